@@ -107,7 +107,7 @@ def bookie(path: str, url: str, name: str, settings: dict[str, Any], busy_poll_u
     say when it has."""
     from pyreplog.bookie.config import BookieConfig
     from pyreplog.bookie.node import BookieNode
-    from pyreplog.ledger.stored import StoredLedgers
+    from pyreplog.ledger.ledger_store import StoredLedgers
     from pyreplog.metadata.url import open_store
 
     with (
@@ -187,10 +187,10 @@ def keep(path: str, segment_bytes: int) -> None:
 def abandon(url: str, size: int, entries: int, tail: int) -> NoReturn:
     """Write a ledger of so many entries, tell its id, and die. The last `tail` are a batch that carries the LAC before
     it: of their own confirmation no bookie was told."""
-    from pyreplog.ledger.cluster import Cluster
+    from pyreplog.ledger.cluster import LedgerCluster
 
     values = in_turn(make_values(size), tail)
-    ledger = Cluster.connect(url).create_ledger(3, 3, 2, durability="appended")
+    ledger = LedgerCluster.connect(url).create_ledger(3, 3, 2, durability="appended")
     for _ in range(entries // tail - 1):
         ledger.submit_batch(values)
     ledger.append_batch(values[: entries % tail])
@@ -203,12 +203,12 @@ def abandon(url: str, size: int, entries: int, tail: int) -> NoReturn:
 def load_ledger(url: str, size: int, window_bytes: int) -> None:
     """Write to a ledger without a pause, and without giving up on a bookie, until told to stop; says how many entries
     that were."""
-    from pyreplog.ledger.cluster import Cluster
+    from pyreplog.ledger.cluster import LedgerCluster
     from pyreplog.net.limits import Limits
 
     values, entries = make_values(size), 0
     patient = Limits(silence_s=600.0, stall_s=600.0)
-    with Cluster.connect(url, limits=patient, request_timeout_s=600.0) as cluster:
+    with LedgerCluster.connect(url, limits=patient, request_timeout_s=600.0) as cluster:
         with cluster.create_ledger(3, 3, 3, durability="appended") as connecting:
             connecting.append_batch(values)  # confirmed: there is a connection to each bookie
         with cluster.create_ledger(3, 3, 2, durability="appended", window_bytes=window_bytes) as ledger:

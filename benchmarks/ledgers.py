@@ -13,8 +13,8 @@ from benchmarks.plan import Plan
 from benchmarks.proc import Job, job
 from benchmarks.result import Durability
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.handle import Ledger
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_handle import Ledger
 
 WINDOW_BYTES = 4 << 20
 """Of entries, as encoded, that lack copies; of the bare limit, too."""
@@ -60,7 +60,7 @@ class Bookies:
         ]
         for started in self.jobs:
             started.answer()
-        self.cluster = stack.enter_context(Cluster.connect(self.url, busy_poll_us=busy_poll_us))
+        self.cluster = stack.enter_context(LedgerCluster.connect(self.url, busy_poll_us=busy_poll_us))
 
     def collect(self) -> None:
         """Wait until every bookie has given up what no ledger needs, and has its next segments ready."""
@@ -94,7 +94,7 @@ class Side(Protocol):
     """What turns are taken with: a cluster whose garbage is collected when it is asked for."""
 
     @property
-    def cluster(self) -> Cluster: ...
+    def cluster(self) -> LedgerCluster: ...
     def collect(self) -> None: ...
     def files(self) -> set[tuple[str, int]]: ...
 
@@ -191,7 +191,7 @@ class Turns:
         return f"{count:,} entries" + (f"; {self._fresh} segments were made anew" if self._fresh else "")
 
 
-def verify_ledger(cluster: Cluster, ledger: int, values: list[bytes], entries: int) -> int:
+def verify_ledger(cluster: LedgerCluster, ledger: int, values: list[bytes], entries: int) -> int:
     """Read a ledger back through the cluster, and compare; how many entries it has."""
     with cluster.open_ledger(ledger) as reader:
         found = 0

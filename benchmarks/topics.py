@@ -10,8 +10,8 @@ from typing import Any
 from benchmarks.entries import BATCH
 from benchmarks.ledgers import SPARES, settings
 from benchmarks.plan import Plan
-from pyreplog.ledger.driver import Surroundings
-from pyreplog.ledger.surroundings import EmbeddedSurroundings
+from pyreplog.ledger.driver import Runtime
+from pyreplog.ledger.runtime import EmbeddedRuntime
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.topic import Topic
 
@@ -66,11 +66,11 @@ def check_values(found: bytes, values: list[bytes], first: int, count: int) -> N
         raise ValueError(f"messages from number {first} on are not what was published")
 
 
-def collect(around: Surroundings) -> None:
+def collect(runtime: Runtime) -> None:
     """Wait until every bookie keeps nothing but the segment it writes, and has the next ones ready."""
-    assert isinstance(around, EmbeddedSurroundings)
+    assert isinstance(runtime, EmbeddedRuntime)
     deadline = time.monotonic() + COLLECT_S
-    for bookie in around.bookies.values():
+    for bookie in runtime.bookies.values():
         log = bookie.log.log
         while len(log.segments()) > 1 or log._log.stats().ready_segments < SPARES:
             if time.monotonic() > deadline:

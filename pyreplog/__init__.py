@@ -15,14 +15,14 @@
 
 | module | holds |
 |---|---|
-| `ack` | the handle of something submitted |
+| `future` | the handle of something submitted |
 | `config`, `clock` | settings of a log, and how all settings are made; time |
-| `metrics`, `metricshttp` | numbers for Prometheus; what they are served by |
-| `handles`, `uninterrupted` | what open handles have in common; Ctrl-C put off |
+| `metrics`, `metrics_http_server` | numbers for Prometheus; what they are served by |
+| `handles`, `defer_sigint` | what open handles have in common; Ctrl-C put off |
 | `purgatory`, `timing_wheel` | who waits for a number to be reached; deadlines of many |
 | `arguments` | checks of what callers give |
-| `plainfiles` | opening files in whose place somebody may have put something else |
-| `sealedjson` | manifests |
+| `regular_files` | opening files in whose place somebody may have put something else |
+| `checksummed_json` | manifests |
 
 What a name needs is imported when it is first asked for: a program that uses the log alone loads no sqlite3, and the
 command line can load what it needs where it looks out for Ctrl-C.
@@ -59,8 +59,8 @@ from pyreplog.errors import (
     IdentityError,
     IncarnationError,
     InvalidArgumentError,
+    InvalidEntryError,
     InvalidMessageError,
-    InvalidMessagesError,
     InvalidMetadataError,
     InvalidRecordsError,
     JoinRefusedError,
@@ -138,10 +138,10 @@ from pyreplog.errors import (
 if TYPE_CHECKING:
     from pyreplog._native.log.batch import RecordBatch
     from pyreplog._native.log.record import Record
-    from pyreplog.ack import Ack
     from pyreplog.clock import Clock, ManualClock, SystemClock
     from pyreplog.config import LogConfig
-    from pyreplog.ledger.handle import Ledger
+    from pyreplog.future import AppendFuture
+    from pyreplog.ledger.ledger_handle import Ledger
     from pyreplog.ledger.reader import LedgerReader
     from pyreplog.log.commitlog import CommitLog
     from pyreplog.log.opening import open
@@ -156,17 +156,17 @@ if TYPE_CHECKING:
     from pyreplog.topic.remote.client import Client, connect
     from pyreplog.topic.remote.remotepartitioned import RemotePartitionedTopic
     from pyreplog.topic.remote.remotetopic import RemoteTopic
-    from pyreplog.topic.remote.serving import TopicServer
+    from pyreplog.topic.remote.topic_server import TopicServer
     from pyreplog.topic.topic import Topic
 
 _LATER = {
-    "Ack": "ack",
+    "AppendFuture": "future",
     "Client": "topic.remote.client",
     "Clock": "clock",
     "Cluster": "topic.cluster",
     "CommitLog": "log.commitlog",
     "Consumer": "topic.consumer",
-    "Ledger": "ledger.handle",
+    "Ledger": "ledger.ledger_handle",
     "LedgerReader": "ledger.reader",
     "LogConfig": "config",
     "LogReader": "log.reader",
@@ -183,13 +183,13 @@ _LATER = {
     "RemoteTopic": "topic.remote.remotetopic",
     "SystemClock": "clock",
     "Topic": "topic.topic",
-    "TopicServer": "topic.remote.serving",
+    "TopicServer": "topic.remote.topic_server",
     "connect": "topic.remote.client",
     "open": "log.opening",
 }  # name -> module
 
 __all__ = [
-    "Ack",
+    "AppendFuture",
     "ApplyError",
     "AuthenticationError",
     "BacklogFullError",
@@ -221,8 +221,8 @@ __all__ = [
     "IdentityError",
     "IncarnationError",
     "InvalidArgumentError",
+    "InvalidEntryError",
     "InvalidMessageError",
-    "InvalidMessagesError",
     "InvalidMetadataError",
     "InvalidRecordsError",
     "JoinRefusedError",

@@ -64,7 +64,7 @@ class MetricsServer(Handle):
         registry = client.CollectorRegistry()
         for source in sources:
             register(source, registry)
-        from pyreplog.metricshttp import HttpServer  # much that a program without it does not need
+        from pyreplog.metrics_http_server import HttpServer  # much that a program without it does not need
 
         self._server = HttpServer(host, port, client.make_wsgi_app(registry))
         self._thread = threading.Thread(target=self._server.serve_forever, name="pyreplog-metrics", daemon=True)

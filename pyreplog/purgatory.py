@@ -12,7 +12,7 @@ Everything that happens to the room is an *event* in one queue, its inbox. One t
 the inbox; others leave their event there and go on. Why no event is lost: a thread appends its event before
 it looks whether somebody is at work, and who is at work looks at the inbox again after having stopped. So
 nobody ever blocks here, which also means that callbacks, finalizers and signal handlers may call anything at
-any time. As in `ack`, single list, deque and `del` operations are relied on to be atomic under the GIL.
+any time. As in `future`, single list, deque and `del` operations are relied on to be atomic under the GIL.
 
 Check-watch-check: `watch` looks at the key's number, leaves its registration in the inbox, where the next
 drain finds it, and looks again. If the advance that reaches the threshold was applied by then, the second
@@ -28,23 +28,23 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any, TypeAlias
 
-from pyreplog.ack import Ack, Outcome, settle_all
 from pyreplog.errors import OutcomeUnknownError
+from pyreplog.future import AppendFuture, Outcome, settle_all
 from pyreplog.timing_wheel import TimingWheel
 
 
-class Watch:
-    """One waiter: `ack` is completed when the number of `key` reaches `threshold`, or fails at `deadline_us`.
+class PurgatoryEntry:
+    """One waiter: `future` is completed when the number of `key` reaches `threshold`, or fails at `deadline_us`.
 
     To be kept by whoever may want to `cancel` it. Its fields belong to the Purgatory.
     """
 
-    __slots__ = ("ack", "deadline_us", "key", "threshold", "waiting")
+    __slots__ = ("deadline_us", "future", "key", "threshold", "waiting")
 
-    def __init__(self, key: Hashable, threshold: int, ack: Ack[Any], deadline_us: int | None) -> None:
+    def __init__(self, key: Hashable, threshold: int, future: AppendFuture[Any], deadline_us: int | None) -> None:
         self.key = key
         self.threshold = threshold
-        self.ack = ack
+        self.future = future
         self.deadline_us = deadline_us
         self.waiting = False  # True while it is in its key's line and counted there
 
@@ -62,15 +62,15 @@ class _Line:
     def __init__(self) -> None:
         self.number: float = -inf  # an int from the first advance on
         self.exception: BaseException | None = None
-        self.ordered: deque[Watch] = deque()
-        self.late: list[tuple[int, int, Watch]] = []  # a heap by (threshold, order of arrival)
+        self.ordered: deque[PurgatoryEntry] = deque()
+        self.late: list[tuple[int, int, PurgatoryEntry]] = []  # a heap by (threshold, order of arrival)
         self.late_arrivals = 0
         self.live = 0
 
     def is_blank(self) -> bool:
         return self.live == 0 and self.number == -inf and self.exception is None
 
-    def add(self, watch: Watch) -> None:
+    def add(self, watch: PurgatoryEntry) -> None:
         if not self.ordered or self.ordered[-1].threshold <= watch.threshold:
             self.ordered.append(watch)
         else:
@@ -79,11 +79,11 @@ class _Line:
         watch.waiting = True
         self.live += 1
 
-    def leave(self, watch: Watch) -> None:
+    def leave(self, watch: PurgatoryEntry) -> None:
         watch.waiting = False
         self.live -= 1
 
-    def up_to(self, limit: float) -> Iterator[Watch]:
+    def up_to(self, limit: float) -> Iterator[PurgatoryEntry]:
         """The waiters with thresholds up to `limit`, by threshold. Each is removed when the next is taken."""
         ordered, late = self.ordered, self.late
         while ordered or late:
@@ -109,9 +109,9 @@ class _Line:
 class Purgatory:
     """A waiting room for numbers that only grow, each known by a key (any hashable).
 
-    All methods may be called from any thread and never block. All but `advance` may settle acks, whose
+    All methods may be called from any thread and never block. All but `advance` may settle futures, whose
     callbacks then run inside the call: hold no lock that they take. It may be another thread's call that
-    settles an ack, if that one is at work right now. There is no thread, clock or I/O inside.
+    settles a future, if that one is at work right now. There is no thread, clock or I/O inside.
 
     Completing k of n waiters costs O(k) when thresholds arrived in order, O(k log n) at worst.
     """
@@ -121,22 +121,24 @@ class Purgatory:
     def __init__(self, tick_us: int = 1000) -> None:
         """`tick_us`: how late, in microseconds, a deadline may be noticed."""
         self._lines: defaultdict[Hashable, _Line] = defaultdict(_Line)
-        self._wheel: TimingWheel[Watch] = TimingWheel(tick_us)
+        self._wheel: TimingWheel[PurgatoryEntry] = TimingWheel(tick_us)
         self._inbox: deque[_Event] = deque()
         self._idle = True  # deleted by the thread at work: `del` is one C call, and only one thread succeeds
 
-    def watch(self, key: Hashable, threshold: int, ack: Ack[Any], deadline_us: int | None = None) -> Watch:
-        """Completes `ack`, with the value of its creation, when the number of `key` is `threshold` or more.
+    def watch(
+        self, key: Hashable, threshold: int, future: AppendFuture[Any], deadline_us: int | None = None
+    ) -> PurgatoryEntry:
+        """Completes `future`, with the value of its creation, when the number of `key` is `threshold` or more.
 
-        At once, if it is. If the key has failed, the ack fails; but a threshold that was reached before stays
+        At once, if it is. If the key has failed, the future fails; but a threshold that was reached before stays
         reached. With a `deadline_us` (microseconds, on the clock that `expire` is told) it fails with
         OutcomeUnknownError when the deadline passes first. The driver of `expire` must be told by the caller
         if this deadline comes before the one it sleeps for.
         """
-        watch = Watch(key, threshold, ack, deadline_us)
+        watch = PurgatoryEntry(key, threshold, future, deadline_us)
         line = self._lines.get(key)
         if line is not None and threshold <= line.number:
-            ack.complete()
+            future.complete()
             return watch
         self._inbox.append((Purgatory._admit, key, watch))
         line = self._lines.get(key)
@@ -144,7 +146,7 @@ class Purgatory:
             self.drain()
         return watch
 
-    def cancel(self, watch: Watch) -> None:
+    def cancel(self, watch: PurgatoryEntry) -> None:
         """Stops waiting. The ack is left open, unless it was settled or is just being settled elsewhere."""
         self._inbox.append((Purgatory._discard, watch.key, watch))
         self.drain()
@@ -227,18 +229,18 @@ class Purgatory:
 
     # The events. They are applied by one thread at a time.
 
-    def _admit(self, outcomes: list[Outcome], key: Hashable, watch: Watch) -> None:
+    def _admit(self, outcomes: list[Outcome], key: Hashable, watch: PurgatoryEntry) -> None:
         line = self._lines[key]
         if watch.threshold <= line.number:
-            outcomes.append((watch.ack, None))
+            outcomes.append((watch.future, None))
         elif line.exception is not None:
-            outcomes.append((watch.ack, line.exception))
+            outcomes.append((watch.future, line.exception))
         elif not watch.waiting:
             if watch.deadline_us is not None:
                 self._wheel.add(watch, watch.deadline_us)
             line.add(watch)
 
-    def _discard(self, outcomes: list[Outcome], key: Hashable, watch: Watch) -> None:
+    def _discard(self, outcomes: list[Outcome], key: Hashable, watch: PurgatoryEntry) -> None:
         if watch.waiting:
             if watch.deadline_us is not None:
                 self._wheel.cancel(watch, watch.deadline_us)
@@ -268,20 +270,20 @@ class Purgatory:
             number = self._lines[watch.key].number
             found = "has no number yet" if number == -inf else f"is at {number}"
             waited = f"the time to wait for {watch.key!r} to reach {watch.threshold} ran out"
-            outcomes.append((watch.ack, OutcomeUnknownError(f"{waited}, it {found}: it may still get there")))
+            outcomes.append((watch.future, OutcomeUnknownError(f"{waited}, it {found}: it may still get there")))
             self._leave_early(watch)
 
     # What the events have in common.
 
     def _release(self, outcomes: list[Outcome], line: _Line, limit: float) -> None:
         for watch in line.up_to(limit):
-            outcomes.append((watch.ack, line.exception))
+            outcomes.append((watch.future, line.exception))
             if watch.deadline_us is not None:
                 self._wheel.cancel(watch, watch.deadline_us)
             line.leave(watch)
         line.purge()
 
-    def _leave_early(self, watch: Watch) -> None:
+    def _leave_early(self, watch: PurgatoryEntry) -> None:
         line = self._lines[watch.key]
         line.leave(watch)
         line.purge()

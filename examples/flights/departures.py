@@ -16,7 +16,7 @@ from carriers import Carrier, counted, print_table
 
 import pyreplog
 from pyreplog import RecordBatch
-from pyreplog.ha.relay import Advance, Applier, SqlPosition, State
+from pyreplog.ha.relay import Advance, Applier, ApplierState, SqlPosition
 
 TABLE = "CREATE TABLE IF NOT EXISTS departures (carrier TEXT PRIMARY KEY, flights INT, departed INT, delay REAL)"
 ADD = """INSERT INTO departures VALUES (?, ?, ?, ?) ON CONFLICT (carrier) DO UPDATE SET
@@ -57,7 +57,7 @@ def main(log_path: str, database: str) -> int:
     departures = Departures(Path(database))
     with pyreplog.open(log_path) as log, Applier(log, departures.apply, departures.positions, purge=False) as applier:
         applier.start(until_entry=log.end)
-        if applier.wait_ended() is not State.FINISHED:
+        if applier.wait_ended() is not ApplierState.FINISHED:
             sys.stderr.write(f"{applier.error}\n")
             return 1
         print_table(departures.carriers())

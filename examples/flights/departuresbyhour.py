@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyreplog.reports.facts import Facts
 from pyreplog.reports.page.drawings import Buckets
-from pyreplog.reports.report import Figure, Report
+from pyreplog.reports.report import Report, ReportColumn
+from pyreplog.reports.snapshot import Snapshot
 
 
 class DeparturesByHour(Report):
@@ -18,9 +18,9 @@ class DeparturesByHour(Report):
     title = "Departures by the hour of the day"
     definition = "Flights whose scheduled departure, the event time of their message, is in this hour of any day, UTC."
     figures = (
-        Figure("hour", pa.int64(), "0 to 23"),
-        Figure("departures", pa.int64(), "flights"),
-        Figure("days", pa.int64(), "days on which there are any"),
+        ReportColumn("hour", pa.int64(), "0 to 23"),
+        ReportColumn("departures", pa.int64(), "flights"),
+        ReportColumn("days", pa.int64(), "days on which there are any"),
     )
     needs = ("eventTime",)
     parts = pa.schema([("start", pa.timestamp("us", "UTC")), ("departures", pa.int64())])
@@ -34,7 +34,7 @@ class DeparturesByHour(Report):
             made = _summed(pa.concat_tables([made, pa.table([start, ones], schema=self.parts)]))
         return made
 
-    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+    def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
         hours = _summed(partials)
         hours = hours.append_column("hour", pc.hour(hours["start"]))
         found = hours.group_by("hour").aggregate([("departures", "sum"), ("start", "count")])

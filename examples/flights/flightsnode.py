@@ -43,7 +43,7 @@ def main(directory: str, name: str, path: str, seconds: float, master: str | Non
 def append_rest(node: ha.Node, source: pyreplog.LogReader, pace: float) -> None:
     """Entries of the source have the same numbers here."""
     written = node.stats()["received"]["entry"]
-    waiting: deque[pyreplog.Ack[range]] = deque()
+    waiting: deque[pyreplog.AppendFuture[range]] = deque()
     held = pace > 0
     for batch in source.scan(written, batch_bytes=BATCH_BYTES):
         if held and int(batch.entry[-1]) >= source.end * HELD_AT:

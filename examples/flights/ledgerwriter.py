@@ -29,7 +29,7 @@ def main(url: str, path: str, start: int, seconds: float) -> None:
             say(ledger=ledger.id)
             while seconds and len(cluster.status().bookies) <= ENSEMBLE:
                 time.sleep(0.02)
-            waiting: deque[pyreplog.Ack[range]] = deque()
+            waiting: deque[pyreplog.AppendFuture[range]] = deque()
             held = seconds > 0
             for batch in log.scan(start, batch_bytes=BATCH_BYTES):
                 if held and int(batch.entry[-1]) >= log.end * HELD_AT:

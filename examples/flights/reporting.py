@@ -11,8 +11,8 @@ from departuresbyhour import PLOT, DeparturesByHour
 from topicservice import ARCHIVE, TOPIC
 from verification import Mismatch
 
-from pyreplog.reports import gathering, local, suite
-from pyreplog.reports.files import replacing
+from pyreplog.reports import gathering, local_engine, suite
+from pyreplog.reports.atomic_files import replacing
 from pyreplog.reports.outcome import Outcome
 from pyreplog.reports.page import plots as pageplots
 from pyreplog.reports.page.page import About, page
@@ -47,9 +47,9 @@ def report(directory: Path, rows: int) -> Iterator[str]:
 def outcomes(given: Mapping[str, str]) -> Iterator[Outcome]:
     """Of all reports there are, and of one of the demo's own."""
     gathered = gathering.gather(ReadOptions.of(given), time.time_ns() // 1000)
-    yield from suite.outcomes(suite.chosen([]), given, gathered, local.run)
+    yield from suite.outcomes(suite.chosen([]), given, gathered, local_engine.run)
     pageplots.PLOTS[DeparturesByHour.name] = (PLOT,)
-    yield Outcome(DeparturesByHour, local.run(DeparturesByHour(), {**given, "topics": TOPIC}, gathered))
+    yield Outcome(DeparturesByHour, local_engine.run(DeparturesByHour(), {**given, "topics": TOPIC}, gathered))
 
 
 def check(made: Mapping[str, Outcome], rows: int) -> None:

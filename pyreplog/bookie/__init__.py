@@ -9,17 +9,17 @@
 | failures | what a failure of the log means to who asked |
 | reading, duplicates | three-valued reads; entries that come a second time |
 | controls, limbo | control records: keys, fences, explicit LACs, limbo; how ledgers come into limbo, and out of it |
-| group | who waits for the next sync |
-| polls | who waits for a LAC |
-| space | read-only, and back |
+| commit_group | who waits for the next sync |
+| long_polls | who waits for a LAC |
+| disk_space | read-only, and back |
 | entrylog | EntryLog: what it needs of a log; DiskLog: a LedgerLog |
 | config | BookieConfig |
 | local | LocalBookie: one in this process, for any thread |
 | identity, opening | whose directory it is; opening one, and what a crash may have lost |
-| bootmark | whether memory held more than the disk when the machine went down |
+| unclean_shutdown_marker | whether memory held more than the disk when the machine went down |
 | registration | its key in metadata while it runs |
 | ledgerlist, collector | which ledgers there are; the space of the others comes back |
-| keychecks | keys that it does not know, and what the metadata say of them |
+| key_verifier | keys that it does not know, and what the metadata say of them |
 | service | over TCP |
 | counts, metrics | what it has done; for Prometheus |
 | node | all of it, as a process runs it |

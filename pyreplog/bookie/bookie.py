@@ -14,24 +14,35 @@ import logging
 from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import TYPE_CHECKING
 
-from pyreplog._native.bookie.peek import peek_entries
-from pyreplog._native.bookie.plainadd import PlainAdd, PlainAdds
+from pyreplog._native.bookie.fast_add import FastAdd, FastAddHandler
+from pyreplog._native.bookie.inspect_records import inspect_entries
 from pyreplog.bookie.admission import check_claim, check_key, check_writer, has_key
+from pyreplog.bookie.commit_group import CommitGroup, PendingReply, discard_reply
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.controls import Controls
-from pyreplog.bookie.counts import BookieCounts, Gauges
+from pyreplog.bookie.counts import BookieCounters, Gauges
+from pyreplog.bookie.disk_space import DiskSpaceMonitor
 from pyreplog.bookie.duplicates import are_stored
 from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.bookie.failures import is_final, status_of
-from pyreplog.bookie.group import CommitGroup, Waiting, nobody
-from pyreplog.bookie.keychecks import Verdict
+from pyreplog.bookie.key_verifier import KeyVerdict
 from pyreplog.bookie.ledgerstate import CONTROLS, FENCE, LedgerState
 from pyreplog.bookie.ledgerstates import LedgerStates
 from pyreplog.bookie.limbo import LIMBO_MAX, Limbo
-from pyreplog.bookie.polls import Poll, Polls, Respond
-from pyreplog.bookie.protocol import ID_MAX, OK, RECOVERY, UNSYNCED, WAIT_MS_MAX, Flag, Kind, Reply, Request, Status
+from pyreplog.bookie.long_polls import LongPoll, LongPolls, Respond
+from pyreplog.bookie.protocol import (
+    ID_MAX,
+    OK,
+    RECOVERY,
+    UNSYNCED,
+    WAIT_MS_MAX,
+    Flag,
+    Reply,
+    ReplyStatus,
+    Request,
+    RequestKind,
+)
 from pyreplog.bookie.reading import read_entries
-from pyreplog.bookie.space import Space
 from pyreplog.errors import DiskError, DiskFullError, ReplogError
 
 if TYPE_CHECKING:
@@ -41,46 +52,46 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[Request, Respond], Reply | None]
 
-_KEYED, _FENCING = frozenset({Kind.ADD, Kind.SET_LAC}), frozenset({Kind.READ, Kind.LAST})
+_KEYED, _FENCING = frozenset({RequestKind.ADD, RequestKind.SET_LAC}), frozenset({RequestKind.READ, RequestKind.LAST})
 _LOST = b"entries of the ledger may have been lost in a crash"
 
 
-class Bookie(PlainAdds):
+class Bookie(FastAddHandler):
     """Handles one request after the other. No threads, sockets, clocks or randomness inside.
 
     log: where entries are stored. limbo: ledgers to begin with in limbo (see `limbo`). The driver gives requests
     to `handle`, and calls `commit` when it has no more, and `expire` at `next_deadline_us` and now and then.
     """
 
-    counts: BookieCounts
+    counts: BookieCounters
     _log: EntryLog
-    _space: Space
-    _polls: Polls
+    _space: DiskSpaceMonitor
+    _polls: LongPolls
     _group: CommitGroup
     _lacs: dict[int, LedgerState]
 
     def __init__(self, log: EntryLog, config: BookieConfig, limbo: Collection[int] = ()) -> None:
-        space, polls = Space(config, log.free_bytes), Polls(config.long_polls_max)
+        space, polls = DiskSpaceMonitor(config, log.free_bytes), LongPolls(config.long_polls_max)
         self._ledgers = LedgerStates(log, config.ledger_states_max, polls.awaits)
         states, deleted = self._ledgers.states, self._ledgers.deleted
-        super().__init__(log, space, polls, BookieCounts(), CommitGroup(), states, deleted)
+        super().__init__(log, space, polls, BookieCounters(), CommitGroup(), states, deleted)
         self.limbo = Limbo(log, self._ledgers, self._group)
         self._now_us = 0
         self._client: Hashable = None  # of the request that is being handled
         self._handlers: dict[int, Handler] = {
-            Kind.ADD: self._add,
-            Kind.READ: self._read,
-            Kind.LAST: self._last,
-            Kind.SET_LAC: self._set_lac,
-            Kind.WAIT_LAC: self._wait_lac,
-            Kind.STATUS: self._status,
+            RequestKind.ADD: self._add,
+            RequestKind.READ: self._read,
+            RequestKind.LAST: self._last,
+            RequestKind.SET_LAC: self._set_lac,
+            RequestKind.WAIT_LAC: self._wait_lac,
+            RequestKind.STATUS: self._status,
         }
         self.limbo.enter(limbo)
 
     # ---- requests -------------------------------------------------------------------------------------------
 
     def handle(
-        self, request: Request, respond: Respond, client: Hashable = None, verdict: Verdict | None = None
+        self, request: Request, respond: Respond, client: Hashable = None, verdict: KeyVerdict | None = None
     ) -> None:
         """Do what is asked for. `respond` is called once, now or in a later call of any method here, with the Reply.
 
@@ -105,7 +116,7 @@ class Bookie(PlainAdds):
             return False
         return self._ledgers.is_deleted(request.ledger) or not has_key(request, state)
 
-    def _refuse_claim(self, request: Request, verdict: Verdict | None) -> Reply | None:
+    def _refuse_claim(self, request: Request, verdict: KeyVerdict | None) -> Reply | None:
         """None: the metadata have nothing against it, or it claims nothing any more."""
         if verdict is None or not self.claims(request):
             return None
@@ -124,11 +135,11 @@ class Bookie(PlainAdds):
     def _reply_to(self, request: Request, respond: Respond) -> Reply | None:
         """None: later."""
         if self._failure is not None:
-            return self._refuse(request, Status.UNKNOWN, self._failure)
+            return self._refuse(request, ReplyStatus.UNKNOWN, self._failure)
         if max(request.ledger, request.first, request.last) > ID_MAX:
-            return self._refuse(request, Status.REFUSED, f"ids are {ID_MAX} at most")
-        if self._ledgers.is_deleted(request.ledger) and request.kind != Kind.STATUS:
-            return self._refuse(request, Status.REFUSED, "the ledger was deleted")
+            return self._refuse(request, ReplyStatus.REFUSED, f"ids are {ID_MAX} at most")
+        if self._ledgers.is_deleted(request.ledger) and request.kind != RequestKind.STATUS:
+            return self._refuse(request, ReplyStatus.REFUSED, "the ledger was deleted")
         try:
             return self._handlers[request.kind](request, respond)
         except (ReplogError, OSError) as error:
@@ -138,7 +149,7 @@ class Bookie(PlainAdds):
                 self._fail(error)
             return self._refuse(request, status_of(error, request), str(error))
 
-    def _refuse(self, request: Request, status: Status, why: str) -> Reply:
+    def _refuse(self, request: Request, status: ReplyStatus, why: str) -> Reply:
         state = self._ledgers.peek(request.ledger)
         lac = state.lac if state is not None else -1
         return Reply(status, request.ledger, request.first, request.last, lac, why.encode())
@@ -169,11 +180,11 @@ class Bookie(PlainAdds):
         self._log.append(records)
         self._space.add(memoryview(records).nbytes)
 
-    def _tell(self, polls: Iterable[Poll]) -> None:
+    def _tell(self, polls: Iterable[LongPoll]) -> None:
         for poll in polls:
             state = self._ledgers.peek(poll.ledger)
             lac = state.lac if state is not None else -1
-            self._answer(poll.respond, Reply(Status.OK, poll.ledger, 0, -1, lac))
+            self._answer(poll.respond, Reply(ReplyStatus.OK, poll.ledger, 0, -1, lac))
 
     # ---- adds -----------------------------------------------------------------------------------------------
 
@@ -182,12 +193,12 @@ class Bookie(PlainAdds):
         if (refusal := check_writer(request, state)) is not None:
             return self._refuse(request, *refusal)
         if not self._space.takes(recovery=bool(request.flags & RECOVERY)):
-            return self._refuse(request, Status.READ_ONLY, f"only {self._space.free} bytes are free")
+            return self._refuse(request, ReplyStatus.READ_ONLY, f"only {self._space.free} bytes are free")
         ledger, first, last = request.ledger, request.first, request.last
-        count, highest, lac = peek_entries(request.records, ledger=ledger, first=first, last=last)
+        count, highest, lac = inspect_entries(request.records, ledger=ledger, first=first, last=last)
         if state is not None and first <= state.last and not state.is_durable(highest) and self._log.staged:
             again = request._replace(records=bytes(request.records))  # what is there cannot be read before the commit
-            self._group.wait(respond, Reply(Status.UNKNOWN, ledger, first, last, state.lac), again)
+            self._group.wait(respond, Reply(ReplyStatus.UNKNOWN, ledger, first, last, state.lac), again)
             return None
         if state is None or first > state.last or not are_stored(self._log, request):
             if state is not None and state.key is not None:
@@ -219,7 +230,7 @@ class Bookie(PlainAdds):
 
     def _read(self, request: Request, respond: Respond) -> Reply | None:
         if request.first > request.last:
-            return self._refuse(request, Status.REFUSED, f"entries {request.first} to {request.last}")
+            return self._refuse(request, ReplyStatus.REFUSED, f"entries {request.first} to {request.last}")
         if request.flags & Flag.FENCE and (refusal := self._fence(request)) is not None:
             return refusal
         return self._read_now(request, respond)
@@ -228,11 +239,11 @@ class Bookie(PlainAdds):
         """What is durable; None when the first of it, or the fence, is not durable yet."""
         state = self._ledgers.get(request.ledger)
         if state is not None and self._read_waits(request, state):
-            reply = Reply(Status.UNKNOWN, request.ledger, request.first, request.last, state.lac)
+            reply = Reply(ReplyStatus.UNKNOWN, request.ledger, request.first, request.last, state.lac)
             self._group.wait(respond, reply, request)
             return None
         reply = read_entries(self._log, request, state)
-        self.counts.read_bytes += len(reply.body) if reply.status == Status.OK else 0
+        self.counts.read_bytes += len(reply.body) if reply.status == ReplyStatus.OK else 0
         return reply
 
     def _read_waits(self, request: Request, state: LedgerState) -> bool:
@@ -247,11 +258,11 @@ class Bookie(PlainAdds):
             return refusal
         state = self._ledgers.get(request.ledger)
         if state is not None and state.limbo:
-            reply = Reply(Status.LIMBO, request.ledger, 0, state.last, state.lac, _LOST)
+            reply = Reply(ReplyStatus.LIMBO, request.ledger, 0, state.last, state.lac, _LOST)
         elif state is None:
-            reply = Reply(Status.OK, request.ledger)
+            reply = Reply(ReplyStatus.OK, request.ledger)
         else:
-            reply = Reply(Status.OK, request.ledger, 0, state.last, state.lac)
+            reply = Reply(ReplyStatus.OK, request.ledger, 0, state.last, state.lac)
         if state is None or state.is_durable(state.last):
             return reply
         self._group.wait(respond, reply)
@@ -272,19 +283,19 @@ class Bookie(PlainAdds):
             self._lacs[request.ledger] = state
             self._raise_lac(state, request.last)
         if self._ledgers.crowded:
-            self._group.wait(nobody, Reply(Status.OK))  # for states to be let go, somebody has to sync
-        return Reply(Status.OK, request.ledger, request.first, request.last, state.lac)
+            self._group.wait(discard_reply, Reply(ReplyStatus.OK))  # for states to be let go, somebody has to sync
+        return Reply(ReplyStatus.OK, request.ledger, request.first, request.last, state.lac)
 
     def _wait_lac(self, request: Request, respond: Respond) -> Reply | None:
         state = self._ledgers.get(request.ledger)
         lac = state.lac if state is not None else -1
         if lac > request.last:
-            return Reply(Status.OK, request.ledger, 0, -1, lac)
+            return Reply(ReplyStatus.OK, request.ledger, 0, -1, lac)
         deadline_us = self._now_us + min(request.limit, WAIT_MS_MAX) * 1000
         if not self._polls.has_room:
             poll = self._polls.make_room(self._client)
             if poll is None:
-                return self._refuse(request, Status.OVERLOADED, f"{self._polls.count} long polls wait already")
+                return self._refuse(request, ReplyStatus.OVERLOADED, f"{self._polls.count} long polls wait already")
             self._tell([poll])
         self._polls.add(request.ledger, request.last, deadline_us, respond, self._client)
         return None
@@ -292,7 +303,7 @@ class Bookie(PlainAdds):
     def _status(self, request: Request, respond: Respond) -> Reply | None:
         found: dict[str, object] = {"free_bytes": self._space.free, "read_only": self._space.read_only}
         found.update(long_polls=self._polls.count, limbo=self.limbo.ledgers[:LIMBO_MAX])
-        return Reply(Status.OK, body=json.dumps(found).encode())
+        return Reply(ReplyStatus.OK, body=json.dumps(found).encode())
 
     # ---- time -----------------------------------------------------------------------------------------------
 
@@ -315,22 +326,22 @@ class Bookie(PlainAdds):
 
     # ---- group commit ---------------------------------------------------------------------------------------
 
-    def _end(self, waiting: Waiting | PlainAdd) -> None:
+    def _end(self, waiting: PendingReply | FastAdd) -> None:
         if self._failure is not None:
             self._give_up(waiting, self._failure)
             return
-        assert not isinstance(waiting, PlainAdd)
+        assert not isinstance(waiting, FastAdd)
         if waiting.request is None:
             self._answer(waiting.respond, waiting.reply)
         elif (late := self._reply_to(waiting.request, waiting.respond)) is not None:
             self._answer(waiting.respond, late)
 
-    def _give_up(self, waiting: Waiting | PlainAdd, why: str) -> None:
-        if isinstance(waiting, PlainAdd):
+    def _give_up(self, waiting: PendingReply | FastAdd, why: str) -> None:
+        if isinstance(waiting, FastAdd):
             reply = Reply(OK, waiting.ledger, waiting.first, waiting.last, waiting.confirmed)
         else:
             reply = waiting.reply
-        self._answer(waiting.respond, reply._replace(status=Status.UNKNOWN, body=why.encode()))
+        self._answer(waiting.respond, reply._replace(status=ReplyStatus.UNKNOWN, body=why.encode()))
 
     def _append_lacs(self) -> None:
         """Explicit LACs become control records, one for each ledger; the next sync makes them durable."""
@@ -376,7 +387,7 @@ class Bookie(PlainAdds):
         """The ledger was deleted. Its id does not come back: who still asks for it is refused (#4462)."""
         self._ledgers.forget(ledger)
         for poll in self._polls.wake(ledger):
-            self._answer(poll.respond, Reply(Status.REFUSED, ledger, body=b"the ledger was deleted"))
+            self._answer(poll.respond, Reply(ReplyStatus.REFUSED, ledger, body=b"the ledger was deleted"))
         self._lacs.pop(ledger, None)
 
     def stop(self, why: str) -> None:
@@ -385,4 +396,4 @@ class Bookie(PlainAdds):
         for waiting in self._group.begin():
             self._give_up(waiting, self._failure)
         for poll in self._polls.wake_all():
-            self._answer(poll.respond, Reply(Status.UNKNOWN, poll.ledger, body=self._failure.encode()))
+            self._answer(poll.respond, Reply(ReplyStatus.UNKNOWN, poll.ledger, body=self._failure.encode()))

@@ -20,7 +20,7 @@ from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entrylog import DiskLog
 from pyreplog.errors import CorruptionError, DiskError, InvalidMetadataError
-from pyreplog.log.ledgermap import Share
+from pyreplog.log.ledgermap import LedgerExtent
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +49,13 @@ class Ledgers(Protocol):
         ...
 
 
-class Segment(NamedTuple):
+class SegmentUsage(NamedTuple):
     """A sealed one. live, controls: (ledger, share) of ledgers that were not deleted. live_bytes: of their entries."""
 
     live_bytes: int
     base: int
     total_bytes: int
-    live: list[tuple[int, Share]]
+    live: list[tuple[int, LedgerExtent]]
     controls: list[int]
 
 
@@ -187,7 +187,7 @@ class Collector:
 
     # ---- which segments -------------------------------------------------------------------------------------
 
-    def _survey(self, deleted: set[int]) -> Iterator[Segment]:
+    def _survey(self, deleted: set[int]) -> Iterator[SegmentUsage]:
         for base, shares in self._log.log.segments():
             entries = [(ledger, share) for ledger, share in shares if ledger < CONTROL]
             live = [(ledger, share) for ledger, share in entries if ledger not in deleted]
@@ -195,9 +195,9 @@ class Collector:
                 ledger - CONTROL for ledger, _ in shares if ledger >= CONTROL and ledger - CONTROL not in deleted
             ]
             total = sum(share.bytes for _, share in shares)
-            yield Segment(sum(share.bytes for _, share in live), base, total, live, controls)
+            yield SegmentUsage(sum(share.bytes for _, share in live), base, total, live, controls)
 
-    def _is_worth_it(self, segment: Segment) -> bool:
+    def _is_worth_it(self, segment: SegmentUsage) -> bool:
         """A segment without anything is hollow already; it goes when all before it has gone."""
         if not segment.total_bytes:
             return segment.base == self._log.log.start_position
@@ -205,7 +205,7 @@ class Collector:
 
     # ---- one segment ----------------------------------------------------------------------------------------
 
-    def _empty(self, segment: Segment) -> Iterator[None]:
+    def _empty(self, segment: SegmentUsage) -> Iterator[None]:
         for ledger, share in segment.live:
             at = share.first
             while at <= share.last:
@@ -228,7 +228,7 @@ class Collector:
         log = self._log.log
         start = log.start_position
         if base != start:
-            log.hollow(base)
+            log.punch_hole(base)
             self.hollowed += 1
             return
         end = log.end_position  # first: what is sealed from now on ends behind it

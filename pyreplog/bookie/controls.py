@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from pyreplog._native.bookie.peek import peek_controls
+from pyreplog._native.bookie.inspect_records import inspect_controls
 from pyreplog._native.ledgerlog.entries import CONTROL, encode_control
 from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.bookie.protocol import KEY_BYTES
@@ -17,7 +17,7 @@ from pyreplog.errors import CorruptionError, InvalidRecordsError
 _BYTES_MAX = 4096
 
 
-class Code(IntEnum):
+class ControlCode(IntEnum):
     """What a control record says; its entry id."""
 
     KEY = 0  # value: the key with which the ledger is written and fenced
@@ -38,11 +38,11 @@ class Controls(NamedTuple):
         """Records that say the same."""
         records = []
         if self.key is not None:
-            records.append(encode_control(ledger, Code.KEY, self.key, lac=-1, time=0))
+            records.append(encode_control(ledger, ControlCode.KEY, self.key, lac=-1, time=0))
         if self.fenced:
-            records.append(encode_control(ledger, Code.FENCE, b"", lac=-1, time=0))
+            records.append(encode_control(ledger, ControlCode.FENCE, b"", lac=-1, time=0))
         if self.lac >= 0:
-            records.append(encode_control(ledger, Code.LAC, b"", lac=self.lac, time=0))
+            records.append(encode_control(ledger, ControlCode.LAC, b"", lac=self.lac, time=0))
         if self.limbo:
             records.append(encode_limbo(ledger, True))
         return b"".join(records)
@@ -50,12 +50,12 @@ class Controls(NamedTuple):
 
 def encode_limbo(ledger: int, limbo: bool) -> bytes:
     """The record that says so."""
-    return encode_control(ledger, Code.LIMBO, bytes([limbo]), lac=-1, time=0)
+    return encode_control(ledger, ControlCode.LIMBO, bytes([limbo]), lac=-1, time=0)
 
 
 def load_controls(log: EntryLog, ledger: int) -> Controls:
     """From the log's index; nothing is scanned. CorruptionError: they cannot be told."""
-    records, _ = log.read(ledger + CONTROL, 0, max(Code), _BYTES_MAX)
+    records, _ = log.read(ledger + CONTROL, 0, max(ControlCode), _BYTES_MAX)
     try:
         return _decode(records)
     except InvalidRecordsError as error:
@@ -66,14 +66,14 @@ def load_controls(log: EntryLog, ledger: int) -> Controls:
 
 def _decode(records: bytes) -> Controls:
     found = Controls()
-    for _, code, lac, value in peek_controls(records):
-        if code == Code.KEY:
+    for _, code, lac, value in inspect_controls(records):
+        if code == ControlCode.KEY:
             if len(value) != KEY_BYTES:
                 raise InvalidRecordsError(0, f"a key of {KEY_BYTES} bytes", f"{len(value)} bytes")
             found = found._replace(key=value)
-        elif code == Code.FENCE:
+        elif code == ControlCode.FENCE:
             found = found._replace(fenced=True)
-        elif code == Code.LIMBO:
+        elif code == ControlCode.LIMBO:
             found = found._replace(limbo=value == b"\1")
         else:
             found = found._replace(lac=lac)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pyreplog._native.bookie.plainadd import AddCounts
+from pyreplog._native.bookie.fast_add import AddCounters
 from pyreplog._native.system.histogram import Histogram
-from pyreplog.bookie.protocol import Kind, Status
+from pyreplog.bookie.protocol import ReplyStatus, RequestKind
 
 
-class BookieCounts(AddCounts):
+class BookieCounters(AddCounters):
     """Moves per request and per commit, never per entry. One thread at a time writes; any may read.
 
     sync_seconds is the driver's to fill: the state machine has no clock.
@@ -17,8 +17,8 @@ class BookieCounts(AddCounts):
 
     def __init__(self) -> None:
         super().__init__(Histogram(4**n for n in range(10)))
-        self.requests = dict.fromkeys(Kind, 0)
-        self.replies = dict.fromkeys(Status, 0)
+        self.requests = dict.fromkeys(RequestKind, 0)
+        self.replies = dict.fromkeys(ReplyStatus, 0)
         self.read_bytes = self.fences = 0
         self.sync_seconds = Histogram((3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1, 3))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyreplog.bookie.protocol import ADD, RECOVERY, Request, Status
+from pyreplog.bookie.protocol import ADD, RECOVERY, ReplyStatus, Request
 from pyreplog.errors import (
     CorruptionError,
     DiskError,
@@ -13,14 +13,14 @@ from pyreplog.errors import (
 )
 
 
-def status_of(error: Exception, request: Request) -> Status:
+def status_of(error: Exception, request: Request) -> ReplyStatus:
     """The status of the reply."""
     if isinstance(error, OtherRecordError):
-        return Status.REFUSED
+        return ReplyStatus.REFUSED
     if isinstance(error, InvalidRecordsError | RecordTooLargeError):
-        return Status.INVALID
+        return ReplyStatus.INVALID
     plain = request.kind == ADD and not request.flags & RECOVERY
-    return Status.READ_ONLY if isinstance(error, DiskFullError) and plain else Status.UNKNOWN
+    return ReplyStatus.READ_ONLY if isinstance(error, DiskFullError) and plain else ReplyStatus.UNKNOWN
 
 
 def is_final(error: Exception) -> bool:

@@ -48,7 +48,7 @@ from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.lock import WriterLock
 from pyreplog.metadata.store import MetadataStore, Versioned
 from pyreplog.metadata.values import decode_object, field
-from pyreplog.plainfiles import read_plain
+from pyreplog.regular_files import read_regular
 
 IDENTITY = "identity"
 LOG = "log"
@@ -67,7 +67,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
 @dataclass(frozen=True)
-class Identity:
+class BookieIdentity:
     """Of one bookie. cluster, incarnation: 16 random bytes each. registered: metadata knows it.
 
     log: the uuid of its log; end: a position that the log's end was durably at; opens: how often it was opened; told:
@@ -104,7 +104,7 @@ class Identity:
         return _HEAD.pack(MAGIC, crc32c(body[12:]), *fields) + name
 
     @classmethod
-    def decode(cls, path: Path, data: bytes) -> Identity:
+    def decode(cls, path: Path, data: bytes) -> BookieIdentity:
         """CorruptionError; FormatVersionError."""
         if len(data) < _HEAD_2.size:
             raise CorruptionError(path, 0, f"at least {_HEAD_2.size} bytes", f"{len(data)} bytes")
@@ -154,7 +154,7 @@ def count_bookies(store: MetadataStore) -> int:
 def claim(
     path: Path, name: str, store: MetadataStore, *, next_ledger: int = 0, make_new: bool = False,
     older_metadata: bool = False, files: Files | None = None,
-) -> Identity:  # fmt: skip
+) -> BookieIdentity:  # fmt: skip
     """The identity of the bookie in this directory, before its log is opened; a new one, not registered, is made.
 
     name: what metadata calls it. make_new: a bookie of this name may have been registered; an empty directory becomes
@@ -178,7 +178,7 @@ def claim(
         kept = _load(path)
         if kept is None:
             _check_empty(path, name, known, make_new=make_new)
-            kept = Identity(name, uuid.uuid4().bytes, cluster)
+            kept = BookieIdentity(name, uuid.uuid4().bytes, cluster)
             files.replace_small(path / IDENTITY, kept.encode())
             files.sync_directory(path.parent)
         else:
@@ -190,7 +190,7 @@ def claim(
         lock.release()
 
 
-def check_log(path: Path, identity: Identity, uuid: bytes, end: int) -> None:
+def check_log(path: Path, identity: BookieIdentity, uuid: bytes, end: int) -> None:
     """Whether this log, of that uuid and durable up to `end`, is the one that the identity is of.
 
     WrongLogError: it is another one, or an older copy; never of an identity that was not registered yet.
@@ -205,9 +205,9 @@ def check_log(path: Path, identity: Identity, uuid: bytes, end: int) -> None:
 
 
 def register(
-    path: Path, identity: Identity, store: MetadataStore, uuid: bytes, end: int, *, next_ledger: int = 0,
+    path: Path, identity: BookieIdentity, store: MetadataStore, uuid: bytes, end: int, *, next_ledger: int = 0,
     files: Files | None = None,
-) -> Identity:  # fmt: skip
+) -> BookieIdentity:  # fmt: skip
     """Make a claimed identity known, whose log is there: of this uuid, durable up to `end`. Counts one more opening, in
     the file first: a crash before metadata knows leaves the lower number there; and once more when they have it.
     next_ledger: as metadata say. Errors: those of the store."""
@@ -228,12 +228,12 @@ def register(
     return opened
 
 
-def note(path: Path, identity: Identity, *, files: Files | None = None) -> None:
+def note(path: Path, identity: BookieIdentity, *, files: Files | None = None) -> None:
     """Keep what is known by now: where the log was durable up to, which ledgers metadata gave. Errors: OSError."""
     (files if files is not None else RealFiles()).replace_small(path / IDENTITY, identity.encode())
 
 
-def is_registered(store: MetadataStore, identity: Identity) -> bool:
+def is_registered(store: MetadataStore, identity: BookieIdentity) -> bool:
     """Whether this is the metadata of the bookie's cluster, and knows the bookie by this incarnation."""
     known = store.get(identity.key)
     return (
@@ -243,12 +243,12 @@ def is_registered(store: MetadataStore, identity: Identity) -> bool:
     )
 
 
-def _load(path: Path) -> Identity | None:
+def _load(path: Path) -> BookieIdentity | None:
     try:
-        data = read_plain(path / IDENTITY, FILE_MAX)
+        data = read_regular(path / IDENTITY, FILE_MAX)
     except FileNotFoundError:
         return None
-    return Identity.decode(path / IDENTITY, data)
+    return BookieIdentity.decode(path / IDENTITY, data)
 
 
 def _check_empty(path: Path, name: str, known: Versioned | None, *, make_new: bool) -> None:
@@ -264,7 +264,7 @@ def _check_empty(path: Path, name: str, known: Versioned | None, *, make_new: bo
 
 
 def _check_kept(
-    path: Path, name: str, cluster: bytes, kept: Identity, known: Versioned | None, *, make_new: bool
+    path: Path, name: str, cluster: bytes, kept: BookieIdentity, known: Versioned | None, *, make_new: bool
 ) -> None:
     """A directory with an identity is that of the bookie which is to run."""
     if kept.cluster != cluster:
@@ -284,7 +284,7 @@ def _check_kept(
         )
 
 
-def _check_metadata(path: Path, kept: Identity, known: Versioned | None, next_ledger: int) -> None:
+def _check_metadata(path: Path, kept: BookieIdentity, known: Versioned | None, next_ledger: int) -> None:
     older = _why_older(kept, known, next_ledger)
     if older is not None:
         raise StaleMetadataError(
@@ -294,12 +294,12 @@ def _check_metadata(path: Path, kept: Identity, known: Versioned | None, next_le
         )
 
 
-def are_older(store: MetadataStore, identity: Identity, next_ledger: int) -> bool:
+def are_older(store: MetadataStore, identity: BookieIdentity, next_ledger: int) -> bool:
     """Whether metadata say less than they have said to this bookie. Errors: InvalidMetadataError, the store's."""
     return _why_older(identity, store.get(identity.key), next_ledger) is not None
 
 
-def _why_older(kept: Identity, known: Versioned | None, next_ledger: int) -> str | None:
+def _why_older(kept: BookieIdentity, known: Versioned | None, next_ledger: int) -> str | None:
     if not kept.registered or known is None:
         return None
     opens = _opens(kept.key, known)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from pyreplog.bookie.identity import Identity, is_registered
+from pyreplog.bookie.identity import BookieIdentity, is_registered
 from pyreplog.metadata.store import MetadataStore
 
 
-class LedgerFacts(Protocol):
+class LedgerMetadataView(Protocol):
     """What the metadata of ledgers say, read by those who know their bytes. Errors of all calls: those of the store."""
 
     def key(self, ledger: int) -> str:
@@ -41,7 +41,7 @@ class LedgerFacts(Protocol):
 class LedgerList:
     """What a Collector asks. facts: of the same store. identity: of the bookie that asks."""
 
-    def __init__(self, store: MetadataStore, facts: LedgerFacts, identity: Identity) -> None:
+    def __init__(self, store: MetadataStore, facts: LedgerMetadataView, identity: BookieIdentity) -> None:
         self._store, self._facts, self._identity = store, facts, identity
 
     def knows_us(self) -> bool:

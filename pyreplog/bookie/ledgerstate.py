@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pyreplog._native.bookie.ledgerstate import NOTHING, State
-from pyreplog._native.bookie.peek import peek_entries
+from pyreplog._native.bookie.inspect_records import inspect_entries
+from pyreplog._native.bookie.ledger_state_base import NOTHING, LedgerStateBase
 from pyreplog.bookie.controls import Controls, load_controls
 from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.errors import CorruptionError, InvalidRecordsError
@@ -15,7 +15,7 @@ FENCE = -1
 """Below all entry ids."""
 
 
-class LedgerState(State):
+class LedgerState(LedgerStateBase):
     """key, fenced, explicit_lac, limbo: as in its control records; explicit_lac may be ahead of them.
 
     last: highest entry. lac: highest that is known, of entries and explicit. fresh, committing: lowest entry id among
@@ -63,6 +63,6 @@ def _lac_of(log: EntryLog, ledger: int, last: int) -> int:
     -1 when the entry is damaged, or claims what it cannot know: a LAC too low only costs whoever believes it time."""
     try:
         record, _ = log.read(ledger, last, last, 1)
-        return peek_entries(record, ledger=ledger, first=last, last=last)[2]
+        return inspect_entries(record, ledger=ledger, first=last, last=last)[2]
     except (CorruptionError, InvalidRecordsError):
         return -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from pyreplog._native.bookie.ledgerstate import NOTHING
+from pyreplog._native.bookie.ledger_state_base import NOTHING
 from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.bookie.ledgerstate import LedgerState, load_state
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from pyreplog.bookie.commit_group import CommitGroup
 from pyreplog.bookie.controls import Controls, encode_limbo, load_controls
 from pyreplog.bookie.entrylog import EntryLog
-from pyreplog.bookie.group import CommitGroup
 from pyreplog.bookie.ledgerstate import FENCE
 from pyreplog.bookie.ledgerstates import LedgerStates
 from pyreplog.errors import CorruptionError

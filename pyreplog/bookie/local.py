@@ -10,15 +10,15 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from pyreplog._native.bookie.plainadd import PlainAdd
+from pyreplog._native.bookie.fast_add import FastAdd
 from pyreplog.bookie.bookie import Bookie
+from pyreplog.bookie.commit_group import PendingReply
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.counts import BookieCounts, Gauges
+from pyreplog.bookie.counts import BookieCounters, Gauges
 from pyreplog.bookie.entrylog import DiskLog
-from pyreplog.bookie.group import Waiting
 from pyreplog.bookie.identity import LOG
-from pyreplog.bookie.polls import Respond
-from pyreplog.bookie.protocol import Kind, Reply, Request
+from pyreplog.bookie.long_polls import Respond
+from pyreplog.bookie.protocol import Reply, Request, RequestKind
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import LockedError
 from pyreplog.handles import Handle
@@ -91,18 +91,18 @@ class LocalBookie(Handle):
         """
         self._check_open()
         with self._lock:
-            if request.kind == Kind.WAIT_LAC:
+            if request.kind == RequestKind.WAIT_LAC:
                 self._bookie.expire(self._clock.monotonic_us())
             self._bookie.handle(request, self._later(on_reply))
-            if self._bookie.waits or request.kind == Kind.WAIT_LAC:
+            if self._bookie.waits or request.kind == RequestKind.WAIT_LAC:
                 self._wake()
         self._deliver()
 
-    def add_plainly(self, add: PlainAdd, respond: Respond | None = None) -> int | None:
+    def add_fast(self, add: FastAdd, respond: Respond | None = None) -> int | None:
         """See Bookie; `respond` is for who commits by himself. Errors: as `request`."""
         self._check_open()
         with self._lock:
-            lac = self._bookie.add_plainly(add, respond)
+            lac = self._bookie.add_fast(add, respond)
         if self._replies:  # to those who waited for the LAC
             self._deliver()
         return lac
@@ -116,7 +116,7 @@ class LocalBookie(Handle):
             self._deliver()
         return result
 
-    def commit(self, end: Callable[[Bookie, list[Waiting | PlainAdd], Exception | None], T]) -> T | None:
+    def commit(self, end: Callable[[Bookie, list[PendingReply | FastAdd], Exception | None], T]) -> T | None:
         """A commit, for a driver that commits by itself: `end(bookie, group, error)` is its third step (see Bookie). It
         runs alone, as in `with_bookie`. None: nobody waits for one."""
         self._check_open()
@@ -139,7 +139,7 @@ class LocalBookie(Handle):
         return error
 
     @property
-    def counts(self) -> BookieCounts:
+    def counts(self) -> BookieCounters:
         """What it has done."""
         return self._bookie.counts
 

@@ -8,7 +8,7 @@ from pyreplog._native.ledgerlog.entries import CONTROL
 from pyreplog._native.system.histogram import Histogram
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.local import LocalBookie
-from pyreplog.bookie.protocol import Kind, Status
+from pyreplog.bookie.protocol import ReplyStatus, RequestKind
 from pyreplog.metrics import Labels, Metric
 from pyreplog.net.server import Server
 
@@ -31,8 +31,10 @@ def bookie_metrics(name: str, bookie: LocalBookie, collector: Collector, server:
 
 def _counted(labels: Labels, bookie: LocalBookie) -> Iterator[Metric]:
     counts = bookie.counts
-    kinds = [({**labels, "kind": Kind(kind).name.lower()}, float(n)) for kind, n in counts.requests.items()]
-    statuses = [({**labels, "status": Status(status).name.lower()}, float(n)) for status, n in counts.replies.items()]
+    kinds = [({**labels, "kind": RequestKind(kind).name.lower()}, float(n)) for kind, n in counts.requests.items()]
+    statuses = [
+        ({**labels, "status": ReplyStatus(status).name.lower()}, float(n)) for status, n in counts.replies.items()
+    ]
     yield Metric(f"{_PREFIX}requests", "counter", "Requests, by what they ask for.", [*kinds])
     yield Metric(f"{_PREFIX}replies", "counter", "Replies; all but ok are refusals or unknown outcomes.", [*statuses])
     yield _counter(

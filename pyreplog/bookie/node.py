@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.ledgerlist import LedgerFacts, LedgerList
+from pyreplog.bookie.ledgerlist import LedgerList, LedgerMetadataView
 from pyreplog.bookie.metrics import bookie_metrics
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.bookie.registration import Availability, Registration
@@ -19,7 +19,7 @@ from pyreplog.errors import InvalidArgumentError, PoisonedError, ReplogError
 from pyreplog.handles import Handle
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metrics import Metric
-from pyreplog.net.handshake import Identity, Secret
+from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
@@ -46,7 +46,7 @@ class BookieNode(Handle):
         store: MetadataStore,
         config: BookieConfig | None = None,
         *,
-        ledgers: LedgerFacts,
+        ledgers: LedgerMetadataView,
         host: str = "127.0.0.1",
         port: int = 0,
         advertise: str | None = None,
@@ -92,9 +92,9 @@ class BookieNode(Handle):
             self.close()
             raise
 
-    def _hello(self) -> Identity:
+    def _hello(self) -> NodeIdentity:
         mine = self.identity
-        return Identity(node=mine.name, incarnation=mine.incarnation, cluster=mine.cluster.hex(), service=SERVICE)
+        return NodeIdentity(node=mine.name, incarnation=mine.incarnation, cluster=mine.cluster.hex(), service=SERVICE)
 
     @property
     def address(self) -> str:

@@ -8,11 +8,11 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from pyreplog.bookie.bootmark import BootMark
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.identity import LOG, Identity, are_older, check_log, claim, note, register
-from pyreplog.bookie.ledgerlist import LedgerFacts
+from pyreplog.bookie.identity import LOG, BookieIdentity, are_older, check_log, claim, note, register
+from pyreplog.bookie.ledgerlist import LedgerMetadataView
 from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.unclean_shutdown_marker import UncleanShutdownMarker
 from pyreplog.clock import Clock
 from pyreplog.errors import NotALogError, ReplogError, WrongLogError
 from pyreplog.log.files import Files, RealFiles
@@ -31,12 +31,12 @@ def open_bookie(
     store: MetadataStore,
     config: BookieConfig | None = None,
     *,
-    ledgers: LedgerFacts,
+    ledgers: LedgerMetadataView,
     make_new: bool = False,
     older_metadata: bool = False,
     clock: Clock | None = None,
     files: Files | None = None,
-) -> tuple[Identity, LocalBookie]:
+) -> tuple[BookieIdentity, LocalBookie]:
     """Open the bookie of this name in this directory, or make it when there is none.
 
     ledgers: what the metadata say of them. make_new, older_metadata: as of `identity.claim`; ledgers that are made from
@@ -46,7 +46,7 @@ def open_bookie(
     """
     path, files = Path(path), files if files is not None else RealFiles()
     unseen = bool(_cuts(path))
-    mark = BootMark(path, files)
+    mark = UncleanShutdownMarker(path, files)
     identity = claim(
         path, name, store, next_ledger=ledgers.next_id(), make_new=make_new, older_metadata=older_metadata, files=files
     )
@@ -91,7 +91,7 @@ def open_bookie(
 class _Notes:
     """The identity file of a bookie that runs. Any thread."""
 
-    def __init__(self, path: Path, files: Files, ledgers: LedgerFacts, identity: Identity) -> None:
+    def __init__(self, path: Path, files: Files, ledgers: LedgerMetadataView, identity: BookieIdentity) -> None:
         self._path, self._files, self._ledgers, self.identity = path, files, ledgers, identity
         self._lock = threading.Lock()
 
@@ -109,7 +109,9 @@ class _Notes:
                 self.identity = known
 
 
-def _enter_limbo(bookie: LocalBookie, identity: Identity, ledgers: LedgerFacts, *, cut: bool, powerless: bool) -> None:
+def _enter_limbo(
+    bookie: LocalBookie, identity: BookieIdentity, ledgers: LedgerMetadataView, *, cut: bool, powerless: bool
+) -> None:
     """cut: intact records were cut from the log; they may be of any ledger. powerless: the machine was started anew
     while entries lay in memory alone: those of ledgers that ask for no sync."""
     if not cut and not powerless:

@@ -33,7 +33,7 @@ REPLY_BYTES = _REPLY.size
 """Of a reply's head."""
 
 
-class Kind(IntEnum):
+class RequestKind(IntEnum):
     """What a request asks for."""
 
     ADD = 1  # store these records: entries of [first, last]
@@ -53,7 +53,7 @@ class Flag(IntEnum):
     UNSYNCED = 4  # ADD: the ledger's entries need not be on disk when they are acknowledged
 
 
-class Status(IntEnum):
+class ReplyStatus(IntEnum):
     """How a request went. Only OK ever proves that something is not here."""
 
     OK = 0
@@ -68,15 +68,15 @@ class Status(IntEnum):
 
 
 ADD, READ, WAIT_LAC, OK, RECOVERY, UNSYNCED = map(
-    int, (Kind.ADD, Kind.READ, Kind.WAIT_LAC, Status.OK, Flag.RECOVERY, Flag.UNSYNCED)
+    int, (RequestKind.ADD, RequestKind.READ, RequestKind.WAIT_LAC, ReplyStatus.OK, Flag.RECOVERY, Flag.UNSYNCED)
 )
 """What every message is compared with: to find a member in its enum takes longer than to compare it."""
-_KIND_MAX, _STATUS_MAX = int(max(Kind)), int(max(Status))
+_KIND_MAX, _STATUS_MAX = int(max(RequestKind)), int(max(ReplyStatus))
 
 
 class Request(NamedTuple):
-    """kind: a Kind. key: who may write and fence, see `ledger_key`. limit: bytes of a READ, milliseconds of a WAIT_LAC.
-    step, run: of a READ. records: encoded entries of an ADD, end to end."""
+    """kind: a RequestKind. key: who may write and fence, see `ledger_key`. limit: bytes of a READ, milliseconds of a
+    WAIT_LAC. step, run: of a READ. records: encoded entries of an ADD, end to end."""
 
     kind: int
     ledger: int = 0
@@ -96,7 +96,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """status: a Status. lac: highest that the bookie knows of the ledger.
+    """status: a ReplyStatus. lac: highest that the bookie knows of the ledger.
 
     ADD: entries of [first, last] are stored. READ: `body` holds records; what is not among them of the entries asked
     for in [first, last] is definitely not here. LAST: `last` is the highest entry id here, -1 none.

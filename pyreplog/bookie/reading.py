@@ -8,7 +8,7 @@ import numpy.typing as npt
 from pyreplog._native.ledgerlog.entries import parse_entries
 from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.bookie.ledgerstate import LedgerState
-from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, Request, Status
+from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, ReplyStatus, Request
 from pyreplog.errors import CorruptionError, InvalidRecordsError
 
 
@@ -19,9 +19,9 @@ def read_entries(log: EntryLog, request: Request, state: LedgerState | None) -> 
     """
     ledger, first = request.ledger, request.first
     if state is None:
-        return Reply(Status.OK, ledger, first, request.last)
+        return Reply(ReplyStatus.OK, ledger, first, request.last)
     if first > state.last:
-        return _lost(request, state) if state.limbo else Reply(Status.OK, ledger, first, request.last, state.lac)
+        return _lost(request, state) if state.limbo else Reply(ReplyStatus.OK, ledger, first, request.last, state.lac)
     last = min(request.last, state.durable_below - 1)
     bytes_max = min(request.limit or READ_BYTES_MAX, READ_BYTES_MAX)
     records, after = _read_intact(log, request, last, bytes_max)
@@ -30,12 +30,12 @@ def read_entries(log: EntryLog, request: Request, state: LedgerState | None) -> 
         if after == first:
             return _lost(request, state)
         records, after = log.lend(ledger, first, after - 1, bytes_max, request.step, request.run)
-    return Reply(Status.OK, ledger, first, after - 1, state.lac, records)
+    return Reply(ReplyStatus.OK, ledger, first, after - 1, state.lac, records)
 
 
 def _lost(request: Request, state: LedgerState) -> Reply:
     why = b"entries of the ledger may have been lost in a crash"
-    return Reply(Status.LIMBO, request.ledger, request.first, request.last, state.lac, why)
+    return Reply(ReplyStatus.LIMBO, request.ledger, request.first, request.last, state.lac, why)
 
 
 def _read_intact(log: EntryLog, request: Request, last: int, bytes_max: int) -> tuple[bytes | memoryview, int]:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyreplog._native.bookie.answering import Answering
-from pyreplog._native.bookie.plainadd import LATER, plain_add
+from pyreplog._native.bookie.bookie_service_base import BookieServiceBase
+from pyreplog._native.bookie.fast_add import LATER, parse_fast_add
 from pyreplog._native.net.frame import CONTROL_OFFSET, FrameBatch, encode_header
 from pyreplog.bookie.bookie import Bookie
-from pyreplog.bookie.keychecks import KeyChecks, Verdict
+from pyreplog.bookie.key_verifier import KeyVerdict, KeyVerifier
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import (
     ADD,
@@ -20,16 +20,16 @@ from pyreplog.bookie.protocol import (
     REPLY_BYTES,
     WAIT_LAC,
     Reply,
+    ReplyStatus,
     Request,
-    Status,
     decode_request,
     encode_reply,
 )
 from pyreplog.errors import InvalidMessageError, ReplogError
 from pyreplog.net.connection import Connection
-from pyreplog.net.inflight import ServerConnection
 from pyreplog.net.reactor import Reactor
-from pyreplog.net.sockets import weakly
+from pyreplog.net.server_connection import ServerConnection
+from pyreplog.net.sockets import weak_callback
 from pyreplog.net.timers import Timer
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ SERVICE = "bookie"
 _LOOK_S = 1.0
 
 
-class BookieService(Answering):
+class BookieService(BookieServiceBase):
     """What a net.Server calls (`connection.Handler`). All calls come from the reactor's driver.
 
     bookie: opened, and not used through `request`: the reactor's driver commits for all. admits: whether a key is a
-    ledger's, see KeyChecks.
+    ledger's, see KeyVerifier.
     """
 
     _reactor: Reactor
@@ -55,7 +55,7 @@ class BookieService(Answering):
 
     def __init__(self, reactor: Reactor, bookie: LocalBookie, admits: Callable[[int, bytes], bool | None]) -> None:
         super().__init__(reactor, bookie)
-        self._keys = KeyChecks(reactor, admits, weakly(self._checked))
+        self._keys = KeyVerifier(reactor, admits, weak_callback(self._checked))
         self._reads: dict[ServerConnection, deque[tuple[int, Request]]] = {}  # READs that wait
         self._timer: Timer = reactor.call_later(_LOOK_S, self._look)
 
@@ -69,12 +69,12 @@ class BookieService(Answering):
         assert isinstance(connection, ServerConnection)
         self._bookie.with_bookie(self._handle, connection, batch)
 
-    def at_once(self, connection: ServerConnection, batch: FrameBatch) -> bytes | None:
+    def fast_path(self, connection: ServerConnection, batch: FrameBatch) -> bytes | None:
         """See `inflight.Quick`: an ADD that nothing speaks against. It is never in flight for longer than one turn."""
-        add = plain_add(batch, connection.requests)
+        add = parse_fast_add(batch, connection.requests)
         if add is None:
             return None
-        lac = self._bookie.add_plainly(add, partial(self._answer, connection, add.number))
+        lac = self._bookie.add_fast(add, partial(self._answer, connection, add.number))
         if lac is None:
             return None
         if lac != LATER:
@@ -101,7 +101,7 @@ class BookieService(Answering):
         if bookie.waits:
             self._commit_soon()
 
-    def _checked(self, connection: ServerConnection, waiting: list[tuple[int, Request]], verdict: Verdict) -> None:
+    def _checked(self, connection: ServerConnection, waiting: list[tuple[int, Request]], verdict: KeyVerdict) -> None:
         """What the metadata say of the key of requests."""
 
         def go_on(bookie: Bookie) -> None:
@@ -148,7 +148,7 @@ class BookieService(Answering):
         size = memoryview(reply.body).nbytes if reply.body else 0
         if size > connection.peer.max_body_bytes - REPLY_BYTES:
             why = f"entry {reply.first} has {size} bytes encoded, and the client takes {connection.peer.max_body_bytes}"
-            reply = reply._replace(status=Status.UNKNOWN, body=why.encode())
+            reply = reply._replace(status=ReplyStatus.UNKNOWN, body=why.encode())
             size = len(reply.body)
         head = encode_header(number, REPLY_BYTES + size) + encode_reply(reply)
         return (head, reply.body) if size else (head,)

@@ -29,7 +29,7 @@ _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Figure:
+class BenchFigure:
     """name, unit: of what is measured. ours, bare: rate of the log and of the bare file, in that unit."""
 
     name: str
@@ -66,18 +66,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def appended(where: Path) -> Figure:
+def appended(where: Path) -> BenchFigure:
     """Batches appended without a sync, and the same values written to a file in calls of as many."""
     values, joined = [_VALUE] * _BATCH, _VALUE * _BATCH
     with pyreplog.open(where / "log") as log, (where / "file").open("wb", buffering=0) as file:
         ours = _best(lambda: log.append_batch(values), _BATCHES)
         bare = _best(lambda: file.write(joined), _BATCHES)
-    return Figure(
+    return BenchFigure(
         f"append, batches of {_BATCH} x {len(_VALUE)} B, not synced", "records/s", ours * _BATCH, bare * _BATCH
     )
 
 
-def synced(where: Path) -> Figure:
+def synced(where: Path) -> BenchFigure:
     """One entry at a time, each synced, and pwrite and fdatasync into a file that was written before."""
     with pyreplog.open(where / "synced", durability="synced") as log:
         ours = _best(lambda: log.append(_VALUE), _SYNCS)
@@ -92,10 +92,10 @@ def synced(where: Path) -> Figure:
             os.fdatasync(file.fileno())
 
         bare = _best(write, _SYNCS)
-    return Figure(f"append of {len(_VALUE)} B, synced, one caller", "records/s", ours, bare)
+    return BenchFigure(f"append of {len(_VALUE)} B, synced, one caller", "records/s", ours, bare)
 
 
-def scanned(where: Path) -> Figure:
+def scanned(where: Path) -> BenchFigure:
     """The log of `appended`, verified and split into columns, and its bytes read from a file."""
     with pyreplog.open(where / "log", "r") as log:
         length = log.end_position - log.start_position
@@ -109,7 +109,7 @@ def scanned(where: Path) -> Figure:
             while file.readinto(buffer):
                 continue
 
-    return Figure("scan, verified", "MB/s", ours, _best(read, 1) * length / 1e6)
+    return BenchFigure("scan, verified", "MB/s", ours, _best(read, 1) * length / 1e6)
 
 
 def _best(work: Callable[[], object], times: int) -> float:

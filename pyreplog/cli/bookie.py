@@ -13,7 +13,7 @@ from pyreplog.cli.shared import serving, settings, tls
 from pyreplog.cli.shared.clusteroptions import VARIABLE
 from pyreplog.cli.shared.output import print_json, say
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.ledger.stored import StoredLedgers
+from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store
 from pyreplog.metrics import MetricsServer
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    credentials = serving.Credentials(arguments, is_peer=False)
+    credentials = serving.ServerCredentials(arguments, is_peer=False)
     stop = serving.stopped_by_signals(credentials.reload)
     with (
         open_store(_url(arguments)) as store,
@@ -98,7 +98,7 @@ def _url(arguments: argparse.Namespace) -> str:
     return str(url)
 
 
-def _node(arguments: argparse.Namespace, store: MetadataStore, credentials: serving.Credentials) -> BookieNode:
+def _node(arguments: argparse.Namespace, store: MetadataStore, credentials: serving.ServerCredentials) -> BookieNode:
     host, port, advertise = serving.listening(arguments)
     return BookieNode(
         arguments.directory,

@@ -12,7 +12,7 @@ from pyreplog.cli.shared.progress import progress
 from pyreplog.errors import CorruptionError, InvalidArgumentError
 from pyreplog.log import names
 from pyreplog.log.fsck import check as fsck
-from pyreplog.log.fsck.damage import Damage, Report
+from pyreplog.log.fsck.damage import Damage, FsckReport
 from pyreplog.log.fsck.repair import repair
 from pyreplog.log.opening import as_directory
 
@@ -66,7 +66,7 @@ def _size(path: Path) -> int | None:
     return None
 
 
-def _print(report: Report) -> None:
+def _print(report: FsckReport) -> None:
     writer = "" if report.writer is None else f", open for writing in process {report.writer or 'unknown'}"
     numbers = ""  # of many ledgers they are no range, and behind a damage the end may not be known
     if report.start is not None and report.end is not None:
@@ -106,7 +106,7 @@ def _explain(damage: Damage) -> str:
     return text
 
 
-def _verdict(report: Report) -> str:
+def _verdict(report: FsckReport) -> str:
     if report.clean:
         return "clean"
     return counted(len(report.damages), "damaged place")

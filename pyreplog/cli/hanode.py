@@ -21,7 +21,7 @@ from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.failover import LEASE_S, Failover
 from pyreplog.ha.metrics import node_metrics
 from pyreplog.ha.node import Node
-from pyreplog.ha.protocol.group import ACK_MODES, GroupConfig
+from pyreplog.ha.protocol.master_machine import ACK_MODES, GroupConfig
 from pyreplog.log.replica import is_replica
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store
@@ -170,7 +170,7 @@ def _open_replica(arguments: argparse.Namespace, master: str | None) -> Node:
 
 
 def _serve(arguments: argparse.Namespace, open_node: Callable[[], Node]) -> int:
-    arguments.credentials = serving.Credentials(arguments, is_peer=True)
+    arguments.credentials = serving.ServerCredentials(arguments, is_peer=True)
     stop = serving.stopped_by_signals(arguments.credentials.reload)
     with (
         open_node() as node,

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 from pyreplog.cli.shared import serving
 from pyreplog.cli.shared.output import print_json, say
-from pyreplog.ha.rocketmq import Master, RawLog, Slave, State
+from pyreplog.ha.rocketmq import RawLog, RocketMQMaster, RocketMQSlave, SlaveState
 from pyreplog.net.reactor import Reactor
 
 logger = logging.getLogger(__name__)
@@ -48,22 +48,26 @@ def run_slave(arguments: argparse.Namespace) -> int:
         ExitStack() as stack,
     ):
         reactor.start()
-        on = None if listen is None else stack.enter_context(Master(reactor, log, host=listen[0], port=listen[1]))
+        on = (
+            None
+            if listen is None
+            else stack.enter_context(RocketMQMaster(reactor, log, host=listen[0], port=listen[1]))
+        )
         landed = None if on is None else on.wake
-        slave = stack.enter_context(Slave(reactor, log, master, start=arguments.start, landed=landed))
+        slave = stack.enter_context(RocketMQSlave(reactor, log, master, start=arguments.start, landed=landed))
         _announce(arguments, "slave", log, on)
         told = ""
-        while slave.state is not State.STOPPED and not stop.wait(_LOOK_S):
+        while slave.state is not SlaveState.STOPPED and not stop.wait(_LOOK_S):
             told = _tell(slave, told)
-        if slave.state is State.STOPPED and slave.error is not None:
+        if slave.state is SlaveState.STOPPED and slave.error is not None:
             raise slave.error
         serving.Drain(arguments.drain_s)
     return 0
 
 
-def _tell(slave: Slave, told: str) -> str:
+def _tell(slave: RocketMQSlave, told: str) -> str:
     """Say why there is no connection, if that was not said before; what was said."""
-    trouble = "" if slave.state is State.STREAMING or slave.error is None else str(slave.error)
+    trouble = "" if slave.state is SlaveState.STREAMING or slave.error is None else str(slave.error)
     if trouble not in ("", told):
         logger.warning("%s; it is tried again", trouble)
     return trouble or told
@@ -74,14 +78,16 @@ def run_master(arguments: argparse.Namespace) -> int:
     stop = serving.stopped_by_signals()
     with RawLog(arguments.directory, file_bytes=arguments.file_bytes) as log, Reactor() as reactor:
         reactor.start()
-        with Master(reactor, log, host=host, port=port, max_bytes_per_s=arguments.throttle_bytes_per_s) as master:
+        with RocketMQMaster(
+            reactor, log, host=host, port=port, max_bytes_per_s=arguments.throttle_bytes_per_s
+        ) as master:
             _announce(arguments, "master", log, master)
             stop.wait()
             serving.Drain(arguments.drain_s)
     return 0
 
 
-def _announce(arguments: argparse.Namespace, role: str, log: RawLog, master: Master | None) -> None:
+def _announce(arguments: argparse.Namespace, role: str, log: RawLog, master: RocketMQMaster | None) -> None:
     at = None if master is None else serving.address(*master.address)
     if arguments.json:
         print_json({"role": role, "start": log.start, "end": log.end, **({} if at is None else {"address": at})})

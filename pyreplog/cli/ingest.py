@@ -15,10 +15,10 @@ import pyreplog
 from pyreplog.cli.input import bookmark, formats
 from pyreplog.cli.input.bookmark import Bookmark, Settings
 from pyreplog.cli.input.rowreader import RowReader, place_of
-from pyreplog.cli.input.rows import Fault, Rows
-from pyreplog.cli.input.source import MalformedRowError, Place, Source, SourceChangedError
+from pyreplog.cli.input.rows import RowFault, Rows
+from pyreplog.cli.input.source import InputSource, MalformedRowError, SourceChangedError, SourcePosition
 from pyreplog.cli.shared.output import amount, counted, duration, print_json, say
-from pyreplog.cli.shared.progress import Progress, progress
+from pyreplog.cli.shared.progress import ProgressBar, progress
 from pyreplog.config import DURABILITIES
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.log import CommitLog
@@ -61,9 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if not 1 <= arguments.batch <= 1 << 20:
         raise InvalidArgumentError(f"--batch: expected 1 to {1 << 20}, found {arguments.batch}")
-    columns = formats.Columns(arguments.key, tuple(arguments.event_time), arguments.event_time_format)
+    columns = formats.ColumnMapping(arguments.key, tuple(arguments.event_time), arguments.event_time_format)
     form = formats.of(arguments.format, columns)
-    with Source(arguments.file, arguments.source) as source:
+    with InputSource(arguments.file, arguments.source) as source:
         rows = RowReader(source, form)
         settings: Settings = {
             "format": arguments.format, "key": columns.key, "event_time": list(columns.event_time),
@@ -110,7 +110,7 @@ class Ingestion:
     """
 
     def __init__(
-        self, log: CommitLog, source: Source, rows: RowReader, settings: Settings, batch: int, *, skip: bool
+        self, log: CommitLog, source: InputSource, rows: RowReader, settings: Settings, batch: int, *, skip: bool
     ) -> None:
         self.log, self.source = log, source
         self.entries = self.skipped = 0
@@ -151,7 +151,9 @@ class Ingestion:
             self._count(rows)
             entry, count = entry + len(values), count - len(values)
 
-    def _changed(self, place: Place, entry: int, values: list[bytes], stored: list[bytes]) -> SourceChangedError:
+    def _changed(
+        self, place: SourcePosition, entry: int, values: list[bytes], stored: list[bytes]
+    ) -> SourceChangedError:
         row = next((i for i, (value, known) in enumerate(zip(values, stored, strict=True)) if value != known), 0)
         found = repr(values[row][:80]) if values else "its end"
         return SourceChangedError(
@@ -159,7 +161,7 @@ class Ingestion:
             f"{self.log[entry + row][:80]!r} (entry {entry + row}), found {found}"
         )
 
-    def run(self, shown: Progress) -> None:
+    def run(self, shown: ProgressBar) -> None:
         """Append all rows there are. Errors: MalformedRowError, with all rows before it appended; those of appends."""
         while True:
             place, rows = self._rows.take(self._batch)
@@ -181,7 +183,7 @@ class Ingestion:
                 f"{counted(self.entries, 'record')} went into the log without"
             )
 
-    def _append(self, place: Place, rows: Rows) -> None:
+    def _append(self, place: SourcePosition, rows: Rows) -> None:
         kept = rows.kept()
         if len(kept):
             mark = Bookmark(
@@ -198,7 +200,7 @@ class Ingestion:
         self.entries += len(rows) - len(rows.dropped)
         self.skipped += len(rows.faults)
 
-    def _error(self, place: Place, rows: Rows, row: int, fault: Fault) -> MalformedRowError:
+    def _error(self, place: SourcePosition, rows: Rows, row: int, fault: RowFault) -> MalformedRowError:
         return self._rows.fault(place_of(place, rows, row), fault.expected, fault.found)
 
 

@@ -11,8 +11,8 @@ from pyreplog.cli import cat
 from pyreplog.cli.shared import clusteroptions
 from pyreplog.cli.shared.output import counted, moment, print_fields, print_json, say
 from pyreplog.errors import InvalidArgumentError, UnreadableError
-from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.handle import Ledger
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 
 NAME = "ledger"
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 # ---- actions ---------------------------------------------------------------------------------------------------
 
 
-def _create(cluster: Cluster, arguments: argparse.Namespace) -> int:
+def _create(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
     with cluster.create_ledger(
         arguments.ensemble, arguments.write_quorum, arguments.ack_quorum,
         durability=arguments.durability, password=clusteroptions.password(arguments),
@@ -111,7 +111,7 @@ def _batches(source: BinaryIO) -> Iterator[list[bytes]]:
         yield [rest]
 
 
-def _list(cluster: Cluster, arguments: argparse.Namespace) -> int:
+def _list(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
     ledgers = cluster.ledgers()
     if arguments.json:
         print_json(ledgers)
@@ -121,7 +121,7 @@ def _list(cluster: Cluster, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read(cluster: Cluster, arguments: argparse.Namespace) -> int:
+def _read(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
     records = cat.printer(arguments)
     with cluster.open_ledger(arguments.ledger, password=clusteroptions.password(arguments)) as reader:
         last = reader.last_add_confirmed if arguments.stop is None else arguments.stop - 1
@@ -130,7 +130,7 @@ def _read(cluster: Cluster, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _tail(cluster: Cluster, arguments: argparse.Namespace) -> int:
+def _tail(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
     records = cat.printer(arguments)
     with cluster.open_ledger(arguments.ledger, password=clusteroptions.password(arguments), recover=False) as reader:
         for batch in reader.follow(arguments.start, timeout=arguments.timeout):
@@ -139,7 +139,7 @@ def _tail(cluster: Cluster, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _info(cluster: Cluster, arguments: argparse.Namespace) -> int:
+def _info(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
     found = _described(cluster.ledger_metadata(arguments.ledger))
     if arguments.json:
         print_json(found)
@@ -162,7 +162,7 @@ def _described(metadata: LedgerMetadata) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _recover(cluster: Cluster, arguments: argparse.Namespace) -> int:
+def _recover(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
     password = clusteroptions.password(arguments)
     with cluster.open_ledger(arguments.ledger, password=password, force=arguments.force) as reader:
         if arguments.json:
@@ -172,7 +172,7 @@ def _recover(cluster: Cluster, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _repair(cluster: Cluster, arguments: argparse.Namespace) -> int:
+def _repair(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
     done, left = cluster.repair(arguments.ledger, password=clusteroptions.password(arguments))
     if arguments.json:
         print_json({"repaired": done, "left": [[*repair, str(error)] for repair, error in left.items()]})
@@ -186,7 +186,7 @@ def _repair(cluster: Cluster, arguments: argparse.Namespace) -> int:
     return next(iter(refused), EXIT_COPIES_LEFT if left else 0)
 
 
-def _delete(cluster: Cluster, arguments: argparse.Namespace) -> int:
+def _delete(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
     if arguments.force:
         cluster.delete_garbled(arguments.ledger)
     elif arguments.ledger.isdecimal():

@@ -21,9 +21,9 @@ from pyreplog.reports.catalogue import REPORTS, require_pyarrow
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyreplog.reports.facts import Facts
     from pyreplog.reports.outcome import Outcome
     from pyreplog.reports.report import Report
+    from pyreplog.reports.snapshot import Snapshot
     from pyreplog.reports.suite import Engine
 
 NAME = "report"
@@ -96,16 +96,16 @@ def _check_targets(output: Path, parquet: Path | None) -> None:
 
 
 def _engine(arguments: argparse.Namespace, shown: Steps) -> Engine:
-    from pyreplog.reports import local, onspark
+    from pyreplog.reports import local_engine, spark_engine
 
     if arguments.engine == "spark":
         # Spark's Python workers must be this interpreter: another one has no pyreplog.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        return partial(onspark.table, onspark.session())
+        return partial(spark_engine.table, spark_engine.session())
 
-    def engine(report: Report, given: Mapping[str, str], facts: Facts) -> pa.Table:
-        return local.run(
-            report, given, facts, workers=arguments.workers,
+    def engine(report: Report, given: Mapping[str, str], snapshot: Snapshot) -> pa.Table:
+        return local_engine.run(
+            report, given, snapshot, workers=arguments.workers,
             progress=lambda now: shown.update(now.done_bytes, now.bytes),
         )  # fmt: skip
 
@@ -139,7 +139,7 @@ def _chosen(arguments: argparse.Namespace) -> list[tuple[str, str]]:
 
 def _write(arguments: argparse.Namespace, html: str, made: list[Outcome]) -> None:
     from pyreplog.log.files import RealFiles
-    from pyreplog.reports.files import replacing
+    from pyreplog.reports.atomic_files import replacing
 
     with replacing(arguments.output) as draft:
         draft.write_text(html, encoding="utf-8")

@@ -13,7 +13,7 @@ from pyreplog.cli.shared.output import print_json, say
 from pyreplog.errors import OutcomeUnknownError
 from pyreplog.metrics import MetricsServer
 from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.remote.serving import TopicServer
+from pyreplog.topic.remote.topic_server import TopicServer
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    credentials = serving.Credentials(arguments, is_peer=True, client=_client_tls)
+    credentials = serving.ServerCredentials(arguments, is_peer=True, client=_client_tls)
     stop = serving.stopped_by_signals(credentials.reload)
     with (
         targets.cluster(arguments, credentials.client, credentials.secret) as cluster,
@@ -70,7 +70,7 @@ def _client_tls(arguments: argparse.Namespace) -> ssl.SSLContext | None:
     return None if arguments.tls_ca is None else tls.client_context(arguments)
 
 
-def _server(arguments: argparse.Namespace, cluster: Cluster, credentials: serving.Credentials) -> TopicServer:
+def _server(arguments: argparse.Namespace, cluster: Cluster, credentials: serving.ServerCredentials) -> TopicServer:
     host, port, advertise = serving.listening(arguments)
     return TopicServer(
         cluster,

@@ -111,7 +111,7 @@ from pyreplog.errors.offload import ObjectCorruptionError, OffloadConflictError,
 from pyreplog.errors.spark import CheckpointError
 from pyreplog.errors.topic import (
     BacklogFullError,
-    InvalidMessagesError,
+    InvalidEntryError,
     NoSuchSubscriptionError,
     NoSuchTopicError,
     SequenceError,
@@ -151,8 +151,8 @@ __all__ = [
     "IdentityError",
     "IncarnationError",
     "InvalidArgumentError",
+    "InvalidEntryError",
     "InvalidMessageError",
-    "InvalidMessagesError",
     "InvalidMetadataError",
     "InvalidRecordsError",
     "JoinRefusedError",

@@ -72,7 +72,7 @@ class SequenceError(TopicError):
     """A producer's sequence ids must ascend within a batch."""
 
 
-class InvalidMessagesError(ReplogError):
+class InvalidEntryError(ReplogError):
     """An entry that should hold messages does not: where, what was expected, what was found."""
 
     exit_code = 4

@@ -9,12 +9,13 @@ with ha.open_replica("copy/orders", name="b", master="127.0.0.1:7001") as node:
 | modules | what they are |
 |---|---|
 | `node` | what user code opens: a log directory and its role |
-| `master`, `awaited` | a node as master; appends that wait for the commit point |
+| `master`, `pending_commits` | a node as master; appends that wait for the commit point |
 | `replica` | a node as replica |
-| `candidacy`, `failover` | running an election; automatic failover |
+| `election_runner`, `failover` | running an election; automatic failover |
 | `service`, `commands`, `status` | what a node's server brings: what it is told to do; how it is |
 | `peers`, `remote` | asking others of the group; asking any node |
-| `config`, `context`, `logs`, `metrics` | settings; what the parts of a node share; opening its log; for Prometheus |
+| `config`, `node_context`, `logs` | settings; what the parts of a node share; opening its log; for Prometheus |
+| `metrics` | as above |
 | `protocol` | what nodes say and decide, without I/O |
 | `stream` | the bytes of a log from one node to others |
 | `relay` | a copy of a log, and a callback that applies it |
@@ -33,13 +34,13 @@ from typing import Any
 from pyreplog.clock import Clock
 from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.node import Node
-from pyreplog.ha.protocol.group import GroupConfig
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.log_position import LogPosition
+from pyreplog.ha.protocol.master_machine import GroupConfig
 from pyreplog.ha.protocol.stats import GroupStats
 from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits
 
-__all__ = ["GroupConfig", "GroupStats", "Mark", "Node", "NodeConfig", "open_master", "open_replica"]
+__all__ = ["GroupConfig", "GroupStats", "LogPosition", "Node", "NodeConfig", "open_master", "open_replica"]
 
 
 def open_master(

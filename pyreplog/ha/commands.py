@@ -10,10 +10,10 @@ from typing import Any, Protocol
 from pyreplog.errors import InvalidMessageError, ReplogError
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.fields import TEXT_BYTES_MAX
-from pyreplog.ha.protocol.messages import Command, Status
+from pyreplog.ha.protocol.messages import Command, StatusReply
 from pyreplog.net.connection import Connection
-from pyreplog.net.fairjobs import FairJobs
-from pyreplog.net.inflight import ServerConnection
+from pyreplog.net.fair_executor import FairExecutor
+from pyreplog.net.server_connection import ServerConnection
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Commands:
 
     def __init__(self, node: Commanded) -> None:
         self._node = node
-        self._jobs = FairJobs("pyreplog-command", threads_max=THREADS_MAX, running_max=RUNNING_MAX)
+        self._jobs = FairExecutor("pyreplog-command", threads_max=THREADS_MAX, running_max=RUNNING_MAX)
 
     def take(self, connection: ServerConnection, number: int, command: Command) -> None:
         """Have it done and answered. Never blocks."""
@@ -63,7 +63,7 @@ def obey(node: Commanded, connection: ServerConnection, number: int, command: Co
     except Exception as error:
         logger.exception("%s: a command failed", node.name)
         answer = _failure(error)
-    connection.reply(number, messages.encode(Status(json.dumps(answer).encode())))
+    connection.reply(number, messages.encode(StatusReply(json.dumps(answer).encode())))
 
 
 def _failure(error: Exception) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pyreplog._native.net.frame import DEFAULT_MAX_BODY
 from pyreplog.config import LogConfig, Settings
 from pyreplog.errors import ConfigError
 from pyreplog.ha.protocol.fields import NAME_BYTES_MAX, is_name
-from pyreplog.ha.protocol.group import GroupConfig
+from pyreplog.ha.protocol.master_machine import GroupConfig
 
 
 @dataclass(frozen=True, kw_only=True)

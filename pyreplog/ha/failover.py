@@ -32,7 +32,7 @@ from pyreplog.handles import Handle
 from pyreplog.metadata.lease import Lease
 from pyreplog.metadata.store import MetadataStore, Versioned
 from pyreplog.metadata.watching import Watch
-from pyreplog.net.sockets import weakly
+from pyreplog.net.sockets import weak_callback
 
 if TYPE_CHECKING:
     from pyreplog.ha.node import Node
@@ -94,7 +94,7 @@ class Failover(Handle):
         super().__init__(f"failover of {node.name}")
         self._watches: list[Watch] = [
             store.watch(f"{self._root}/master", lambda _: self._wake.set()),
-            store.watch(f"{self._root}/nodes", weakly(self._moved)),
+            store.watch(f"{self._root}/nodes", weak_callback(self._moved)),
         ]
         self._thread = threading.Thread(target=self._run, name="pyreplog-failover", daemon=True)
         self._thread.start()

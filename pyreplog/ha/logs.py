@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyreplog._native.log.tail import PAGE, Tail
-from pyreplog.ha.context import Context
+from pyreplog.ha.node_context import NodeContext
 from pyreplog.ha.protocol.fields import FieldWriter
 from pyreplog.ha.protocol.terms import Term, write_term
 from pyreplog.log import checkpoint as checkpoints
@@ -11,13 +11,13 @@ from pyreplog.log import names, replica
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import boot_id
 from pyreplog.log.mirrorlog import MirrorLog
-from pyreplog.plainfiles import open_reading
+from pyreplog.regular_files import open_reading
 
 TERM_MARK = b"RPTERM"
 """What the control record begins with that a master appends first of all."""
 
 
-def lost_nothing(context: Context) -> bool:
+def lost_nothing(context: NodeContext) -> bool:
     """Whether a master's log that nobody has open still holds all that it may have sent: it was closed cleanly, or the
     kernel that ran then still does, or nothing is sent that is not on disk."""
     checkpoint = checkpoints.load(context.path)
@@ -32,7 +32,7 @@ def lost_nothing(context: Context) -> bool:
         return Tail(file, writable=False).belongs_to(boot_id(), checkpoint.uuid)
 
 
-def go_on(context: Context) -> None:
+def go_on(context: NodeContext) -> None:
     """Before a master's log is opened again: it leads on, or, when it may lack what it had sent, has to be elected."""
     if context.terms.terms.leads and not lost_nothing(context):
         context.terms.resign()
@@ -40,19 +40,19 @@ def go_on(context: Context) -> None:
         context.terms.go_on(lossless=context.config.lossless)
 
 
-def open_log(context: Context) -> CommitLog:
+def open_log(context: NodeContext) -> CommitLog:
     """As a master does. Retention waits for its word: replicas that are about to come may need all that there is.
     Errors: those of `pyreplog.open`."""
     return _open(context, create=True)
 
 
-def _open(context: Context, *, create: bool) -> CommitLog:
+def _open(context: NodeContext, *, create: bool) -> CommitLog:
     return CommitLog(
         context.path, context.config.log, create=create, clock=None, files=context.files, gated=True, retention_floor=0
     )  # fmt: skip
 
 
-def open_mirror(context: Context) -> MirrorLog | None:
+def open_mirror(context: NodeContext) -> MirrorLog | None:
     """As a replica does; None: there is none yet. What was a log of its own is a copy from now on: it is recovered as
     its own first, for what its records say of its disk is true. Retention waits, as of `open_log`."""
     path, files = context.path, context.files

@@ -7,29 +7,38 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pyreplog._native.log.landing import marks_of, show_up_to
+from pyreplog._native.log.apply_replicated import marks_of, show_up_to
 from pyreplog._native.net.frame import CONTROL_OFFSET, encode
-from pyreplog.ack import Ack
+from pyreplog.defer_sigint import defer_sigint
 from pyreplog.errors import ClosedError, DeposedError, DisconnectedError, InvalidArgumentError, ReplogError
-from pyreplog.ha.awaited import Awaited, check_may_wait
-from pyreplog.ha.context import Context, ends_of, owed_of, start_of
+from pyreplog.future import AppendFuture
+from pyreplog.ha.node_context import NodeContext, ends_of, owed_of, start_of
 from pyreplog.ha.peers import Asks
+from pyreplog.ha.pending_commits import PendingCommits, check_may_wait
 from pyreplog.ha.protocol import messages
-from pyreplog.ha.protocol.effects import Committed, Effect, Fenced, HangUp, ModeChanged, Replicated, StoreMembers, Tell
-from pyreplog.ha.protocol.group import Group
-from pyreplog.ha.protocol.joining import Source
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.effects import (
+    Committed,
+    Disconnect,
+    Effect,
+    Fenced,
+    ModeChanged,
+    Replicated,
+    SendMessage,
+    StoreMembers,
+)
+from pyreplog.ha.protocol.joining import StreamedLog
+from pyreplog.ha.protocol.log_position import LogPosition
+from pyreplog.ha.protocol.master_machine import MasterMachine
 from pyreplog.ha.protocol.members import Members
-from pyreplog.ha.protocol.messages import Accept, Decline, Join, Message, Progress, Stored
+from pyreplog.ha.protocol.messages import Accept, Join, MembersStored, Message, ProgressReport, VoteRejected
 from pyreplog.ha.protocol.stats import GroupStats
 from pyreplog.ha.protocol.terms import Term
-from pyreplog.ha.stream.chain import refuse
-from pyreplog.ha.stream.follower import Follower
+from pyreplog.ha.stream.cascade import refuse
+from pyreplog.ha.stream.replica_stream import ReplicaStream
 from pyreplog.ha.stream.syncer import Syncer
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.net.connection import Connection
-from pyreplog.net.sockets import weakly
-from pyreplog.uninterrupted import uninterrupted
+from pyreplog.net.sockets import weak_callback
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -50,13 +59,19 @@ TELL_S = 0.002
 
 
 class Master:
-    """Drives a `Group` over a log that was opened with a commit point (`gated`); any thread may call anything.
+    """Drives a `MasterMachine` over a log that was opened with a commit point (`gated`); any thread may call anything.
 
     ask: as `Peers.ask`. on_fenced: called once, with no lock held, when this node is no master any more.
     """
 
     def __init__(
-        self, context: Context, log: CommitLog, *, committed: Mark, ask: Asks, on_fenced: Callable[[Term], object]
+        self,
+        context: NodeContext,
+        log: CommitLog,
+        *,
+        committed: LogPosition,
+        ask: Asks,
+        on_fenced: Callable[[Term], object],
     ) -> None:
         self.log = log
         self._context, self._ask, self._on_fenced = context, ask, on_fenced
@@ -65,12 +80,12 @@ class Master:
         if members is None:
             raise InvalidArgumentError("a master has members, itself at least")
         end, synced = ends_of(log)
-        source = Source(log.uuid, log.segment_bytes, terms.promised, terms.history, start_of(log), end)
+        source = StreamedLog(log.uuid, log.segment_bytes, terms.promised, terms.history, start_of(log), end)
         name, config, owed = self._config.name, self._config.group, owed_of(log)
-        self.group = Group(name, source, synced, members, config, committed=committed, owed=owed)
+        self.group = MasterMachine(name, source, synced, members, config, committed=committed, owed=owed)
         timeout_us = self._config.ack_timeout_ms * 1000
-        self._awaited = Awaited(committed.position, self.offer, timeout_us, context.clock)
-        self._followers: dict[Connection, Follower] = {}
+        self._pending_commits = PendingCommits(committed.position, self.offer, timeout_us, context.clock)
+        self._followers: dict[Connection, ReplicaStream] = {}
         self._telling = False
         self._least, self._is_received_enough = config.min_in_sync, config.ack == "received"
         self._is_synced = self._config.log.durability == "synced"
@@ -86,7 +101,7 @@ class Master:
         self._resigned: ReplogError | None = None  # what an append is told that comes too late
         self._offered = end.position
         self.offer()
-        self._timer = context.reactor.call_later(TICK_S, weakly(self._tick))
+        self._timer = context.reactor.call_later(TICK_S, weak_callback(self._tick))
 
     # ---- appending ------------------------------------------------------------------------------------------
 
@@ -124,25 +139,25 @@ class Master:
         key: ReadableBuffer | None,
         event_time: int | None,
         properties: Mapping[str, str | bytes] | None,
-    ) -> Ack[int]:
+    ) -> AppendFuture[int]:
         entry, position = self._write(self.log.append_pending, value, key, event_time, properties)
         if self._is_synced:
             return self._acknowledge(entry, position)
-        ack = Ack(entry)
-        if not self._awaited.add_of_task(position, ack):
-            self._awaited.add(position, ack)
-        return ack
+        future = AppendFuture(entry)
+        if not self._pending_commits.add_of_task(position, future):
+            self._pending_commits.add(position, future)
+        return future
 
     def submit_batch(
         self,
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None,
         event_times: Iterable[int | None] | None,
-    ) -> Ack[range]:
+    ) -> AppendFuture[range]:
         made, position = self._write(self.log.append_batch_pending, values, keys, event_times, None)
         if position is not None:
             return self._acknowledge(made, position)
-        nothing = Ack(made)
+        nothing = AppendFuture(made)
         nothing.complete()
         return nothing
 
@@ -180,22 +195,22 @@ class Master:
         if self._is_synced:
             self.log.wait_synced(position)
         self.offer()
-        self._awaited.wait(position, self._context.reactor.drive)
+        self._pending_commits.wait(position, self._context.reactor.drive)
 
-    def _acknowledge(self, result: T, position: int) -> Ack[T]:
-        ack = Ack(result)
+    def _acknowledge(self, result: T, position: int) -> AppendFuture[T]:
+        future = AppendFuture(result)
         if self._is_synced:
-            self._awaited.watch(position, ack)
+            self._pending_commits.watch(position, future)
             self.log.when_synced(None, position).add_done_callback(self._synced)
         else:
-            self._awaited.add(position, ack)
-        return ack
+            self._pending_commits.add(position, future)
+        return future
 
-    def _synced(self, ack: Ack[None]) -> None:
+    def _synced(self, future: AppendFuture[None]) -> None:
         """A group commit is over; one of its appends offers for all of them."""
-        error = ack.exception()
+        error = future.exception()
         if error is not None:
-            self._awaited.fail(error)
+            self._pending_commits.fail(error)
         elif ends_of(self.log)[0].position > self._offered:
             self.offer()
 
@@ -207,12 +222,12 @@ class Master:
         group = self.group
         # Whether what the master has makes no difference to the commit point before a replica has it, too.
         waits = self._is_received_enough and group.members.quorum.k > 0 and not group.fallback.is_alone
-        if waits and self._awaited.lot.is_waking:
+        if waits and self._pending_commits.lot.is_waking:
             return
         due = [one for one in list(self._followers.values()) if one.is_due and not one.sender.feed.leave()]
         if waits and not due:
             return
-        with uninterrupted:
+        with defer_sigint:
             for follower in due:
                 follower.sender.pump()
             if not waits:
@@ -223,7 +238,7 @@ class Master:
     def _grown(self, now_us: int) -> list[Effect]:
         return self.group.appended(*self._ends(), now_us)
 
-    def _ends(self) -> tuple[Mark, Mark]:
+    def _ends(self) -> tuple[LogPosition, LogPosition]:
         """Of the log, which the group is about to be told. Under the lock: it is never told of less again."""
         end, synced, _ = marks_of(self.log)
         self._offered = end.position
@@ -243,7 +258,7 @@ class Master:
         self.group.trimmed(start_of(self.log))
         return [*self._grown(now_us), *self.group.join(connection, join, now_us)]
 
-    def progress(self, connection: Connection, progress: Progress) -> None:
+    def progress(self, connection: Connection, progress: ProgressReport) -> None:
         """A replica reports."""
         if (follower := self._followers.get(connection)) is None:
             return
@@ -254,11 +269,11 @@ class Master:
             if follower.reported > self._offered:  # it is not counted yet
                 self.group.grew(*self._ends())
             self._carry_out_all(self.group.progress(connection, progress, feed.position, self._now_us()))
-        self._awaited.drain()
-        if feed.position < self.log.tail.end and not self._awaited.lot.is_waking:
+        self._pending_commits.drain()
+        if feed.position < self.log.tail.end and not self._pending_commits.lot.is_waking:
             follower.push()
 
-    def stored(self, connection: Connection, stored: Stored) -> None:
+    def stored(self, connection: Connection, stored: MembersStored) -> None:
         self._do(lambda _: self.group.members_stored(connection, stored.version))
 
     def drained(self, connection: Connection) -> None:
@@ -273,8 +288,8 @@ class Master:
 
     def probed(self, answer: Message | ReplogError) -> None:
         """What a member says that was probed."""
-        if isinstance(answer, Decline):
-            self._do(lambda now_us: self.group.declined(answer, now_us))
+        if isinstance(answer, VoteRejected):
+            self._do(lambda now_us: self.group.vote_rejected(answer, now_us))
 
     def fence(self, term: Term) -> None:
         """This node is about to promise a higher term."""
@@ -302,7 +317,7 @@ class Master:
 
     @property
     def stalled_us(self) -> int:
-        """As of `Group`."""
+        """As of `MasterMachine`."""
         with self._lock:
             return self.group.stalled_us(self._now_us())
 
@@ -322,10 +337,10 @@ class Master:
 
     def _do(self, event: Callable[[int], list[Effect]]) -> None:
         """One event and its effects, in their order."""
-        with uninterrupted:
+        with defer_sigint:
             with self._lock:
                 deposed_by = self._carry_out_all(event(self._now_us()))
-            self._awaited.drain()
+            self._pending_commits.drain()
         if deposed_by is not None:
             self._tell_deposed(deposed_by)
 
@@ -346,10 +361,10 @@ class Master:
         return deposed_by
 
     def _carry_out(self, effect: Effect) -> None:
-        if isinstance(effect, Tell):
+        if isinstance(effect, SendMessage):
             assert isinstance(effect.connection, Connection)
             self._tell(effect.connection, effect.message)
-        elif isinstance(effect, HangUp):
+        elif isinstance(effect, Disconnect):
             assert isinstance(effect.connection, Connection)
             refuse(effect.connection, effect.refusal)
             who = effect.connection.peer.identity.node or "a replica"
@@ -369,7 +384,7 @@ class Master:
         if syncer is not None:
             syncer.stop()
         if is_alone and not self._is_synced:
-            self._syncer = Syncer(self.log, lambda: self._do(self._grown), self._awaited.fail)
+            self._syncer = Syncer(self.log, lambda: self._do(self._grown), self._pending_commits.fail)
 
     def _store(self, members: Members) -> bool:
         """Whether the disk took them; if not, all replicas join again."""
@@ -386,17 +401,17 @@ class Master:
     def _tell(self, connection: Connection, message: Message) -> None:
         connection.send(encode(CONTROL_OFFSET, messages.encode(message)))
         if isinstance(message, Accept):
-            self._followers[connection] = Follower.begin(self._context, connection, self.log, message.resume)
+            self._followers[connection] = ReplicaStream.begin(self._context, connection, self.log, message.resume)
 
-    def _committed(self, mark: Mark) -> None:
+    def _committed(self, mark: LogPosition) -> None:
         show_up_to(self.log, *mark)
-        self._awaited.advance(mark.position)
+        self._pending_commits.advance(mark.position)
         self._tell_soon()
 
     def _tell_soon(self) -> None:
         if not self._telling and self._followers and not self._closed:
             self._telling = True
-            self._context.reactor.call_later(TELL_S, weakly(self._tell_all))
+            self._context.reactor.call_later(TELL_S, weak_callback(self._tell_all))
 
     def _tell_all(self) -> None:
         self._telling = False
@@ -411,7 +426,7 @@ class Master:
                 follower.tell(self.group.commit, again=True)
 
     def _tell_deposed(self, term: Term) -> None:
-        self._awaited.fail(DeposedError(f"term {term} took over while this append waited", term))
+        self._pending_commits.fail(DeposedError(f"term {term} took over while this append waited", term))
         self._on_fenced(term)
 
     # ---- time -----------------------------------------------------------------------------------------------
@@ -421,7 +436,7 @@ class Master:
             return
         try:
             self._do(lambda now_us: [*self._grown(now_us), *self.group.tick(now_us)])
-            self._awaited.tick()
+            self._pending_commits.tick()
             with self._lock:
                 self._guard()
             self._beat()
@@ -429,7 +444,7 @@ class Master:
             self._probe()
             self.offer()
         finally:
-            self._timer = self._context.reactor.call_later(TICK_S, weakly(self._tick))
+            self._timer = self._context.reactor.call_later(TICK_S, weak_callback(self._tick))
 
     def _hold(self) -> None:
         """What replicas need is not removed."""
@@ -458,7 +473,7 @@ class Master:
         self._timer.cancel()
         self._sync_always(False)
         closed = DeposedError("the master was closed while this append waited", self.group.term)
-        self._awaited.fail(self._awaited.failure or closed)
+        self._pending_commits.fail(self._pending_commits.failure or closed)
         for connection, follower in list(self._followers.items()):
             follower.tell(self.group.commit)
             follower.sender.closed()

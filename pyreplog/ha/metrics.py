@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pyreplog.errors import NotMasterError
-from pyreplog.ha.context import start_of
-from pyreplog.ha.protocol.standing import StandingStats
+from pyreplog.ha.node_context import start_of
+from pyreplog.ha.protocol.progress import ReplicaStats
 from pyreplog.ha.protocol.stats import GroupStats
 from pyreplog.metrics import Labels, Metric
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "pyreplog_ha_"
 
-_OF_REPLICAS: tuple[tuple[str, str, Callable[[StandingStats], float]], ...] = (
+_OF_REPLICAS: tuple[tuple[str, str, Callable[[ReplicaStats], float]], ...] = (
     ("replica_connected", "1: the replica is connected, and streams.", lambda each: each.state == "streaming"),
     ("replica_in_sync", "1: caught up; who is waited for, not who is safe.", lambda each: each.in_sync),
     ("replica_lag_bytes", "Bytes of the log that the replica has not reported.", lambda each: each.lag_bytes),

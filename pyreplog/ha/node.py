@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from pyreplog.ack import Ack
 from pyreplog.arguments import as_int, as_names, check_bool, check_mapping, check_seconds, check_text, check_type
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import (
@@ -23,17 +22,27 @@ from pyreplog.errors import (
     ReplicationError,
     ReplogError,
 )
+from pyreplog.future import AppendFuture
 from pyreplog.ha import logs
-from pyreplog.ha.candidacy import PATIENCE_S, Candidacy, end_of, restore
 from pyreplog.ha.commands import Commands
 from pyreplog.ha.config import NodeConfig
-from pyreplog.ha.context import SERVICE, Context, ends_of, parse_address, start_of
+from pyreplog.ha.election_runner import PATIENCE_S, ElectionRunner, end_of, restore
 from pyreplog.ha.master import Master
+from pyreplog.ha.node_context import SERVICE, NodeContext, ends_of, parse_address, start_of
 from pyreplog.ha.peers import Peers
 from pyreplog.ha.protocol.election import Election, Won, refuse_candidate
-from pyreplog.ha.protocol.mark import ORIGIN, Mark
+from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
 from pyreplog.ha.protocol.members import Members, MembersFile
-from pyreplog.ha.protocol.messages import NO_UUID, Command, Decline, Message, Prepare, Promise, Status, Trial
+from pyreplog.ha.protocol.messages import (
+    NO_UUID,
+    Command,
+    Message,
+    Prepare,
+    PreVote,
+    Promise,
+    StatusReply,
+    VoteRejected,
+)
 from pyreplog.ha.protocol.stats import GroupStats
 from pyreplog.ha.protocol.terms import NO_TERM, Term, Terms, TermsFile
 from pyreplog.ha.replica import Replica, ends_of_replica
@@ -46,11 +55,11 @@ from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.mirrorlog import MirrorLog, canonical
 from pyreplog.log.opening import as_path
 from pyreplog.net.connection import Connection
-from pyreplog.net.handshake import Identity, Secret
-from pyreplog.net.inflight import ServerConnection
+from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits, check_tls
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
+from pyreplog.net.server_connection import ServerConnection
 from pyreplog.net.sockets import Address
 
 if TYPE_CHECKING:
@@ -103,7 +112,7 @@ class Node(Handle):
             check_type("limits", limits, Limits, "Limits")
         as_int("busy_poll_us", busy_poll_us)
         self.config = config
-        self._context = Context(
+        self._context = NodeContext(
             path=directory, config=config, files=files, clock=clock or SystemClock(),
             terms=TermsFile(directory, files), members=MembersFile(directory, files), limits=limits or Limits(),
             secret=shared, tls=(tls_server, tls_client),
@@ -111,7 +120,7 @@ class Node(Handle):
         )  # fmt: skip
         self._master: Master | None = None
         self._replica: Replica | None = None
-        self._candidacy: Candidacy | None = None
+        self._candidacy: ElectionRunner | None = None
         self._log: CommitLog | None = None
         self._above: Term = NO_TERM
         self._changing = threading.RLock()  # held while the role changes
@@ -120,7 +129,7 @@ class Node(Handle):
             self._peers = Peers(self._context, peers or {})
             self._server = Server(
                 self._context.reactor, Service(self), host=config.host, port=config.port,
-                identity=Identity(node=config.name, service=SERVICE), secret=self._context.secret, tls=tls_server,
+                identity=NodeIdentity(node=config.name, service=SERVICE), secret=self._context.secret, tls=tls_server,
                 limits=self._context.limits,
             )  # fmt: skip
         except BaseException:
@@ -194,12 +203,12 @@ class Node(Handle):
         return 0.0 if master is None else master.stalled_us / 1e6
 
     @property
-    def committed(self) -> Mark:
+    def committed(self) -> LogPosition:
         """The commit point, as far as it knows."""
         master, replica = self._master, self._replica
         if master is not None:
             return master.group.committed
-        return replica.following.committed if replica is not None else Mark(0, 0)
+        return replica.following.committed if replica is not None else LogPosition(0, 0)
 
     def replication(self) -> GroupStats:
         """How far the replicas are. NotMasterError."""
@@ -248,8 +257,8 @@ class Node(Handle):
         *,
         event_time: int | None = None,
         properties: Mapping[str, str | bytes] | None = None,
-    ) -> Ack[int]:
-        """As append, without waiting: the Ack tells."""
+    ) -> AppendFuture[int]:
+        """As append, without waiting: the AppendFuture tells."""
         leader = self._master if self._error is None else None
         return (leader or self._leader()).submit(value, key, event_time, properties)
 
@@ -258,7 +267,7 @@ class Node(Handle):
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None = None,
         event_times: Iterable[int | None] | None = None,
-    ) -> Ack[range]:
+    ) -> AppendFuture[range]:
         """As append_batch, without waiting."""
         return self._leader().submit_batch(values, keys, event_times)
 
@@ -315,7 +324,7 @@ class Node(Handle):
                 self._take_office(self._elect(force=force))
             if context.terms.history.start_of(self.term) == end_of(log):  # nobody is elected who holds nothing
                 logs.mark_term(log, self.term)
-            self._begin_master(log, Mark(0, 0))
+            self._begin_master(log, LogPosition(0, 0))
 
     def follow(self, master: str | None, *, unless: Callable[[], bool] = lambda: False) -> None:
         """Follow the master at "host:port" (None: wait until one is known). A master becomes a replica by that: it
@@ -432,7 +441,7 @@ class Node(Handle):
             self.name, log.uuid, context.terms.terms, context.members.members, ack=context.config.group.ack,
             above=self._above, force=force, master=master, if_lost=if_lost,
         )  # fmt: skip
-        candidacy = self._candidacy = Candidacy(
+        candidacy = self._candidacy = ElectionRunner(
             context, self._peers, election, partial(end_of, log), partial(self._promise_itself, log), patience_s
         )
         reason = f"{master} seems to be lost" if if_lost else f"{master or 'nobody'} is to hand over"
@@ -453,7 +462,7 @@ class Node(Handle):
             logger.error("%s is master of term %s by force: %s", self.name, won.term, won.possible_loss)
         return won
 
-    def _promise_itself(self, log: CommitLog, term: Term) -> Mark:
+    def _promise_itself(self, log: CommitLog, term: Term) -> LogPosition:
         """Of a candidate; under the lock."""
         terms = self._context.terms
         if self._replica is not None:
@@ -485,7 +494,7 @@ class Node(Handle):
         finally:
             self.follow(None)
 
-    def _begin_master(self, log: CommitLog, committed: Mark) -> None:
+    def _begin_master(self, log: CommitLog, committed: LogPosition) -> None:
         self._master = Master(self._context, log, committed=committed, ask=self._peers.ask, on_fenced=self._fenced)
         logger.info("%s is master of term %s, from entry %d on", self.name, self.term, log.tail.end_entry)
 
@@ -539,7 +548,7 @@ class Node(Handle):
     def _is_changing(self) -> ReplicationError:
         return ReplicationError(f"{self.name} is opening its log, or changes its role: ask again")
 
-    def _declines(self, prepare: Prepare) -> Decline | None:
+    def _declines(self, prepare: Prepare) -> VoteRejected | None:
         if self.role == "candidate" and self._candidacy is None:
             raise self._is_changing()
         uuid = NO_UUID if self._log is None else self._log.uuid
@@ -572,11 +581,11 @@ class Node(Handle):
         if self._replica is not None and there is not None and not self.config.observer:
             self._replica.follow(parse_address(there))
 
-    def _canonical(self, mark: Mark) -> Mark:
+    def _canonical(self, mark: LogPosition) -> LogPosition:
         """As the candidate says where its own log ends."""
-        return mark if self._log is None else Mark(*canonical(mark, self._log.segment_bytes))
+        return mark if self._log is None else LogPosition(*canonical(mark, self._log.segment_bytes))
 
-    def ends(self) -> tuple[Mark, Mark]:
+    def ends(self) -> tuple[LogPosition, LogPosition]:
         """Where its log ends, whatever its role is: what was received, and what is known to be on disk."""
         log = self._log
         if log is None:
@@ -618,8 +627,8 @@ class Node(Handle):
             stats |= describe_group(leading.stats())
         return stats
 
-    def status(self) -> Status:
-        return Status(json.dumps(self._describe()).encode())
+    def status(self) -> StatusReply:
+        return StatusReply(json.dumps(self._describe()).encode())
 
     def command(self, connection: ServerConnection, number: int, command: Command) -> None:
         """What somebody wants of this node; in another thread, for it may take long."""
@@ -660,7 +669,7 @@ def _prepare_master(master: Master, prepare: Prepare) -> None:
     """It is deposed by what is asked for; or waits for the candidate, or does so no more."""
     if not prepare.trial:
         master.fence(prepare.term)
-    elif prepare.trial == Trial.HOLD:
+    elif prepare.trial == PreVote.HOLD:
         master.hold(prepare.term.master)
     else:
         master.release(prepare.term.master)

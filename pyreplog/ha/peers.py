@@ -8,12 +8,12 @@ from threading import Lock
 
 from pyreplog.arguments import check_mapping
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError, NotConnectedError, ReplogError
-from pyreplog.ha.context import SERVICE, Context, parse_address
+from pyreplog.ha.node_context import SERVICE, NodeContext, parse_address
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.fields import NAME_BYTES_MAX, is_name
 from pyreplog.ha.protocol.messages import Message
 from pyreplog.net.client import Channel
-from pyreplog.net.handshake import Identity
+from pyreplog.net.handshake import NodeIdentity
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Peers:
     addresses: of members that are known already. InvalidArgumentError, as `learn`.
     """
 
-    def __init__(self, context: Context, addresses: Mapping[str, str]) -> None:
+    def __init__(self, context: NodeContext, addresses: Mapping[str, str]) -> None:
         self._context = context
         self._lock = Lock()
         self._addresses: dict[str, str] = {}
@@ -98,7 +98,7 @@ class Peers:
     def _connect(self, member: str, there: str) -> Channel:
         context = self._context
         return Channel(
-            context.reactor, parse_address(there), expected=Identity(node=member, service=SERVICE),
+            context.reactor, parse_address(there), expected=NodeIdentity(node=member, service=SERVICE),
             identity=context.identity, secret=context.secret, tls=context.tls[1], limits=context.limits,
         )  # fmt: skip
 

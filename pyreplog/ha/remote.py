@@ -8,13 +8,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from pyreplog import errors
-from pyreplog.ack import Ack
 from pyreplog.errors import CommandRefusedError, InvalidMessageError, ReplogError
-from pyreplog.ha.context import SERVICE, parse_address
+from pyreplog.future import AppendFuture
+from pyreplog.ha.node_context import SERVICE, parse_address
 from pyreplog.ha.protocol import messages
-from pyreplog.ha.protocol.messages import Command, Status
+from pyreplog.ha.protocol.messages import Command, StatusReply
 from pyreplog.net.client import Channel
-from pyreplog.net.handshake import Identity, Secret
+from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.reactor import Reactor
 
 ANSWER_S = 60.0
@@ -34,8 +34,8 @@ class RemoteNode:
         known = Secret.of(secret)
         self._reactor = Reactor()
         self._channel = Channel(
-            self._reactor, there, expected=Identity(service=SERVICE),
-            identity=Identity(service=SERVICE), secret=known, tls=tls,
+            self._reactor, there, expected=NodeIdentity(service=SERVICE),
+            identity=NodeIdentity(service=SERVICE), secret=known, tls=tls,
         )  # fmt: skip
 
     def status(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class RemoteNode:
         it is done is unknown; InvalidMessageError.
         """
         body = messages.encode(Command(json.dumps({"command": command, **arguments}).encode()))
-        answer: Ack[bytes] = Ack()
+        answer: AppendFuture[bytes] = AppendFuture()
 
         def heard(reply: memoryview | ReplogError) -> None:
             if isinstance(reply, ReplogError):
@@ -76,7 +76,7 @@ class RemoteNode:
 
 def _understood(address: str, body: bytes) -> dict[str, Any]:
     message = messages.decode(body)
-    found = _parsed(message.json) if isinstance(message, Status) else None
+    found = _parsed(message.json) if isinstance(message, StatusReply) else None
     if not isinstance(found, dict):
         raise InvalidMessageError(f"{address}: expected a status, found {type(message).__name__} {body[:80]!r}")
     if "error" in found:

@@ -5,25 +5,44 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from pyreplog.defer_sigint import defer_sigint
 from pyreplog.errors import DisconnectedError, InvalidMessageError, JoinRefusedError, ReplogError
-from pyreplog.ha.context import Context, shown_of, start_of
+from pyreplog.ha.node_context import NodeContext, shown_of, start_of
 from pyreplog.ha.protocol import messages
-from pyreplog.ha.protocol.effects import Cut, Effect, Joined, Leave, Make, Say, Show, StoreMembers, StoreTerms
-from pyreplog.ha.protocol.following import Following
-from pyreplog.ha.protocol.holding import floor_of_copy
-from pyreplog.ha.protocol.joining import Source, judge_for_copy
-from pyreplog.ha.protocol.mark import ORIGIN, Mark
-from pyreplog.ha.protocol.messages import NO_UUID, Accept, Code, Commit, Join, Progress, Refuse, Stored
+from pyreplog.ha.protocol.effects import (
+    Cut,
+    DisconnectFromMaster,
+    Effect,
+    Joined,
+    Make,
+    SendToMaster,
+    Show,
+    StoreMembers,
+    StoreTerms,
+)
+from pyreplog.ha.protocol.joining import StreamedLog, check_join_of_copy
+from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
+from pyreplog.ha.protocol.messages import (
+    NO_UUID,
+    Accept,
+    Commit,
+    Join,
+    MembersStored,
+    ProgressReport,
+    RefusalCode,
+    Refuse,
+)
+from pyreplog.ha.protocol.replica_machine import ReplicaMachine
+from pyreplog.ha.protocol.retention_hold import floor_of_copy
 from pyreplog.ha.protocol.terms import Terms
-from pyreplog.ha.stream.chain import Chain, refuse
-from pyreplog.ha.stream.receiver import Receiver
+from pyreplog.ha.stream.cascade import Cascade, refuse
+from pyreplog.ha.stream.receiver import StreamReceiver
 from pyreplog.log import replica as replicas
 from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.net.connection import Connection
-from pyreplog.net.dialer import Link
-from pyreplog.net.handshake import Identity
+from pyreplog.net.dialer import ReconnectingConnection
+from pyreplog.net.handshake import NodeIdentity
 from pyreplog.net.sockets import Address
-from pyreplog.uninterrupted import uninterrupted
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +51,7 @@ _LASTS_US = 1_000_000
 
 
 class Replica:
-    """Drives a `Following` and its `Receiver`; any thread may call anything.
+    """Drives a `ReplicaMachine` and its `StreamReceiver`; any thread may call anything.
 
     log: a copy that is here already; None: the master's is made when it is known. on_log: called when one was made.
     on_landed: called by the driver after each read from the master. holds: whether it tells retention what to keep;
@@ -41,7 +60,7 @@ class Replica:
 
     def __init__(
         self,
-        context: Context,
+        context: NodeContext,
         log: MirrorLog | None,
         master: Address | None,
         on_log: Callable[[MirrorLog], object],
@@ -54,7 +73,7 @@ class Replica:
         """Why it does not follow, and will not by itself; None: it does, or tries."""
         self._context, self._on_log, self._holds = context, on_log, holds
         committed = ORIGIN if log is None else shown_of(log)
-        self.following = Following(
+        self.following = ReplicaMachine(
             context.config.name,
             NO_UUID if log is None else log.uuid,
             0 if log is None else log.segment_bytes,
@@ -63,13 +82,13 @@ class Replica:
             unreplicated=log is not None and log.unreplicated,
             observer=context.config.observer,
         )
-        self._receiver = Receiver(
+        self._receiver = StreamReceiver(
             on_opened=self._opened, on_control=self._heard, on_progress=self._progressed, on_closed=self._closed,
             on_landed=on_landed,
         )  # fmt: skip
-        self._link: Link | None = None
+        self._master_connection: ReconnectingConnection | None = None
         self._joins: Address | None = None  # where the present connection leads, or the last one did
-        self._chain: Chain | None = None
+        self._chain: Cascade | None = None
         self._joined: tuple[int, int] | None = None  # where the log went on, and when
         self._was_of_use = True  # the connection before
         self._heard_us = 0  # when the master spoke last
@@ -82,16 +101,16 @@ class Replica:
         """Join the master at an address; that of now is left."""
         with self._context.lock:
             self.error = None
-            if self._link is not None:
-                self._link.redirect(master)
+            if self._master_connection is not None:
+                self._master_connection.redirect(master)
             else:
                 self._dial(master)
 
     def _dial(self, master: Address) -> None:
         context = self._context
-        self._link = Link(
+        self._master_connection = ReconnectingConnection(
             context.reactor, master, self._receiver, identity=context.identity,
-            expected=Identity(service=context.identity.service), secret=context.secret, tls=context.tls[1],
+            expected=NodeIdentity(service=context.identity.service), secret=context.secret, tls=context.tls[1],
             limits=context.limits,
         )  # fmt: skip
 
@@ -105,7 +124,7 @@ class Replica:
     @property
     def master(self) -> Address | None:
         """Where it looks for its master."""
-        return None if self._link is None else self._link.address
+        return None if self._master_connection is None else self._master_connection.address
 
     @property
     def is_streaming(self) -> bool:
@@ -127,8 +146,14 @@ class Replica:
         """Why there is no stream; "" there is one."""
         if self.is_streaming:
             return ""
-        error = self.error or (self._link.error if self._link is not None else None)
-        return str(error) if error is not None else "joining" if self._link is not None else "no master is known"
+        error = self.error or (self._master_connection.error if self._master_connection is not None else None)
+        return (
+            str(error)
+            if error is not None
+            else "joining"
+            if self._master_connection is not None
+            else "no master is known"
+        )
 
     @property
     def _commit(self) -> Commit:
@@ -136,13 +161,13 @@ class Replica:
         following, log = self.following, self.log
         return Commit(following.committed, 0 if log is None else log.start_position, following.unreplicated)
 
-    def source(self) -> Source:
+    def source(self) -> StreamedLog:
         """This log as others may copy it. Under the lock, with a log."""
         log, terms = self.log, self._context.terms
         assert log is not None, "nothing is copied from who has nothing"
         accepted = self.following.accepted
         term = terms.history.last if accepted is None else accepted.term
-        return Source(log.uuid, log.segment_bytes, term, terms.history, start_of(log), ends_of_replica(log)[0])
+        return StreamedLog(log.uuid, log.segment_bytes, term, terms.history, start_of(log), ends_of_replica(log)[0])
 
     # ---- replicas of this replica ---------------------------------------------------------------------------
 
@@ -155,23 +180,23 @@ class Replica:
             log = self.log
             if log is None or not join.observer:
                 answer: Accept | Refuse = Refuse(
-                    Code.NOT_MASTER, f"{self._context.config.name} is no master: {self.where()}"
+                    RefusalCode.NOT_MASTER, f"{self._context.config.name} is no master: {self.where()}"
                 )
             else:
-                answer = judge_for_copy(join, self.source(), self._context.config.name)
+                answer = check_join_of_copy(join, self.source(), self._context.config.name)
             if isinstance(answer, Refuse):
                 refuse(connection, answer)
             elif log is not None:
                 if self._chain is None:
-                    self._chain = Chain(self._context, log, self._commit)
+                    self._chain = Cascade(self._context, log, self._commit)
                 self._chain.join(connection, answer, join.synced.position)
             self._hold()
 
-    def progress(self, connection: Connection, progress: Progress) -> None:
+    def progress(self, connection: Connection, progress: ProgressReport) -> None:
         if self._chain is not None:
             self._chain.progress(connection, progress)
 
-    def stored(self, connection: Connection, stored: Stored) -> None:
+    def stored(self, connection: Connection, stored: MembersStored) -> None:
         """Observers store members, and do not count."""
 
     def drained(self, connection: Connection) -> None:
@@ -224,12 +249,12 @@ class Replica:
         """InvalidMessageError ends the connection."""
         message = messages.decode(body)
         self._heard_us = self._context.now_us
-        if isinstance(message, Accept) and self._link is not None and self._was_of_use:
-            self._link.well()
+        if isinstance(message, Accept) and self._master_connection is not None and self._was_of_use:
+            self._master_connection.well()
         self._do(lambda: self.following.heard(message))
         self._hold()
 
-    def _progressed(self, *_seen: Mark) -> None:
+    def _progressed(self, *_seen: LogPosition) -> None:
         """For each append: as `_do`, with less in between. Under the lock from the look at the log till it is said:
         reports keep their order. Marks that a caller has seen before may be older than what another thread has reported
         since, or from before the log was cut: they are no news."""
@@ -256,13 +281,13 @@ class Replica:
         joined, self._joined = self._joined, None
         if joined is not None and self.log is not None:
             brought, lasted = self.log.landed > joined[0], self._context.now_us - joined[1] >= _LASTS_US
-            is_replaced = isinstance(error, JoinRefusedError) and error.code == Code.REPLACED
+            is_replaced = isinstance(error, JoinRefusedError) and error.code == RefusalCode.REPLACED
             self._was_of_use = (brought or lasted) and not is_replaced
 
     # ---- effects --------------------------------------------------------------------------------------------
 
     def _do(self, event: Callable[[], list[Effect]]) -> None:
-        with uninterrupted, self._context.lock:
+        with defer_sigint, self._context.lock:
             self._carry_out_all(event())
 
     def _carry_out_all(self, effects: list[Effect]) -> None:
@@ -270,7 +295,7 @@ class Replica:
             self._carry_out(effect)
 
     def _carry_out(self, effect: Effect) -> None:
-        if isinstance(effect, Say):
+        if isinstance(effect, SendToMaster):
             self._receiver.say(messages.encode(effect.message))
         elif isinstance(effect, Show):
             self._show(effect)
@@ -279,7 +304,7 @@ class Replica:
             self._context.terms.follow(effect.term, effect.history)
         elif isinstance(effect, StoreMembers):
             self._context.members.store(effect.members)
-        elif isinstance(effect, Leave):
+        elif isinstance(effect, DisconnectFromMaster):
             self._leave(effect)
         elif isinstance(effect, Make):
             self._make(effect)
@@ -325,26 +350,26 @@ class Replica:
         self._hold()
         self._on_log(self.log)
 
-    def _leave(self, leave: Leave) -> None:
-        is_early = isinstance(leave.error, JoinRefusedError) and leave.error.code == Code.NOT_MASTER  # or late
+    def _leave(self, leave: DisconnectFromMaster) -> None:
+        is_early = isinstance(leave.error, JoinRefusedError) and leave.error.code == RefusalCode.NOT_MASTER  # or late
         level = logging.ERROR if leave.permanent else logging.INFO if is_early else logging.WARNING
         logger.log(level, "%s: this replica does not follow: %s", self._context.path, leave.error)
-        self._receiver.hang_up(leave.error if isinstance(leave.error, ReplogError) else JoinRefusedError(0, ""))
+        self._receiver.disconnect(leave.error if isinstance(leave.error, ReplogError) else JoinRefusedError(0, ""))
         self._receiver.stop()
         if leave.permanent and self._joins == self.master:  # else it was told to follow another meanwhile
             self.error = leave.error
-            self._drop_link()
+            self._drop_connection()
 
-    def _drop_link(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
+    def _drop_connection(self) -> None:
+        master_connection, self._master_connection = self._master_connection, None
+        if master_connection is not None:
+            master_connection.close()
 
     # ---- the end --------------------------------------------------------------------------------------------
 
     def leave(self) -> MirrorLog | None:
         """Stop following; the log stays open."""
-        self._drop_link()
+        self._drop_connection()
         self._receiver.stop()
         with self._context.lock:
             self.following.disconnected()
@@ -357,6 +382,6 @@ class Replica:
             log.close()
 
 
-def ends_of_replica(log: MirrorLog) -> tuple[Mark, Mark]:
+def ends_of_replica(log: MirrorLog) -> tuple[LogPosition, LogPosition]:
     """(received, synced) of a copy."""
     return log.received_mark, log.synced_mark

@@ -12,13 +12,13 @@ from pyreplog.ha.protocol.messages import (
     AskStatus,
     Command,
     Join,
+    MembersStored,
     Message,
     Prepare,
-    Progress,
+    ProgressReport,
     Refuse,
-    Stored,
 )
-from pyreplog.net.inflight import ServerConnection
+from pyreplog.net.server_connection import ServerConnection
 
 if TYPE_CHECKING:
     from pyreplog._native.net.frame import FrameBatch
@@ -29,8 +29,8 @@ class Streams(Protocol):
     """What a role does for the replicas that are connected."""
 
     def join(self, connection: Connection, join: Join) -> None: ...
-    def progress(self, connection: Connection, progress: Progress) -> None: ...
-    def stored(self, connection: Connection, stored: Stored) -> None: ...
+    def progress(self, connection: Connection, progress: ProgressReport) -> None: ...
+    def stored(self, connection: Connection, stored: MembersStored) -> None: ...
     def drained(self, connection: Connection) -> None: ...
     def disconnected(self, connection: Connection) -> None: ...
 
@@ -55,7 +55,7 @@ class Service:
     def opened(self, connection: Connection) -> None:
         """It will say what it wants."""
 
-    def at_once(self, connection: ServerConnection, batch: FrameBatch) -> bytes | None:
+    def fast_path(self, connection: ServerConnection, batch: FrameBatch) -> bytes | None:
         """A report that comes by itself, as one does for each append: nobody answers it."""
         report, streams = report_alone(batch), self._node.streams
         if report is None or streams is None:
@@ -77,16 +77,16 @@ class Service:
 
     def _streamed(self, connection: ServerConnection, message: Message) -> None:
         streams = self._node.streams
-        if streams is not None and isinstance(message, Progress):
+        if streams is not None and isinstance(message, ProgressReport):
             streams.progress(connection, message)
         elif isinstance(message, Refuse):
             connection.close(JoinRefusedError(message.code, message.text))
         elif streams is None:
-            connection.close(JoinRefusedError(messages.Code.NOT_MASTER, "this node is about to change its role"))
+            connection.close(JoinRefusedError(messages.RefusalCode.NOT_MASTER, "this node is about to change its role"))
         elif isinstance(message, Join):
             _check_name(connection, message.member)
             streams.join(connection, message)
-        elif isinstance(message, Stored):
+        elif isinstance(message, MembersStored):
             streams.stored(connection, message)
         else:
             raise InvalidMessageError(f"expected what a replica says, found {type(message).__name__}")

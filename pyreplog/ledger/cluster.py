@@ -15,9 +15,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from pyreplog._native.machines.turns import check_may_wait
+from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog._native.quorum.quorum import check_quorums
-from pyreplog.ack import Ack, as_timeout
 from pyreplog.arguments import as_int, check_bool, check_mapping, check_seconds, check_type
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.identity import cluster_id, count_bookies, known_bookies
@@ -34,11 +33,13 @@ from pyreplog.errors import (
     UnauthorizedError,
     VersionConflictError,
 )
+from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle
 from pyreplog.ledger.closing import close_all
 from pyreplog.ledger.driver import Driver, StartingMachine
 from pyreplog.ledger.embedded import open_embedded
-from pyreplog.ledger.handle import CLOSE_S, WINDOW_BYTES, Ledger
+from pyreplog.ledger.ledger_handle import CLOSE_S, WINDOW_BYTES, Ledger
+from pyreplog.ledger.ledger_store import delete_garbled, find_ledger, list_ledgers, load_ledger, next_id, survey
 from pyreplog.ledger.ledgermetadata import (
     Fragment,
     LedgerMetadata,
@@ -47,7 +48,6 @@ from pyreplog.ledger.ledgermetadata import (
     ledger_key,
     metadata_key,
 )
-from pyreplog.ledger.mending import LimboQuery, Mending
 from pyreplog.ledger.metrics import client_metrics
 from pyreplog.ledger.openledgers import OpenLedgers
 from pyreplog.ledger.placement import Candidate, choose
@@ -56,11 +56,11 @@ from pyreplog.ledger.protocol.lac import LedgerEnds
 from pyreplog.ledger.protocol.recovery import LedgerRecovery
 from pyreplog.ledger.protocol.writer import LedgerWriter
 from pyreplog.ledger.reader import LedgerReader
-from pyreplog.ledger.remote import RemoteSurroundings
-from pyreplog.ledger.repairs import Repair, lacking_since_us, repairs
+from pyreplog.ledger.remote import RemoteRuntime
+from pyreplog.ledger.repair import LedgerRepair, LimboQuery
+from pyreplog.ledger.repair_notes import RepairNote, lacking_since_us, repairs
+from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.ledger.status import ClusterStatus, DegradedLedger, ledger_status
-from pyreplog.ledger.stored import delete_garbled, find_ledger, list_ledgers, load_ledger, next_id, survey
-from pyreplog.ledger.surroundings import Shared
 from pyreplog.log.files import Files, opening_told
 from pyreplog.log.opening import as_path
 from pyreplog.metadata.store import MetadataStore
@@ -69,20 +69,21 @@ from pyreplog.metrics import Metric
 from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits, check_connecting
 from pyreplog.net.reactor import check_not_patched
-from pyreplog.net.sockets import weakly
+from pyreplog.net.sockets import weak_callback
 
 logger = logging.getLogger(__name__)
 
 
-class Cluster(Handle):
-    """Where ledgers live. `Cluster.embedded(...)` or `Cluster.connect(...)` make one; any thread may call anything."""
+class LedgerCluster(Handle):
+    """Where ledgers live. `LedgerCluster.embedded(...)` or `LedgerCluster.connect(...)` make one; any thread may call
+    anything."""
 
-    def __init__(self, what: str, around: Shared, clock: Clock) -> None:
-        self._around, self._clock = around, clock
+    def __init__(self, what: str, runtime: RuntimeBase, clock: Clock) -> None:
+        self._runtime, self._clock = runtime, clock
         self._ledgers = OpenLedgers()
         super().__init__(what)
-        around.belong_to(self)
-        around.on_bookies = weakly(self._bookies_changed)
+        runtime.belong_to(self)
+        runtime.on_bookies = weak_callback(self._bookies_changed)
 
     @classmethod
     def embedded(
@@ -111,11 +112,11 @@ class Cluster(Handle):
         check_bool("replace", replace)
         check_bool("older_metadata", older_metadata)
         clock = clock or SystemClock()
-        around = open_embedded(
+        runtime = open_embedded(
             folder, bookies, BookieConfig.of(settings), clock, replace=replace, older_metadata=older_metadata,
             files=files,
         )  # fmt: skip
-        return cls(f"cluster in {path}", around, clock)
+        return cls(f"cluster in {path}", runtime, clock)
 
     @classmethod
     def connect(
@@ -143,14 +144,14 @@ class Cluster(Handle):
         metadata = open_store(url)
         try:
             with opening_told(url):
-                around = RemoteSurroundings(
+                runtime = RemoteRuntime(
                     metadata, cluster_id(metadata), secret=shared, tls=tls,
                     limits=limits, request_timeout_s=request_timeout_s, busy_poll_us=busy_poll_us,
                 )  # fmt: skip
         except BaseException:
             metadata.close()
             raise
-        return cls(f"cluster at {url}", around, clock or SystemClock())
+        return cls(f"cluster at {url}", runtime, clock or SystemClock())
 
     # ---- ledgers --------------------------------------------------------------------------------------------
 
@@ -189,7 +190,7 @@ class Cluster(Handle):
         key = _key(password)
         away_max = copies - acks if allow_degraded else 0
         self._members(0, ensemble, away_max)  # an id is not taken in vain
-        ledger = next_id(self._around.metadata)
+        ledger = next_id(self._runtime.metadata)
         members = self._members(ledger, ensemble, away_max)
         made = LedgerMetadata(
             ledger=ledger, ensemble_size=ensemble, write_quorum=copies, ack_quorum=acks,
@@ -198,19 +199,19 @@ class Cluster(Handle):
         )  # fmt: skip
         writer = LedgerWriter(
             made, self._create(made), key, self._choose, delay_ensemble_change=delay_ensemble_change,
-            entry_bytes_max=self._around.entry_bytes_max,
+            entry_bytes_max=self._runtime.entry_bytes_max,
         )  # fmt: skip
-        opened = Ledger(writer, self._around, self._clock, window_bytes=window_bytes)
+        opened = Ledger(writer, self._runtime, self._clock, window_bytes=window_bytes)
         self._ledgers.add(opened, self)
         return opened
 
     def _members(self, ledger: int, ensemble: int, away_max: int) -> list[str]:
         """The first ensemble of a ledger. away_max: so many may be bookies that take no entries now."""
-        members = choose(ledger, ensemble, self._around.candidates(), frozenset())
-        members += choose(ledger, ensemble - len(members), self._around.candidates(suspects=True), frozenset(members))
+        members = choose(ledger, ensemble, self._runtime.candidates(), frozenset())
+        members += choose(ledger, ensemble - len(members), self._runtime.candidates(suspects=True), frozenset(members))
         missing = ensemble - len(members)
         if 0 < missing <= away_max:
-            away = (Candidate(bookie) for bookie in known_bookies(self._around.metadata))
+            away = (Candidate(bookie) for bookie in known_bookies(self._runtime.metadata))
             members += choose(ledger, missing, away, frozenset(members))
         if len(members) < ensemble:
             take = f"{ensemble - missing} take entries"
@@ -236,16 +237,16 @@ class Cluster(Handle):
         key = _key(password)
         check_bool("recover", recover)
         check_bool("force", force)
-        metadata, version = load_ledger(self._around.metadata, as_int("ledger", ledger))
+        metadata, version = load_ledger(self._runtime.metadata, as_int("ledger", ledger))
         if not metadata.admits(key):
             raise UnauthorizedError(ledger, "the password is not the one it was made with")
         if recover:
             if metadata.state is not State.CLOSED:
-                self._around.counts.recover()
+                self._runtime.counts.recover()
             if force and metadata.state is not State.CLOSED:
                 logger.warning("ledger %d is recovered by force: entries may be lost", ledger)
-            metadata = self._around.wait(self.begin_recovery(metadata, version, key, force=force))
-        reader = LedgerReader(metadata, key, self._around)
+            metadata = self._runtime.wait(self.begin_recovery(metadata, version, key, force=force))
+        reader = LedgerReader(metadata, key, self._runtime)
         if not recover:
             try:
                 reader.refresh()
@@ -256,8 +257,9 @@ class Cluster(Handle):
 
     def begin_recovery(
         self, metadata: LedgerMetadata, version: int, key: bytes, *, force: bool = False
-    ) -> Ack[LedgerMetadata]:
-        """The recovery of `open_ledger`, without waiting: the Ack gives the closed ledger's metadata, or fails."""
+    ) -> AppendFuture[LedgerMetadata]:
+        """The recovery of `open_ledger`, without waiting: the AppendFuture gives the closed ledger's metadata, or
+        fails."""
         return self._start(metadata.ledger, LedgerRecovery(metadata, version, key, self._choose, force=force))
 
     def delete_ledger(self, ledger: int) -> None:
@@ -266,7 +268,7 @@ class Cluster(Handle):
         Errors: NoSuchLedgerError; InvalidMetadataError, see `delete_garbled`.
         """
         self._check_open()
-        ledger, store = as_int("ledger", ledger), self._around.metadata
+        ledger, store = as_int("ledger", ledger), self._runtime.metadata
         while True:
             try:
                 store.delete(metadata_key(ledger), load_ledger(store, ledger).version)
@@ -282,62 +284,62 @@ class Cluster(Handle):
         Whatever was stored under it is lost. Errors: NoSuchKeyError.
         """
         self._check_open()
-        delete_garbled(self._around.metadata, name)
+        delete_garbled(self._runtime.metadata, name)
 
     def ledgers(self) -> list[int]:
         """Ids of all ledgers, ascending."""
         self._check_open()
-        return list_ledgers(self._around.metadata)
+        return list_ledgers(self._runtime.metadata)
 
     def ledger_metadata(self, ledger: int) -> LedgerMetadata:
         """What is known of a ledger. Errors: NoSuchLedgerError."""
         self._check_open()
-        return load_ledger(self._around.metadata, as_int("ledger", ledger)).metadata
+        return load_ledger(self._runtime.metadata, as_int("ledger", ledger)).metadata
 
     # ---- how it is ------------------------------------------------------------------------------------------
 
     def metrics(self) -> list[Metric]:
         """Numbers for `pyreplog.metrics`: of this client, and of the bookies in this process."""
         self._check_open()
-        counts, degraded = self._around.counts, len(self._around.degraded)
-        return [*client_metrics(list(self._ledgers), counts, degraded), *self._around.bookie_metrics()]
+        counts, degraded = self._runtime.counts, len(self._runtime.degraded)
+        return [*client_metrics(list(self._ledgers), counts, degraded), *self._runtime.bookie_metrics()]
 
     def status(self) -> ClusterStatus:
         """Bookies, ledgers, and what lacks copies. Asks the bookies of open ledgers. Errors: those of the store."""
         self._check_open()
         check_may_wait()
-        bookies, store = self._around.bookie_statuses(), self._around.metadata
+        bookies, store = self._runtime.bookie_statuses(), self._runtime.metadata
         running = {bookie.bookie for bookie in bookies}
         found, garbled = survey(store)
         limbo = self._start(0, LimboQuery(running))
         ends = [(metadata, self._ask_ends(metadata)) for metadata in found]  # all are asked before one is waited for
         ledgers = [
-            ledger_status(metadata, self._around.wait(asked), running, self._lacking(metadata))
+            ledger_status(metadata, self._runtime.wait(asked), running, self._lacking(metadata))
             for metadata, asked in ends
         ]
         noted, odd = repairs(store)
-        return ClusterStatus(bookies, ledgers, noted, self._around.wait(limbo), [*garbled, *odd])
+        return ClusterStatus(bookies, ledgers, noted, self._runtime.wait(limbo), [*garbled, *odd])
 
     def _lacking(self, metadata: LedgerMetadata) -> dict[str, int]:
         """Of an open ledger. A closed one lacks what is noted for repair."""
         closed = metadata.state is State.CLOSED
-        return {} if closed else lacking_since_us(self._around.metadata, metadata.ledger)
+        return {} if closed else lacking_since_us(self._runtime.metadata, metadata.ledger)
 
     @property
     def degraded(self) -> list[DegradedLedger]:
         """Ledgers that are written here, and go on without a bookie that no other can replace; see docs/ledgers.md."""
         self._check_open()
-        return sorted(self._around.degraded.copy().values(), key=lambda one: one.ledger)
+        return sorted(self._runtime.degraded.copy().values(), key=lambda one: one.ledger)
 
     def bookie_count(self) -> int:
         """How many bookies the cluster has, whether they run or not. Errors: those of the store."""
         self._check_open()
-        return count_bookies(self._around.metadata)
+        return count_bookies(self._runtime.metadata)
 
-    def _ask_ends(self, metadata: LedgerMetadata) -> Ack[tuple[int, int]]:
+    def _ask_ends(self, metadata: LedgerMetadata) -> AppendFuture[tuple[int, int]]:
         """(LAC, highest entry) as some bookie of an open ledger knows them; of a closed one, its last entry."""
         if metadata.state is State.CLOSED:
-            known: Ack[tuple[int, int]] = Ack((metadata.last_entry, metadata.last_entry))
+            known: AppendFuture[tuple[int, int]] = AppendFuture((metadata.last_entry, metadata.last_entry))
             known.complete()
             return known
         return self._start(metadata.ledger, LedgerEnds(metadata))
@@ -358,7 +360,7 @@ class Cluster(Handle):
 
     def repair(
         self, ledger: int | None = None, *, password: bytes = b""
-    ) -> tuple[list[Repair], dict[Repair, ReplogError]]:
+    ) -> tuple[list[RepairNote], dict[RepairNote, ReplogError]]:
         """Write copies again; (those that are well now, why others are not).
 
         ledger: all that this one lacks, which must be closed; each of its copies is read. None: those that were noted
@@ -368,20 +370,20 @@ class Cluster(Handle):
         """
         self._check_open()
         check_may_wait()
-        mending = Mending(self._around.metadata, _key(password), self._run)
+        repair = LedgerRepair(self._runtime.metadata, _key(password), self._run)
         if ledger is not None:
-            mending.mend_ledger(as_int("ledger", ledger))
+            repair.repair_ledger(as_int("ledger", ledger))
         else:
-            mending.mend_noted()
-            mending.mend_limbo(self._run(0, LimboQuery(there.bookie for there in self._around.bookie_statuses())))
-        return mending.done, mending.left
+            repair.repair_noted()
+            repair.repair_limbo(self._run(0, LimboQuery(there.bookie for there in self._runtime.bookie_statuses())))
+        return repair.done, repair.left
 
     def _run(self, ledger: int, machine: StartingMachine) -> Any:
         """Its result."""
-        return self._around.wait(self._start(ledger, machine))
+        return self._runtime.wait(self._start(ledger, machine))
 
-    def _start(self, ledger: int, machine: StartingMachine) -> Ack[Any]:
-        driver = Driver(ledger, machine, self._around)
+    def _start(self, ledger: int, machine: StartingMachine) -> AppendFuture[Any]:
+        driver = Driver(ledger, machine, self._runtime)
         driver.post(machine.start)
         return driver.done
 
@@ -390,16 +392,16 @@ class Cluster(Handle):
     @property
     def metadata(self) -> MetadataStore:
         """The store that ledgers, bookies and repairs are kept in."""
-        return self._around.metadata
+        return self._runtime.metadata
 
     @property
-    def surroundings(self) -> Shared:
+    def runtime(self) -> RuntimeBase:
         """What is built on ledgers shares with them: timers, threads for what blocks."""
-        return self._around
+        return self._runtime
 
     def _create(self, made: LedgerMetadata) -> int:
         """Store a new ledger; when the reply was lost, its token tells whether it is there."""
-        store = self._around.metadata
+        store = self._runtime.metadata
         try:
             return store.create(metadata_key(made.ledger), made.encode())
         except (KeyExistsError, OutcomeUnknownError):
@@ -410,12 +412,12 @@ class Cluster(Handle):
 
     def _choose(self, metadata: LedgerMetadata, count: int, taken: Set[str], last_resort: bool) -> list[str]:
         turn = len(metadata.fragments) + len(taken)
-        chosen = choose(metadata.ledger, count, self._around.candidates(), taken, turn=turn)
+        chosen = choose(metadata.ledger, count, self._runtime.candidates(), taken, turn=turn)
         if last_resort:
             left, known = count - len(chosen), taken | set(chosen)
-            chosen += choose(metadata.ledger, left, self._around.candidates(suspects=True), known, turn=turn)
+            chosen += choose(metadata.ledger, left, self._runtime.candidates(suspects=True), known, turn=turn)
         if chosen and not set(chosen) & set(metadata.last_fragment.ensemble):  # else one takes up its own place again
-            self._around.counts.change_ensemble()
+            self._runtime.counts.change_ensemble()
         return chosen
 
     def _bookies_changed(self) -> None:
@@ -440,11 +442,11 @@ class Cluster(Handle):
     def _let_go(self) -> None:
         timeout = self._close_s
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        self._around.end_calls_by(deadline)
+        self._runtime.end_calls_by(deadline)
         try:
-            close_all(list(self._ledgers), self._around, timeout)
+            close_all(list(self._ledgers), self._runtime, timeout)
         finally:
-            self._around.close(None if timeout is None else max(deadline - time.monotonic(), 0.0))
+            self._runtime.close(None if timeout is None else max(deadline - time.monotonic(), 0.0))
 
     def _close_forgotten(self) -> None:
         """A thread of its own does what waits for others."""
@@ -453,7 +455,7 @@ class Cluster(Handle):
     def _end_forgotten(self) -> None:
         """Its ledgers stay open: who opens them next finds their end."""
         self._error = ClosedError(f"the {self._what} was forgotten")
-        self._around.close()
+        self._runtime.close()
 
 
 def _key(password: bytes) -> bytes:

@@ -12,22 +12,22 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
-from pyreplog._native.ledger.driving import Driving
+from pyreplog._native.ledger.driver_base import DriverBase
 from pyreplog._native.machines.effects import Send
 from pyreplog._native.net.answers import Answer
-from pyreplog.ack import Ack
-from pyreplog.bookie.protocol import Reply, Request, Status
+from pyreplog.bookie.protocol import Reply, ReplyStatus, Request
+from pyreplog.defer_sigint import defer_sigint
 from pyreplog.errors import (
     InvalidMetadataError,
     NoSuchKeyError,
     ReplogError,
     VersionConflictError,
 )
+from pyreplog.future import AppendFuture
+from pyreplog.ledger.ledger_store import find_ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, metadata_key
 from pyreplog.ledger.protocol.effects import BadCopy, Degraded, Effect, Finished, Store, Suspect, Wake
-from pyreplog.ledger.stored import find_ledger
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.uninterrupted import uninterrupted
 
 logger = logging.getLogger(__name__)
 
@@ -61,24 +61,24 @@ class StoringMachine(Machine, Protocol):
     def garbled(self, error: InvalidMetadataError) -> Iterable[Effect]: ...
 
 
-class Timer(Protocol):
+class TimerLike(Protocol):
     """A call to come."""
 
     def cancel(self) -> object: ...
 
 
-class Surroundings(Protocol):
+class Runtime(Protocol):
     """What drivers share: a way to bookies, the metadata store, timers, threads for what blocks. No call blocks but
     `wait` and `note_lacking`, and none raises but for those."""
 
     metadata: MetadataStore
 
-    def expect(self, done: Ack[Any]) -> None:
+    def expect(self, done: AppendFuture[Any]) -> None:
         """Have it fail when all of this is closed before it has another outcome."""
         ...
 
-    def wait(self, ack: Ack[T], timeout: float | None = None) -> T:
-        """`ack.result(timeout)`; the thread that waits may do the work it waits for. Errors: as `check_may_wait`."""
+    def wait(self, future: AppendFuture[T], timeout: float | None = None) -> T:
+        """`future.result(timeout)`; the thread that waits may do the work it waits for. Errors: as `check_may_wait`."""
         ...
 
     def send(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> None:
@@ -89,7 +89,7 @@ class Surroundings(Protocol):
         """`send`, of ADDs to several bookies."""
         ...
 
-    def wake_after(self, seconds: float, call: Callable[[], None]) -> Timer | None:
+    def wake_after(self, seconds: float, call: Callable[[], None]) -> TimerLike | None:
         """Call it then, from any thread. None: never, all of this is closed."""
         ...
 
@@ -118,22 +118,22 @@ class Surroundings(Protocol):
         ...
 
 
-class Driver(Driving):
+class Driver(DriverBase):
     """One machine, from any number of threads.
 
-    done: an Ack that gives the machine's result when it is `Finished`, or fails with its error. after: called when
-    something has happened, with no lock held, by one thread at a time.
+    done: an AppendFuture that gives the machine's result when it is `Finished`, or fails with its error. after: called
+    when something has happened, with no lock held, by one thread at a time.
     """
 
     def __init__(
-        self, ledger: int, machine: Machine, around: Surroundings, *, after: Callable[[], None] | None = None
+        self, ledger: int, machine: Machine, runtime: Runtime, *, after: Callable[[], None] | None = None
     ) -> None:
-        super().__init__(ledger, machine, around, after)
-        self.done: Ack[Any] = Ack()
+        super().__init__(ledger, machine, runtime, after)
+        self.done: AppendFuture[Any] = AppendFuture()
         self._waits = self._is_over = False  # for the metadata store; and will not any more
         self._is_degraded = False
-        self._timers: dict[object, Timer] = {}
-        around.expect(self.done)
+        self._timers: dict[object, TimerLike] = {}
+        runtime.expect(self.done)
 
     def _broken(self, error: Exception) -> Finished:
         logger.error("ledger %d: a step of %s failed", self._ledger, type(self._machine).__name__, exc_info=error)
@@ -158,23 +158,23 @@ class Driver(Driving):
         elif isinstance(effect, Wake):
             self._wakes.append(effect)
         elif isinstance(effect, BadCopy):
-            self._around.report(self._ledger, effect)
+            self._runtime.report(self._ledger, effect)
         elif isinstance(effect, Suspect):
-            self._around.suspect(effect.bookie)
+            self._runtime.suspect(effect.bookie)
         elif isinstance(effect, Degraded):
             self._is_degraded = bool(effect.bookies)
-            self._around.note_degraded(self._ledger, effect)
+            self._runtime.note_degraded(self._ledger, effect)
         elif isinstance(effect, Store):
-            self._around.work(lambda: self._store(effect))
+            self._runtime.work(lambda: self._store(effect))
         else:
-            self._around.work(self._load)
+            self._runtime.work(self._load)
 
     def _send(self, send: Send) -> None:
         machine = self._machine
         waiting = [send]
 
         def take(answer: Reply | Exception) -> None:
-            with uninterrupted:  # who calls this does so again after Ctrl-C: that answer counts no second time
+            with defer_sigint:  # who calls this does so again after Ctrl-C: that answer counts no second time
                 if not waiting:
                     return
                 waiting.clear()
@@ -184,7 +184,7 @@ class Driver(Driving):
                 else:
                     self.post(lambda: machine.replied(send, answer))
 
-        self._around.send(send.bookie, send.request, take)
+        self._runtime.send(send.bookie, send.request, take)
 
     def answered(self, send: Send, answer: Reply | Exception) -> None:
         """Any other answer to an ADD; should it come twice, nothing changes."""
@@ -197,7 +197,7 @@ class Driver(Driving):
 
     def _note_refusal(self, send: Send, answer: Reply | Exception) -> None:
         """A bookie that refuses a key is named: if the key is right, somebody has given it another one."""
-        if not isinstance(answer, Exception) and answer.status == Status.UNAUTHORIZED:
+        if not isinstance(answer, Exception) and answer.status == ReplyStatus.UNAUTHORIZED:
             logger.warning(
                 "ledger %d: bookie %s refuses its key: %s", self._ledger, send.bookie,
                 bytes(answer.body).decode("utf-8", "replace"),
@@ -223,7 +223,7 @@ class Driver(Driving):
             self._timers.pop(token, None)
             self.post(lambda: self._machine.woken(wake.about))
 
-        timer = self._around.wake_after(wake.seconds, due)
+        timer = self._runtime.wake_after(wake.seconds, due)
         if timer is not None:
             self._timers[token] = timer
             if woken:
@@ -232,8 +232,8 @@ class Driver(Driving):
     def _store(self, effect: Store) -> None:
         machine = cast(StoringMachine, self._machine)
         try:
-            self._around.note_lacking(self._ledger, effect.lacking)
-            version = self._around.metadata.put(metadata_key(self._ledger), effect.metadata.encode(), effect.version)
+            self._runtime.note_lacking(self._ledger, effect.lacking)
+            version = self._runtime.metadata.put(metadata_key(self._ledger), effect.metadata.encode(), effect.version)
         except VersionConflictError:
             self._tell_what_is_there(machine.conflicted)
         except NoSuchKeyError:
@@ -251,7 +251,7 @@ class Driver(Driving):
     def _tell_what_is_there(self, event: Callable[[LedgerMetadata, int], Iterable[Effect]]) -> None:
         machine = cast(StoringMachine, self._machine)
         try:
-            found = find_ledger(self._around.metadata, self._ledger)
+            found = find_ledger(self._runtime.metadata, self._ledger)
         except InvalidMetadataError as error:
             garbled = error
             self.post(lambda: machine.garbled(garbled))
@@ -276,7 +276,7 @@ class Driver(Driving):
         self._wait_for_metadata(False)
         if self._is_degraded:
             self._is_degraded = False
-            self._around.note_degraded(self._ledger, None)
+            self._runtime.note_degraded(self._ledger, None)
 
     def _wait_for_metadata(self, waits: bool) -> None:
         """Whether its last call to the store had no outcome: it is tried again for as long as it takes."""
@@ -284,4 +284,4 @@ class Driver(Driving):
             waits = waits and not self._is_over
             change, self._waits = waits - self._waits, waits
         if change:
-            self._around.note_waiting(change)
+            self._runtime.note_waiting(change)

@@ -13,9 +13,9 @@ from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError, LockedError
-from pyreplog.ledger.protocol.push import ENTRY_BYTES_MAX
-from pyreplog.ledger.stored import StoredLedgers
-from pyreplog.ledger.surroundings import EmbeddedSurroundings
+from pyreplog.ledger.ledger_store import StoredLedgers
+from pyreplog.ledger.protocol.pending_adds import ENTRY_BYTES_MAX
+from pyreplog.ledger.runtime import EmbeddedRuntime
 from pyreplog.log.files import Files, RealFiles, opening_told
 from pyreplog.metadata.sqlite import SQLiteStore
 
@@ -34,7 +34,7 @@ def open_embedded(
     replace: bool = False,
     older_metadata: bool = False,
     files: Files | None = None,
-) -> EmbeddedSurroundings:
+) -> EmbeddedRuntime:
     """Open all bookies of `folder`, and make those that `count` lacks. Arguments and errors as Cluster.embedded."""
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1000:
         raise InvalidArgumentError(f"bookies: expected 1 to 1000, found {count!r}")
@@ -59,12 +59,12 @@ def open_embedded(
                 bookie.log, bookie.config, ledgers, bookie.with_bookie, on_look=bookie.when_collected
             )
         room = min(bookie.log.log.segment_bytes for bookie in bookies.values()) - HEADER_BYTES - _MARGIN_BYTES
-        around = EmbeddedSurroundings(
+        runtime = EmbeddedRuntime(
             metadata, bookies, collectors, entry_bytes_max=min(ENTRY_BYTES_MAX, room),
             collect_s=config.collect_interval_ms / 1000,
         )  # fmt: skip
         opened.pop_all()
-    return around
+    return runtime
 
 
 def _names(folder: Path, count: int) -> list[str]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator
 
-from pyreplog.ledger.handle import Ledger
+from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.ledgermetadata import State
 from pyreplog.metrics import Metric
 
 _PREFIX = "pyreplog_client_"
 
 
-class ClientCounts:
+class ClientCounters:
     """What happens seldom, and is worth to be known. Any thread."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class ClientCounts:
             self.bad_copies += 1
 
 
-def client_metrics(ledgers: Collection[Ledger], counts: ClientCounts, degraded: int) -> Iterator[Metric]:
+def client_metrics(ledgers: Collection[Ledger], counts: ClientCounters, degraded: int) -> Iterator[Metric]:
     """ledgers: open for appending, or that have been. degraded: how many of them go on without a bookie."""
     ledgers = [ledger for ledger in ledgers if ledger.metadata.state is State.OPEN]
     behind = [max(ledger.last_add_pushed - ledger.last_add_confirmed, 0) for ledger in ledgers]

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterator
 
 from pyreplog.handles import Handle
-from pyreplog.ledger.handle import Ledger
+from pyreplog.ledger.ledger_handle import Ledger
 
 
 class OpenLedgers:

@@ -14,7 +14,7 @@ MOST_S = 60.0
 since it was let go begins anew."""
 
 
-class _Held:
+class _QuarantinedBookie:
     """One bookie. until_us: on the monotonic clock."""
 
     __slots__ = ("backoff", "until_us")
@@ -32,14 +32,14 @@ class Quarantine:
     def __init__(self, clock: Clock, random: Callable[[], float]) -> None:
         self._clock, self._random = clock, random
         self._lock = threading.Lock()
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _QuarantinedBookie] = {}
 
     def add(self, bookie: str) -> None:
         """It failed. What fails meanwhile, of other ledgers, is the same failure."""
         now_us = self._clock.monotonic_us()
         with self._lock:
             self._forget(now_us)
-            held = self._held.setdefault(bookie, _Held(self._random))
+            held = self._held.setdefault(bookie, _QuarantinedBookie(self._random))
             if held.until_us <= now_us:
                 held.until_us = now_us + round(held.backoff.next_s() * 1e6)
 

@@ -1,4 +1,4 @@
-"""Reading ahead: several stretches of a ledger are on their way while the caller is at one."""
+"""Reading ahead: several ranges of a ledger are on their way while the caller is at one."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from pyreplog._native.log.batch import RecordBatch
-from pyreplog.ack import Ack
+from pyreplog.future import AppendFuture
 
 AHEAD_BYTES = 8 << 20
-"""On their way at a time, about; and at least two stretches."""
+"""On their way at a time, about; and at least two ranges."""
 
 REPLY_BYTES = 2 << 20
 """That a bookie gives at a time, about: as little of their time as can be goes into requests, and what has arrived is
 still in a processor's cache when it is verified. Sizes are guessed by the records before."""
 
 STRETCH_BYTES_MAX = 8 << 20
-"""Of a stretch, at most; its entries come from several bookies. When its records are larger than those before, it comes
+"""Of a range, at most; its entries come from several bookies. When its records are larger than those before, it comes
 in several batches."""
 
-Start = Callable[[int, int], Ack[RecordBatch]]
-Finish = Callable[[Ack[RecordBatch], int, int], RecordBatch]
+Start = Callable[[int, int], AppendFuture[RecordBatch]]
+Finish = Callable[[AppendFuture[RecordBatch], int, int], RecordBatch]
 
 
-class _Stretch(NamedTuple):
-    ack: Ack[RecordBatch]
+class _ReadRange(NamedTuple):
+    future: AppendFuture[RecordBatch]
     first: int
     last: int
 
@@ -42,12 +42,12 @@ def read_ahead(
     """
     stretch_bytes = min(REPLY_BYTES * ensemble_size // write_quorum, STRETCH_BYTES_MAX // 2)
     ahead = max(AHEAD_BYTES // stretch_bytes, 2)
-    coming: deque[_Stretch] = deque()
+    coming: deque[_ReadRange] = deque()
     following, count = first, _entries(stretch_bytes, record_bytes, ensemble_size)
     while first <= last:
         while len(coming) < ahead and following <= last:
             stop = min(following + count - 1, last)
-            coming.append(_Stretch(start(following, stop), following, stop))
+            coming.append(_ReadRange(start(following, stop), following, stop))
             following = stop + 1
         stretch = coming.popleft()
         batch = finish(*stretch)
@@ -58,7 +58,7 @@ def read_ahead(
             coming.clear()
             following = first
         elif first <= stretch.last:  # somewhat larger, or another fragment begins
-            coming.appendleft(_Stretch(start(first, stretch.last), first, stretch.last))
+            coming.appendleft(_ReadRange(start(first, stretch.last), first, stretch.last))
         yield batch
 
 

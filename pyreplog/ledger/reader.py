@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from pyreplog._native.log.batch import RecordBatch
-from pyreplog.ack import Ack, as_timeout
 from pyreplog.arguments import as_int
 from pyreplog.errors import (
     ClosedError,
@@ -18,16 +17,17 @@ from pyreplog.errors import (
     OutOfRangeError,
     UnreadableError,
 )
+from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle
-from pyreplog.ledger.driver import Driver, Surroundings
+from pyreplog.ledger.driver import Driver, Runtime
+from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, metadata_key
 from pyreplog.ledger.protocol.lac import LacQuery
-from pyreplog.ledger.protocol.reading import LedgerReading
+from pyreplog.ledger.protocol.ledger_read_op import LedgerReadOp
+from pyreplog.ledger.range_read import RangeRead, check_range
 from pyreplog.ledger.readahead import STRETCH_BYTES_MAX, read_ahead
-from pyreplog.ledger.someread import SomeRead, check_range
-from pyreplog.ledger.stored import load_ledger
 from pyreplog.metadata.watching import Watch
-from pyreplog.net.sockets import weakly
+from pyreplog.net.sockets import weak_callback
 
 _GUESS_BYTES = 16 << 10
 _HEADER_BYTES = 64
@@ -49,14 +49,14 @@ class LedgerReader(Handle):
     it ends what others wait for in it, with ClosedError.
     """
 
-    def __init__(self, metadata: LedgerMetadata, key: bytes, around: Surroundings) -> None:
+    def __init__(self, metadata: LedgerMetadata, key: bytes, runtime: Runtime) -> None:
         self.id = metadata.ledger
         self.metadata = metadata
-        self._key, self._around = key, around
+        self._key, self._runtime = key, runtime
         self._lac = metadata.last_entry if self.is_closed else metadata.last_fragment.first - 1
         self._lock = threading.Lock()
-        self._waited_for: set[Ack[RecordBatch]] = set()
-        self._polls: set[Ack[int]] = set()
+        self._waited_for: set[AppendFuture[RecordBatch]] = set()
+        self._polls: set[AppendFuture[int]] = set()
         self._changes = 0  # of the metadata, that the watch has told of
         self._watch: Watch | None = None
         super().__init__(f"ledger {self.id}")
@@ -105,17 +105,18 @@ class LedgerReader(Handle):
         entry = as_int("entry", entry)
         return next(self.read(entry, entry))[0].value
 
-    def read_some(self, first: int, last: int, *, bytes_max: int = STRETCH_BYTES_MAX) -> Ack[RecordBatch]:
+    def read_range(self, first: int, last: int, *, bytes_max: int = STRETCH_BYTES_MAX) -> AppendFuture[RecordBatch]:
         """Entries from `first` on, at least one, and up to `last` while they have about `bytes_max` bytes; verified.
 
         For one who reads on by itself: waits for nothing, in callbacks too. Errors: OutOfRangeError and those of the
-        handle are raised here, the others of `read` are the Ack's; NoSuchLedgerError, it was deleted meanwhile.
+        handle are raised here, the others of `read` are the AppendFuture's; NoSuchLedgerError, it was deleted
+        meanwhile.
         """
         self._check_open()
         first, last, bytes_max = as_int("first", first), as_int("last", last), as_int("bytes_max", bytes_max)
         check_range(self.id, first, last, self._lac, is_closed=self.is_closed)
-        return SomeRead(
-            self.metadata, self._key, self._around, first, last, bytes_max=bytes_max, adopt=self._adopt
+        return RangeRead(
+            self.metadata, self._key, self._runtime, first, last, bytes_max=bytes_max, adopt=self._adopt
         ).start()
 
     def _batches(self, first: int, last: int) -> Iterator[RecordBatch]:
@@ -125,14 +126,14 @@ class LedgerReader(Handle):
             yield batch
             self._check_open()
 
-    def _start(self, first: int, last: int) -> Ack[RecordBatch]:
+    def _start(self, first: int, last: int) -> AppendFuture[RecordBatch]:
         """An iterator that is dropped leaves this one behind: it is done by itself, and forgotten."""
-        machine = LedgerReading(self.metadata, self._key, first, last, bytes_max=STRETCH_BYTES_MAX)
-        driver = Driver(self.id, machine, self._around)
+        machine = LedgerReadOp(self.metadata, self._key, first, last, bytes_max=STRETCH_BYTES_MAX)
+        driver = Driver(self.id, machine, self._runtime)
         driver.post(machine.start)
         return driver.done
 
-    def _result(self, coming: Ack[RecordBatch], first: int, last: int) -> RecordBatch:
+    def _result(self, coming: AppendFuture[RecordBatch], first: int, last: int) -> RecordBatch:
         """Wait for a batch; once more when the ledger's bookies are others now (#4613)."""
         try:
             return self._wait(coming, self._waited_for)
@@ -146,14 +147,14 @@ class LedgerReader(Handle):
                 raise
             return self._wait(self._start(first, last), self._waited_for)
 
-    def _wait(self, ack: Ack[T], among: set[Ack[T]]) -> T:
+    def _wait(self, future: AppendFuture[T], among: set[AppendFuture[T]]) -> T:
         """Its result; whoever closes this handle ends the wait."""
-        among.add(ack)
+        among.add(future)
         try:
             self._check_open()
-            return self._around.wait(ack)
+            return self._runtime.wait(future)
         finally:
-            among.discard(ack)
+            among.discard(future)
 
     # ---- how far it goes ------------------------------------------------------------------------------------
 
@@ -206,7 +207,7 @@ class LedgerReader(Handle):
             self._reload()
         if not self.is_closed:
             query = LacQuery(self.metadata, self._key, self._lac, wait_ms=wait_ms)
-            driver = Driver(self.id, query, self._around)
+            driver = Driver(self.id, query, self._runtime)
             self._polls.add(driver.done)
             if self._changes == before:
                 driver.post(query.start)
@@ -222,7 +223,7 @@ class LedgerReader(Handle):
 
     def _reload(self) -> None:
         """The ledger's metadata as they are now."""
-        self._adopt(load_ledger(self._around.metadata, self.id).metadata)
+        self._adopt(load_ledger(self._runtime.metadata, self.id).metadata)
 
     def _adopt(self, metadata: LedgerMetadata) -> None:
         with self._lock:
@@ -235,7 +236,7 @@ class LedgerReader(Handle):
         """Bookies do not say that the ledger was closed, or lies elsewhere now: the metadata do."""
         with self._lock:
             if self._watch is None and self._error is None:
-                self._watch = self._around.metadata.watch(metadata_key(self.id), weakly(self._changed))
+                self._watch = self._runtime.metadata.watch(metadata_key(self.id), weak_callback(self._changed))
 
     def _changed(self, key: str) -> None:
         self._changes += 1
@@ -248,6 +249,6 @@ class LedgerReader(Handle):
             watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()
-        acks: list[Ack[Any]] = [*self._waited_for, *self._polls]
-        for ack in acks:
-            ack.fail(ClosedError(f"the {self._what} was closed"))
+        futures: list[AppendFuture[Any]] = [*self._waited_for, *self._polls]
+        for future in futures:
+            future.fail(ClosedError(f"the {self._what} was closed"))

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack
 from functools import partial
 
-from pyreplog._native.ledger.remotes import Remotes
-from pyreplog._native.net.answers import Group
-from pyreplog.bookie.protocol import ADD, Kind, Reply, Request, decode_reply, encode_request
+from pyreplog._native.ledger.remote_runtime_base import RemoteRuntimeBase
+from pyreplog._native.net.answers import AddGroup
+from pyreplog.bookie.protocol import ADD, Reply, Request, RequestKind, decode_reply, encode_request
 from pyreplog.bookie.registration import Availability
 from pyreplog.bookie.service import SERVICE
 from pyreplog.errors import (
@@ -20,14 +20,14 @@ from pyreplog.errors import (
     NotConnectedError,
     ReplogError,
 )
-from pyreplog.ledger.protocol.merging import UNANSWERED_MAX, Adds
-from pyreplog.ledger.protocol.push import ENTRY_BYTES_MAX
+from pyreplog.ledger.protocol.add_merger import UNANSWERED_MAX, AddMerger
+from pyreplog.ledger.protocol.pending_adds import ENTRY_BYTES_MAX
 from pyreplog.ledger.registrations import Registrations
+from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.ledger.status import BookieStatus
-from pyreplog.ledger.surroundings import Shared
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.net.client import Channel
-from pyreplog.net.handshake import Identity, Secret
+from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 
@@ -47,14 +47,14 @@ ENTRY_MARGIN_BYTES = 4096
 """What a frame holds beside a record is less."""
 
 
-class RemoteSurroundings(Remotes, Shared):
+class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
     """A channel to each bookie that is needed, made when it first is.
 
     request_timeout_s: how long a bookie may take for an answer before it counts as failed.
     """
 
     _ready: dict[str, Channel]
-    _adds: dict[tuple[str, int], Adds]
+    _adds: dict[tuple[str, int], AddMerger]
     reactor: Reactor
 
     def __init__(
@@ -73,7 +73,7 @@ class RemoteSurroundings(Remotes, Shared):
             raise InvalidArgumentError(f"request_timeout_s: expected {expected}, found {request_timeout_s}")
         limits = limits or Limits(queued_bytes=QUEUED_BYTES)
         most = limits.max_body_bytes - ENTRY_MARGIN_BYTES & ~7
-        Shared.__init__(self, metadata, entry_bytes_max=min(ENTRY_BYTES_MAX, most), busy_poll_us=busy_poll_us)
+        RuntimeBase.__init__(self, metadata, entry_bytes_max=min(ENTRY_BYTES_MAX, most), busy_poll_us=busy_poll_us)
         self._cluster, self._secret, self._tls, self._limits = cluster, secret, tls, limits
         self._request_timeout_s = request_timeout_s
         self._request_timeout_us = int(request_timeout_s * 1e6)
@@ -114,7 +114,7 @@ class RemoteSurroundings(Remotes, Shared):
             adds = self._adds.get((bookie, request.ledger)) or self._adds_to(bookie, request.ledger)
             adds.send(request, on_reply)
             return
-        timeout = self._request_timeout_s + (request.limit / 1000 if request.kind == Kind.WAIT_LAC else 0.0)
+        timeout = self._request_timeout_s + (request.limit / 1000 if request.kind == RequestKind.WAIT_LAC else 0.0)
         try:
             self._channel(bookie).request(
                 encode_request(request), on_reply=lambda body: on_reply(_decoded(body)), timeout=timeout
@@ -122,12 +122,12 @@ class RemoteSurroundings(Remotes, Shared):
         except ReplogError as error:
             on_reply(error)
 
-    def _adds_to(self, bookie: str, ledger: int) -> Adds:
+    def _adds_to(self, bookie: str, ledger: int) -> AddMerger:
         if len(self._adds) >= _ADDS_MAX:
             self._adds = {key: adds for key, adds in list(self._adds.items()) if not adds.is_idle}
-        return self._adds.setdefault((bookie, ledger), Adds(partial(self._send_adds, bookie)))
+        return self._adds.setdefault((bookie, ledger), AddMerger(partial(self._send_adds, bookie)))
 
-    def _send_adds(self, bookie: str, requests: Sequence[Request], group: Group) -> None:
+    def _send_adds(self, bookie: str, requests: Sequence[Request], group: AddGroup) -> None:
         """Several requests, whose entries follow each other, as one."""
         first = requests[0]
         if len(requests) == 1:
@@ -158,7 +158,7 @@ class RemoteSurroundings(Remotes, Shared):
     def _connect(self, bookie: str, there: Availability) -> Channel:
         name, _, incarnation = bookie.partition("@")
         try:
-            expected = Identity(
+            expected = NodeIdentity(
                 node=name, incarnation=bytes.fromhex(incarnation), cluster=self._cluster.hex(), service=SERVICE
             )
         except ValueError as error:

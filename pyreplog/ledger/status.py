@@ -8,7 +8,7 @@ from typing import Literal
 
 from pyreplog._native.quorum.stripe import member_count
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
-from pyreplog.ledger.repairs import Garbled, Repair
+from pyreplog.ledger.repair_notes import Garbled, RepairNote
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ClusterStatus:
 
     bookies: list[BookieStatus]
     ledgers: list[LedgerStatus]
-    repairs: list[Repair] = field(default_factory=list)
+    repairs: list[RepairNote] = field(default_factory=list)
     limbo: list[tuple[int, str]] = field(default_factory=list)
     garbled: list[Garbled] = field(default_factory=list)
 
@@ -96,7 +96,7 @@ def missing_copies(metadata: LedgerMetadata, last: int, running: set[str]) -> in
 def ledger_status(
     metadata: LedgerMetadata, ends: tuple[int, int], running: set[str], lacking: Mapping[str, int]
 ) -> LedgerStatus:
-    """Of one ledger. ends: LAC and highest entry. running: bookies. lacking: see `repairs.lacking_since_us`."""
+    """Of one ledger. ends: LAC and highest entry. running: bookies. lacking: see `repair_notes.lacking_since_us`."""
     confirmed, pushed = ends
     missing = missing_copies(metadata, pushed, running)
     here = sorted(lacking.keys() & metadata.bookies())

@@ -4,15 +4,16 @@
 |---|---|
 | commitlog | CommitLog: the writer |
 | mirrorlog, replica | MirrorLog: a copy of another log, made from its stream; the file that says so |
-| ledgerlog, manyledgers, ledgermap, placed | LedgerLog: the entries of many ledgers in one log; what is under it |
-| hollow | giving back the space of a segment in the middle of a log |
+| ledgerlog, multi_ledger_log, ledgermap | LedgerLog: the entries of many ledgers in one log; what is under it |
+| entry_locations | as above |
+| hole_punch | giving back the space of a segment in the middle of a log |
 | reader | LogReader: read-only handle, in any process |
-| access | what both offer: scan, follow, lookups by position and time; Follower |
+| log_view | what both offer: scan, follow, lookups by position and time; Follower |
 | files | the disk, behind a seam that tests replace |
 | names | names of the files in a log directory |
 | lock | the writer's lock |
 | headers | reading the first block of a segment's file |
-| tailpage | whether what the tail page says can be |
+| tail_page | whether what the tail page says can be |
 | checkpoint | how far the log is proven to be on disk |
 | startup | a log directory brought into a state that can be appended to |
 | recovery | what of a log is intact: torn tail or corruption |

@@ -14,7 +14,7 @@ from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import FormatVersionError
 from pyreplog.log import names
 from pyreplog.log.files import Files
-from pyreplog.plainfiles import open_reading
+from pyreplog.regular_files import open_reading
 
 MAGIC = b"RPCHKP01"
 VERSION = 1

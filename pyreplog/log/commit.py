@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from pyreplog._native.log.appender import Appender
-from pyreplog._native.log.leading import Leading
-from pyreplog.ack import Ack
+from pyreplog._native.log.group_commit_base import GroupCommitBase
 from pyreplog.errors import PoisonedError, ReplogError
+from pyreplog.future import AppendFuture
 
 T = TypeVar("T")
 
 
-class GroupCommit(Leading):
+class GroupCommit(GroupCommitBase):
     """Commits of one log."""
 
     def __init__(
@@ -39,17 +39,17 @@ class GroupCommit(Leading):
 
     # ---- submitted appends ----------------------------------------------------------------------------------
 
-    def acknowledge(self, result: T, position: int) -> Ack[T]:
-        """An Ack that gives `result` when all before `position` has the log's durability."""
-        ack = Ack(result)
+    def acknowledge(self, result: T, position: int) -> AppendFuture[T]:
+        """An AppendFuture that gives `result` when all before `position` has the log's durability."""
+        future = AppendFuture(result)
         if self._log.is_staged:
-            self._submitted.watch(position, ack)
+            self._submitted.watch(position, future)
             if position > self._log.staged_end:
-                ack.complete(result)  # synced, and then cut by a truncation
+                future.complete(result)  # synced, and then cut by a truncation
             self.request()
         else:
-            ack.complete(result)
-        return ack
+            future.complete(result)
+        return future
 
     def request(self) -> None:
         """See that all staged so far is committed soon, by a thread of our own."""
@@ -92,5 +92,5 @@ class GroupCommit(Leading):
             committer = self._committer
         if committer is not None:
             self.request()
-            if committer is not threading.current_thread():  # close() in a callback of an Ack
+            if committer is not threading.current_thread():  # close() in a callback of an AppendFuture
                 committer.join()

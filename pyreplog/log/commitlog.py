@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from pyreplog import handles
 from pyreplog._native.log.appender import Appender
-from pyreplog._native.log.landing import show_up_to
+from pyreplog._native.log.apply_replicated import show_up_to
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog._native.log.sparse import SparseIndex
-from pyreplog.ack import Ack
 from pyreplog.arguments import as_int
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.config import LogConfig
 from pyreplog.errors import ClosedError, DiskError, ForkedError, NotALogError, PoisonedError, ReplogError
+from pyreplog.future import AppendFuture
 from pyreplog.log import indexes, names, recovery, retention, startup, truncation
-from pyreplog.log.access import Access
 from pyreplog.log.checkpoint import CheckpointFile
 from pyreplog.log.commit import GroupCommit
 from pyreplog.log.files import Files, RealFiles, opening_told
 from pyreplog.log.housekeeper import IDLE_S, BackgroundTask, Housekeeper
 from pyreplog.log.lock import WriterLock
+from pyreplog.log.log_view import LogView
 from pyreplog.log.segments import Removed, SegmentPool
 from pyreplog.log.stats import LogStats
 from pyreplog.log.truncation import Truncation
@@ -55,7 +55,7 @@ _LOCK_S = 0.01
 _ROLL_S = 0.001
 
 
-class CommitLog(Access, Appender):
+class CommitLog(LogView, Appender):
     """A log opened for appending; made by `pyreplog.open`.
 
     One writer per log, in one process; within it any thread may call anything, and asyncio code awaits what `submit`
@@ -124,7 +124,7 @@ class CommitLog(Access, Appender):
             if segment.sealed:
                 self._note_sealed(segment)
 
-    def _begin(self, found: recovery.Recovered) -> None:
+    def _begin(self, found: recovery.RecoveryResult) -> None:
         """Set the table, take or continue the active segment, and tell readers."""
         self._check_kind(found)
         self.cut_records = found.cut_records  # intact ones in the torn tail that opening cut
@@ -140,7 +140,7 @@ class CommitLog(Access, Appender):
         self._set_synced(end, entry)
         self._publish(is_open=True)
 
-    def _continue(self, found: recovery.Recovered) -> None:
+    def _continue(self, found: recovery.RecoveryResult) -> None:
         """Take or continue the active segment."""
         if found.sealed:
             self._begin_segment(self._take(found.entry), found.entry, found.last_time)
@@ -150,7 +150,7 @@ class CommitLog(Access, Appender):
             self._files.allocate(active.fileno(), Path(active.path), active.size)
             self._activate(active, active.end, found.entry, found.last_time)
 
-    def _check_kind(self, found: recovery.Recovered) -> None:
+    def _check_kind(self, found: recovery.RecoveryResult) -> None:
         if any(file.first_entry < 0 for file in found.files):
             raise NotALogError(f"{self.path} holds the entries of many ledgers; open it as a LedgerLog")
 
@@ -205,8 +205,8 @@ class CommitLog(Access, Appender):
         """Return when all before `position` is on disk, in a synced log. PoisonedError when the sync failed."""
         self._commits.wait(position)
 
-    def when_synced(self, result: T, position: int) -> Ack[T]:
-        """An Ack that gives `result` when all before `position` has the log's durability."""
+    def when_synced(self, result: T, position: int) -> AppendFuture[T]:
+        """An AppendFuture that gives `result` when all before `position` has the log's durability."""
         return self._commits.acknowledge(result, position)
 
     def _open_segment(self, base: int) -> Segment:
@@ -247,8 +247,8 @@ class CommitLog(Access, Appender):
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None = None,
         event_times: Iterable[int | None] | None = None,
-    ) -> Ack[range]:
-        """As append_batch, without waiting; the Ack gives the range of entry numbers."""
+    ) -> AppendFuture[range]:
+        """As append_batch, without waiting; the AppendFuture gives the range of entry numbers."""
         made, position = self.append_batch_pending(values, keys, event_times, None)
         return self.when_synced(made, position if position is not None else 0)
 

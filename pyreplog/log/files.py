@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from pyreplog._native.log.disk import Steps, lock_file, unlock_file
 from pyreplog._native.log.pwrite import write, write_sync
 from pyreplog.errors import DiskError, DiskFullError, InvalidArgumentError, ReplogError, UnsupportedFilesystemError
-from pyreplog.plainfiles import open_plain
+from pyreplog.regular_files import open_regular
 
 if TYPE_CHECKING:
     from pyreplog._native.log.segment import Segment
@@ -126,7 +126,7 @@ class RealFiles:
             raise
 
     def open(self, path: Path, *, writable: bool) -> int:
-        return open_plain(path, os.O_RDWR if writable else os.O_RDONLY)
+        return open_regular(path, os.O_RDWR if writable else os.O_RDONLY)
 
     write = staticmethod(write)
 

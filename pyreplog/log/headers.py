@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyreplog._native.log.segment import HEADER_BYTES
 from pyreplog._native.log.segmentheader import decode_header
-from pyreplog.plainfiles import open_reading
+from pyreplog.regular_files import open_reading
 
 
 def read_header(path: Path) -> tuple[bytes, int, int, int, int]:

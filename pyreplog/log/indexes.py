@@ -17,7 +17,7 @@ from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import ReplogError
 from pyreplog.log import names
 from pyreplog.log.files import Files
-from pyreplog.log.hollow import is_hollow
+from pyreplog.log.hole_punch import is_hole_punched
 from pyreplog.log.recovery import BLANK, ENTRY
 
 logger = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ def ledgers_of(directory: Path, files: Files, segment: Segment) -> LedgerIndex |
     CorruptionError when the segment itself is damaged.
     """
     if segment.ledgers is None:
-        if segment.index is None and is_hollow(segment):
+        if segment.index is None and is_hole_punched(segment):
             build(segment)  # cheap; files from before it was hollow, restored from a copy, say that it has records
         elif segment.index is None:
             load_or_build(directory, segment)

@@ -10,15 +10,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from pyreplog._native.ledgerlog.intake import append_entries, copy_entries
-from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.config import LogConfig
 from pyreplog.errors import ConfigError, InvalidArgumentError, TrimmedError
+from pyreplog.future import AppendFuture
+from pyreplog.log.entry_locations import copy_located, lend_located
 from pyreplog.log.files import Files
-from pyreplog.log.ledgermap import Share
-from pyreplog.log.manyledgers import ManyLedgers
+from pyreplog.log.ledgermap import LedgerExtent
+from pyreplog.log.multi_ledger_log import MultiLedgerLog
 from pyreplog.log.opening import as_directory
-from pyreplog.log.placed import copy_placed, lend_placed
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -33,7 +33,8 @@ class LedgerLog:
     """A log of encoded entries (`_native.ledgerlog`), addressed by (ledger, entry) or by position, never by a number.
 
     path, config, create, clock, files: as of `pyreplog.open`; retention is not for such a log (ConfigError): `trim` and
-    `hollow` are. Any thread may call anything. Close it, or use `with`. Errors of every call: ClosedError, ForkedError.
+    `punch_hole` are. Any thread may call anything. Close it, or use `with`. Errors of every call: ClosedError,
+    ForkedError.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class LedgerLog:
     ) -> None:
         if config.retention_bytes is not None or config.retention_ms is not None:
             raise ConfigError("retention_bytes, retention_ms: a log of many ledgers is trimmed by its owner")
-        self._log = ManyLedgers(as_directory(path), config, create=create, clock=clock, files=files)
+        self._log = MultiLedgerLog(as_directory(path), config, create=create, clock=clock, files=files)
         self.stage: Callable[[ReadableBuffer], int] = partial(append_entries, self._log)
         """As append, without waiting for anything: the records have the log's durability after the next `sync`.
 
@@ -87,8 +88,9 @@ class LedgerLog:
             self._log.wait_synced(end)
         return end
 
-    def submit(self, records: ReadableBuffer) -> Ack[int]:
-        """As append, without waiting: the Ack gives the position once the records have the log's durability."""
+    def submit(self, records: ReadableBuffer) -> AppendFuture[int]:
+        """As append, without waiting: the AppendFuture gives the position once the records have the log's
+        durability."""
         end = append_entries(self._log, records)
         return self._log.when_synced(end, end)
 
@@ -134,15 +136,15 @@ class LedgerLog:
                 return found
 
     def _read(self, ledger: int, first: int, last: int, bytes_max: int) -> tuple[bytes, int]:
-        return copy_placed(self._log.places(ledger, first, last), self._log.hold, ledger, last, bytes_max)
+        return copy_located(self._log.locations(ledger, first, last), self._log.hold, ledger, last, bytes_max)
 
     def _lend(
         self, ledger: int, first: int, last: int, bytes_max: int, step: int, run: int
     ) -> tuple[bytes | memoryview, int]:
-        places = self._log.places(ledger, first, last, step, run)
-        return lend_placed(places, self._log.hold, ledger, last, bytes_max)
+        locations = self._log.locations(ledger, first, last, step, run)
+        return lend_located(locations, self._log.hold, ledger, last, bytes_max)
 
-    def read_share(self, share: Share, ledger: int, first: int, bytes_max: int) -> tuple[bytes, int]:
+    def read_share(self, share: LedgerExtent, ledger: int, first: int, bytes_max: int) -> tuple[bytes, int]:
         """As `read`, of what one sealed segment holds of a ledger, from entry `first` to the end of its share.
 
         TrimmedError: the segment was removed or hollowed.
@@ -171,11 +173,11 @@ class LedgerLog:
         """Ids of all ledgers that have records here; those from `entries.CONTROL` on are control records."""
         return self._log.ledgers()
 
-    def shares(self, ledger: int) -> list[Share]:
+    def shares(self, ledger: int) -> list[LedgerExtent]:
         """What a ledger has in each segment, the oldest first. Of the active one: so far, durable or not."""
         return self._log.shares(ledger)
 
-    def segments(self) -> list[tuple[int, list[tuple[int, Share]]]]:
+    def segments(self) -> list[tuple[int, list[tuple[int, LedgerExtent]]]]:
         """(base, [(ledger, its share)]) of every sealed segment, the oldest first; a hollow one has no shares."""
         self._log.check_open()
         return self._log.map.segments()
@@ -200,14 +202,14 @@ class LedgerLog:
         """
         return self._log.trim_before(position)
 
-    def hollow(self, base: int) -> None:
+    def punch_hole(self, base: int) -> None:
         """Give back the space of the sealed segment at `base`, none of whose entries are needed any more.
 
         Positions stay as they are. Durable and crash-safe: after a crash the segment is whole or hollow. Readers that
         hold it keep it. Doing it again changes nothing.
         Errors: InvalidArgumentError, there is no such sealed segment; DiskError, nothing happened; PoisonedError.
         """
-        self._log.hollow(base)
+        self._log.punch_hole(base)
 
     # ---- closing --------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-class Share(NamedTuple):
+class LedgerExtent(NamedTuple):
     """What a ledger has in one segment. first, last: entry ids, of `entries` distinct ones. bytes: of its records."""
 
     base: int
@@ -24,7 +24,7 @@ class LedgerMap:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._shares: dict[int, dict[int, Share]] = {}  # ledger, base
+        self._shares: dict[int, dict[int, LedgerExtent]] = {}  # ledger, base
         self._ledgers: dict[int, list[int]] = {}  # base
         self.removals = 0
 
@@ -40,7 +40,7 @@ class LedgerMap:
             self._drop(base)
             self._ledgers[base] = [row[0] for row in rows]
             for ledger, first, last, size, entries in rows:
-                self._shares.setdefault(ledger, {})[base] = Share(base, first, last, size, entries)
+                self._shares.setdefault(ledger, {})[base] = LedgerExtent(base, first, last, size, entries)
 
     def remove(self, base: int) -> None:
         """A segment left the log."""
@@ -54,7 +54,7 @@ class LedgerMap:
             if not shares:
                 del self._shares[ledger]
 
-    def shares(self, ledger: int) -> list[Share]:
+    def shares(self, ledger: int) -> list[LedgerExtent]:
         """Of one ledger, the oldest segment first."""
         with self._lock:
             return sorted(self._shares.get(ledger, {}).values())
@@ -64,7 +64,7 @@ class LedgerMap:
         with self._lock:
             return sorted(self._shares)
 
-    def segments(self) -> list[tuple[int, list[tuple[int, Share]]]]:
+    def segments(self) -> list[tuple[int, list[tuple[int, LedgerExtent]]]]:
         """(base, [(ledger, its share)]) of every segment, the oldest first."""
         with self._lock:
             found = [(base, [(n, self._shares[n][base]) for n in ledgers]) for base, ledgers in self._ledgers.items()]

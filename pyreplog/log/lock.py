@@ -11,7 +11,7 @@ from pathlib import Path
 from pyreplog.errors import LockedError, ReadOnlyError
 from pyreplog.log import names
 from pyreplog.log.files import lock_range
-from pyreplog.plainfiles import open_plain
+from pyreplog.regular_files import open_regular
 
 _FLOCK = "hhqqi4x"
 
@@ -23,7 +23,7 @@ class WriterLock:
     def __init__(self, directory: Path) -> None:
         path = directory / names.LOCK
         try:
-            self._fd = open_plain(path, os.O_RDWR | os.O_CREAT)
+            self._fd = open_regular(path, os.O_RDWR | os.O_CREAT)
         except PermissionError as error:
             raise ReadOnlyError(f"{path} belongs to somebody else; open the log with mode='r'") from error
         try:
@@ -46,7 +46,7 @@ def writer_of(directory: Path) -> int | None:
     """Process id of who holds the writer's lock of a log (0 when it cannot be read), None when nobody does. Takes no
     lock."""
     try:
-        fd = open_plain(directory / names.LOCK)
+        fd = open_regular(directory / names.LOCK)
     except FileNotFoundError:
         return None
     except PermissionError:

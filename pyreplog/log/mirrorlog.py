@@ -9,8 +9,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pyreplog._native.log.landing import land, marks_of, progress_of, show_up_to, stand_at
-from pyreplog._native.log.mark import Mark
+from pyreplog._native.log.apply_replicated import apply_replicated, marks_of, progress_of, show_up_to, stand_at
+from pyreplog._native.log.log_position import LogPosition
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog._native.log.segmentheader import decode_header, encode_header
 from pyreplog._native.log.sparse import SparseIndex
@@ -33,7 +33,7 @@ STREAM_HEADER_BYTES = 64
 BLANK_BYTES = 32
 """Of a blank, what is streamed; what lies behind it is zero."""
 
-_NOWHERE = Mark(-1, -1)
+_NOWHERE = LogPosition(-1, -1)
 
 
 class MirrorLog(CommitLog):
@@ -45,7 +45,7 @@ class MirrorLog(CommitLog):
     page faults, and nothing is written through the map.
 
     config: as of `pyreplog.open`; with durability "synced", files are zeroed ahead; who reports what is synced calls
-    `sync`. Any thread may read; `land`, `begin` and `cut` exclude each other. Close it, or use `with`.
+    `sync`. Any thread may read; `apply_replicated`, `begin` and `cut` exclude each other. Close it, or use `with`.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class MirrorLog(CommitLog):
 
     # ---- opening --------------------------------------------------------------------------------------------
 
-    def _continue(self, found: recovery.Recovered) -> None:
+    def _continue(self, found: recovery.RecoveryResult) -> None:
         last = self._checkpoint.last
         self._first = last.start, last.entry  # of a log without segments
-        self._commit = Mark(0, 0)
+        self._commit = LogPosition(0, 0)
         self._releasing = False
         self._last_synced = _NOWHERE, _NOWHERE  # as it is told, and canonical
         if not found.files:
@@ -98,38 +98,38 @@ class MirrorLog(CommitLog):
         return self._landed
 
     @property
-    def received_mark(self) -> Mark:
+    def received_mark(self) -> LogPosition:
         """(position, entry) behind the last complete record. Between two segments, it is the position of the second
         one's header, whether that has begun or not: a stream goes on there, perhaps with another master's header."""
         return self._canonical(marks_of(self)[0])
 
     @property
-    def synced_mark(self) -> Mark:
+    def synced_mark(self) -> LogPosition:
         """(position, entry) behind the last record known to be on disk."""
         return self._canonical(marks_of(self)[1])
 
     @property
-    def progress(self) -> tuple[Mark, Mark]:
+    def progress(self) -> tuple[LogPosition, LogPosition]:
         """`received_mark` and `synced_mark`, of one moment."""
         received, synced = progress_of(self, self.segment_bytes)
         if synced != self._last_synced[0]:  # behind by segments, mostly: looked up once
             self._last_synced = synced, self._canonical(synced)
         return received, self._last_synced[1]
 
-    def _canonical(self, mark: Mark) -> Mark:
+    def _canonical(self, mark: LogPosition) -> LogPosition:
         position, entry = mark
         segment, end, _, _ = self._state
         if segment is not None and position < segment.base:
             return self._canonical_behind(mark)
         if segment is not None and segment.sealed and position == end:
-            return Mark(segment.base + segment.size, entry)
+            return LogPosition(segment.base + segment.size, entry)
         return canonical(mark, self.segment_bytes)
 
-    def _canonical_behind(self, mark: Mark) -> Mark:
+    def _canonical_behind(self, mark: LogPosition) -> LogPosition:
         """In a segment before the active one: the next segment's first entry tells whether it is the end."""
         rows = self._segment_table()
         base, first_entry, _ = rows[bisect_right(rows, mark[0], key=itemgetter(0))]
-        return Mark(base, first_entry) if first_entry == mark[1] else canonical(mark, self.segment_bytes)
+        return LogPosition(base, first_entry) if first_entry == mark[1] else canonical(mark, self.segment_bytes)
 
     @property
     def start(self) -> int:
@@ -190,7 +190,7 @@ class MirrorLog(CommitLog):
             raise StreamError(base, "a header as this version writes it", data.hex())
         return base, first, epoch
 
-    def resume(self) -> Mark:
+    def resume(self) -> LogPosition:
         """Forget the beginning of a record that landed: the mark where another stream is to go on.
 
         A commit point beyond it was told of the stream before, which may have been another master's.
@@ -212,7 +212,7 @@ class MirrorLog(CommitLog):
         on there. PoisonedError, the disk failed. Of a header: as `begin`.
         """
         if position % self.segment_bytes:
-            land(self, position, buffers)
+            apply_replicated(self, position, buffers)
         else:
             self.begin(*buffers)
 
@@ -233,7 +233,7 @@ class MirrorLog(CommitLog):
 
     def show(self, position: int, entry: int) -> None:
         """The master's commit point: readers see all before it, as far as this log goes. Never back. Any thread."""
-        self._commit = max(self._commit, Mark(position, entry))
+        self._commit = max(self._commit, LogPosition(position, entry))
         show_up_to(self, *self._commit)
 
     def _tell(self) -> None:
@@ -293,7 +293,7 @@ class MirrorLog(CommitLog):
             rows[-1] = segment.base, segment.first_entry, segment
             segment.advance(position - segment.base, False)
         self._set_segments(rows)
-        self._commit = min(self._commit, Mark(position, entry))
+        self._commit = min(self._commit, LogPosition(position, entry))
         if rows:
             _, segment = self.hold_segment(rows[-1][0])
             self._load_index(segment, entry - 1)
@@ -356,10 +356,10 @@ class MirrorLog(CommitLog):
         return f"<MirrorLog {str(self.path)!r} {state}>"
 
 
-def canonical(mark: tuple[int, int], segment_bytes: int) -> Mark:
+def canonical(mark: tuple[int, int], segment_bytes: int) -> LogPosition:
     """The place in front of a segment's first record is that in front of its header."""
     position, entry = mark
-    return Mark(position - HEADER_BYTES if position % segment_bytes == HEADER_BYTES else position, entry)
+    return LogPosition(position - HEADER_BYTES if position % segment_bytes == HEADER_BYTES else position, entry)
 
 
 def _header(uuid: bytes, base: int, size: int, first_entry: int) -> str:

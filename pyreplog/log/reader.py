@@ -24,11 +24,11 @@ from pyreplog.errors import (
     TrimmedError,
 )
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log import indexes, names, recovery, tailpage, truncation
-from pyreplog.log.access import Access
+from pyreplog.log import indexes, names, recovery, tail_page, truncation
 from pyreplog.log.checkpoint import Checkpoint
 from pyreplog.log.files import RealFiles, boot_id, opening_told, share
 from pyreplog.log.headers import read_header
+from pyreplog.log.log_view import LogView
 from pyreplog.log.segments import PREPARED
 from pyreplog.log.watcher import Watcher
 from pyreplog.purgatory import Purgatory
@@ -42,7 +42,7 @@ _ATTEMPTS = 5
 _NOT_LIVE = (1 << 32) - 1
 
 
-class LogReader(Access):
+class LogReader(LogView):
     """A log opened for reading; made by `pyreplog.open(path, mode="r")`.
 
     Sees what the writer publishes, at once. Needs no writer: where none has opened the log since the boot, the end is
@@ -98,7 +98,7 @@ class LogReader(Access):
         open, or has closed it."""
         tail: Tail | None = self.tail
         if tail is None:  # a writer makes it when it is missing or too short
-            tail = tailpage.map_page(self.path, writable=os.access(self.path / names.TAIL, os.W_OK))
+            tail = tail_page.map_page(self.path, writable=os.access(self.path / names.TAIL, os.W_OK))
             if tail is None:
                 return False
             self._use_tail(tail, trusted=False)
@@ -107,7 +107,7 @@ class LogReader(Access):
         words = tail.open, tail.pid, tail.wakes, tail.visible
         if words == self._unbelieved:  # no writer has come since
             return False
-        if tailpage.is_believed(self.path, tail, checkpoints.load(self.path), self._boot_id):
+        if tail_page.is_believed(self.path, tail, checkpoints.load(self.path), self._boot_id):
             return True
         self._unbelieved = words
         return False
@@ -135,7 +135,7 @@ class LogReader(Access):
         """Where a record is damaged that a writer of this boot had appended, its page tells where the log ends: what is
         intact can be read. Whether that is so, and done."""
         tail: Tail | None = self.tail
-        if tail is None or checkpoint is None or tailpage.appended(self.path, checkpoint) != tail.visible:
+        if tail is None or checkpoint is None or tail_page.appended(self.path, checkpoint) != tail.visible:
             return False
         end, entry = tail.visible, tail.visible_entry
         rows = self._rows_of(checkpoint.start, end, checkpoint)
@@ -159,7 +159,7 @@ class LogReader(Access):
         self._set_visible_entry(found.entry)
         self._settled_end = found.end
 
-    # ---- what Access and the native side ask for ------------------------------------------------------------
+    # ---- what LogView and the native side ask for ------------------------------------------------------------
 
     def check_open(self) -> None:
         if self._error is not None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import CorruptionError, NotALogError
-from pyreplog.log import names, tailpage
+from pyreplog.log import names, tail_page
 from pyreplog.log.checkpoint import Checkpoint
 from pyreplog.log.files import Files
 from pyreplog.log.headers import read_header
@@ -44,7 +44,7 @@ class SegmentFile:
 
 
 @dataclass
-class Survey:
+class SegmentListing:
     """The files of a log directory.
 
     files: in use, ascending and without a gap. dropped: they hold records, but a file in front of them never reached
@@ -59,10 +59,10 @@ class Survey:
 
 
 @dataclass
-class Recovered:
+class RecoveryResult:
     """What `recover` found. `end` is a position, `entry` the number the next append gets."""
 
-    survey: Survey
+    survey: SegmentListing
     checkpoint: Checkpoint
     end: int
     entry: int
@@ -82,14 +82,14 @@ class Recovered:
         return self.survey.files
 
 
-def survey(directory: Path, checkpoint: Checkpoint | None, stop: Truncation | None = None) -> Survey:
+def survey(directory: Path, checkpoint: Checkpoint | None, stop: Truncation | None = None) -> SegmentListing:
     """Look at all segment files: name, size and header. With `stop`, those of a log cut there.
 
     A header is one sector that was synced before the file got its name, or is still that of the file's earlier life:
     one that is not intact is damage. Errors: NotALogError; CorruptionError for a file that is missing, damaged, of
     another log, or in another's place.
     """
-    found = Survey(checkpoint.uuid, checkpoint.segment_bytes) if checkpoint else Survey(b"", 0)
+    found = SegmentListing(checkpoint.uuid, checkpoint.segment_bytes) if checkpoint else SegmentListing(b"", 0)
     start, proven = (checkpoint.start, checkpoint.position) if checkpoint else (0, 0)
     for base in names.segment_bases(directory):
         path = names.segment_path(directory, base)
@@ -120,7 +120,7 @@ def survey(directory: Path, checkpoint: Checkpoint | None, stop: Truncation | No
     return found
 
 
-def _place(found: Survey, file: SegmentFile, checkpoint: Checkpoint | None) -> None:
+def _place(found: SegmentListing, file: SegmentFile, checkpoint: Checkpoint | None) -> None:
     """Add a file in use behind the others."""
     if found.files:
         expected = found.files[-1].base + found.size
@@ -138,7 +138,7 @@ def _place(found: Survey, file: SegmentFile, checkpoint: Checkpoint | None) -> N
         found.files.append(file)
 
 
-def _joins(found: Survey, file: SegmentFile, checkpoint: Checkpoint | None) -> bool:
+def _joins(found: SegmentListing, file: SegmentFile, checkpoint: Checkpoint | None) -> bool:
     if found.files:
         return found.files[-1].base + found.size == file.base
     return checkpoint is None or checkpoint.start == file.base
@@ -146,7 +146,7 @@ def _joins(found: Survey, file: SegmentFile, checkpoint: Checkpoint | None) -> b
 
 def recover(
     directory: Path, files: Files, checkpoint: Checkpoint | None, *, writable: bool, stop: Truncation | None = None
-) -> Recovered:
+) -> RecoveryResult:
     """Verify all from the checkpoint's segment on and find the end. Changes nothing on disk.
 
     stop: a truncation under way: what lies behind it does not count.
@@ -157,10 +157,10 @@ def recover(
     if checkpoint is None:
         logger.warning("%s: no intact checkpoint; verifying all %d segments", directory, len(found.files))
         checkpoint = _assumed(found)
-    result = Recovered(found, checkpoint, checkpoint.position, checkpoint.entry)
+    result = RecoveryResult(found, checkpoint, checkpoint.position, checkpoint.entry)
     result.replica = (directory / names.REPLICA).exists()
     if stop is None and not result.replica:
-        result.told = tailpage.appended(directory, checkpoint)
+        result.told = tail_page.appended(directory, checkpoint)
     result.cut_records = sum(_remains_of_file(files, path)[2] for path in found.dropped)
     for number in range(_first_unproven(found.files, checkpoint.position), len(found.files)):
         file = found.files[number]
@@ -181,7 +181,7 @@ def recover(
     return result
 
 
-def _assumed(found: Survey) -> Checkpoint:
+def _assumed(found: SegmentListing) -> Checkpoint:
     """In place of a lost checkpoint: nothing is proven."""
     first = found.files[0]
     return Checkpoint(
@@ -200,7 +200,7 @@ def _first_unproven(files: list[SegmentFile], position: int) -> int:
     return max((i for i, file in enumerate(files) if file.base < position), default=0)
 
 
-def _verify(result: Recovered, segment: Segment, stop: Truncation | None) -> tuple[int, int]:
+def _verify(result: RecoveryResult, segment: Segment, stop: Truncation | None) -> tuple[int, int]:
     segment.index = SparseIndex(segment.size)
     extent = segment.size if stop is None else min(segment.size, stop.position - segment.base)
     offset, status = segment.verify(segment.index, HEADER_BYTES, extent)
@@ -229,7 +229,7 @@ def _last_time(opened: list[Segment]) -> int:
 
 
 def _judge(
-    result: Recovered, segment: Segment, offset: int, status: int, later: list[SegmentFile], files: Files
+    result: RecoveryResult, segment: Segment, offset: int, status: int, later: list[SegmentFile], files: Files
 ) -> None:
     """Decide whether the records that stop at `offset` stop there by a torn write or by corruption."""
     position = segment.base + offset
@@ -270,7 +270,7 @@ def torn_records(segment: Segment, offset: int) -> tuple[int, int, int]:
     return claimed, stop, records
 
 
-def _cut_bytes(result: Recovered) -> Iterator[tuple[str, memoryview]]:
+def _cut_bytes(result: RecoveryResult) -> Iterator[tuple[str, memoryview]]:
     if result.opened:
         segment = result.opened[-1]
         length = max(result.cut_stop - segment.end, 0)
@@ -290,7 +290,7 @@ def set_aside(directory: Path, files: Files, end: int, cut: Iterable[tuple[str, 
     return folder
 
 
-def cut(directory: Path, files: Files, result: Recovered) -> None:
+def cut(directory: Path, files: Files, result: RecoveryResult) -> None:
     """Set aside and durably remove everything after `result.end`, so that it never counts again.
 
     Order: copies synced, the rest of the segment zeroed and synced, later files removed from the last one down.
@@ -333,7 +333,7 @@ def zero(files: Files, segment: Segment, start: int, stop: int) -> None:
         files.write(segment.fileno(), zeros[: min(_COPY_BYTES, stop - at)], at)
 
 
-def rewrite_unproven(files: Files, result: Recovered) -> None:
+def rewrite_unproven(files: Files, result: RecoveryResult) -> None:
     """Write and sync again all past the checkpoint: it was seen in the page cache, which is not the disk, and a sync
     that failed before the crash may have left it there as clean."""
     for segment in result.opened:

@@ -20,7 +20,7 @@ from pyreplog._native.log.segmentheader import encode_header
 from pyreplog.errors import DiskError, ReplogError
 from pyreplog.log import names
 from pyreplog.log.files import Files, disk_error, lock_range
-from pyreplog.log.hollow import is_hollow
+from pyreplog.log.hole_punch import is_hole_punched
 
 PREPARED = -2
 """First entry number in the header of a file that has its place but no record yet."""
@@ -230,7 +230,7 @@ class SegmentPool:
         return kept
 
     def _may_recycle(self, segment: Segment) -> bool:
-        sound = segment.writable and not is_hollow(segment)  # which lacks the blocks
+        sound = segment.writable and not is_hole_punched(segment)  # which lacks the blocks
         return sound and segment.pinned == 0 and self._lock_out_readers(segment)
 
     def _lock_out_readers(self, segment: Segment) -> bool:

@@ -12,21 +12,21 @@ from pyreplog._native.log.tail import PAGE, Tail
 from pyreplog.config import LogConfig
 from pyreplog.errors import ConfigError, GroupLogError, NotALogError, NotAReplicaError, ReadOnlyError, ReplicaError
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log import names, recovery, tailpage, truncation
+from pyreplog.log import names, recovery, tail_page, truncation
 from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
 from pyreplog.log.files import Files, boot_id
 from pyreplog.log.truncation import Truncation
-from pyreplog.plainfiles import open_changing
+from pyreplog.regular_files import open_changing
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Started:
+class StartupResult:
     """A log that may be appended to: its checkpoint, and what recovery found."""
 
     checkpoint: Checkpoint
-    found: recovery.Recovered
+    found: recovery.RecoveryResult
 
 
 def prepare_directory(path: Path, files: Files, *, create: bool, mirror: bool = False, grouped: bool = False) -> None:
@@ -53,7 +53,7 @@ def prepare_directory(path: Path, files: Files, *, create: bool, mirror: bool = 
         raise NotALogError(f"{path} holds {min(foreign)!r} and no segment of a log")
 
 
-def start(path: Path, files: Files, config: LogConfig, *, create: bool) -> Started:
+def start(path: Path, files: Files, config: LogConfig, *, create: bool) -> StartupResult:
     """Bring the directory into a state that can be appended to; the caller holds the writer's lock."""
     for stray in (*names.spare_paths(path), *path.glob("fresh-*.seg"), *path.glob("*.new")):
         files.remove(stray)
@@ -71,10 +71,10 @@ def start(path: Path, files: Files, config: LogConfig, *, create: bool) -> Start
     if config.segment_bytes not in (size, LogConfig.segment_bytes):
         raise ConfigError(f"segment_bytes: the log was made with {size}, found {config.segment_bytes}")
     _settle(path, files, found)
-    return Started(found.checkpoint, found)
+    return StartupResult(found.checkpoint, found)
 
 
-def _first(path: Path, files: Files, config: LogConfig) -> Started:
+def _first(path: Path, files: Files, config: LogConfig) -> StartupResult:
     """A log that is nothing but a checkpoint yet."""
     checkpoint = Checkpoint(
         uuid=uuid_module.uuid4().bytes,
@@ -86,10 +86,10 @@ def _first(path: Path, files: Files, config: LogConfig) -> Started:
         clean=False,
     )
     CheckpointFile(path, files, checkpoint).close()
-    return Started(checkpoint, recovery.recover(path, files, checkpoint, writable=True))
+    return StartupResult(checkpoint, recovery.recover(path, files, checkpoint, writable=True))
 
 
-def _settle(path: Path, files: Files, found: recovery.Recovered) -> None:
+def _settle(path: Path, files: Files, found: recovery.RecoveryResult) -> None:
     """Make durable what was found, and remove for good what was not."""
     if found.cut:
         recovery.cut(path, files, found)
@@ -110,7 +110,7 @@ def _finish_truncation(path: Path, files: Files) -> None:
     file.close()
 
 
-def open_tail(path: Path, files: Files, started: Started) -> Tail:
+def open_tail(path: Path, files: Files, started: StartupResult) -> Tail:
     """Map the tail page for a writer, making the file if need be.
 
     Readers trust it as soon as it names this boot and this log, if its visible end is not 0: words of another boot or
@@ -125,7 +125,7 @@ def open_tail(path: Path, files: Files, started: Started) -> Tail:
     is_own = tail.belongs_to(boot_id(), uuid)
     if is_own and tail.visible > found.end:
         truncation.tell_readers(path, uuid, Truncation(found.end, found.entry, found.checkpoint.epoch))
-    if not is_own or tailpage.fault(path, tail, started.checkpoint) is not None:
+    if not is_own or tail_page.fault(path, tail, started.checkpoint) is not None:
         tail.unreplicated = False
         tail.publish(
             start=0, end=0, end_entry=0, synced_end=0, synced_entry=0, visible=0, visible_entry=0, is_open=False

@@ -26,7 +26,7 @@ from pyreplog.errors import CorruptionError
 from pyreplog.log import names
 from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
 from pyreplog.log.files import Files, boot_id
-from pyreplog.plainfiles import open_changing, read_plain
+from pyreplog.regular_files import open_changing, read_regular
 
 _COPY_BYTES = 1 << 20
 
@@ -52,7 +52,7 @@ def pending(directory: Path) -> Truncation | None:
     """The truncation that a crash interrupted, if any."""
     path = directory / names.TRUNCATION
     try:
-        crc, _, body = read_plain(path, _MARKER_MAX).rstrip(b"\n").partition(b" ")
+        crc, _, body = read_regular(path, _MARKER_MAX).rstrip(b"\n").partition(b" ")
     except FileNotFoundError:
         return None
     try:

@@ -8,15 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 from pyreplog._native.log.tail import Tail
-from pyreplog.ack import Ack
-from pyreplog.purgatory import Purgatory, Watch
+from pyreplog.future import AppendFuture
+from pyreplog.purgatory import Purgatory, PurgatoryEntry
 
 VISIBLE = "visible"
 _SLICE_US = 200_000
 
 
 class Watcher:
-    """Completes acks when an entry becomes visible. The thread starts with the first watch and ends when none is left.
+    """Completes futures when an entry becomes visible. The thread starts with the first watch and ends when none is
+    left.
 
     sleep: waits until the visible end (a position) passes its first argument, at most its second (us).
     """
@@ -28,17 +29,17 @@ class Watcher:
         self._stopping = False
         self._error: BaseException | None = None
 
-    def watch(self, entry: int) -> Watch:
-        """A watch whose Ack completes when entry number `entry` may be read."""
-        ack: Ack[Any] = Ack(entry)
+    def watch(self, entry: int) -> PurgatoryEntry:
+        """A watch whose AppendFuture completes when entry number `entry` may be read."""
+        future: AppendFuture[Any] = AppendFuture(entry)
         if self._error is not None:
-            ack.fail(self._error)
-            return Watch(VISIBLE, entry + 1, ack, None)
+            future.fail(self._error)
+            return PurgatoryEntry(VISIBLE, entry + 1, future, None)
         self._purgatory.reset(VISIBLE)  # a truncation may have moved it back
         self._purgatory.advance_and_drain(VISIBLE, self._tail.visible_entry)
-        watch = self._purgatory.watch(VISIBLE, entry + 1, ack)
+        watch = self._purgatory.watch(VISIBLE, entry + 1, future)
         with self._lock:
-            if self._thread is None and not ack.done() and not self._stopping:
+            if self._thread is None and not future.done() and not self._stopping:
                 self._thread = threading.Thread(target=self._run, name="pyreplog-watch", daemon=True)
                 self._thread.start()
         return watch
@@ -48,14 +49,14 @@ class Watcher:
         watch = self.watch(entry)
 
         async def settled() -> None:
-            await watch.ack
+            await watch.future
 
         try:
             await asyncio.wait_for(settled(), timeout)
         except TimeoutError:
             return False
         finally:
-            if not watch.ack.done():
+            if not watch.future.done():
                 self._purgatory.cancel(watch)
         return True
 

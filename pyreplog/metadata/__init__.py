@@ -10,9 +10,9 @@
 | memory | MemoryStore: one process, for tests |
 | sqlite | SQLiteStore: the processes of one machine |
 | database | its database file: schema, transactions, dead leases |
-| owner | which process owns a lease, and whether it lives |
+| process_identity | which process owns a lease, and whether it lives |
 | zookeeper | ZooKeeperStore: a cluster |
-| session | one ZooKeeper session, and its errors in our terms |
+| zookeeper_session | one ZooKeeper session, and its errors in our terms |
 | url | `open_store` |
 """
 

@@ -27,8 +27,8 @@ from pyreplog.errors import (
     ReplogError,
     UnsupportedFilesystemError,
 )
-from pyreplog.metadata.owner import Owner
-from pyreplog.plainfiles import check_plain
+from pyreplog.metadata.process_identity import ProcessIdentity
+from pyreplog.regular_files import check_regular
 
 APPLICATION_ID = 0x7079726D
 FORMAT = 1
@@ -102,7 +102,7 @@ class Database:
         """By `time.monotonic()`: nobody waits any longer for the transactions of others."""
         self._open = True
         for part in ("", "-wal", "-shm"):
-            check_plain(Path(f"{path}{part}"), missing_ok=True)
+            check_regular(Path(f"{path}{part}"), missing_ok=True)
         try:
             _make(path)
             self._connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
@@ -234,7 +234,7 @@ class Database:
     def _dead_leases(self) -> list[int]:
         now = self.clock.monotonic_us()
         rows = self._connection.execute("SELECT id, expires_us, boot, pid_namespace, pid, started FROM leases")
-        return [row[0] for row in rows.fetchall() if Owner(*row[2:]).is_dead() or row[1] <= now]
+        return [row[0] for row in rows.fetchall() if ProcessIdentity(*row[2:]).is_dead() or row[1] <= now]
 
     def remove_lease(self, lease: int) -> None:
         """Inside `writing`: end a lease and its keys."""

@@ -23,7 +23,7 @@ from pyreplog.errors import (
 from pyreplog.metadata.database import Database
 from pyreplog.metadata.keys import name_of, parent_of
 from pyreplog.metadata.lease import Heartbeat, Lease
-from pyreplog.metadata.owner import Owner
+from pyreplog.metadata.process_identity import ProcessIdentity
 from pyreplog.metadata.store import MetadataStore, Versioned
 from pyreplog.metadata.watching import Watch, Watchers
 
@@ -125,7 +125,7 @@ class SQLiteLease(Lease):
     def __init__(self, store: SQLiteStore, ttl: float, on_loss: Callable[[], object] | None) -> None:
         self._store = store
         database, clock, ttl_us = store._database, store._clock, round(ttl * 1e6)
-        owner = Owner.this_process()
+        owner = ProcessIdentity.this_process()
         with database.writing() as connection:
             connection.execute(
                 "INSERT INTO leases (boot, pid_namespace, pid, started, expires_us) VALUES (?, ?, ?, ?, ?)",

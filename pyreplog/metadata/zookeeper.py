@@ -33,9 +33,9 @@ from pyreplog.errors import (
 )
 from pyreplog.metadata.keys import ROOT, check_key, parent_of
 from pyreplog.metadata.lease import Heartbeat, Lease, LeaseState
-from pyreplog.metadata.session import Session
 from pyreplog.metadata.store import MetadataStore, Versioned
 from pyreplog.metadata.watching import Watch, Watchers
+from pyreplog.metadata.zookeeper_session import ZooKeeperSession
 
 _logger = logging.getLogger(__name__)
 
@@ -61,9 +61,9 @@ class ZooKeeperStore(MetadataStore):
             check_key(root)
         self._hosts, self._timeout = hosts, timeout
         self._root = "" if root == ROOT else root
-        arming = _Arming(self._root)
+        arming = _WatchRearmer(self._root)
         self._watchers = arming.watchers
-        self._session = Session(hosts, ttl=session_timeout, timeout=timeout, listener=arming.state_changed)
+        self._session = ZooKeeperSession(hosts, ttl=session_timeout, timeout=timeout, listener=arming.state_changed)
         arming.session = self._session
         super().__init__(f"metadata store zk://{hosts}{self._root}")
 
@@ -83,7 +83,7 @@ class ZooKeeperStore(MetadataStore):
     def _create(self, key: str, value: bytes) -> int:
         return self._make(self._session, key, value, ephemeral=False)
 
-    def _make(self, session: Session, key: str, value: bytes, *, ephemeral: bool) -> int:
+    def _make(self, session: ZooKeeperSession, key: str, value: bytes, *, ephemeral: bool) -> int:
         """Create, and if a parent is missing make it and try again: others may remove it meanwhile."""
         path = self._path(key)
         while True:
@@ -96,7 +96,7 @@ class ZooKeeperStore(MetadataStore):
                 _refused(key, error)
             return 0
 
-    def _make_parents(self, session: Session, path: str) -> None:
+    def _make_parents(self, session: ZooKeeperSession, path: str) -> None:
         missing: list[str] = []
         parent = parent_of(path)
         while parent != ROOT and session.read(partial(_exists, parent)) is None:
@@ -151,7 +151,7 @@ class ZooKeeperStore(MetadataStore):
         self._session.deadline = deadline
         for lease in self._opened_leases():
             assert isinstance(lease, ZooKeeperLease), "they are all made here"
-            lease._vigil.session.deadline = deadline
+            lease._session_heartbeat.session.deadline = deadline
 
     def _let_go(self) -> None:
         self._session.close()
@@ -182,14 +182,14 @@ def _refused(key: str, error: KazooException, version: int | None = None) -> NoR
     raise MetadataUnavailableError(f"{key}: ZooKeeper refused: {type(error).__name__}") from error
 
 
-class _Arming:
+class _WatchRearmer:
     """Sets ZooKeeper's watches, which fire once and end with the session, anew: before the watchers are told that
     something fired, and after every reconnection."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self.watchers = Watchers(arm=self._arm)
-        self.session: Session | None = None
+        self.session: ZooKeeperSession | None = None
 
     def state_changed(self, state: str) -> None:
         if state == KazooState.CONNECTED:
@@ -222,33 +222,33 @@ class ZooKeeperLease(Lease):
 
     def __init__(self, store: ZooKeeperStore, ttl: float, on_loss: Callable[[], object] | None) -> None:
         self._store = store
-        self._vigil = _Vigil(store._hosts, ttl, store._timeout)
+        self._session_heartbeat = _SessionHeartbeat(store._hosts, ttl, store._timeout)
         try:
-            heartbeat = self._vigil.begin(on_loss)
+            heartbeat = self._session_heartbeat.begin(on_loss)
         except BaseException:
-            self._vigil.session.close()
+            self._session_heartbeat.session.close()
             raise
         super().__init__(heartbeat)
 
     def _create(self, key: str, value: bytes) -> int:
-        version = self._store._make(self._vigil.session, key, value, ephemeral=True)
+        version = self._store._make(self._session_heartbeat.session, key, value, ephemeral=True)
         if self._heartbeat.state is LeaseState.LOST:  # kazoo has begun another session, which is given up at once
             raise LeaseLostError(f"the lease was lost while {key} was created")
         return version
 
     def _let_go(self) -> None:
         self._heartbeat.stop()
-        self._vigil.session.close()
+        self._session_heartbeat.session.close()
 
 
-class _Vigil:
+class _SessionHeartbeat:
     """What a lease's heartbeat knows of its session. Does not know the lease, so that a forgotten one is noticed."""
 
     def __init__(self, hosts: str, ttl: float, timeout: float) -> None:
         self._clock = SystemClock()
         self._lost = False
         self._heartbeat: Heartbeat | None = None
-        self.session = Session(hosts, ttl=ttl, timeout=timeout, listener=self._state_changed)
+        self.session = ZooKeeperSession(hosts, ttl=ttl, timeout=timeout, listener=self._state_changed)
 
     def begin(self, on_loss: Callable[[], object] | None) -> Heartbeat:
         self._heartbeat = Heartbeat(

@@ -3,20 +3,20 @@
 | module | holds |
 |---|---|
 | `limits` | `Limits`: sizes, counts and times |
-| `reactor` | `Reactor`: epoll, calls, and who drives it (`baton`); `timers`; what wakes him (`bell`) |
+| `reactor` | `Reactor`: epoll, calls, and who drives it (`driver_lock`); `timers`; what wakes him (`wakeup`) |
 | `hello` | the first frames of a connection, as bytes |
 | `handshake` | both sides of the hello, as state machines without I/O; `Secret`, `Identity`, `Peer` |
-| `greeting` | a connection that is being made: drives a handshake |
-| `pending` | `PendingConnections`: how many of those a server has |
-| `connection` | `Connection`: frames in, buffers out; `Handler`; alive or not (`pulse`) |
-| `quick` | what is dealt with at once, from the socket to its handler |
-| `inflight` | `ServerConnection`: requests, replies, and the bytes in between |
+| `pending_connection` | a connection that is being made: drives a handshake |
+| `pending_connections` | `PendingConnections`: how many of those a server has |
+| `connection` | `Connection`: frames in, buffers out; `Handler`; alive or not (`keep_alive`) |
+| `fast_path` | what is dealt with at once, from the socket to its handler |
+| `server_connection` | `ServerConnection`: requests, replies, and the bytes in between |
 | `server` | `Server`: listens, greets, limits, drains |
-| `fairjobs` | `FairJobs`: threads for requests that block |
+| `fair_executor` | `FairExecutor`: threads for requests that block |
 | `dialer` | connecting; `Link`: a connection for a handler that is made again (`backoff`) when it is lost |
-| `client` | `Channel`: requests to one address (`requests`), reconnection |
+| `client` | `Channel`: requests to one address (`pending_requests`), reconnection |
 | `endpoint` | how servers and channels end |
-| `access` | a client's secret and TLS, by the names of files |
+| `credentials` | a client's secret and TLS, by the names of files |
 | `tls`, `sockets` | the streams below |
 
 Nothing here knows what a body says. Threads: see `Reactor.drive`. Sockets are Linux's.

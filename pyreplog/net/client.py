@@ -24,11 +24,11 @@ from pyreplog.net.backoff import BACKOFF_FIRST_S, BACKOFF_MOST_S, Backoff
 from pyreplog.net.connection import Connection
 from pyreplog.net.dialer import Dialer
 from pyreplog.net.endpoint import Endpoint
-from pyreplog.net.handshake import Identity, Peer, Secret
+from pyreplog.net.handshake import NodeIdentity, Peer, Secret
 from pyreplog.net.limits import Limits
+from pyreplog.net.pending_requests import OnReply, PendingRequests
 from pyreplog.net.reactor import Reactor
-from pyreplog.net.requests import OnReply, Requests
-from pyreplog.net.sockets import Address, Stream, size_of, weakly
+from pyreplog.net.sockets import Address, Stream, size_of, weak_callback
 from pyreplog.net.timers import Timer
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class Channel(Endpoint):
         reactor: Reactor,
         address: Address,
         *,
-        expected: Identity | None = None,
-        identity: Identity | None = None,
+        expected: NodeIdentity | None = None,
+        identity: NodeIdentity | None = None,
         secret: Secret | None = None,
         tls: ssl.SSLContext | None = None,
         limits: Limits | None = None,
@@ -69,19 +69,20 @@ class Channel(Endpoint):
         self.error: ReplogError | None = None  # of the last attempt to connect; None: it succeeded, or is the first
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MOST_S, random)
         self._dialer = Dialer(
-            reactor, weakly(self._dialed), identity=identity or Identity(), expected=expected or Identity(),
+            reactor, weak_callback(self._dialed), identity=identity or NodeIdentity(),
+            expected=expected or NodeIdentity(),
             limits=self.limits, secret=secret, tls=tls, nonce=nonce,
         )  # fmt: skip
         self._connection: Connection | None = None
         self._proven: Connection | None = None  # the last one that anything came from
         self._lock = Mutex()  # of the requests and of their order on the wire
-        self.requests = Requests(self._lock)
+        self.requests = PendingRequests(self._lock)
         self._look: Timer | None = None  # at their deadlines
         self._unsent: dict[int, tuple[tuple[ReadableBuffer, ...], int]] = {}  # wait for the first attempt
         self._unsent_bytes = 0
         self._now_us = reactor.clock.monotonic_us
         super().__init__(f"channel to {address[0]}:{address[1]}", reactor)
-        reactor.call_soon(weakly(self._connect))
+        reactor.call_soon(weak_callback(self._connect))
 
     @property
     def connected(self) -> bool:
@@ -191,7 +192,7 @@ class Channel(Endpoint):
         if self._look is not None:
             self._look.cancel()
         delay_s = (deadline_us - self._reactor.clock.monotonic_us()) / 1e6
-        self._look = self._reactor.call_later(max(0.0, delay_s), weakly(self._check_deadlines))
+        self._look = self._reactor.call_later(max(0.0, delay_s), weak_callback(self._check_deadlines))
 
     def _check_deadlines(self) -> None:
         now_us = self._reactor.clock.monotonic_us()
@@ -253,7 +254,7 @@ class Channel(Endpoint):
             self.requests.end()
             lost = [correlation_id for correlation_id in self.requests.waiting if correlation_id not in self._unsent]
         if self._error is None:
-            self._reactor.call_later(self._backoff.next_s(), weakly(self._connect))
+            self._reactor.call_later(self._backoff.next_s(), weak_callback(self._connect))
         for correlation_id in lost:
             outcome = DisconnectedError(f"the {self._what} was lost: {error}")
             outcome.__cause__ = error
@@ -277,7 +278,7 @@ class Channel(Endpoint):
             self.error = error
             unsent, self._unsent, self._unsent_bytes = self._unsent, {}, 0
         if self._error is None:
-            self._reactor.call_later(self._backoff.next_s(), weakly(self._connect))
+            self._reactor.call_later(self._backoff.next_s(), weak_callback(self._connect))
         for correlation_id in unsent:
             self._settle(correlation_id, self._not_connected())
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyreplog import handles
 from pyreplog._native.net.answers import Replies
-from pyreplog._native.net.asking import Asking
 from pyreplog._native.net.frame import HEADER_SIZE, FrameBatch, FrameParser, encode_header, heartbeat
-from pyreplog._native.net.nextframe import NextFrame
-from pyreplog._native.net.outbox import FrameOutbox
+from pyreplog._native.net.frame_feed_base import FrameFeedBase
+from pyreplog._native.net.pending_requests_base import PendingRequestsBase
+from pyreplog._native.net.send_queue import FrameSendQueue
 from pyreplog.errors import ClosedError, DisconnectedError, PeerError, PeerTimeoutError, ReplogError, SlowPeerError
 from pyreplog.net.handshake import Peer
+from pyreplog.net.keep_alive import KeepAlive, KeepAliveAction
 from pyreplog.net.limits import Limits
-from pyreplog.net.pulse import Beat, Pulse
 from pyreplog.net.reactor import BROKEN, HALF_CLOSED, READ, WRITE, Reactor
-from pyreplog.net.sockets import Stream, receiver, size_of, unacknowledged_s, unread_bytes, weakly
+from pyreplog.net.sockets import Stream, receiver, size_of, unacknowledged_s, unread_bytes, weak_callback
 from pyreplog.net.timers import Timer
 
 if TYPE_CHECKING:
@@ -71,15 +71,15 @@ class Connection:
         self._parser = FrameParser(max_body=limits.max_body_bytes, buffer_size=BUFFER_BYTES)
         self._take_in = receiver(stream, self._parser)
         self._pending = getattr(stream, "pending", None)  # TLS: what was received and not yet read
-        self._outbox = FrameOutbox(stream, weakly(self._queue_grew))
-        self._lock = self._outbox.lock  # of the reasons and the events, too
+        self._send_queue = FrameSendQueue(stream, weak_callback(self._queue_grew))
+        self._lock = self._send_queue.lock  # of the reasons and the events, too
         self._reasons = 0
         self._events = READ
         self._closed = self._parting = False
         self._timer: Timer | None = None
         self._waiting: dict[int, Any] = {}
         heartbeat_s = min(limits.heartbeat_s, max(peer.silence_s / 3, _SHORTEST_HEARTBEAT_S))
-        self._pulse = Pulse(
+        self._keep_alive = KeepAlive(
             reactor.clock.monotonic_us(), heartbeat_s=heartbeat_s, silence_s=limits.silence_s, stall_s=limits.stall_s
         )
         handles.opened(self)
@@ -87,23 +87,23 @@ class Connection:
     def open(self) -> None:
         """Begin: tell the handler, and read. Called by the driver."""
         self._reactor.register(self._stream.fileno(), self._on_events(), READ)
-        self._timer = self._reactor.call_later(self._pulse.interval_s, weakly(self._check_pulse))
+        self._timer = self._reactor.call_later(self._keep_alive.interval_s, weak_callback(self._check_keep_alive))
         self._handler.opened(self)
         if self._pending is not None:
-            self._reactor.call_soon(weakly(self._read_pending))
+            self._reactor.call_soon(weak_callback(self._read_pending))
 
     def _on_events(self) -> Callable[[int], object]:
         """What the reactor calls; it keeps nothing of ours alive."""
-        return weakly(self._ready)
+        return weak_callback(self._ready)
 
     @property
     def error(self) -> ReplogError | None:
         """Why it is closed, or about to be."""
-        return self._outbox.error
+        return self._send_queue.error
 
     @error.setter
     def error(self, error: ReplogError | None) -> None:
-        self._outbox.error = error
+        self._send_queue.error = error
 
     @property
     def remote_address(self) -> str:
@@ -122,20 +122,20 @@ class Connection:
     @property
     def queued_bytes(self) -> int:
         """Bytes that wait to be sent."""
-        return self._outbox.queued_bytes
+        return self._send_queue.queued_bytes
 
     @property
     def unread_bytes(self) -> int:
         """Bytes that have arrived and were not read: the handler is about to be called again. By the driver."""
         return unread_bytes(self._stream)
 
-    def carry(self, what: Asking | NextFrame) -> None:
+    def carry(self, what: PendingRequestsBase | FrameFeedBase) -> None:
         """From now on it may leave here at once."""
-        what.begin(self._outbox, self.peer.max_body_bytes)
+        what.begin(self._send_queue, self.peer.max_body_bytes)
 
     def settle_plainly(self, waiting: dict[int, Any]) -> None:
         """From now on plain OKs to those of `waiting` are settled before they come here (`Replies`). By the driver."""
-        if self._outbox.plain:
+        if self._send_queue.plain:
             self._waiting = waiting
             self._reactor.replace(self._stream.fileno(), Replies(weakref.ref(self), self._reactor.call_behind))
 
@@ -157,30 +157,30 @@ class Connection:
 
     def _put_frame(self, offset: int, body: tuple[ReadableBuffer, ...], size: int) -> bool:
         """Under the lock."""
-        outbox = self._outbox
-        if outbox.corked or outbox.error is not None or outbox.queued_bytes:
+        send_queue = self._send_queue
+        if send_queue.corked or send_queue.error is not None or send_queue.queued_bytes:
             return self._put((encode_header(offset, size), *body), size + HEADER_SIZE)
         try:
-            outbox.send_frame(offset, body, size)
+            send_queue.send_frame(offset, body, size)
         except BaseException as error:
             return self._not_sent(error)
-        if outbox.queued_bytes:
+        if send_queue.queued_bytes:
             self._queue_grew()
         return True
 
     def _put(self, buffers: tuple[ReadableBuffer, ...], size: int) -> bool:
         """Under the lock."""
-        outbox = self._outbox
-        if outbox.error is not None:
+        send_queue = self._send_queue
+        if send_queue.error is not None:
             return False
-        if outbox.corked:
-            outbox.put(buffers, size)
+        if send_queue.corked:
+            send_queue.put(buffers, size)
             return True
         try:
-            outbox.send(buffers, size)
+            send_queue.send(buffers, size)
         except BaseException as error:
             return self._not_sent(error)
-        if outbox.queued_bytes:
+        if send_queue.queued_bytes:
             self._queue_grew()
         return True
 
@@ -192,27 +192,27 @@ class Connection:
         raise error
 
     def _queue_grew(self) -> None:
-        if self._outbox.queued_bytes > self.limits.queued_bytes:
+        if self._send_queue.queued_bytes > self.limits.queued_bytes:
             self._reasons |= QUEUE_FULL
         self._watch()
 
     def _flush(self) -> None:
         """Hand over what the kernel takes."""
         with self._lock:
-            self._outbox.flush()
-            if self._outbox.queued_bytes <= self.limits.queued_bytes:
+            self._send_queue.flush()
+            if self._send_queue.queued_bytes <= self.limits.queued_bytes:
                 self._reasons &= ~QUEUE_FULL
             self._watch()
         self._flushed()
 
     def _flushed(self) -> None:
         """Something has left the queue."""
-        if not self._outbox.queued_bytes:
+        if not self._send_queue.queued_bytes:
             self._handler.drained(self)
 
     def _watch(self) -> None:
         """Have the reactor look for what concerns us now."""
-        events = (0 if self._reasons else READ) | (WRITE if self._outbox.queued_bytes else 0)
+        events = (0 if self._reasons else READ) | (WRITE if self._send_queue.queued_bytes else 0)
         if self._reasons & JOBS_FULL:
             events |= HALF_CLOSED  # whom nobody waits for any more need not be worked for
         if events != self._events and self.error is None:
@@ -246,11 +246,11 @@ class Connection:
             self._reasons &= ~reason
             self._watch()
         if held and self._pending is not None and self.error is None:
-            self._reactor.call_soon(weakly(self._read_pending))
+            self._reactor.call_soon(weak_callback(self._read_pending))
 
     def _ready(self, events: int, taken: tuple[int, FrameBatch] | None = None) -> None:
         """taken: what was received already."""
-        if self._outbox.error is not None:
+        if self._send_queue.error is not None:
             return
         try:
             if events & WRITE:
@@ -292,14 +292,14 @@ class Connection:
         if batch.error is not None:
             raise batch.error
         if self._pending is not None and self._pending():
-            self._reactor.call_soon(weakly(self._read_pending))
+            self._reactor.call_soon(weak_callback(self._read_pending))
 
     def _dispatch(self, batch: FrameBatch) -> None:
         self._handler.frames(self, batch)
 
     def _dispatch_corked(self, batch: FrameBatch) -> None:
         """What is sent meanwhile leaves together."""
-        self._outbox.corked = True
+        self._send_queue.corked = True
         try:
             self._dispatch(batch)
         finally:
@@ -307,10 +307,10 @@ class Connection:
 
     def _uncork(self) -> None:
         with self._lock:
-            self._outbox.corked = False
-            if not self._outbox.queued_bytes:
+            self._send_queue.corked = False
+            if not self._send_queue.queued_bytes:
                 return
-            self._outbox.flush()  # last words, too
+            self._send_queue.flush()  # last words, too
             if self.error is not None:
                 return
             self._queue_grew()
@@ -322,22 +322,22 @@ class Connection:
 
     # ---- alive? ---------------------------------------------------------------------------------------------
 
-    def _check_pulse(self) -> None:
+    def _check_keep_alive(self) -> None:
         if self.error is not None:
             return
-        beat = self._pulse.check(
-            self._reactor.clock.monotonic_us(), received=self.received_bytes, sent=self._outbox.sent_bytes,
-            listening=not self._reasons, full=self._outbox.queued_bytes > self.limits.queued_bytes,
+        action = self._keep_alive.check(
+            self._reactor.clock.monotonic_us(), received=self.received_bytes, sent=self._send_queue.sent_bytes,
+            listening=not self._reasons, full=self._send_queue.queued_bytes > self.limits.queued_bytes,
             unheard_s=unacknowledged_s(self._stream) if self._reasons else 0.0,
         )  # fmt: skip
-        if beat is Beat.SILENT:
+        if action is KeepAliveAction.SILENT:
             self.close(PeerTimeoutError(f"{self._who()} was silent for {self.limits.silence_s:g} s"))
-        elif beat is Beat.STALLED:
+        elif action is KeepAliveAction.STALLED:
             self.close(SlowPeerError(f"{self._who()} left {self.queued_bytes} bytes in the queue"))
         else:
-            if beat is Beat.SEND and not self.queued_bytes:
+            if action is KeepAliveAction.SEND and not self.queued_bytes:
                 self.send(_HEARTBEAT)
-            self._timer = self._reactor.call_later(self._pulse.interval_s, weakly(self._check_pulse))
+            self._timer = self._reactor.call_later(self._keep_alive.interval_s, weak_callback(self._check_keep_alive))
 
     # ---- the end --------------------------------------------------------------------------------------------
 
@@ -353,7 +353,7 @@ class Connection:
                 fd = self._stream.fileno()
                 self._stream.shutdown(socket.SHUT_WR)
                 self._reactor.unregister(fd)
-                self._reactor.register(fd, weakly(self._drop), READ)
+                self._reactor.register(fd, weak_callback(self._drop), READ)
         except OSError as error:  # the peer was quicker
             self._lost(error)
 
@@ -402,7 +402,7 @@ class Connection:
             self._stream.close()
         if self._timer is not None:
             self._timer.cancel()
-        self._outbox.clear()
+        self._send_queue.clear()
         self._handler.closed(self, self.error or ClosedError("the connection was closed"))
         self._closed = True
 

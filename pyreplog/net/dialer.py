@@ -17,13 +17,13 @@ from pyreplog.errors import ClosedError, InvalidArgumentError, NotConnectedError
 from pyreplog.net.backoff import BACKOFF_FIRST_S, BACKOFF_MOST_S, Backoff
 from pyreplog.net.connection import Connection, Handler
 from pyreplog.net.endpoint import Endpoint
-from pyreplog.net.greeting import Greeting
-from pyreplog.net.handshake import ClientHandshake, Identity, Peer, Secret
+from pyreplog.net.fast_path import FastPathConnection
+from pyreplog.net.handshake import ClientHandshake, NodeIdentity, Peer, Secret
 from pyreplog.net.hello import NONCE_BYTES
 from pyreplog.net.limits import Limits
-from pyreplog.net.quick import QuickConnection
+from pyreplog.net.pending_connection import PendingConnection
 from pyreplog.net.reactor import Reactor
-from pyreplog.net.sockets import Address, Stream, family_of, look_up, prepare, weakly
+from pyreplog.net.sockets import Address, Stream, address_family, resolve_address, set_socket_options, weak_callback
 from pyreplog.net.tls import TlsStream
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class Dialer:
         reactor: Reactor,
         over: Over,
         *,
-        identity: Identity,
-        expected: Identity,
+        identity: NodeIdentity,
+        expected: NodeIdentity,
         limits: Limits,
         secret: Secret | None = None,
         tls: ssl.SSLContext | None = None,
@@ -55,7 +55,7 @@ class Dialer:
         self._reactor, self._over = reactor, over
         self._identity, self._expected, self._limits = identity, expected, limits
         self._secret, self._tls, self._nonce = secret, tls, nonce
-        self._greeting: Greeting | None = None
+        self._pending: PendingConnection | None = None
         self._attempt: object = None  # what tells this one from those that were abandoned
 
     @property
@@ -66,7 +66,7 @@ class Dialer:
         """Begin."""
         self.abandon()
         attempt = self._attempt = object()
-        family = family_of(address[0])
+        family = address_family(address[0])
         if family is not None:
             self._connect(attempt, address[0], family, address)
         else:
@@ -75,15 +75,15 @@ class Dialer:
     def abandon(self) -> None:
         """Give the attempt up, if there is one, and tell nobody."""
         self._attempt = None
-        if self._greeting is not None:
-            self._greeting.abandon()
-            self._greeting = None
+        if self._pending is not None:
+            self._pending.abandon()
+            self._pending = None
 
     def _look_up(self, attempt: object, address: Address) -> None:
         """In a thread of its own: it may take long."""
         with suppress(ClosedError):  # the reactor was closed meanwhile: nobody wants to know
             try:
-                family, found = look_up(*address)
+                family, found = resolve_address(*address)
                 self._reactor.call_soon(lambda: self._connect(attempt, address[0], family, found))
             except InvalidArgumentError as error:
                 failed = error
@@ -93,7 +93,7 @@ class Dialer:
         if attempt is not self._attempt:
             return
         try:
-            sock = prepare(socket.socket(family, socket.SOCK_STREAM))
+            sock = set_socket_options(socket.socket(family, socket.SOCK_STREAM))
         except OSError as error:  # no descriptors are left
             self._end(attempt, None, None, NotConnectedError(f"{address}: {error}"))
             return
@@ -107,12 +107,16 @@ class Dialer:
             self._identity, self._expected, self._limits, self._nonce(NONCE_BYTES), secret=self._secret,
             tls=wrap is not None,
         )  # fmt: skip
-        over = weakly(self._greeted)
-        self._greeting = Greeting(self._reactor, sock, handshake, self._limits.handshake_s, over, wrap, knocks=True)
-        self._greeting.begin()
+        over = weak_callback(self._handshake_done)
+        self._pending = PendingConnection(
+            self._reactor, sock, handshake, self._limits.handshake_s, over, wrap, knocks=True
+        )
+        self._pending.begin()
 
-    def _greeted(self, _: Greeting, stream: Stream | None, peer: Peer | None, error: ReplogError | None) -> None:
-        self._greeting = None
+    def _handshake_done(
+        self, _: PendingConnection, stream: Stream | None, peer: Peer | None, error: ReplogError | None
+    ) -> None:
+        self._pending = None
         self._end(self._attempt, stream, peer, error)
 
     def _end(self, attempt: object, stream: Stream | None, peer: Peer | None, error: ReplogError | None) -> None:
@@ -121,7 +125,7 @@ class Dialer:
             self._over(stream, peer, error)
 
 
-class Link(Endpoint):
+class ReconnectingConnection(Endpoint):
     """Keeps a connection to `address` (host, port) for `handler`, and makes it again, with a growing delay, whenever it
     is lost or could not be made.
 
@@ -135,8 +139,8 @@ class Link(Endpoint):
         address: Address,
         handler: Handler,
         *,
-        identity: Identity | None = None,
-        expected: Identity | None = None,
+        identity: NodeIdentity | None = None,
+        expected: NodeIdentity | None = None,
         secret: Secret | None = None,
         tls: ssl.SSLContext | None = None,
         limits: Limits | None = None,
@@ -145,16 +149,17 @@ class Link(Endpoint):
         self.address = address
         self.limits = limits or Limits()
         self.error: ReplogError | None = None  # why there is no connection; None: there is, or nothing was tried yet
-        self._handler, self.at_once = handler, getattr(handler, "at_once", None)
+        self._handler, self.fast_path = handler, getattr(handler, "fast_path", None)
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MOST_S, random)
         self._connection: Connection | None = None
         self._telling = False  # the handler is being told that the connection is closed
         self._dialer = Dialer(
-            reactor, weakly(self._dialed), identity=identity or Identity(), expected=expected or Identity(),
+            reactor, weak_callback(self._dialed), identity=identity or NodeIdentity(),
+            expected=expected or NodeIdentity(),
             limits=self.limits, secret=secret, tls=tls,
         )  # fmt: skip
         super().__init__(f"link to {address[0]}:{address[1]}", reactor)
-        reactor.call_soon(weakly(self._dial))
+        reactor.call_soon(weak_callback(self._dial))
 
     @property
     def connected(self) -> bool:
@@ -165,7 +170,7 @@ class Link(Endpoint):
         self._check_open()
         if address != self.address:
             self.address = address
-            self._reactor.call_soon(weakly(self._redirected))
+            self._reactor.call_soon(weak_callback(self._redirected))
 
     def well(self) -> None:
         """The connection is of use: if it is lost, do not wait long."""
@@ -187,12 +192,12 @@ class Link(Endpoint):
         if stream is None or peer is None:
             self._lost(error or NotConnectedError("no connection"))
             return
-        QuickConnection(self._reactor, stream, self, self.limits, peer).open()
+        FastPathConnection(self._reactor, stream, self, self.limits, peer).open()
 
     def _lost(self, error: ReplogError) -> None:
         self.error = error
         if self._error is None:
-            self._reactor.call_later(self._backoff.next_s(), weakly(self._dial))
+            self._reactor.call_later(self._backoff.next_s(), weak_callback(self._dial))
 
     # ---- what the connection tells --------------------------------------------------------------------------
 

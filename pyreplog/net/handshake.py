@@ -29,7 +29,7 @@ from pyreplog.errors import (
     WrongTypeError,
 )
 from pyreplog.net import hello
-from pyreplog.net.hello import Auth, ClientHello, Kind, Proof, Refusal, ServerHello, Welcome
+from pyreplog.net.hello import Auth, ClientHello, HelloKind, Proof, Refusal, ServerHello, Welcome
 from pyreplog.net.limits import Limits
 
 _SECRET_MIN = 16
@@ -67,7 +67,7 @@ class Secret:
         """The keys of another one hold from now on."""
         self._keys = other._keys
 
-    def proof(self, kind: Kind, server: bytes, client: bytes) -> Proof:
+    def proof(self, kind: HelloKind, server: bytes, client: bytes) -> Proof:
         """That the side which sends `kind` knows this secret, bound to both hellos (encoded)."""
         return _proof(self._keys[0], kind, server, client)
 
@@ -77,7 +77,7 @@ class Secret:
             key for key in self._keys if hmac.compare_digest(_proof(key, proof.kind, server, client).mac, proof.mac)
         ]
         if not known:
-            side = "server" if proof.kind is Kind.SERVER_PROOF else "client"
+            side = "server" if proof.kind is HelloKind.SERVER_PROOF else "client"
             raise AuthenticationError(f"the {side} does not know the shared secret")
         return Secret(known[0])
 
@@ -88,7 +88,7 @@ class Secret:
         raise TypeError("a Secret is not pickled or copied")
 
 
-def secret_in(content: bytes) -> Secret:
+def parse_secret(content: bytes) -> Secret:
     """Of a file: its first line is the secret, the other ones hold as well; what is no text is one secret.
 
     Errors: InvalidArgumentError, one is too short.
@@ -99,13 +99,13 @@ def secret_in(content: bytes) -> Secret:
     return Secret(*(lines or [content]))
 
 
-def _proof(key: bytes, kind: Kind, server: bytes, client: bytes) -> Proof:
+def _proof(key: bytes, kind: HelloKind, server: bytes, client: bytes) -> Proof:
     parts = (kind.to_bytes(1, "big"), len(server).to_bytes(4, "big"), server, client)
     return Proof(kind, hmac.digest(key, b"".join(parts), "sha256"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Identity:
+class NodeIdentity:
     """Who a node is. `incarnation`: 16 random bytes, kept with its data; zeros when it keeps none. `version`: of its
     service's protocol, the highest that it speaks."""
 
@@ -129,7 +129,7 @@ class Peer:
     `inflight_bytes`: of requests that it reads before their replies have left; None: it is a client.
     """
 
-    identity: Identity
+    identity: NodeIdentity
     version: int
     max_body_bytes: int
     silence_s: float
@@ -144,7 +144,7 @@ class ServerHandshake:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: NodeIdentity,
         limits: Limits,
         nonce: bytes,
         *,
@@ -176,12 +176,12 @@ class ServerHandshake:
 
     def receive(self, body: bytes) -> list[bytes]:
         """Bodies to send in reply to `body`. Raises HandshakeError; send `refusal(error)` then, and close."""
-        message = hello.decode(body)
+        message = hello.decode_hello(body)
         if isinstance(message, Refusal):
-            raise Refused(message.error)
+            raise RefusedByPeerError(message.error)
         if isinstance(message, ClientHello) and self._client is None:
             return self._receive_hello(message, body)
-        if isinstance(message, Proof) and message.kind is Kind.CLIENT_PROOF and self._client and self._secret:
+        if isinstance(message, Proof) and message.kind is HelloKind.CLIENT_PROOF and self._client and self._secret:
             self._secret.check(message, self._hello.encode(), self._client_bytes)
             return self._welcome(self._client)
         raise HandshakeError(f"a {type(message).__name__} is out of turn")
@@ -198,10 +198,10 @@ class ServerHandshake:
         self._client, self._client_bytes = client, body
         if self._secret is None:
             return self._welcome(client)
-        return [self._secret.proof(Kind.SERVER_PROOF, server.encode(), body).encode()]
+        return [self._secret.proof(HelloKind.SERVER_PROOF, server.encode(), body).encode()]
 
     def _welcome(self, client: ClientHello) -> list[bytes]:
-        identity = Identity(
+        identity = NodeIdentity(
             node=client.node, incarnation=client.incarnation, cluster=client.cluster, service=client.service
         )
         self.peer = Peer(identity, self._version, client.max_body_bytes, client.silence_ms / 1000, None)
@@ -216,8 +216,8 @@ class ClientHandshake:
 
     def __init__(
         self,
-        identity: Identity,
-        expected: Identity,
+        identity: NodeIdentity,
+        expected: NodeIdentity,
         limits: Limits,
         nonce: bytes,
         *,
@@ -246,12 +246,12 @@ class ClientHandshake:
 
     def receive(self, body: bytes) -> list[bytes]:
         """Bodies to send in reply to `body`. Raises HandshakeError; send `refusal(error)` then, and close."""
-        message = hello.decode(body)
+        message = hello.decode_hello(body)
         if isinstance(message, Refusal):
-            raise Refused(message.error)
+            raise RefusedByPeerError(message.error)
         if isinstance(message, ServerHello) and self._server is None:
             return self._receive_hello(message, body)
-        if isinstance(message, Proof) and message.kind is Kind.SERVER_PROOF and self._server and not self._proven:
+        if isinstance(message, Proof) and message.kind is HelloKind.SERVER_PROOF and self._server and not self._proven:
             return self._receive_proof(message)
         if isinstance(message, Welcome) and self._server is not None and self._proven:
             return self._receive_welcome(message, self._server)
@@ -288,12 +288,12 @@ class ClientHandshake:
         client = self._hello.encode()
         shared = self._secret.check(proof, self._server_bytes, client)
         self._proven = True
-        return [shared.proof(Kind.CLIENT_PROOF, self._server_bytes, client).encode()]
+        return [shared.proof(HelloKind.CLIENT_PROOF, self._server_bytes, client).encode()]
 
     def _receive_welcome(self, welcome: Welcome, server: ServerHello) -> list[bytes]:
         if welcome.version != _common_version(server, self._hello):
             raise ProtocolVersionError(f"the server chose version {welcome.version}, which was not offered")
-        identity = Identity(
+        identity = NodeIdentity(
             node=server.node, incarnation=server.incarnation, cluster=server.cluster, service=server.service
         )
         silence_s = server.silence_ms / 1000
@@ -301,7 +301,7 @@ class ClientHandshake:
         return []
 
 
-class Refused(HandshakeError):
+class RefusedByPeerError(HandshakeError):
     """The peer refuses, for the reason in `error`; it is not told so again."""
 
     def __init__(self, error: HandshakeError) -> None:
@@ -311,7 +311,7 @@ class Refused(HandshakeError):
 
 def refusal(error: HandshakeError) -> list[bytes]:
     """Bodies to send before closing because of `error`."""
-    return [] if isinstance(error, Refused) else [Refusal(error).encode()]
+    return [] if isinstance(error, RefusedByPeerError) else [Refusal(error).encode()]
 
 
 def _common_version(server: ServerHello, client: ClientHello) -> int:

@@ -44,7 +44,7 @@ _WELCOME = struct.Struct(">8sBH")
 _REFUSAL = struct.Struct(">8sBBH")
 
 
-class Kind(IntEnum):
+class HelloKind(IntEnum):
     SERVER = 1
     CLIENT = 2
     SERVER_PROOF = 3
@@ -93,7 +93,7 @@ class ServerHello:
     def encode(self) -> bytes:
         return _SERVER.pack(
             MAGIC,
-            Kind.SERVER,
+            HelloKind.SERVER,
             self.auth,
             self.min_version,
             self.version,
@@ -123,7 +123,7 @@ class ClientHello:
     def encode(self) -> bytes:
         return _CLIENT.pack(
             MAGIC,
-            Kind.CLIENT,
+            HelloKind.CLIENT,
             self.min_version,
             self.version,
             self.expected_incarnation,
@@ -138,7 +138,7 @@ class ClientHello:
 class Proof:
     """That its sender (`kind`: SERVER_PROOF or CLIENT_PROOF) knows the secret."""
 
-    kind: Kind
+    kind: HelloKind
     mac: bytes
 
     def encode(self) -> bytes:
@@ -152,7 +152,7 @@ class Welcome:
     version: int
 
     def encode(self) -> bytes:
-        return _WELCOME.pack(MAGIC, Kind.WELCOME, self.version)
+        return _WELCOME.pack(MAGIC, HelloKind.WELCOME, self.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,18 +163,18 @@ class Refusal:
 
     def encode(self) -> bytes:
         reason = str(self.error).encode("utf-8", "replace")[:_REASON_MAX]
-        return _REFUSAL.pack(MAGIC, Kind.REFUSAL, _CODES.get(type(self.error), 0), len(reason)) + reason
+        return _REFUSAL.pack(MAGIC, HelloKind.REFUSAL, _CODES.get(type(self.error), 0), len(reason)) + reason
 
 
 Message: TypeAlias = ServerHello | ClientHello | Proof | Welcome | Refusal
 
 
-def decode(body: bytes) -> Message:
+def decode_hello(body: bytes) -> Message:
     """The hello that `body` is. Raises HandshakeError, with a reason that does not repeat the peer's bytes."""
     if len(body) < _START.size or body[:8] != MAGIC:
         raise HandshakeError(f"expected a hello of pyreplog, found {len(body)} other bytes")
     try:
-        return _DECODERS[Kind(body[8])](body)
+        return _DECODERS[HelloKind(body[8])](body)
     except (ValueError, struct.error) as error:
         raise HandshakeError(f"a hello of kind {body[8]} and {len(body)} bytes is malformed: {error}") from None
 
@@ -227,7 +227,7 @@ def _client_hello(body: bytes) -> ClientHello:
 
 def _proof(body: bytes) -> Proof:
     _, kind, mac = _PROOF.unpack(body)
-    return Proof(Kind(kind), mac)
+    return Proof(HelloKind(kind), mac)
 
 
 def _welcome(body: bytes) -> Welcome:
@@ -243,11 +243,11 @@ def _refusal(body: bytes) -> Refusal:
     return Refusal(REASONS.get(code, HandshakeError)(reason.decode("utf-8", "replace")))
 
 
-_DECODERS: dict[Kind, Callable[[bytes], Message]] = {
-    Kind.SERVER: _server_hello,
-    Kind.CLIENT: _client_hello,
-    Kind.SERVER_PROOF: _proof,
-    Kind.CLIENT_PROOF: _proof,
-    Kind.WELCOME: _welcome,
-    Kind.REFUSAL: _refusal,
+_DECODERS: dict[HelloKind, Callable[[bytes], Message]] = {
+    HelloKind.SERVER: _server_hello,
+    HelloKind.CLIENT: _client_hello,
+    HelloKind.SERVER_PROOF: _proof,
+    HelloKind.CLIENT_PROOF: _proof,
+    HelloKind.WELCOME: _welcome,
+    HelloKind.REFUSAL: _refusal,
 }

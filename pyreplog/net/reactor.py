@@ -13,14 +13,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 
-from pyreplog._native.net.rounds import Rounds
+from pyreplog._native.net.reactor_base import ReactorBase
 from pyreplog._native.system.polling import Epoll
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import ForkedError, InvalidArgumentError, MonkeyPatchedError
 from pyreplog.handles import Handle
-from pyreplog.net.baton import DRIVER, REST_S, Baton
-from pyreplog.net.bell import Bell
+from pyreplog.net.driver_lock import DRIVER, REST_S, DriverLock
 from pyreplog.net.timers import Timer, Timers
+from pyreplog.net.wakeup import Wakeup
 
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
 BROKEN = select.EPOLLERR | select.EPOLLHUP
@@ -35,7 +35,7 @@ Callback = Callable[[int], object]
 Call = Callable[[], object]
 
 
-class Reactor(Handle, Rounds):
+class Reactor(Handle, ReactorBase):
     """Calls back when descriptors are ready, when time has passed, and soon.
 
     Any thread may use any method. It runs once somebody drives it: a thread of its own (`start`), the caller's
@@ -47,8 +47,8 @@ class Reactor(Handle, Rounds):
 
     clock: Clock
     _timers: Timers
-    _baton: Baton
-    _bell: Bell | None
+    _driver_lock: DriverLock
+    _wakeup: Wakeup | None
 
     def __init__(self, *, clock: Clock | None = None, busy_poll_us: int = 0) -> None:
         if not 0 <= busy_poll_us <= 1_000_000:
@@ -59,12 +59,12 @@ class Reactor(Handle, Rounds):
         self.call_behind: Callable[[Iterable[Call]], None] = self._soon.extend
         """`call_soon` of some, by a callback: they are called behind the others of this turn, whatever comes."""
         self._timers = Timers(self.clock)
-        self._baton = Baton()
+        self._driver_lock = DriverLock()
         self._running = False
         self._thread: threading.Thread | None = None
         self._epoll = Epoll()
-        self._bell = Bell()
-        self._bell_fd = self._bell.fd
+        self._wakeup = Wakeup()
+        self._bell_fd = self._wakeup.fd
         self._epoll.register(self._bell_fd, READ)
         super().__init__("reactor")
 
@@ -124,7 +124,10 @@ class Reactor(Handle, Rounds):
         self._running = True
         ready = threading.Event()
         self._thread = threading.Thread(
-            target=_run, args=(weakref.ref(self), self._baton, self._epoll, ready), name="pyreplog-net", daemon=True
+            target=_run,
+            args=(weakref.ref(self), self._driver_lock, self._epoll, ready),
+            name="pyreplog-net",
+            daemon=True,
         )
         self._thread.start()
         ready.wait()
@@ -136,7 +139,7 @@ class Reactor(Handle, Rounds):
             raise InvalidArgumentError("this reactor is running")
         self._running = True
         try:
-            _run(weakref.ref(self), self._baton, self._epoll, None)
+            _run(weakref.ref(self), self._driver_lock, self._epoll, None)
         finally:
             self._running = False
 
@@ -144,54 +147,54 @@ class Reactor(Handle, Rounds):
         """Have `start`'s thread or `run` end; waits for the thread, unless this is it."""
         self._running = False
         self._wake()
-        self._baton.ring()
+        self._driver_lock.ring()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
     def _wake(self) -> None:
-        bell = self._bell
-        if bell is not None:
-            bell.ring()
+        wakeup = self._wakeup
+        if wakeup is not None:
+            wakeup.ring()
 
     # ---- the end --------------------------------------------------------------------------------------------
 
     def in_driver(self) -> bool:
         """Whether this thread drives: it is in a callback."""
-        return self._baton.mine()
+        return self._driver_lock.mine()
 
     def _let_go(self) -> None:
         self.stop()
-        self._baton.wake_all()
-        if self._baton.mine():  # a callback closes its reactor: whoever drives finishes behind it
+        self._driver_lock.wake_all()
+        if self._driver_lock.mine():  # a callback closes its reactor: whoever drives finishes behind it
             return
-        while not self._baton.take():
+        while not self._driver_lock.take():
             self._wake()
-            self._baton.wait(lambda: False, REST_S, self._wake)
+            self._driver_lock.wait(lambda: False, REST_S, self._wake)
         self._finish()
-        del self._baton.holder[DRIVER]
-        self._baton.wake_all()  # who has begun to wait meanwhile
+        del self._driver_lock.holder[DRIVER]
+        self._driver_lock.wake_all()  # who has begun to wait meanwhile
 
     def _finish(self) -> None:
-        """What was handed over is still called; then the descriptors go. For the one who holds the baton."""
-        if self._bell is None:  # another one was quicker
+        """What was handed over is still called; then the descriptors go. For the one who holds the driver lock."""
+        if self._wakeup is None:  # another one was quicker
             return
         self._call_those_handed_over()
         self._callbacks.clear()
         self._epoll.close()
-        self._bell = None
+        self._wakeup = None
 
     def _left(self) -> None:
         """Behind the last statement of a driver."""
-        if self._error is not None and self._bell is not None and self._baton.take():
+        if self._error is not None and self._wakeup is not None and self._driver_lock.take():
             self._finish()
-            del self._baton.holder[DRIVER]
-        self._baton.given_back()
+            del self._driver_lock.holder[DRIVER]
+        self._driver_lock.given_back()
 
     def _forked(self) -> None:
         self._error = ForkedError(f"the reactor was made by process {self._pid}; make one in this process")
         self._epoll.close()
-        self._bell = None
+        self._wakeup = None
 
 
 def check_not_patched() -> None:
@@ -214,29 +217,29 @@ def _patched(library: str, found: str) -> str:
     )
 
 
-def _run(ref: weakref.ref[Reactor], baton: Baton, epoll: Epoll, ready: threading.Event | None) -> None:
+def _run(ref: weakref.ref[Reactor], driver_lock: DriverLock, epoll: Epoll, ready: threading.Event | None) -> None:
     """Drive until stopped, whenever nobody else does."""
-    baton.owner = me = threading.get_ident()
+    driver_lock.owner = me = threading.get_ident()
     if ready is not None:
         ready.set()
     wanted = True
     while (reactor := ref()) is not None and reactor._running:
         try:
-            if wanted and baton.take():
+            if wanted and driver_lock.take():
                 del reactor
-                _lead(ref, baton, epoll)
+                _lead(ref, driver_lock, epoll)
         finally:
-            if DRIVER in baton.holder and baton.holder[DRIVER] == me:
-                del baton.holder[DRIVER]
+            if DRIVER in driver_lock.holder and driver_lock.holder[DRIVER] == me:
+                del driver_lock.holder[DRIVER]
             if (reactor := ref()) is not None:
                 reactor._left()
         del reactor
-        wanted = baton.rest()
+        wanted = driver_lock.rest()
 
 
-def _lead(ref: weakref.ref[Reactor], baton: Baton, epoll: Epoll) -> None:
+def _lead(ref: weakref.ref[Reactor], driver_lock: DriverLock, epoll: Epoll) -> None:
     """Drive until somebody wants to borrow. While it sleeps it holds no reference: a forgotten reactor is met."""
-    while (reactor := ref()) is not None and reactor._running and not baton.waiting:
+    while (reactor := ref()) is not None and reactor._running and not driver_lock.waiting:
         timeout_s, busy_poll_us = reactor._before(_FOREVER_S), reactor._busy_poll_us
         del reactor
         events = epoll.poll(timeout_s, busy_poll_us)

@@ -14,14 +14,14 @@ from pyreplog._native.net.frame import CONTROL_OFFSET, encode
 from pyreplog.errors import ClosedError, ReplogError, TooManyConnectionsError
 from pyreplog.net.connection import ASKED, SERVER_FULL, Handler
 from pyreplog.net.endpoint import Endpoint
-from pyreplog.net.greeting import Greeting
-from pyreplog.net.handshake import Identity, Peer, Secret, ServerHandshake, refusal
+from pyreplog.net.handshake import NodeIdentity, Peer, Secret, ServerHandshake, refusal
 from pyreplog.net.hello import NONCE_BYTES
-from pyreplog.net.inflight import Budget, ServerConnection
 from pyreplog.net.limits import Limits
-from pyreplog.net.pending import PendingConnections
+from pyreplog.net.pending_connection import PendingConnection
+from pyreplog.net.pending_connections import PendingConnections
 from pyreplog.net.reactor import READ, Reactor
-from pyreplog.net.sockets import Address, Stream, family_of, look_up, prepare, weakly
+from pyreplog.net.server_connection import Budget, ServerConnection
+from pyreplog.net.sockets import Address, Stream, address_family, resolve_address, set_socket_options, weak_callback
 from pyreplog.net.tls import TlsStream
 
 logger = logging.getLogger(__name__)
@@ -55,30 +55,30 @@ class Server(Endpoint):
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        identity: Identity | None = None,
+        identity: NodeIdentity | None = None,
         secret: Secret | None = None,
         tls: ssl.SSLContext | None = None,
         limits: Limits | None = None,
         random: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         self.limits = limits or Limits()
-        self.identity = identity or Identity()
+        self.identity = identity or NodeIdentity()
         self.connections: set[ServerConnection] = set()
         self.refused = 0  # connections: the surplus, and those whose hello failed
         self._handler = handler
         self._secret, self._tls, self._random = secret, tls, random
         self._wrap = None if tls is None else partial(TlsStream, tls, host=None)
-        self._greetings = PendingConnections(self.limits.pending_connections, self.limits.pending_per_address)
-        self._budget = Budget(self.limits.inflight_bytes, weakly(self._budget_changed))
-        family = family_of(host)
+        self._pending = PendingConnections(self.limits.pending_connections, self.limits.pending_per_address)
+        self._budget = Budget(self.limits.inflight_bytes, weak_callback(self._budget_changed))
+        family = address_family(host)
         if family is None:
-            family, (host, port) = look_up(host, port)
+            family, (host, port) = resolve_address(host, port)
         self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self._listener.setblocking(False)
         name = self._listener.getsockname()
         self.address: Address = (name[0], name[1])
         super().__init__(f"server at {self.address[0]}:{self.address[1]}", reactor)
-        reactor.register(self._listener.fileno(), weakly(self._accept), READ)
+        reactor.register(self._listener.fileno(), weak_callback(self._accept), READ)
 
     @property
     def inflight_bytes(self) -> int:
@@ -96,19 +96,19 @@ class Server(Endpoint):
             except OSError as error:
                 self._accept_later(error)
                 return
-            self._greet(prepare(sock), name[0])
+            self._begin_handshake(set_socket_options(sock), name[0])
 
     def _accept_later(self, error: OSError) -> None:
         """No descriptors left, or no memory: connections wait in the backlog."""
         logger.error("no connection can be accepted for now: %s", error)
         self._reactor.modify(self._listener.fileno(), 0)
-        self._reactor.call_later(_NO_DESCRIPTORS_S, weakly(self._accept_again))
+        self._reactor.call_later(_NO_DESCRIPTORS_S, weak_callback(self._accept_again))
 
     def _accept_again(self) -> None:
         if self._listener.fileno() >= 0:
             self._reactor.modify(self._listener.fileno(), READ)
 
-    def _greet(self, sock: socket.socket, address: str) -> None:
+    def _begin_handshake(self, sock: socket.socket, address: str) -> None:
         if len(self.connections) >= self.limits.connections:
             self._turn_away(sock)
             return
@@ -119,11 +119,13 @@ class Server(Endpoint):
             secret=self._secret,
             mutual_tls=self._tls is not None and self._tls.verify_mode == ssl.CERT_REQUIRED,
         )
-        greeting = Greeting(self._reactor, sock, handshake, self.limits.handshake_s, weakly(self._greeted), self._wrap)
-        former = self._greetings.add(greeting, address)
+        pending = PendingConnection(
+            self._reactor, sock, handshake, self.limits.handshake_s, weak_callback(self._handshake_done), self._wrap
+        )
+        former = self._pending.add(pending, address)
         if former is not None:
             former.make_room()
-        greeting.begin()
+        pending.begin()
 
     def _turn_away(self, sock: socket.socket) -> None:
         self.refused += 1
@@ -132,8 +134,10 @@ class Server(Endpoint):
             if self._tls is None:
                 sock.send(b"".join(encode(CONTROL_OFFSET, body) for body in refusal(error)))
 
-    def _greeted(self, greeting: Greeting, stream: Stream | None, peer: Peer | None, error: ReplogError | None) -> None:
-        self._greetings.discard(greeting)
+    def _handshake_done(
+        self, pending: PendingConnection, stream: Stream | None, peer: Peer | None, error: ReplogError | None
+    ) -> None:
+        self._pending.discard(pending)
         if stream is None or peer is None:
             self.refused += 1
             logger.info("%s: a connection was not made: %s", self._what, error)
@@ -143,7 +147,7 @@ class Server(Endpoint):
             stream.close()
             return
         connection = ServerConnection(
-            self._reactor, stream, self._handler, self.limits, peer, self._budget, weakly(self._ended)
+            self._reactor, stream, self._handler, self.limits, peer, self._budget, weak_callback(self._ended)
         )
         self.connections.add(connection)
         if self._budget.full:
@@ -156,7 +160,7 @@ class Server(Endpoint):
         if self._reactor.in_driver():
             self._apply_budget()
         else:
-            self._reactor.call_soon(weakly(self._apply_budget))
+            self._reactor.call_soon(weak_callback(self._apply_budget))
 
     def _apply_budget(self) -> None:
         for connection in self.connections:
@@ -193,9 +197,9 @@ class Server(Endpoint):
     def _stop_taking(self) -> None:
         self._reactor.unregister(self._listener.fileno())
         self._listener.close()
-        for greeting in self._greetings:
-            greeting.abandon()
-        self._greetings.clear()
+        for pending in self._pending:
+            pending.abandon()
+        self._pending.clear()
         for connection in self.connections:
             connection.hold(ASKED)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pyreplog._native.net import pump
+from pyreplog._native.net import socket_io
 from pyreplog._native.net.frame import FrameBatch, FrameParser
 from pyreplog.errors import InvalidArgumentError
 
@@ -49,7 +49,7 @@ def receiver(stream: Stream, parser: FrameParser) -> Callable[[], tuple[int, Fra
     Errors: BlockingIOError, OSError; FrameError, after a bad frame.
     """
     if isinstance(stream, socket.socket):
-        return partial(pump.receive, stream, parser)
+        return partial(socket_io.receive, stream, parser)
 
     def receive() -> tuple[int, FrameBatch]:
         count = stream.recv_into(parser.get_buffer())
@@ -75,14 +75,14 @@ def unacknowledged_s(stream: Stream) -> float:
     return last_ack_ms / 1000 if unacknowledged else 0.0
 
 
-def prepare(sock: socket.socket) -> socket.socket:
+def set_socket_options(sock: socket.socket) -> socket.socket:
     """Non-blocking; and replies are small and awaited, so nothing waits to be sent together with more."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
 
-def family_of(host: str) -> socket.AddressFamily | None:
+def address_family(host: str) -> socket.AddressFamily | None:
     """Of a numeric address; None: a name, which has to be looked up."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
@@ -93,7 +93,7 @@ def family_of(host: str) -> socket.AddressFamily | None:
     return None
 
 
-def look_up(host: str, port: int) -> tuple[socket.AddressFamily, Address]:
+def resolve_address(host: str, port: int) -> tuple[socket.AddressFamily, Address]:
     """Family and numeric address. Blocks. InvalidArgumentError: there is no such host."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -111,7 +111,7 @@ def size_of(buffers: Iterable[ReadableBuffer]) -> int:
     return size
 
 
-def weakly(method: Callable[..., Any]) -> Callable[..., None]:
+def weak_callback(method: Callable[..., Any]) -> Callable[..., None]:
     """Calls `method` as long as its object lives, and does not keep it alive: what is forgotten can be told so."""
     function = method.__func__  # type: ignore[attr-defined]  # a bound method
     ref = weakref.ref(method.__self__)  # type: ignore[attr-defined]

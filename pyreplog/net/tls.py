@@ -1,8 +1,8 @@
 """TLS around a non-blocking socket, with the methods of a plain one.
 
 The context is the user's: versions, certificates, and whether a client needs one. Two differences remain and are
-`Connection`'s to know: decrypted bytes may wait where epoll does not see them (`pending`), and OpenSSL takes one
-thread at a time, so there is a lock.
+`Connection`'s to know: decrypted bytes may wait where epoll does not see them (`pending_connections`), and OpenSSL
+takes one thread at a time, so there is a lock.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class TlsStream:
             return WRITE
         except ssl.SSLError as error:
             if error.reason in _NO_TLS:
-                raise mismatch("server" if self._sock.server_side else "client") from None
-            raise refusal_of(error) from None
+                raise tls_mismatch_error("server" if self._sock.server_side else "client") from None
+            raise handshake_error(error) from None
         return 0
 
     def fileno(self) -> int:
@@ -134,12 +134,12 @@ class TlsStream:
         self._sock.close()
 
 
-def mismatch(speaker: str) -> TlsMismatchError:
+def tls_mismatch_error(speaker: str) -> TlsMismatchError:
     """speaker: the side that speaks TLS, "client" or "server"."""
     return TlsMismatchError(f"the {speaker} speaks TLS, the {'client' if speaker == 'server' else 'server'} does not")
 
 
-def refusal_of(error: ssl.SSLError) -> HandshakeError:
+def handshake_error(error: ssl.SSLError) -> HandshakeError:
     """What a failed TLS handshake means for us."""
     reason = error.reason or str(error)
     if "CERT" in reason or "UNKNOWN_CA" in reason:

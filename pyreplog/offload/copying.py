@@ -36,7 +36,7 @@ from pyreplog.log import names, recovery
 from pyreplog.log.backup.copying import BLANK_BYTES
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.fsck import survey
-from pyreplog.log.fsck.hold import hold
+from pyreplog.log.fsck.locked_segment import map_locked
 from pyreplog.log.headers import read_header
 from pyreplog.log.reader import LogReader
 from pyreplog.offload import index as indexes
@@ -226,7 +226,7 @@ class _Offload:
 
     def _look(self, base: int) -> _Local:
         """A sealed segment, verified. Errors: TrimmedError, CorruptionError."""
-        segment = hold(self._source, base)
+        segment = map_locked(self._source, base)
         index = SparseIndex(segment.size)
         stop, status = segment.verify(index, HEADER_BYTES, segment.size)
         if status != recovery.BLANK:

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import NamedTuple
 
 from pyreplog._native.log.segment import HEADER_BYTES, SIZE_MAX, SIZE_MIN
+from pyreplog.checksummed_json import dump_checksummed, load_checksummed
 from pyreplog.errors import NotALogError, ObjectCorruptionError
 from pyreplog.log.backup.copying import BLANK_BYTES
 from pyreplog.offload.storage import Storage
-from pyreplog.sealedjson import seal, unseal
 
 FORMAT = "pyreplog offload"
 VERSION = 1
@@ -105,7 +105,7 @@ class Offloaded:
 
     def encode(self) -> bytes:
         """As it is stored."""
-        return seal(FORMAT, VERSION, asdict(self))
+        return dump_checksummed(FORMAT, VERSION, asdict(self))
 
 
 def name_of(generation: int) -> str:
@@ -143,7 +143,7 @@ def load(storage: Storage) -> Offloaded:
 
 def _decode(url: str, generation: int, data: bytes) -> Offloaded:
     try:
-        content = unseal(data, FORMAT, VERSION, url)
+        content = load_checksummed(data, FORMAT, VERSION, url)
         segments = tuple(SealedObject(**item) for item in content["segments"])
         made = Offloaded(**{**content, "segments": segments})
         _check(made, generation)

@@ -23,7 +23,7 @@ from pyreplog.errors import (
 )
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.offload import localfiles
-from pyreplog.plainfiles import check_plain
+from pyreplog.regular_files import check_regular
 
 BLOCK_BYTES = 16 << 20
 """An upload has as much in memory."""
@@ -87,7 +87,7 @@ class Storage:
         system, folder, path = self._opened
         try:
             if folder is not None:
-                check_plain(folder / name)
+                check_regular(folder / name)
             with self._doing(f"bytes {start} to {stop} of {name} cannot be read", FileNotFoundError):
                 data: bytes = system.cat_file(f"{path}/{name}", start=start, end=stop)
         except FileNotFoundError:

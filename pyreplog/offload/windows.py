@@ -19,7 +19,7 @@ WINDOW_BYTES = 8 << 20
 """At least the header of a record."""
 
 
-class Window(NamedTuple):
+class ObjectWindow(NamedTuple):
     """Bytes [start, stop) of a segment."""
 
     segment: Segment
@@ -59,7 +59,7 @@ class Windows:
                 f"that at {found[1]} of log {found[0].hex()}, epoch {found[4]}",
             )  # fmt: skip
 
-    def at(self, offset: int) -> Window:
+    def at(self, offset: int) -> ObjectWindow:
         """The window with the byte at an offset."""
         if not self._window.start <= offset < self._window.stop:
             self._fetch(offset, min(offset + WINDOW_BYTES, self._until))
@@ -77,7 +77,7 @@ class Windows:
         self._fetch(offset, stop)
         return True
 
-    def rest(self, offset: int) -> Window:
+    def rest(self, offset: int) -> ObjectWindow:
         """A window from an offset to the end of the segment."""
         if offset < self._window.start or self._window.stop < self._item.stop:
             self._fetch(offset, self._item.stop)
@@ -86,5 +86,5 @@ class Windows:
     def _fetch(self, start: int, stop: int) -> None:
         self._window = self._made(start, self._storage.read(self._item.name, start, stop))
 
-    def _made(self, start: int, data: bytes) -> Window:
-        return Window(in_memory(self.url, self._log, self._item, start, data), start, start + len(data))
+    def _made(self, start: int, data: bytes) -> ObjectWindow:
+        return ObjectWindow(in_memory(self.url, self._log, self._item, start, data), start, start + len(data))

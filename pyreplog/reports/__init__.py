@@ -2,15 +2,15 @@
 
 | modules | what they are |
 |---|---|
-| `report`, `facts` | what every report is made of; what is known without reading a log through |
-| `gathering`, `cursors`, `moments` | gathering them: from metadata, cursor ledgers, and single entries |
+| `report`, `snapshot` | what every report is made of; what is known without reading a log through |
+| `gathering`, `cursors`, `append_times` | gathering them: from metadata, cursor ledgers, and single entries |
 | `catalogue` | all reports, by name: those on `records`, `subscriptions`, `copies` |
-| `given`, `partials` | what a report is asked of; what one task does for it |
-| `local`, `onspark` | the two engines that run them |
+| `parameters`, `partials` | what a report is asked of; what one task does for it |
+| `local_engine`, `spark_engine` | the two engines that run them |
 | `suite`, `outcome` | several reports on one source; what came of each |
 | `page` | a page of them, as HTML |
 | `export` | records as Parquet files |
-| `files`, `drafts` | files, and directories, that are there as a whole or not at all |
+| `atomic_files`, `atomic_directories` | files, and directories, that are there as a whole or not at all |
 
 `run` runs any of them. Importing this package loads neither pyspark nor pyarrow.
 """
@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from pyreplog.errors import ConfigError
 from pyreplog.reports.catalogue import REPORTS, report_of, require_pyarrow
-from pyreplog.reports.facts import Facts
+from pyreplog.reports.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from pyreplog.reports.local import Progress
+    from pyreplog.reports.local_engine import ReportProgress
     from pyreplog.reports.report import Report
 
-__all__ = ["REPORTS", "Facts", "run"]
+__all__ = ["REPORTS", "Snapshot", "run"]
 
 _Given = str | Path | Mapping[str, object]
 
@@ -43,9 +43,9 @@ def run(
     given: _Given,
     engine: Literal["local"] = "local",
     *,
-    facts: Facts | None = None,
+    snapshot: Snapshot | None = None,
     workers: int = 2,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[ReportProgress], None] | None = None,
     **parameters: Any,
 ) -> pa.Table: ...
 
@@ -56,7 +56,7 @@ def run(
     given: _Given,
     engine: Literal["spark"],
     *,
-    facts: Facts | None = None,
+    snapshot: Snapshot | None = None,
     spark: SparkSession | None = None,
     **parameters: Any,
 ) -> DataFrame: ...
@@ -67,10 +67,10 @@ def run(
     given: _Given,
     engine: Literal["local", "spark"] = "local",
     *,
-    facts: Facts | None = None,
+    snapshot: Snapshot | None = None,
     spark: SparkSession | None = None,
     workers: int = 2,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[ReportProgress], None] | None = None,
     **parameters: Any,
 ) -> pa.Table | DataFrame:
     """A report, as an Arrow table; by Spark, as a DataFrame. docs/spark.md says what each one tells.
@@ -85,15 +85,15 @@ def run(
     if engine not in ("local", "spark"):
         raise ConfigError(f"engine: expected local or spark, found {engine!r}")
     require_pyarrow()
-    from pyreplog.reports import local
-    from pyreplog.reports.given import facts_for, options_of
+    from pyreplog.reports import local_engine
+    from pyreplog.reports.parameters import options_of, snapshot_for
 
     made = report_of(report, **parameters) if isinstance(report, str) else report
     options = options_of(given)
-    facts = facts or facts_for(made, options)
+    snapshot = snapshot or snapshot_for(made, options)
     if engine == "local":
-        return local.run(made, options, facts, workers=workers, progress=progress)
-    from pyreplog.reports.onspark import run as run_in_spark
-    from pyreplog.reports.onspark import session
+        return local_engine.run(made, options, snapshot, workers=workers, progress=progress)
+    from pyreplog.reports.spark_engine import run as run_in_spark
+    from pyreplog.reports.spark_engine import session
 
-    return run_in_spark(spark or session(), made, options, facts)
+    return run_in_spark(spark or session(), made, options, snapshot)

@@ -9,28 +9,28 @@ import numpy as np
 
 from pyreplog._native.topic.ackset import AckSet
 from pyreplog.errors import InvalidRecordsError, NoSuchSubscriptionError, UnreadableError
-from pyreplog.reports.facts import Ranges, SubscriptionFact, TopicFact, UnknownFact
+from pyreplog.reports.snapshot import Ranges, SubscriptionSnapshot, TopicSnapshot, UnknownState
 from pyreplog.tables.cluster.backlogs import Seen, cursor_of, stored_records
 from pyreplog.tables.cluster.ledgers import each
-from pyreplog.tables.cluster.origins import Survey
+from pyreplog.tables.cluster.origins import ClusterView
 from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.cursors.pages import Key, parse_page
 from pyreplog.topic.cursors.record import CursorRecord
 from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, list_subscriptions, load_subscription
-from pyreplog.topic.place import ORIGIN, Total
 from pyreplog.topic.policies.backlog import is_system
 from pyreplog.topic.publishing.dedupcursor import mark_of
+from pyreplog.topic.topic_position import ORIGIN, TopicPosition
 
 
-def subscription_facts(
-    survey: Survey, topics: Sequence[TopicFact], since_us: int
-) -> tuple[list[SubscriptionFact], list[UnknownFact]]:
+def subscription_snapshots(
+    survey: ClusterView, topics: Sequence[TopicSnapshot], since_us: int
+) -> tuple[list[SubscriptionSnapshot], list[UnknownState]]:
     """Of all durable subscriptions of these topics; and those whose cursor ledger nobody can be asked about. since_us:
     where they stood then is wanted, too.
 
     Errors: InvalidMetadataError: what is stored of one makes no sense; those of the metadata store.
     """
-    store = survey.around.metadata
+    store = survey.runtime.metadata
     names = each(survey, lambda topic: list_subscriptions(store, topic.name), topics)
     pairs = [(topic, name) for topic, there in zip(topics, names, strict=True) for name in there]
     loaded = each(survey, lambda pair: _load(survey, pair[0].name, pair[1]), pairs)
@@ -39,31 +39,33 @@ def subscription_facts(
     courses = {key: Course(metadata) for key, (_, _, metadata) in zip(keys, found, strict=True)}
     unread: dict[int, UnreadableError] = {}
     records = stored_records(survey, keys, [metadata for _, _, metadata in found], partial(_seen, courses), unread)
-    facts, unknown = list[SubscriptionFact](), list[UnknownFact]()
+    snapshot, unknown = list[SubscriptionSnapshot](), list[UnknownState]()
     for (topic, name, metadata), there in zip(found, records, strict=True):
         error = unread.get(metadata.cursor_ledger)
         if error is None:
-            facts.append(_fact(topic, (topic.name, name), there, courses[topic.name, name], since_us))
+            snapshot.append(_snapshot(topic, (topic.name, name), there, courses[topic.name, name], since_us))
         else:
-            unknown.append(UnknownFact(topic.name, name, str(error)))
-    return facts, unknown
+            unknown.append(UnknownState(topic.name, name, str(error)))
+    return snapshot, unknown
 
 
-def _load(survey: Survey, topic: str, name: str) -> SubscriptionMetadata | None:
+def _load(survey: ClusterView, topic: str, name: str) -> SubscriptionMetadata | None:
     """None: it was deleted meanwhile."""
     try:
-        return load_subscription(survey.around.metadata, topic, name)
+        return load_subscription(survey.runtime.metadata, topic, name)
     except NoSuchSubscriptionError:
         return None
 
 
-def _fact(topic: TopicFact, key: Key, records: list[bytes], course: Course, since_us: int) -> SubscriptionFact:
+def _snapshot(
+    topic: TopicSnapshot, key: Key, records: list[bytes], course: Course, since_us: int
+) -> SubscriptionSnapshot:
     system = is_system(key[1])
-    cursor = Cursor(key[1], Total(*mark_of(records[-1]))) if system else cursor_of(key, records)
+    cursor = Cursor(key[1], TopicPosition(*mark_of(records[-1]))) if system else cursor_of(key, records)
     cursor.advance(topic.start, 0)  # what was trimmed is not its backlog
     reached = max(topic.end, cursor.mark)
     starts, stops = cursor.acks.acked(cursor.mark.offset, reached.offset)
-    return SubscriptionFact(
+    return SubscriptionSnapshot(
         on=topic.name, topic=topic.topic, partition=topic.partition, name=key[1], mark=cursor.mark,
         end=reached.offset, acked=np.stack((starts, stops), axis=1),
         backlog_messages=reached.offset - cursor.mark.offset - int((stops - starts).sum()),

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.log.files import RealFiles
-from pyreplog.reports.drafts import draft_of, put, tidy
+from pyreplog.reports.atomic_directories import draft_of, put, tidy
 from pyreplog.reports.suite import EVERY_TOPIC
 from pyreplog.tables import schema
 from pyreplog.tables.arrays import schema_of
@@ -85,7 +85,7 @@ def all_topics(given: Mapping[str, str]) -> dict[str, str]:
     if options.reads_topics or options.ledgers is not None or (folder is None and options.cluster is None):
         return dict(given)
     with survey_of(folder, options) as survey:
-        found = survey.around.metadata.list(TOPICS)
+        found = survey.runtime.metadata.list(TOPICS)
     return {**given, "topicsPattern": EVERY_TOPIC} if found else dict(given)
 
 

@@ -1,4 +1,4 @@
-"""Gathering facts: from the headers of segments, or from a cluster's metadata, cursor ledgers and bookies."""
+"""Takes a snapshot: from the headers of segments, or from a cluster's metadata, cursor ledgers and bookies."""
 
 from __future__ import annotations
 
@@ -10,20 +10,27 @@ from pathlib import Path
 
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import InvalidMetadataError, ReplogError
+from pyreplog.ledger.ledger_store import find_ledger, list_ledgers
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, ledger_key
-from pyreplog.ledger.stored import find_ledger, list_ledgers
 from pyreplog.log import names as log_names
-from pyreplog.reports.cursors import subscription_facts
-from pyreplog.reports.facts import Facts, LedgerFact, SegmentFact, SubscriptionFact, TopicFact, UnknownFact
-from pyreplog.reports.moments import appended
+from pyreplog.reports.append_times import appended
+from pyreplog.reports.cursors import subscription_snapshots
+from pyreplog.reports.snapshot import (
+    LedgerSnapshot,
+    SegmentSnapshot,
+    Snapshot,
+    SubscriptionSnapshot,
+    TopicSnapshot,
+    UnknownState,
+)
 from pyreplog.tables.cluster.clusterplan import survey_of
 from pyreplog.tables.cluster.entryslices import slim
 from pyreplog.tables.cluster.ledgerends import Unasked, amounts_known
 from pyreplog.tables.cluster.ledgers import each
-from pyreplog.tables.cluster.origins import Survey
+from pyreplog.tables.cluster.origins import ClusterView
 from pyreplog.tables.cluster.topics import PlannedTopic, find_known_topics
-from pyreplog.tables.held import hold
-from pyreplog.tables.logs import LogSnapshot, SegmentFile
+from pyreplog.tables.locked_segment import map_locked
+from pyreplog.tables.logs import LogSnapshot, SegmentToRead
 from pyreplog.tables.logslices import look_at_all
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import cluster_of
@@ -31,25 +38,25 @@ from pyreplog.tables.ranges import is_among, partition_of
 from pyreplog.topic.cursors.subscriptionmetadata import list_subscriptions
 from pyreplog.topic.managed.chainstore import find_chain
 from pyreplog.topic.names import TOPICS
-from pyreplog.topic.place import Total
+from pyreplog.topic.topic_position import TopicPosition
 
 logger = logging.getLogger(__name__)
 
 _EVERY = re.compile(r".*", re.DOTALL)
 
 
-def gather(options: ReadOptions, as_of_us: int, window_s: float = 300.0) -> Facts:
+def gather(options: ReadOptions, as_of_us: int, window_s: float = 300.0) -> Snapshot:
     """What is known of the logs, or of the cluster, that options name: of the topics that they name, or of all; of the
     ledgers that they name, or of those of these topics, or of all. Ranges of offsets and times mean nothing here.
 
     A topic ends where its bookies say that entries are confirmed: a writer that pauses tells them within a second. A
     subscription stands where that was stored: a running owner stores acknowledgements every 100 ms. Topics and
-    subscriptions whose bookies do not answer are in `Facts.unknown`, and in the program's log.
+    subscriptions whose bookies do not answer are in `Snapshot.unknown`, and in the program's log.
 
     Errors: NotALogError, CorruptionError; NoSuchTopicError; InvalidMetadataError: what is stored of a subscription
     makes no sense; those of connecting, and of the metadata store.
     """
-    made = Facts(as_of_us=as_of_us, window_s=window_s)
+    made = Snapshot(as_of_us=as_of_us, window_s=window_s)
     folder = cluster_of(options.paths)
     if folder is None and options.cluster is None:
         logs = tuple(_log(log) for log in look_at_all(options.paths))
@@ -57,8 +64,8 @@ def gather(options: ReadOptions, as_of_us: int, window_s: float = 300.0) -> Fact
     with survey_of(folder, options) as survey:
         planned, away = _topics(survey, options)
         topics = tuple(_topic(one) for one in planned)
-        found, unread = subscription_facts(survey, topics, made.since_us)
-        unknown = (*(UnknownFact(name, None, str(error)) for name, error in away.items()), *unread)
+        found, unread = subscription_snapshots(survey, topics, made.since_us)
+        unknown = (*(UnknownState(name, None, str(error)) for name, error in away.items()), *unread)
         for one in unknown:
             logger.warning("%s", one)
         return replace(
@@ -67,55 +74,55 @@ def gather(options: ReadOptions, as_of_us: int, window_s: float = 300.0) -> Fact
         )  # fmt: skip
 
 
-def deleted_since(options: ReadOptions, facts: Facts) -> list[SubscriptionFact]:
-    """Subscriptions of the facts that are no more. options: that lead to the same cluster.
+def deleted_since(options: ReadOptions, snapshot: Snapshot) -> list[SubscriptionSnapshot]:
+    """Subscriptions of the snapshot that are no more. options: that lead to the same cluster.
 
     Errors: those of connecting, and of the metadata store.
     """
-    if not facts.subscriptions:
+    if not snapshot.subscriptions:
         return []
     with survey_of(cluster_of(options.paths), options) as survey:
-        store, topics = survey.around.metadata, list(dict.fromkeys(one.on for one in facts.subscriptions))
+        store, topics = survey.runtime.metadata, list(dict.fromkeys(one.on for one in snapshot.subscriptions))
         names = each(survey, lambda topic: list_subscriptions(store, topic), topics)
     there = {(topic, name) for topic, found in zip(topics, names, strict=True) for name in found}
-    return [one for one in facts.subscriptions if (one.on, one.name) not in there]
+    return [one for one in snapshot.subscriptions if (one.on, one.name) not in there]
 
 
 # ---- topics ----------------------------------------------------------------------------------------------------
 
 
-def _topics(survey: Survey, options: ReadOptions) -> tuple[list[PlannedTopic], dict[str, Unasked]]:
+def _topics(survey: ClusterView, options: ReadOptions) -> tuple[list[PlannedTopic], dict[str, Unasked]]:
     """Those that are known; and why others are not."""
     if options.ledgers is not None:
         return [], {}
     if not options.reads_topics:
-        if not survey.around.metadata.list(TOPICS):
+        if not survey.runtime.metadata.list(TOPICS):
             return [], {}
         options = replace(options, topics_pattern=_EVERY)
     return find_known_topics(survey, options)
 
 
-def _topic(planned: PlannedTopic) -> TopicFact:
+def _topic(planned: PlannedTopic) -> TopicSnapshot:
     end = planned.chain.end
     segments = []
     for item, _, end in planned.ledgers:
         start = item.start
         segments.append(
-            SegmentFact(
+            SegmentSnapshot(
                 str(item.ledger), start.offset, end.offset, end.size - start.size, item.created_us,
                 item.closed_us if item.is_closed else None, item.is_closed,
             )
         )  # fmt: skip
     topic, partition = planned.rows
-    return TopicFact(
+    return TopicSnapshot(
         name=planned.name, topic=topic, partition=partition, start=planned.chain.start, end=end,
         segments=tuple(segments),
     )  # fmt: skip
 
 
 def _with_times(
-    survey: Survey, planned: list[PlannedTopic], found: Sequence[SubscriptionFact]
-) -> Iterator[SubscriptionFact]:
+    survey: ClusterView, planned: list[PlannedTopic], found: Sequence[SubscriptionSnapshot]
+) -> Iterator[SubscriptionSnapshot]:
     """The same, with the times of their oldest and newest messages."""
     wanted: dict[str, set[int]] = {one.name: set() for one in planned}
     for fact in found:
@@ -133,10 +140,10 @@ def _with_times(
 
 
 def _ledgers(
-    survey: Survey, options: ReadOptions, planned: list[PlannedTopic], away: Iterable[str]
-) -> tuple[LedgerFact, ...]:
+    survey: ClusterView, options: ReadOptions, planned: list[PlannedTopic], away: Iterable[str]
+) -> tuple[LedgerSnapshot, ...]:
     """away: topics that could not be asked; metadata say what their ledgers are."""
-    store = survey.around.metadata
+    store = survey.runtime.metadata
     if options.reads_topics:
         stored = [one.chain for one in each(survey, lambda name: find_chain(store, name), away) if one is not None]
         chains = [*(one.chain for one in planned), *(chain for chain in stored if chain is not None)]
@@ -149,13 +156,13 @@ def _ledgers(
     found = [one for one in each(survey, lambda ledger: _load(survey, options, ledger), ids) if one is not None]
     names: dict[str, str] = {}
     entries = _entries(survey, found, ledger_key(options.password))
-    return tuple(LedgerFact(metadata=slim(one, names), entries=entries.get(one.ledger)) for one in found)
+    return tuple(LedgerSnapshot(metadata=slim(one, names), entries=entries.get(one.ledger)) for one in found)
 
 
-def _load(survey: Survey, options: ReadOptions, ledger: int) -> LedgerMetadata | None:
+def _load(survey: ClusterView, options: ReadOptions, ledger: int) -> LedgerMetadata | None:
     """None: it was deleted meanwhile; or it makes no sense, and that does not matter."""
     try:
-        found = find_ledger(survey.around.metadata, ledger)
+        found = find_ledger(survey.runtime.metadata, ledger)
     except InvalidMetadataError as error:
         if options.mode == "FAILFAST":
             raise
@@ -164,9 +171,9 @@ def _load(survey: Survey, options: ReadOptions, ledger: int) -> LedgerMetadata |
     return None if found is None else found.metadata
 
 
-def _entries(survey: Survey, ledgers: list[LedgerMetadata], key: bytes) -> dict[int, int]:
+def _entries(survey: ClusterView, ledgers: list[LedgerMetadata], key: bytes) -> dict[int, int]:
     """How many are certain, of those ledgers of which somebody can tell."""
-    found, unasked = amounts_known(survey.around, ledgers, key)
+    found, unasked = amounts_known(survey.runtime, ledgers, key)
     for ledger, error in unasked.items():
         logger.warning("how far ledger %d goes cannot be told: %s", ledger, error)
     return {ledger: amount.entries for ledger, amount in found.items()}
@@ -175,7 +182,7 @@ def _entries(survey: Survey, ledgers: list[LedgerMetadata], key: bytes) -> dict[
 # ---- logs by themselves ----------------------------------------------------------------------------------------
 
 
-def _log(log: LogSnapshot) -> TopicFact | None:
+def _log(log: LogSnapshot) -> TopicSnapshot | None:
     """None: a bookie's log, whose segments hold entries of many ledgers."""
     if not log.numbered:
         return None
@@ -185,9 +192,9 @@ def _log(log: LogSnapshot) -> TopicFact | None:
         _segment(log, segment, bounds[n], bounds[n + 1], is_last=n == len(log.segments) - 1)
         for n, segment in enumerate(log.segments)
     )
-    return TopicFact(
-        name=str(log.directory), topic=name, partition=partition, start=Total(log.first_entry, 0, 0),
-        end=Total(log.ends.end_entry, 0, 0), segments=segments,
+    return TopicSnapshot(
+        name=str(log.directory), topic=name, partition=partition, start=TopicPosition(log.first_entry, 0, 0),
+        end=TopicPosition(log.ends.end_entry, 0, 0), segments=segments,
     )  # fmt: skip
 
 
@@ -200,18 +207,18 @@ def _bounds(log: LogSnapshot) -> list[int]:
     return bounds[::-1]
 
 
-def _segment(log: LogSnapshot, file: SegmentFile, start: int, stop: int, *, is_last: bool) -> SegmentFact:
+def _segment(log: LogSnapshot, file: SegmentToRead, start: int, stop: int, *, is_last: bool) -> SegmentSnapshot:
     times = None if is_last or file.fault is not None else _times(log, file)
-    return SegmentFact(
+    return SegmentSnapshot(
         Path(file.path).name, start, stop, file.weight, None if times is None else times[0],
         None if times is None else times[1], not is_last,
     )  # fmt: skip
 
 
-def _times(log: LogSnapshot, file: SegmentFile) -> tuple[int, int] | None:
+def _times(log: LogSnapshot, file: SegmentToRead) -> tuple[int, int] | None:
     """When the first and the last record of a sealed segment were appended, as its index says."""
     try:
-        held = hold(file.path, log.uuid, file.base, file.epoch)
+        held = map_locked(file.path, log.uuid, file.base, file.epoch)
         path = str(log_names.index_path(log.directory, file.base))
         return SparseIndex.load(path, held.size, held.uuid, held.base, held.first_entry, held.stamp)[1:]
     except (OSError, ReplogError) as error:

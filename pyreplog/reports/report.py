@@ -1,4 +1,4 @@
-"""Report: what every report is made of. Both engines, `local` and `onspark`, run the same three steps.
+"""Report: what every report is made of. Both engines, `local_engine` and `spark_engine`, run the same three steps.
 
 `reads` says what is read; `partial` makes a small table of what one task has read, with Arrow and numpy and no object
 per record; `merge` makes the answer of all those. What lies across the border of two tasks is found at the merge:
@@ -15,13 +15,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
-from pyreplog.reports.facts import Facts
+from pyreplog.reports.snapshot import Snapshot
 from pyreplog.tables.options import ReadOptions
 
 TIME = pa.timestamp("us", "UTC")
 
 
-class Figure(NamedTuple):
+class ReportColumn(NamedTuple):
     """A column of a report: name; Arrow type; what it says, in one line."""
 
     name: str
@@ -30,7 +30,7 @@ class Figure(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Read:
+class ReportRead:
     """One read of a report. options: over those that the user gave, by the names that Spark takes. tag: columns that
     its partials get, each of one text."""
 
@@ -49,16 +49,16 @@ class Report(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     definition: ClassVar[str]
-    figures: ClassVar[tuple[Figure, ...]]
+    figures: ClassVar[tuple[ReportColumn, ...]]
     needs: ClassVar[tuple[str, ...]]
     parts: ClassVar[pa.Schema]
     needs_facts: ClassVar[bool] = True
 
-    def reads(self, options: ReadOptions, facts: Facts) -> list[Read]:
-        """What is read; none: the facts say it all."""
-        return [Read()]
+    def reads(self, options: ReadOptions, snapshot: Snapshot) -> list[ReportRead]:
+        """What is read; none: the snapshot says it all."""
+        return [ReportRead()]
 
-    def at(self, facts: Facts) -> Report:
+    def at(self, snapshot: Snapshot) -> Report:
         """The report as its tasks run it: where `partial` depends on facts, they are put into its fields."""
         return self
 
@@ -75,7 +75,7 @@ class Report(ABC):
         return None
 
     @abstractmethod
-    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+    def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
         """The report, of schema `schema()`, in an order that does not depend on that of the tasks."""
 
     @property
@@ -93,13 +93,13 @@ class Report(ABC):
         return pa.table({name: columns[name] for name in self.schema().names}, schema=self.schema())
 
 
-class OfFacts(Report):
+class SnapshotReport(Report):
     """A report for which nothing is read: it has no tasks, and no partials."""
 
     needs = ()
     parts = pa.schema([])
 
-    def reads(self, options: ReadOptions, facts: Facts) -> list[Read]:
+    def reads(self, options: ReadOptions, snapshot: Snapshot) -> list[ReportRead]:
         return []
 
     def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:

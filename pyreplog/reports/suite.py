@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from pyreplog.errors import ConfigError, NoSuchLedgerError, TrimmedError
 from pyreplog.reports.catalogue import REPORTS, report_class, report_of
-from pyreplog.reports.facts import Facts
 from pyreplog.reports.gathering import deleted_since
 from pyreplog.reports.outcome import Outcome
 from pyreplog.reports.report import Report
+from pyreplog.reports.snapshot import Snapshot
 from pyreplog.tables.options import ReadOptions
 
-Engine = Callable[[Report, Mapping[str, str], Facts], pa.Table]
-"""Runs a report, with options of the Spark source, on facts of the same moment."""
+Engine = Callable[[Report, Mapping[str, str], Snapshot], pa.Table]
+"""Runs a report, with options of the Spark source, on a snapshot of the same moment."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,23 +48,23 @@ def chosen(names: Sequence[str]) -> list[str]:
     return [name for name in REPORTS if name in names or not names]
 
 
-def of_subscriptions(facts: Facts, names: Collection[str]) -> Facts:
+def of_subscriptions(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
     """As if there were no other subscriptions. ConfigError: there is none of a name."""
-    there = {one.name for one in facts.readers} | {one.subscription for one in facts.unknown if one.subscription}
+    there = {one.name for one in snapshot.readers} | {one.subscription for one in snapshot.unknown if one.subscription}
     for name in names:
-        if name not in there and not _unknown_topics(facts):
+        if name not in there and not _unknown_topics(snapshot):
             known = ", ".join(sorted(there)) or "none"
             raise ConfigError(f"subscription: expected one of {known}, found {name!r}")
     return replace(
-        facts, subscriptions=tuple(one for one in facts.subscriptions if one.name in names),
-        unknown=tuple(one for one in facts.unknown if one.subscription is None or one.subscription in names),
+        snapshot, subscriptions=tuple(one for one in snapshot.subscriptions if one.name in names),
+        unknown=tuple(one for one in snapshot.unknown if one.subscription is None or one.subscription in names),
     )  # fmt: skip
 
 
 def outcomes(
     names: Sequence[str],
     given: Mapping[str, str],
-    facts: Facts,
+    snapshot: Snapshot,
     engine: Engine,
     subscriptions: Collection[str] = (),
     copy: Mapping[str, str] | None = None,
@@ -74,76 +74,76 @@ def outcomes(
     given: options of the Spark source. facts: as gathered with the same. subscriptions: those that reports on
     subscriptions are of; none: of all. copy: options that say where a copy of the source is, for replication_lag.
     """
-    narrowed = of_subscriptions(facts, subscriptions) if subscriptions else facts
+    narrowed = of_subscriptions(snapshot, subscriptions) if subscriptions else snapshot
     for name in names:
         found = report_class(name)
-        reason = left_out(name, facts, copy)
+        reason = left_out(name, snapshot, copy)
         if reason:
             yield Outcome(found, left_out=reason)
             continue
         try:
-            seen = narrowed if name in _SUBSCRIPTIONS else facts
+            seen = narrowed if name in _SUBSCRIPTIONS else snapshot
             report = report_of(name, to=copy) if name in _TWO_SOURCES else report_of(name)
             warnings = unknown_to(name, seen)
-            if not facts.topics and _unknown_topics(facts) and warnings:
+            if not snapshot.topics and _unknown_topics(snapshot) and warnings:
                 yield Outcome(found, error="no topic could be asked", warnings=warnings)
                 continue
-            table = _persistent(engine, report, options_for(name, given, facts), seen)
+            table = _persistent(engine, report, options_for(name, given, snapshot), seen)
             yield Outcome(found, table, warnings=(*warnings, *_deleted(name, given, seen)))
         except Exception as error:  # whatever it is: the page says it, and the other reports stand
             yield Outcome(found, error=f"{type(error).__name__}: {error}")
 
 
-def _persistent(engine: Engine, report: Report, options: Mapping[str, str], facts: Facts) -> pa.Table:
+def _persistent(engine: Engine, report: Report, options: Mapping[str, str], snapshot: Snapshot) -> pa.Table:
     """As the engine; anew where something was removed between planning and reading: retention goes on meanwhile."""
     for _ in range(_TRIES - 1):
         try:
-            return engine(report, options, facts)
+            return engine(report, options, snapshot)
         except _REMOVED as error:
             logger.info("%s is planned anew: %s", report.name, error)
-    return engine(report, options, facts)
+    return engine(report, options, snapshot)
 
 
-def left_out(name: str, facts: Facts, copy: Mapping[str, str] | None = None) -> str:
+def left_out(name: str, snapshot: Snapshot, copy: Mapping[str, str] | None = None) -> str:
     """Why a report says nothing of a source; empty: it does."""
     if name in _TWO_SOURCES and copy is None:
         return "no copy was named that the source could be compared with"
-    if name in _SUBSCRIPTIONS and not facts.topics and not _unknown_topics(facts):
+    if name in _SUBSCRIPTIONS and not snapshot.topics and not _unknown_topics(snapshot):
         return "there are no topics here, and so no subscriptions"
-    if name in _COPIES and not facts.ledgers:
+    if name in _COPIES and not snapshot.ledgers:
         return "there are no ledgers here, of which bookies would have copies"
-    if name == "retention_forecast" and not facts.topics and not facts.logs and not _unknown_topics(facts):
+    if name == "retention_forecast" and not snapshot.topics and not snapshot.logs and not _unknown_topics(snapshot):
         return "there are neither topics nor a log by itself"
     return ""
 
 
-def unknown_to(name: str, facts: Facts) -> tuple[str, ...]:
+def unknown_to(name: str, snapshot: Snapshot) -> tuple[str, ...]:
     """What a report does not know, and why. Those on copies know of each ledger by itself what they do not know."""
     if name in _COPIES or name in _WHOLE:
         return ()
-    return tuple(str(one) for one in facts.unknown if one.subscription is None or name in _FACTS)
+    return tuple(str(one) for one in snapshot.unknown if one.subscription is None or name in _FACTS)
 
 
-def _unknown_topics(facts: Facts) -> bool:
-    return any(one.subscription is None for one in facts.unknown)
+def _unknown_topics(snapshot: Snapshot) -> bool:
+    return any(one.subscription is None for one in snapshot.unknown)
 
 
-def _deleted(name: str, given: Mapping[str, str], facts: Facts) -> list[str]:
-    """Which subscriptions were there when facts were gathered, but not any more when a report had read them."""
+def _deleted(name: str, given: Mapping[str, str], snapshot: Snapshot) -> list[str]:
+    """Which subscriptions were there when the snapshot was taken, but not any more when a report had read them."""
     if name not in _READ_BY_SUBSCRIPTION:
         return []
-    gone = deleted_since(ReadOptions.of({o: v for o, v in given.items() if o.lower() in _ACCESS}), facts)
+    gone = deleted_since(ReadOptions.of({o: v for o, v in given.items() if o.lower() in _ACCESS}), snapshot)
     return [f"subscription {one.name} of topic {one.on} was deleted meanwhile" for one in gone]
 
 
-def options_for(name: str, given: Mapping[str, str], facts: Facts) -> dict[str, str]:
-    """As a report takes them. Those on subscriptions choose by facts what they read, those on copies read whole
+def options_for(name: str, given: Mapping[str, str], snapshot: Snapshot) -> dict[str, str]:
+    """As a report takes them. Those on subscriptions choose by the snapshot what they read, those on copies read whole
     ledgers; the others read messages where there are topics: of those that could be asked."""
     if name in _FACTS or name in _COPIES or name in _WHOLE:
         return {option: value for option, value in given.items() if option.lower() in _ACCESS}
-    if _unknown_topics(facts):
+    if _unknown_topics(snapshot):
         rest = {option: value for option, value in given.items() if option.lower() not in _WHICH}
-        return {**rest, "topics": json.dumps([one.name for one in facts.topics])}
-    if facts.topics and not {option.lower() for option in given} & set(_WHICH):
+        return {**rest, "topics": json.dumps([one.name for one in snapshot.topics])}
+    if snapshot.topics and not {option.lower() for option in given} & set(_WHICH):
         return {**given, "topicsPattern": EVERY_TOPIC}
     return dict(given)

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyreplog.spark.stream.options import StreamOptions, check_batch, common_options
-from pyreplog.spark.task import Task
+from pyreplog.spark.task import ReadTask
 from pyreplog.tables import schema as columns
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.schema import Column
@@ -99,10 +99,10 @@ class LogSourceReader(DataSourceReader):
         """One for each task; errors as of `planning.plan`."""
         from pyreplog.tables.planning import plan
 
-        return [Task(slices) for slices in plan(self.options)]
+        return [ReadTask(slices) for slices in plan(self.options)]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Arrow batches; errors as of `reading.read`. An empty plan is one partition of None."""
+        """Arrow batches; errors as of `ledger_read_op.read`. An empty plan is one partition of None."""
         from pyreplog.tables.reading import read
 
         return read(cast("tuple[Part, ...] | None", partition.value) or (), self.columns, self.options)
@@ -118,10 +118,10 @@ class ViewReader(DataSourceReader):
         """One for each task; errors as of `planning.plan`."""
         from pyreplog.tables.planning import plan
 
-        return [Task(slices) for slices in plan(self.options)]
+        return [ReadTask(slices) for slices in plan(self.options)]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Arrow batches; errors as of `reading.read`, and those of the report."""
+        """Arrow batches; errors as of `ledger_read_op.read`, and those of the report."""
         from pyreplog.reports.partials import partial_of, read_options, view_of
 
         report = view_of(self.options)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyreplog.tables.logslices import Part
 
 
-class Task(InputPartition):
+class ReadTask(InputPartition):
     """The slices that one task reads, all of one kind."""
 
     def __init__(self, slices: tuple[Part, ...]) -> None:

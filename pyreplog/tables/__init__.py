@@ -7,6 +7,6 @@
 | `ranges`, `logslices`, `planning`, `slices` | which stretches of logs are read, and by which task |
 | `reading` | what a task does |
 | `objects`, `objectscan` | the same of logs that were offloaded |
-| `held`, `scan`, `arrays`, `buffers`, `damage` | stretches, verified, as Arrow columns; what is no record |
+| `locked_segment`, `scan`, `arrays`, `buffers`, `damage` | stretches, verified, as Arrow columns; what is no record |
 | `cluster` | the same of ledgers and topics, whose entries lie in copies |
 """

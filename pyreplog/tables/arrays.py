@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.tables import arrowcolumns
 from pyreplog.tables.buffers import HEADER, as_bytes, as_headers, as_numbers, as_some_numbers, as_text, constant
-from pyreplog.tables.slices import Whence
+from pyreplog.tables.slices import SliceOrigin
 
 APPEND_TIME = 1
 """Kafka's timestampType of a time that the log gave."""
@@ -30,23 +30,23 @@ def schema_of(columns: tuple[str, ...]) -> pa.Schema:
     return pa.schema([(name, TYPES.get(name, pa.binary())) for name in columns])
 
 
-def arrow_batch(batch: RecordBatch, schema: pa.Schema, whence: Whence) -> pa.RecordBatch:
+def arrow_batch(batch: RecordBatch, schema: pa.Schema, origin: SliceOrigin) -> pa.RecordBatch:
     """The columns of a schema, of verified records (or of walked ones, as far as no value is among them)."""
-    return pa.RecordBatch.from_arrays([_array(name, batch, whence) for name in schema.names], schema=schema)
+    return pa.RecordBatch.from_arrays([_array(name, batch, origin) for name in schema.names], schema=schema)
 
 
-def _array(name: str, batch: RecordBatch, whence: Whence) -> pa.Array:
+def _array(name: str, batch: RecordBatch, origin: SliceOrigin) -> pa.Array:
     if name not in _MAKERS:
         return pa.nulls(len(batch), pa.binary())
     if batch.plain and name in _OF_PARTS:
         return constant(None, TYPES[name], len(batch))
-    return _MAKERS[name](batch, whence)
+    return _MAKERS[name](batch, origin)
 
 
-def corrupt_row(schema: pa.Schema, whence: Whence, raw: bytes, **known: object) -> pa.RecordBatch:
+def corrupt_row(schema: pa.Schema, origin: SliceOrigin, raw: bytes, **known: object) -> pa.RecordBatch:
     """One row for bytes that are no record: it says where they lie, as far as that is known, and all that depends on
     them is null."""
-    known = {"crcOk": False, **whence._asdict(), **known}
+    known = {"crcOk": False, **origin._asdict(), **known}
     row = [known.get(name) if name in TYPES else raw for name in schema.names]
     arrays = [pa.array([value], field.type) for value, field in zip(row, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -55,9 +55,9 @@ def corrupt_row(schema: pa.Schema, whence: Whence, raw: bytes, **known: object) 
 # ---- makers: (batch, whence) -> array --------------------------------------------------------------------------
 
 
-def _positions(batch: RecordBatch, whence: Whence) -> pa.Array:
+def _positions(batch: RecordBatch, origin: SliceOrigin) -> pa.Array:
     """Of entries that came from somewhere, they say nothing."""
-    if whence.segment is None:
+    if origin.segment is None:
         return pa.nulls(len(batch), pa.int64())
     return as_numbers(pa.int64(), len(batch), batch.position)
 
@@ -65,13 +65,13 @@ def _positions(batch: RecordBatch, whence: Whence) -> pa.Array:
 _OF_PARTS = {"key", "producerName", "sequenceId", "eventTime"}
 """Columns of a key or an attribute: null where a record has none."""
 
-Maker = Callable[[RecordBatch, Whence], pa.Array]
+Maker = Callable[[RecordBatch, SliceOrigin], pa.Array]
 
 _MAKERS: dict[str, Maker] = {
     "key": lambda batch, _: as_bytes(pa.binary(), arrowcolumns.key_column(batch)),
     "value": lambda batch, _: as_bytes(pa.binary(), arrowcolumns.value_column(batch)),
-    "topic": lambda batch, whence: constant(whence.topic, pa.string(), len(batch)),
-    "partition": lambda batch, whence: constant(whence.partition, pa.int32(), len(batch)),
+    "topic": lambda batch, origin: constant(origin.topic, pa.string(), len(batch)),
+    "partition": lambda batch, origin: constant(origin.partition, pa.int32(), len(batch)),
     "offset": lambda batch, _: as_numbers(pa.int64(), len(batch), batch.entry),
     "timestamp": lambda batch, _: as_numbers(TIME, len(batch), batch.timestamp),
     "timestampType": lambda batch, _: constant(APPEND_TIME, pa.int32(), len(batch)),
@@ -79,7 +79,7 @@ _MAKERS: dict[str, Maker] = {
     "size": lambda batch, _: as_numbers(pa.int32(), len(batch), arrowcolumns.size_column(batch)),
     "ledgerId": lambda batch, _: as_numbers(pa.int64(), len(batch), batch.ledger),
     "entryId": lambda batch, _: as_numbers(pa.int64(), len(batch), batch.entry),
-    "segment": lambda batch, whence: constant(whence.segment, pa.string(), len(batch)),
+    "segment": lambda batch, origin: constant(origin.segment, pa.string(), len(batch)),
     "position": _positions,
     "producerName": lambda batch, _: as_text(arrowcolumns.attribute_column(batch, arrowcolumns.TAG_PRODUCER)),
     "sequenceId": lambda batch, _: as_some_numbers(
@@ -90,7 +90,7 @@ _MAKERS: dict[str, Maker] = {
         TIME, len(batch), arrowcolumns.number_column(batch, arrowcolumns.TAG_EVENT_TIME)
     ),
     "crcOk": lambda batch, _: constant(True, pa.bool_(), len(batch)),
-    "bookie": lambda batch, whence: constant(whence.bookie, pa.string(), len(batch)),
+    "bookie": lambda batch, origin: constant(origin.bookie, pa.string(), len(batch)),
     "crc": lambda batch, _: as_numbers(pa.int64(), len(batch), arrowcolumns.crc_column(batch)),
     "storedSize": lambda batch, _: pa.array(batch.stride, pa.int32()),
 }

@@ -13,7 +13,7 @@ from pyreplog.log.recovery import BLANK
 from pyreplog.tables.slices import Slice
 
 
-class Damage(NamedTuple):
+class DamagedRange(NamedTuple):
     """Bytes [start, stop) of a segment file, and what is wrong with them."""
 
     start: int
@@ -21,7 +21,7 @@ class Damage(NamedTuple):
     error: CorruptionError
 
 
-def damage_at(segment: Segment, part: Slice, start: int, entry: int, error: CorruptionError) -> Damage:
+def damage_at(segment: Segment, part: Slice, start: int, entry: int, error: CorruptionError) -> DamagedRange:
     """The damage that a scan met at offset `start`. entry: number of the last one before it, -1: not known.
 
     It ends at the next offset that the segment's index knows of, or before, where a record with a right CRC and a
@@ -34,13 +34,13 @@ def damage_at(segment: Segment, part: Slice, start: int, entry: int, error: Corr
         limit = places[known] if known < len(places) else part.stop
         found = _find(segment, at + 8, min(limit, part.stop), entry)
         if found >= 0:
-            return Damage(start, found, error)
+            return DamagedRange(start, found, error)
         at = min(limit, part.stop)
         if at >= part.stop:
             break
         if _begins_something(segment, at, part.stop):
-            return Damage(start, at, error)
-    return Damage(start, _blank_before(segment, start, at), error)
+            return DamagedRange(start, at, error)
+    return DamagedRange(start, _blank_before(segment, start, at), error)
 
 
 def _blank_before(segment: Segment, start: int, stop: int) -> int:

@@ -11,18 +11,18 @@ from pyreplog._native.log.segment import HEADER_BYTES
 from pyreplog._native.log.segmentheader import decode_header
 from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError, ReplogError
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log import names, tailpage, truncation
+from pyreplog.log import names, tail_page, truncation
 from pyreplog.log.headers import read_header
 from pyreplog.log.reader import LogReader
 from pyreplog.log.segments import PREPARED
-from pyreplog.plainfiles import open_plain
+from pyreplog.regular_files import open_regular
 
 _ATTEMPTS = 5
 _BLOCK = 512  # bytes in a unit of st_blocks
 
 
 @dataclass(frozen=True)
-class Ends:
+class LogEnds:
     """Where a log begins and ends: positions, and the number of the first entry that may not be read.
 
     truncations: how often it was cut, as far as anybody tells.
@@ -35,7 +35,7 @@ class Ends:
 
 
 @dataclass(frozen=True)
-class SegmentFile:
+class SegmentToRead:
     """A segment by its header; what is to be read of it. start: a record begins at this offset. until: none begins here
     or beyond that counts. stop: none reaches beyond.
 
@@ -60,8 +60,8 @@ class LogSnapshot:
 
     directory: Path
     uuid: bytes
-    ends: Ends
-    segments: tuple[SegmentFile, ...]
+    ends: LogEnds
+    segments: tuple[SegmentToRead, ...]
     called: str = ""
 
     @property
@@ -81,18 +81,18 @@ class LogSnapshot:
         return intact[0] if intact else self.ends.end_entry
 
 
-def ends_of(directory: Path) -> Ends:
+def ends_of(directory: Path) -> LogEnds:
     """Where a log begins and ends now. A log that was neither closed nor is written is looked at as a reader does,
     which verifies what lies behind its checkpoint. Errors: those of opening it for reading."""
-    told = tailpage.load(directory)
+    told = tail_page.load(directory)
     if told is not None:
         tail, proven = told
-        return Ends(max(tail.start, proven.start), tail.visible, tail.visible_entry, tail.truncations)
+        return LogEnds(max(tail.start, proven.start), tail.visible, tail.visible_entry, tail.truncations)
     checkpoint = checkpoints.load(directory)
     if checkpoint is not None and checkpoint.clean and truncation.pending(directory) is None:
-        return Ends(checkpoint.start, checkpoint.position, checkpoint.entry)
+        return LogEnds(checkpoint.start, checkpoint.position, checkpoint.entry)
     with closing(LogReader(directory)) as log:
-        return Ends(log.start_position, log.end_position, log.end)
+        return LogEnds(log.start_position, log.end_position, log.end)
 
 
 def look(directory: Path, within: tuple[int, int] | None = None) -> LogSnapshot:
@@ -110,7 +110,7 @@ def look(directory: Path, within: tuple[int, int] | None = None) -> LogSnapshot:
     raise NotALogError(f"{directory} is trimmed or cut faster than it can be looked at")
 
 
-def _look(directory: Path, ends: Ends, within: tuple[int, int]) -> LogSnapshot | None:
+def _look(directory: Path, ends: LogEnds, within: tuple[int, int]) -> LogSnapshot | None:
     """None: it was trimmed meanwhile."""
     checkpoint = checkpoints.load(directory)
     bases = [base for base in names.segment_bases(directory) if base < ends.end]
@@ -125,13 +125,13 @@ def _look(directory: Path, ends: Ends, within: tuple[int, int]) -> LogSnapshot |
             if ends_of(directory).start > base:
                 return None
             fault = CorruptionError(path, base, f"a segment of a log that ends at {ends.end}", "no file")
-            segment = SegmentFile(str(path), base, fault=fault)
+            segment = SegmentToRead(str(path), base, fault=fault)
         if segment.fault is not None or segment.until > HEADER_BYTES:
             segments.append(_part(segment, *within))
     return LogSnapshot(directory, uuid, ends, tuple(segments))
 
 
-def _part(segment: SegmentFile, low: int, high: int) -> SegmentFile:
+def _part(segment: SegmentToRead, low: int, high: int) -> SegmentToRead:
     """What of a segment lies between two positions, at which records begin."""
     start, until = max(segment.start, low - segment.base), min(segment.until, high - segment.base)
     if segment.fault is not None or (start, until) == (segment.start, segment.until):
@@ -147,8 +147,8 @@ def _first_header(directory: Path, bases: list[int]) -> tuple[bytes, int]:
     return uuid, size
 
 
-def _examine(path: Path, base: int, uuid: bytes, size: int, end: int) -> SegmentFile:
-    fd = open_plain(path, position=base)
+def _examine(path: Path, base: int, uuid: bytes, size: int, end: int) -> SegmentToRead:
+    fd = open_regular(path, position=base)
     try:
         status, block = os.fstat(fd), os.pread(fd, HEADER_BYTES, 0)
     finally:
@@ -158,10 +158,10 @@ def _examine(path: Path, base: int, uuid: bytes, size: int, end: int) -> Segment
     except FormatVersionError:
         raise
     except CorruptionError as error:
-        return SegmentFile(str(path), base, fault=error)
+        return SegmentToRead(str(path), base, fault=error)
     until = min(end - base, size)
     weight = min(until, status.st_blocks * _BLOCK)  # a hollow segment has hardly any
-    return SegmentFile(
+    return SegmentToRead(
         str(path), base, epoch, first, until=until, stop=until, weight=max(weight, HEADER_BYTES)
     )  # fmt: skip
 

@@ -23,7 +23,7 @@ from pyreplog.tables.offsets import Partition
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import names_of, offloaded_urls
 from pyreplog.tables.ranges import bounded, times_of
-from pyreplog.tables.slices import NO_PARTITION, LogName, Range, Slice, Wanted, Whence
+from pyreplog.tables.slices import NO_PARTITION, LogName, Range, RecordFilter, Slice, SliceOrigin
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +51,9 @@ class ObjectSlice(Slice):
     identity: LogIdentity
 
     @property
-    def whence(self) -> Whence:
+    def origin(self) -> SliceOrigin:
         """As of the segment file that the object was copied from."""
-        return Whence(self.log.topic, NO_PARTITION, names.segment_path(Path(), self.base).name)
+        return SliceOrigin(self.log.topic, NO_PARTITION, names.segment_path(Path(), self.base).name)
 
     def index(self) -> SparseIndex | None:
         """Where its records begin; None: its object is missing or damaged. StorageError."""
@@ -81,7 +81,7 @@ def object_slices(log: ObjectLog, options: ReadOptions) -> list[tuple[Slice, int
     low, high = options.starting_offsets.of(log.partition), options.ending_offsets.of(log.partition)
     lenient = not options.fail_on_data_loss
     entries = bounded(log.storage.url, low, high, found.start, found.end, lenient=lenient)
-    wanted = Wanted(None if entries == (found.start, found.end) else entries, times)
+    wanted = RecordFilter(None if entries == (found.start, found.end) else entries, times)
     parts = [_slice(log, item, wanted) for item in found.segments]
     if wanted.entries is not None:
         parts = [cut for part in parts if (cut := _in_entries(part, wanted.entries)) is not None]
@@ -90,7 +90,7 @@ def object_slices(log: ObjectLog, options: ReadOptions) -> list[tuple[Slice, int
     return [(part, part.size) for part in parts if part.size > 0]
 
 
-def _slice(log: ObjectLog, item: SealedObject, wanted: Wanted) -> ObjectSlice:
+def _slice(log: ObjectLog, item: SealedObject, wanted: RecordFilter) -> ObjectSlice:
     storage, found = log.storage, log.found
     return ObjectSlice(
         LogName(storage.url, log.called, found.identity.uuid), storage.of(item.name), item.base, item.epoch,

@@ -11,7 +11,7 @@ from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.segment import Segment
 from pyreplog.errors import CorruptionError, ObjectCorruptionError
 from pyreplog.offload.windows import Windows
-from pyreplog.tables.damage import Damage, damage_at
+from pyreplog.tables.damage import DamagedRange, damage_at
 from pyreplog.tables.objects import ObjectSlice
 from pyreplog.tables.scan import Scan
 from pyreplog.tables.slices import Slice
@@ -36,7 +36,7 @@ class ObjectScan(Scan):
         for segment, found in self._found(windows, part):
             yield from self._rows(segment, part, found)
 
-    def _found(self, windows: Windows, part: ObjectSlice) -> Iterator[tuple[Segment, RecordBatch | Damage]]:
+    def _found(self, windows: Windows, part: ObjectSlice) -> Iterator[tuple[Segment, RecordBatch | DamagedRange]]:
         offset, entry = part.start, -1
         while offset < part.until:
             window = windows.at(offset)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pyreplog.errors import ConfigError
 from pyreplog.metadata.url import is_shared
-from pyreplog.net.access import Access
+from pyreplog.net.credentials import Credentials
 from pyreplog.offload.storage import options_text
 from pyreplog.tables.offsets import EARLIEST, LATEST, Offsets
 
@@ -38,8 +38,8 @@ OF_STREAMS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
 OF_CLUSTERS = ("secretFile", "tlsCa", "tlsCert", "tlsKey")
 """Options that only a cluster has which is read over TCP."""
 
-_ACCESS = ("secret", "secret_file", "tls_ca", "tls_cert", "tls_key")
-"""What `Access` is made of."""
+_CREDENTIALS = ("secret", "secret_file", "tls_ca", "tls_cert", "tls_key")
+"""What `Credentials` is made of."""
 
 _OF_VALUES, _OF_NUMBERS = (10_000, 2 << 20), (1 << 15, 16 << 20)
 """Rows, and bytes of log, of one batch."""
@@ -68,7 +68,7 @@ class ReadOptions:
     paths: tuple[str, ...] = ()
     storage_options: str = field(default="{}", repr=False)
     cluster: str | None = None
-    access: Access = field(default_factory=Access)
+    credentials: Credentials = field(default_factory=Credentials)
     password: bytes = field(default=b"", repr=False)
     replica: str = ANY
     topics: tuple[str, ...] | None = None
@@ -108,9 +108,9 @@ class ReadOptions:
             fields[target] = fields.get(target, ()) + value if target == "paths" else value
         if not fields.get("paths") and "cluster" not in fields:
             raise ConfigError("path: expected the directory of a log, found none; give it to load() or as an option")
-        access = {name: fields.pop(name) for name in _ACCESS if name in fields}
-        made = cls(**fields, access=Access(**access))
-        made._check_access(given, access)
+        credentials = {name: fields.pop(name) for name in _CREDENTIALS if name in fields}
+        made = cls(**fields, credentials=Credentials(**credentials))
+        made._check_credentials(given, credentials)
         made._check_choices(given)
         made._check_ranges(given)
         made._check_cluster()
@@ -127,9 +127,9 @@ class ReadOptions:
         """Whether messages are wanted, not entries."""
         return self.topics is not None or self.topics_pattern is not None
 
-    def _check_access(self, given: Mapping[str, str], access: Mapping[str, object]) -> None:
+    def _check_credentials(self, given: Mapping[str, str], credentials: Mapping[str, object]) -> None:
         for name in OF_CLUSTERS:
-            if self.cluster is None and _OPTIONS[name.lower()][1] in access:
+            if self.cluster is None and _OPTIONS[name.lower()][1] in credentials:
                 raise ConfigError(f"{name}: expected with cluster, found with {given.get('path', 'paths')}")
 
     def _check_choices(self, given: Mapping[str, str]) -> None:

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pyreplog.bookie.identity import FILE_MAX, IDENTITY, LOG, Identity
+from pyreplog.bookie.identity import FILE_MAX, IDENTITY, LOG, BookieIdentity
 from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError
 from pyreplog.log import names
 from pyreplog.offload.manifest import MANIFESTS
-from pyreplog.plainfiles import read_plain
+from pyreplog.regular_files import read_regular
 
 METADATA = "metadata.sqlite"
 """Name of an embedded cluster's metadata in its directory."""
@@ -87,7 +87,7 @@ def bookie_of(log: Path) -> str | None:
     if log.name != LOG or not file.exists():
         return None
     try:
-        return Identity.decode(file, read_plain(file, FILE_MAX)).id
+        return BookieIdentity.decode(file, read_regular(file, FILE_MAX)).id
     except (OSError, CorruptionError, FormatVersionError) as error:
         logger.warning("whose log %s is cannot be told: %s", log, error)
         return None

@@ -12,7 +12,7 @@ from pyreplog.errors import ConfigError, ReplogError
 from pyreplog.log import indexes
 from pyreplog.tables import objects
 from pyreplog.tables.cluster.clusterplan import cluster_slices
-from pyreplog.tables.held import hold
+from pyreplog.tables.locked_segment import map_locked
 from pyreplog.tables.logslices import Part, log_slices
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import cluster_of
@@ -89,7 +89,7 @@ def _index_of(whole: Slice) -> SparseIndex | None:
     if isinstance(whole, objects.ObjectSlice):
         return whole.index()
     try:
-        segment = hold(whole.path, whole.log.uuid, whole.base, whole.epoch)
+        segment = map_locked(whole.path, whole.log.uuid, whole.base, whole.epoch)
         return indexes.load(Path(whole.log.directory), segment)
     except (OSError, ReplogError) as error:
         logger.info("%s is read in one piece: %s", whole.path, error)

@@ -15,11 +15,11 @@ from pyreplog._native.ledgerlog.sealed import SealedIndex
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog.errors import ConfigError, CorruptionError, OutOfRangeError, ReplogError, TrimmedError
 from pyreplog.log import indexes, names
-from pyreplog.tables.held import hold
-from pyreplog.tables.logs import LogSnapshot, SegmentFile
+from pyreplog.tables.locked_segment import map_locked
+from pyreplog.tables.logs import LogSnapshot, SegmentToRead
 from pyreplog.tables.offsets import LAST, Partition
 from pyreplog.tables.options import ReadOptions
-from pyreplog.tables.slices import NO_PARTITION, LogName, Range, Slice, Wanted
+from pyreplog.tables.slices import NO_PARTITION, LogName, Range, RecordFilter, Slice
 
 _NUMBER_MAX = (1 << 63) - 1
 
@@ -38,7 +38,7 @@ def stretches(
     entries = _entries(log, name, options)
     times = times_of(options)
     ledgers = _ledgers(options)
-    wanted = Wanted(entries, times, common(ledgers, there))
+    wanted = RecordFilter(entries, times, common(ledgers, there))
     if numbered and options.ledgers is not None:
         raise ConfigError(f"ledgers: {log.directory} is a log by itself and holds no ledgers")
     found = [segment for segment in log.segments if segment.until > HEADER_BYTES or segment.fault is not None]
@@ -50,7 +50,7 @@ def stretches(
     return [(_slice(name, segment, wanted), segment.weight) for segment in found]
 
 
-def _slice(name: LogName, segment: SegmentFile, wanted: Wanted) -> Slice:
+def _slice(name: LogName, segment: SegmentToRead, wanted: RecordFilter) -> Slice:
     fault = segment.fault
     told = (fault.position, fault.expected, fault.found) if isinstance(fault, CorruptionError) else None
     return Slice(
@@ -146,7 +146,7 @@ def is_among(number: int, ranges: tuple[Range, ...]) -> bool:
 # ---- by order: entries, and the times of a log by itself -------------------------------------------------------
 
 
-def _in_entries(log: LogSnapshot, found: list[SegmentFile], entries: tuple[int, int] | None) -> list[SegmentFile]:
+def _in_entries(log: LogSnapshot, found: list[SegmentToRead], entries: tuple[int, int] | None) -> list[SegmentToRead]:
     if entries is None:
         return found
     if entries[0] >= entries[1]:
@@ -159,13 +159,13 @@ def _in_entries(log: LogSnapshot, found: list[SegmentFile], entries: tuple[int, 
     )  # no number comes twice
 
 
-def _in_times(log: LogSnapshot, found: list[SegmentFile], times: tuple[int, int] | None) -> list[SegmentFile]:
+def _in_times(log: LogSnapshot, found: list[SegmentToRead], times: tuple[int, int] | None) -> list[SegmentToRead]:
     if times is None or not found:
         return found
     if times[0] >= times[1]:
         return []
 
-    def first_time(segment: SegmentFile) -> int:
+    def first_time(segment: SegmentToRead) -> int:
         return _time_at(_hold(log, segment), HEADER_BYTES)
 
     try:
@@ -175,9 +175,9 @@ def _in_times(log: LogSnapshot, found: list[SegmentFile], times: tuple[int, int]
 
 
 def _between(
-    log: LogSnapshot, found: list[SegmentFile], wanted: tuple[int, int], first: Callable[[SegmentFile], int],
+    log: LogSnapshot, found: list[SegmentToRead], wanted: tuple[int, int], first: Callable[[SegmentToRead], int],
     key: Callable[[Segment, int, int], int],
-) -> list[SegmentFile]:  # fmt: skip
+) -> list[SegmentToRead]:  # fmt: skip
     """Of segments in which keys ascend, those with keys in the range; the outer two cut down to it. Some with the key
     that is one below its lowest may be among them.
 
@@ -194,8 +194,8 @@ def _between(
 
 
 def _cut(
-    log: LogSnapshot, file: SegmentFile, bound: int, key: Callable[[Segment, int, int], int], *, front: bool
-) -> SegmentFile:
+    log: LogSnapshot, file: SegmentToRead, bound: int, key: Callable[[Segment, int, int], int], *, front: bool
+) -> SegmentToRead:
     """A segment without the records before (front) or from the bound on, as exactly as its index tells."""
     segment = _hold(log, file)
     index = indexes.load(log.directory, segment)
@@ -215,8 +215,8 @@ def _cut(
     return replace(file, until=offset, weight=max(offset - file.start, 1))
 
 
-def _hold(log: LogSnapshot, file: SegmentFile) -> Segment:
-    return hold(file.path, log.uuid, file.base, file.epoch)
+def _hold(log: LogSnapshot, file: SegmentToRead) -> Segment:
+    return map_locked(file.path, log.uuid, file.base, file.epoch)
 
 
 def _entry_at(segment: Segment, entries: int, _: int) -> int:
@@ -233,7 +233,7 @@ def _time_at(segment: Segment, place: int) -> int:
 # ---- by ledger -------------------------------------------------------------------------------------------------
 
 
-def _in_ledgers(log: LogSnapshot, file: SegmentFile, wanted: Wanted) -> list[SegmentFile]:
+def _in_ledgers(log: LogSnapshot, file: SegmentToRead, wanted: RecordFilter) -> list[SegmentToRead]:
     """A segment of a bookie's log, cut down to the wanted ledgers; whole where there is no index (yet)."""
     if file.fault is not None:
         return [file]
@@ -250,7 +250,7 @@ def _in_ledgers(log: LogSnapshot, file: SegmentFile, wanted: Wanted) -> list[Seg
     return [replace(file, start=start, until=until, weight=until - start)]
 
 
-def _places(directory: Path, segment: Segment, wanted: Wanted) -> list[tuple[int, int]]:
+def _places(directory: Path, segment: Segment, wanted: RecordFilter) -> list[tuple[int, int]]:
     """Lowest and highest offset of each wanted ledger's records in a sealed segment."""
     order = indexes.load(directory, segment)
     if order is None:

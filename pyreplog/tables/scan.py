@@ -14,15 +14,15 @@ from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog._native.tables.arrowcolumns import walk
 from pyreplog.errors import CorruptionError, ReplogError, TrimmedError, TruncatedError
-from pyreplog.log.hollow import is_hollow
+from pyreplog.log.hole_punch import is_hole_punched
 from pyreplog.log.recovery import BLANK
-from pyreplog.plainfiles import open_reading
+from pyreplog.regular_files import open_reading
 from pyreplog.tables.arrays import arrow_batch, corrupt_row, schema_of
-from pyreplog.tables.damage import Damage, damage_at
-from pyreplog.tables.held import hold
+from pyreplog.tables.damage import DamagedRange, damage_at
+from pyreplog.tables.locked_segment import map_locked
 from pyreplog.tables.logs import ends_of
 from pyreplog.tables.options import ReadOptions
-from pyreplog.tables.slices import ALL, Slice, Wanted
+from pyreplog.tables.slices import ALL, RecordFilter, Slice
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Scan:
             yield from self._unreadable(part, part.corruption())
             return
         try:
-            segment = hold(part.path, part.log.uuid, part.base, part.epoch)
+            segment = map_locked(part.path, part.log.uuid, part.base, part.epoch)
         except TrimmedError as error:
             self._lose(error)
             return
@@ -61,20 +61,20 @@ class Scan:
         for found in self._records(segment, part):
             yield from self._rows(segment, part, found)
 
-    def _rows(self, segment: Segment, part: Slice, found: RecordBatch | Damage) -> Iterator[pa.RecordBatch]:
+    def _rows(self, segment: Segment, part: Slice, found: RecordBatch | DamagedRange) -> Iterator[pa.RecordBatch]:
         """Of what was found in a segment: the records that are wanted, or what the mode says of damage."""
-        if isinstance(found, Damage):
+        if isinstance(found, DamagedRange):
             yield from self._damaged(segment, part, found)
             return
         wanted = select(found, part.wanted)
         if len(wanted):
-            yield arrow_batch(wanted, self._schema, part.whence)
+            yield arrow_batch(wanted, self._schema, part.origin)
 
     # ---- records, and what lies between them ----------------------------------------------------------------
 
-    def _records(self, segment: Segment, part: Slice) -> Iterator[RecordBatch | Damage]:
+    def _records(self, segment: Segment, part: Slice) -> Iterator[RecordBatch | DamagedRange]:
         offset, entry = part.start, -1
-        if is_hollow(segment) and segment.check(HEADER_BYTES, segment.size) == BLANK:
+        if is_hole_punched(segment) and segment.check(HEADER_BYTES, segment.size) == BLANK:
             return  # what was here belonged to ledgers that are deleted
         while offset < part.until:
             try:
@@ -112,7 +112,7 @@ class Scan:
             raise type(error)(f"{error}; set failOnDataLoss to false to read what there is") from error
         logger.warning("%s; it was to be read, and is passed over", error)
 
-    def _damaged(self, segment: Segment, part: Slice, damage: Damage) -> Iterator[pa.RecordBatch]:
+    def _damaged(self, segment: Segment, part: Slice, damage: DamagedRange) -> Iterator[pa.RecordBatch]:
         if self._options.mode == "FAILFAST":
             raise damage.error
         raw = segment.bytes_at(damage.start, min(damage.stop - damage.start, self._options.batch_bytes))
@@ -135,10 +135,10 @@ class Scan:
     ) -> Iterator[pa.RecordBatch]:
         logger.warning("%d bytes that are no records are passed over: %s", length, error)
         if self._options.mode == "PERMISSIVE":
-            yield corrupt_row(self._schema, part.whence, raw, position=position, storedSize=length)
+            yield corrupt_row(self._schema, part.origin, raw, position=position, storedSize=length)
 
 
-def select(batch: RecordBatch, wanted: Wanted) -> RecordBatch:
+def select(batch: RecordBatch, wanted: RecordFilter) -> RecordBatch:
     """Of a batch, the records that are wanted."""
     if wanted == ALL or not len(batch):
         return batch

@@ -17,7 +17,7 @@ Range = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RecordFilter:
     """Which records of a slice are wanted; None: all.
 
     entries: numbers (of a bookie's log: in their ledgers). times: of appending, microseconds since the epoch. ledgers:
@@ -29,10 +29,10 @@ class Wanted:
     ledgers: tuple[Range, ...] | None = None
 
 
-ALL = Wanted()
+ALL = RecordFilter()
 
 
-class Whence(NamedTuple):
+class SliceOrigin(NamedTuple):
     """What all rows of a slice have in common. topic: None for entries of ledgers. segment: the name of its file; None:
     it does not matter where the rows lie. bookie: whose copies they are."""
 
@@ -67,7 +67,7 @@ class Slice:
     start: int
     until: int
     stop: int
-    wanted: Wanted = ALL
+    wanted: RecordFilter = ALL
     fault: tuple[int, str, str] | None = None
 
     @property
@@ -76,8 +76,8 @@ class Slice:
         return self.until - self.start
 
     @cached_property
-    def whence(self) -> Whence:
-        return Whence(self.log.topic, NO_PARTITION, Path(self.path).name, self.log.bookie)
+    def origin(self) -> SliceOrigin:
+        return SliceOrigin(self.log.topic, NO_PARTITION, Path(self.path).name, self.log.bookie)
 
     def corruption(self) -> CorruptionError:
         """The fault as an exception."""

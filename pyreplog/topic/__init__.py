@@ -16,12 +16,12 @@ is between them and those packages:
 
 | modules | what they are |
 |---|---|
-| `events`, `dispatchdriver` | steps, taken by whoever finds nobody at work; those of a dispatcher |
-| `source`, `inlet` | what is between a consumer and its subscription; lets consumers be forgotten |
+| `event_queue`, `dispatchdriver` | steps, taken by whoever finds nobody at work; those of a dispatcher |
+| `interfaces`, `weak_consumer` | what is between a consumer and its subscription; lets consumers be forgotten |
 | `locator` | finds what was never delivered |
 | `deadletters` | messages that were delivered too often |
-| `permits`, `turn` | how many messages a consumer asks for; turns of those who wait for one |
+| `permits`, `fair_lock` | how many messages a consumer asks for; turns of those who wait for one |
 | `owner`, `ownership` | who serves a topic; taking and keeping that |
-| `names`, `place`, `positions` | names and keys of topics; places in one; what people say of them |
+| `names`, `topic_position`, `positions` | names and keys of topics; places in one; what people say of them |
 | `config`, `arguments` | settings of topics and subscriptions; what callers give, checked |
 """

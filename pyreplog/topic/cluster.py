@@ -8,19 +8,19 @@ import time
 from contextlib import ExitStack
 from typing import Any, overload
 
-from pyreplog._native.machines.turns import check_may_wait
-from pyreplog.ack import as_timeout
+from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.arguments import check_bool, check_seconds
+from pyreplog.future import as_timeout
 from pyreplog.ledger import cluster as ledgers
 from pyreplog.ledger.closing import reserve_s
-from pyreplog.ledger.handle import CLOSE_S
+from pyreplog.ledger.ledger_handle import CLOSE_S
 from pyreplog.metrics import Metric
 from pyreplog.topic.partitions.partitioned import PartitionedTopic
 from pyreplog.topic.topic import Topic
 from pyreplog.topic.topics import Topics
 
 
-class Cluster(ledgers.Cluster):
+class Cluster(ledgers.LedgerCluster):
     """Bookies and metadata, here or elsewhere: makes ledgers and topics. `Cluster.embedded(...)` or
     `Cluster.connect(...)` make one; any thread may call anything."""
 
@@ -97,5 +97,5 @@ class Cluster(ledgers.Cluster):
             rest.callback(self._close_ledgers, deadline)
             if self._topics is not None and not sys.is_finalizing():
                 if deadline is not None:
-                    self._around.end_calls_by(deadline)
+                    self._runtime.end_calls_by(deadline)
                 rest.callback(self._topics.close, None if limit is None else limit - reserve_s(limit))

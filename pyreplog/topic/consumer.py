@@ -12,16 +12,16 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.topic.handout import Handout
 from pyreplog._native.topic.messages import Message, MessageBatch
-from pyreplog.ack import Ack, as_timeout
+from pyreplog._native.topic.prefetch_buffer import PrefetchBuffer
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError
+from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.topic.arguments import as_delay_us, as_offsets, check_queue
+from pyreplog.topic.fair_lock import FairLock
+from pyreplog.topic.interfaces import DeliveredMessages, Noted, SubscriptionLike
 from pyreplog.topic.permits import Permits
 from pyreplog.topic.positions import Start
-from pyreplog.topic.source import Delivery, Noted, Source
-from pyreplog.topic.turn import Turn
 
 T = TypeVar("T")
 ACKS_WAIT_S = 0.1
@@ -31,7 +31,7 @@ What = Message | MessageBatch | int | Iterable[Message | int]
 """One message, a batch of them, an offset, or several."""
 
 
-class Consumer(Handle, Handout):
+class Consumer(Handle, PrefetchBuffer):
     """One consumer of a subscription; made by `Topic.subscribe`. Close it, or use `with`: what it has not acknowledged
     then goes to the others, or comes again to the next. One that is forgotten is closed, with a ResourceWarning.
 
@@ -45,22 +45,22 @@ class Consumer(Handle, Handout):
         """Whether messages come: of a failover subscription, to one consumer at a time."""
         self._permits = Permits(check_queue(queue))
         self._lock = threading.Lock()  # of the inbox and of who waits for it
-        self._inbox: deque[Delivery] = deque()
-        self._waiting: deque[Ack[Delivery]] = deque()
+        self._inbox: deque[DeliveredMessages] = deque()
+        self._waiting: deque[AppendFuture[DeliveredMessages]] = deque()
         self._failed: ReplogError | None = None
-        self._turn = Turn()  # of who takes the next batch for `receive`
-        self._source: Source
+        self._receive_lock = FairLock()  # of who takes the next batch for `receive`
+        self._source: SubscriptionLike
         self._id = -1
         super().__init__(f"consumer {name} of {subscription} on {topic}")
 
     # ---- what the subscription calls -------------------------------------------------------------------------
 
-    def attached(self, source: Source, consumer: int) -> None:
+    def attached(self, source: SubscriptionLike, consumer: int) -> None:
         """It belongs to a subscription now, under this number; asks for its first messages."""
         self._source, self._id = source, consumer
         source.flow(consumer, self._permits.first)
 
-    def deliver(self, delivery: Delivery) -> None:
+    def deliver(self, delivery: DeliveredMessages) -> None:
         """Messages came."""
         with self._lock:
             self._permits.came(len(delivery.batch), delivery.batch.value_bytes)
@@ -88,8 +88,8 @@ class Consumer(Handle, Handout):
         with self._lock:
             self._failed = self._failed or error
             waiting, self._waiting = self._waiting, deque()
-        for ack in waiting:
-            ack.fail(error)
+        for future in waiting:
+            future.fail(error)
 
     # ---- receiving ------------------------------------------------------------------------------------------
 
@@ -113,11 +113,11 @@ class Consumer(Handle, Handout):
 
         Errors as receive.
         """
-        turn = self._turn.enter()
+        acquired = self._receive_lock.enter()
         try:
-            await turn
+            await acquired
         except BaseException:
-            self._turn.give_up(turn)
+            self._receive_lock.give_up(acquired)
             raise
         try:
             while True:
@@ -126,7 +126,7 @@ class Consumer(Handle, Handout):
                 except StopIteration:
                     self._begin(await self._take_async())
         finally:
-            self._turn.leave()
+            self._receive_lock.leave()
 
     async def receive_batch_async(self) -> MessageBatch:
         """The next messages as columns, for coroutines. As receive_batch."""
@@ -148,15 +148,15 @@ class Consumer(Handle, Handout):
             return self._receive_many(max_messages, timeout)
         seconds = as_timeout(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
-        turn = self._turn.enter()
+        acquired = self._receive_lock.enter()
         try:
-            if not turn.done():
-                turn.result(_left(deadline))
+            if not acquired.done():
+                acquired.result(_left(deadline))
         except OutcomeUnknownError:
-            self._turn.give_up(turn)
+            self._receive_lock.give_up(acquired)
             return None
         except BaseException:
-            self._turn.give_up(turn)
+            self._receive_lock.give_up(acquired)
             raise
         try:
             while True:
@@ -168,7 +168,7 @@ class Consumer(Handle, Handout):
                         return None
                     self._begin(delivery)
         finally:
-            self._turn.leave()
+            self._receive_lock.leave()
 
     def _receive_many(self, count: int, timeout: float | None) -> list[Message]:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -186,61 +186,61 @@ class Consumer(Handle, Handout):
 
     # ---- the inbox ------------------------------------------------------------------------------------------
 
-    def _take(self, timeout: float | None) -> Delivery | None:
+    def _take(self, timeout: float | None) -> DeliveredMessages | None:
         self._check_open()
         with self._lock:
             delivery = self._inbox.popleft() if self._inbox and not self._waiting else None
         if delivery is None:
-            ack: Ack[Delivery] = Ack()
+            future: AppendFuture[DeliveredMessages] = AppendFuture()
             try:  # Ctrl-C may come as soon as it waits
                 with self._lock:
-                    self._expect(ack)
+                    self._expect(future)
                 if self._inbox:  # else whoever delivers hands out
                     self._hand_out()
                 self._send_acks()  # whoever waits has nothing else to acknowledge soon
-                delivery = self._source.wait(ack, timeout)
+                delivery = self._source.wait(future, timeout)
             except OutcomeUnknownError:
-                if self._gave_up(ack):
+                if self._gave_up(future):
                     return None
-                delivery = ack.result()
+                delivery = future.result()
             except BaseException:
-                self._put_back(ack)
+                self._put_back(future)
                 raise
         self._ask(len(delivery.batch))
         return delivery
 
-    async def _take_async(self) -> Delivery:
+    async def _take_async(self) -> DeliveredMessages:
         self._check_open()
-        ack: Ack[Delivery] = Ack()
+        future: AppendFuture[DeliveredMessages] = AppendFuture()
         with self._lock:
-            self._expect(ack)
+            self._expect(future)
         self._hand_out()
         try:
-            delivery = await ack
+            delivery = await future
         except BaseException:
-            self._put_back(ack)
+            self._put_back(future)
             raise
         self._ask(len(delivery.batch))
         return delivery
 
-    def _expect(self, ack: Ack[Delivery]) -> None:
+    def _expect(self, future: AppendFuture[DeliveredMessages]) -> None:
         if self._failed is not None and not self._inbox:
-            ack.fail(self._failed)
+            future.fail(self._failed)
         else:
-            self._waiting.append(ack)
+            self._waiting.append(future)
 
-    def _gave_up(self, ack: Ack[Delivery]) -> bool:
+    def _gave_up(self, future: AppendFuture[DeliveredMessages]) -> bool:
         """Whether nothing was, or will be, handed to it."""
         with self._lock:
-            if ack in self._waiting:
-                self._waiting.remove(ack)
-        return ack.fail(ClosedError("nobody waits for it any more"))
+            if future in self._waiting:
+                self._waiting.remove(future)
+        return future.fail(ClosedError("nobody waits for it any more"))
 
-    def _put_back(self, ack: Ack[Delivery]) -> None:
+    def _put_back(self, future: AppendFuture[DeliveredMessages]) -> None:
         """Who waited was interrupted: what it was given is given to the next."""
-        if not self._gave_up(ack) and ack.exception() is None:
+        if not self._gave_up(future) and future.exception() is None:
             with self._lock:
-                self._inbox.appendleft(ack.result())
+                self._inbox.appendleft(future.result())
             self._hand_out()
 
     def _hand_out(self) -> None:
@@ -249,12 +249,12 @@ class Consumer(Handle, Handout):
             with self._lock:
                 if not self._waiting or not (self._inbox or self._failed):
                     return
-                ack = self._waiting.popleft()
+                future = self._waiting.popleft()
                 delivery = self._inbox.popleft() if self._inbox else None
             if delivery is None:
                 assert self._failed is not None
-                ack.fail(self._failed)
-            elif not ack.complete(delivery):
+                future.fail(self._failed)
+            elif not future.complete(delivery):
                 with self._lock:
                     self._inbox.appendleft(delivery)
 
@@ -335,13 +335,13 @@ class Consumer(Handle, Handout):
         self._send_acks()
         return self._await(self._source.seek(start), timeout)
 
-    def _await(self, ack: Ack[T], timeout: float | None) -> T:
+    def _await(self, future: AppendFuture[T], timeout: float | None) -> T:
         """What is not asked for until the time is over is not asked for later."""
         seconds = as_timeout(timeout)
         try:
-            return self._source.wait(ack, self._source.timeout if seconds is None else seconds)
+            return self._source.wait(future, self._source.timeout if seconds is None else seconds)
         except OutcomeUnknownError as error:
-            ack.fail(error)
+            future.fail(error)
             raise
 
     def _check_usable(self) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyreplog._native.topic.messages import Message
-from pyreplog.ack import Ack
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, RecordTooLargeError
+from pyreplog.future import AppendFuture
 from pyreplog.topic.config import SubscriptionConfig
 from pyreplog.topic.dispatch.effects import DeadLetter
 from pyreplog.topic.names import check_name
@@ -43,10 +43,10 @@ def check_dead_letters(topic: str, subscription: str, settings: SubscriptionConf
         raise InvalidArgumentError(f"dead_letter: expected another topic than {name}: they would come again for ever")
 
 
-def publish_dead(topic: Topic, subscription: Subscription, dead: DeadLetter) -> Ack[Any]:
+def publish_dead(topic: Topic, subscription: Subscription, dead: DeadLetter) -> AppendFuture[Any]:
     """Publish them, with where they come from in their properties. Where they were they are acknowledged afterwards:
     after a crash they may be published again."""
-    done: Ack[Any] = Ack()
+    done: AppendFuture[Any] = AppendFuture()
     name = dead_letter_topic(topic.name, subscription.name, subscription.settings.dead_letter)
 
     def publish() -> None:
@@ -59,7 +59,7 @@ def publish_dead(topic: Topic, subscription: Subscription, dead: DeadLetter) -> 
     return done
 
 
-def _submit(target: Topic | PartitionedTopic, origin: str, dead: DeadLetter) -> Ack[Any]:
+def _submit(target: Topic | PartitionedTopic, origin: str, dead: DeadLetter) -> AppendFuture[Any]:
     batch = dead.batch
     properties: list[Mapping[str, str | bytes] | None] = [
         {
@@ -78,7 +78,7 @@ def _submit(target: Topic | PartitionedTopic, origin: str, dead: DeadLetter) -> 
         return gathered([_submit_one(target, *one) for one in zip(batch, properties, strict=True)])
 
 
-def _submit_one(target: Topic | PartitionedTopic, message: Message, properties: Any) -> Ack[Any]:
+def _submit_one(target: Topic | PartitionedTopic, message: Message, properties: Any) -> AppendFuture[Any]:
     """One that leaves no room for where it comes from goes without."""
     try:
         return target.submit(message.value, message.key, properties=properties, event_time=message.event_time)

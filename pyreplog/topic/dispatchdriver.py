@@ -10,18 +10,27 @@ from threading import Lock
 from typing import NamedTuple, Protocol
 
 from pyreplog._native.topic.messages import MessageBatch
-from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, ReplogError, TopicFencedError, TrimmedError
-from pyreplog.ledger.driver import Surroundings, Timer
+from pyreplog.future import AppendFuture
+from pyreplog.ledger.driver import Runtime, TimerLike
 from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.dispatch.dispatcher import Dispatcher
-from pyreplog.topic.dispatch.effects import Became, DeadLetter, Deliver, Dirty, Effect, Locate, Read, Wake
-from pyreplog.topic.events import Events
-from pyreplog.topic.locator import Found, Locator, offsets_in
+from pyreplog.topic.dispatch.effects import (
+    ActiveConsumerChanged,
+    DeadLetter,
+    Deliver,
+    Dirty,
+    Effect,
+    Locate,
+    ReadEntries,
+    WakeAt,
+)
+from pyreplog.topic.event_queue import EventQueue
+from pyreplog.topic.interfaces import ConsumerLike
+from pyreplog.topic.locator import LocatedEntries, Locator, offsets_in
 from pyreplog.topic.managed.managedledger import ManagedLedger
-from pyreplog.topic.place import Total
-from pyreplog.topic.source import Receiver
+from pyreplog.topic.topic_position import TopicPosition
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +46,11 @@ Step = Callable[[int], Iterable[Effect | Discard]]
 """Something done with the dispatcher, at a time."""
 
 
-class Host(Protocol):
+class SubscriptionHost(Protocol):
     """What is done for consumers and with the cursor; called with no lock held, and must not wait."""
 
     def deliver(self, effect: Deliver) -> None: ...
-    def became(self, effect: Became) -> None: ...
+    def became(self, effect: ActiveConsumerChanged) -> None: ...
     def discard(self, effect: Discard) -> None: ...
     def bury(self, effect: DeadLetter) -> None: ...
     def dirty(self) -> None: ...
@@ -57,17 +66,17 @@ class DispatchDriver:
         managed: ManagedLedger,
         cursor: Cursor,
         dispatcher: Dispatcher,
-        host: Host,
-        around: Surroundings,
+        host: SubscriptionHost,
+        runtime: Runtime,
         clock: Clock,
     ) -> None:
         self.lock = Lock()
         self._what = f"{managed.name}, {name}"
         self._managed, self._cursor, self._dispatcher = managed, cursor, dispatcher
-        self._host, self._around, self._clock = host, around, clock
+        self._host, self._runtime, self._clock = host, runtime, clock
         self._effects: deque[Effect | Discard] = deque()
-        self._events = Events()
-        self._wake: tuple[int, Timer] | None = None
+        self._events = EventQueue()
+        self._wake: tuple[int, TimerLike] | None = None
         self._is_over = False
         self._era = 0  # of the cursor: what was acknowledged before a seek is not afterwards
         self._locator = Locator(self._what, managed, self._events, self._located)
@@ -88,15 +97,15 @@ class DispatchDriver:
                 continue
             if isinstance(effect, Deliver):
                 self._host.deliver(effect)
-            elif isinstance(effect, Read):
+            elif isinstance(effect, ReadEntries):
                 self._read(effect)
             elif isinstance(effect, Dirty):
                 self._host.dirty()
-            elif isinstance(effect, Wake):
+            elif isinstance(effect, WakeAt):
                 self._wake_at(effect.at_us)
             elif isinstance(effect, Locate):
                 self._locator.add(effect, self._era)
-            elif isinstance(effect, Became):
+            elif isinstance(effect, ActiveConsumerChanged):
                 self._host.became(effect)
             elif isinstance(effect, DeadLetter):
                 self._host.bury(effect)
@@ -105,7 +114,7 @@ class DispatchDriver:
 
     # ---- reading --------------------------------------------------------------------------------------------
 
-    def _read(self, read: Read) -> None:
+    def _read(self, read: ReadEntries) -> None:
         try:
             coming = self._managed.read(read.offset, bytes_max=read.bytes_max, end=read.end)
         except ReplogError as error:
@@ -115,17 +124,17 @@ class DispatchDriver:
             batch = coming.result()
             self._take(lambda now: self._dispatcher.entries(read.id, batch, now))
         else:
-            coming.add_done_callback(lambda ack: self._was_read(read, ack))
+            coming.add_done_callback(lambda future: self._was_read(read, future))
 
-    def _was_read(self, read: Read, ack: Ack[MessageBatch]) -> None:
-        error = ack.exception()
+    def _was_read(self, read: ReadEntries, future: AppendFuture[MessageBatch]) -> None:
+        error = future.exception()
         if error is not None:
             self._not_read(read, error)
         else:
-            batch = ack.result()
+            batch = future.result()
             self.do(lambda now: self._dispatcher.entries(read.id, batch, now))
 
-    def _not_read(self, read: Read, error: BaseException) -> None:
+    def _not_read(self, read: ReadEntries, error: BaseException) -> None:
         if isinstance(error, TopicFencedError | ClosedError):
             self._host.fail(error)
             return
@@ -134,7 +143,7 @@ class DispatchDriver:
         reason = error if isinstance(error, Exception) else RuntimeError(repr(error))
         self.do(lambda now: self._dispatcher.read_failed(read.id, reason, now))
 
-    def trimmed(self, start: Total) -> None:
+    def trimmed(self, start: TopicPosition) -> None:
         """Nothing below is left: a cursor that would have needed it moves on."""
 
         def trimmed(now_us: int) -> list[Effect]:
@@ -145,7 +154,7 @@ class DispatchDriver:
 
         self.do(trimmed)
 
-    def seek(self, total: Total, consumers: Mapping[int, Receiver]) -> None:
+    def seek(self, total: TopicPosition, consumers: Mapping[int, ConsumerLike]) -> None:
         """See `Dispatcher.seek`. consumers: all that there are. TrimmedError: its messages went in this moment."""
 
         def seek(now_us: int) -> list[Effect | Discard]:
@@ -160,7 +169,7 @@ class DispatchDriver:
 
         self.do(seek)
 
-    def _located(self, found: Found) -> None:
+    def _located(self, found: LocatedEntries) -> None:
         def acknowledge(now_us: int) -> list[Effect]:
             if found.era != self._era:
                 return []
@@ -172,7 +181,7 @@ class DispatchDriver:
 
         self.do(acknowledge)
 
-    def settled(self) -> Ack[None]:
+    def settled(self) -> AppendFuture[None]:
         """Done when all that was acknowledged before is known to the cursor, and to the host."""
         self.do(lambda _: ())  # behind the steps of threads that are at one, and what follows from them
         return self._locator.settled()
@@ -184,7 +193,7 @@ class DispatchDriver:
             if self._wake[0] <= at_us:
                 return
             self._wake[1].cancel()
-        timer = self._around.wake_after(max(at_us - self._clock.monotonic_us(), 0) / 1e6, partial(self._woken, at_us))
+        timer = self._runtime.wake_after(max(at_us - self._clock.monotonic_us(), 0) / 1e6, partial(self._woken, at_us))
         self._wake = None if timer is None else (at_us, timer)
 
     def _woken(self, at_us: int) -> None:

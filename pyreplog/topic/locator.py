@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from pyreplog._native.topic.messages import MessageBatch
-from pyreplog.ack import Ack, settle_all
 from pyreplog.errors import ClosedError, ReplogError, TopicFencedError
+from pyreplog.future import AppendFuture, settle_all
 from pyreplog.topic.dispatch.effects import Locate
 from pyreplog.topic.dispatch.offsets import Offsets
-from pyreplog.topic.events import Events
+from pyreplog.topic.event_queue import EventQueue
 from pyreplog.topic.managed.managedledger import ManagedLedger
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ BYTES_FIRST, BYTES_MAX = 64 << 10, 4 << 20
 """Of entries that are read at once while what is looked for lies close together; else it is one entry."""
 
 
-class Found(NamedTuple):
+class LocatedEntries(NamedTuple):
     """Entries, and what of them is acknowledged, by ascending ranges of offsets. era: as it was given."""
 
     consumer: int
@@ -34,15 +34,17 @@ class Found(NamedTuple):
 
 class Locator:
     """One pass over all that is asked for, in the order of the offsets; what is asked for meanwhile is in the next one.
-    Steps of the caller's `events`; nothing waits. found: told of entries as they are read."""
+    Steps of the caller's `event_queue`; nothing waits. found: told of entries as they are read."""
 
-    def __init__(self, what: str, managed: ManagedLedger, events: Events, found: Callable[[Found], object]) -> None:
+    def __init__(
+        self, what: str, managed: ManagedLedger, events: EventQueue, found: Callable[[LocatedEntries], object]
+    ) -> None:
         self._what, self._managed, self._events, self._found = what, managed, events, found
         self._queue: dict[tuple[int, int], list[Locate]] = {}  # by consumer and era
         self._is_busy = False
         self._behind = self._span = 0  # of what was read last: its end, and how many messages it had
         self._bytes = 1
-        self._settled: list[Ack[None]] = []
+        self._settled: list[AppendFuture[None]] = []
 
     def add(self, locate: Locate, era: int) -> None:
         """Locate these as well. era: of the cursor."""
@@ -51,17 +53,17 @@ class Locator:
             self._is_busy = True
             self._next_pass()
 
-    def settled(self) -> Ack[None]:
+    def settled(self) -> AppendFuture[None]:
         """Done when all that was asked for before has been looked for."""
-        ack: Ack[None] = Ack()
-        self._events.post(lambda: self._settled.append(ack) if self._is_busy else ack.complete(None))
-        return ack
+        future: AppendFuture[None] = AppendFuture()
+        self._events.post(lambda: self._settled.append(future) if self._is_busy else future.complete(None))
+        return future
 
     def _next_pass(self) -> None:
         if not self._queue:
             self._is_busy = False
             settled, self._settled = self._settled, []
-            settle_all([(ack, None) for ack in settled])
+            settle_all([(future, None) for future in settled])
             return
         (consumer, era), asked = self._queue.popitem()
         starts, ends = joined(asked)
@@ -76,7 +78,7 @@ class Locator:
         is_near = 0 <= start - self._behind <= self._span
         self._bytes = min(max(8 * self._bytes, BYTES_FIRST), BYTES_MAX) if is_near else 1
 
-        def came(read: Ack[MessageBatch]) -> None:
+        def came(read: AppendFuture[MessageBatch]) -> None:
             self._events.post(lambda: self._came(read, consumer, era, starts, ends))
 
         try:
@@ -84,10 +86,10 @@ class Locator:
         except ReplogError as error:
             self._not_found(error, consumer, era, starts, ends)
 
-    def _read(self, start: int, end: int) -> Ack[MessageBatch]:
+    def _read(self, start: int, end: int) -> AppendFuture[MessageBatch]:
         return self._managed.read(start, bytes_max=self._bytes, end=end)
 
-    def _came(self, read: Ack[MessageBatch], consumer: int, era: int, starts: Offsets, ends: Offsets) -> None:
+    def _came(self, read: AppendFuture[MessageBatch], consumer: int, era: int, starts: Offsets, ends: Offsets) -> None:
         error = read.exception()
         if error is not None:
             self._not_found(error, consumer, era, starts, ends)
@@ -98,7 +100,7 @@ class Locator:
         if batch.end <= starts[0]:
             self._not_found(OSError("nothing was read"), consumer, era, starts, ends)
             return
-        self._found(Found(consumer, era, batch, starts[:count], np.minimum(ends[:count], batch.end)))
+        self._found(LocatedEntries(consumer, era, batch, starts[:count], np.minimum(ends[:count], batch.end)))
         done = int(np.searchsorted(ends, batch.end, "right"))
         starts, ends = starts[done:], ends[done:]
         self._go_on(consumer, era, np.maximum(starts, batch.end), ends)

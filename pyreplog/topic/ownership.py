@@ -26,7 +26,7 @@ from pyreplog.errors import (
 from pyreplog.handles import Handle
 from pyreplog.metadata.lease import Lease, LeaseState
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.net.sockets import weakly
+from pyreplog.net.sockets import weak_callback
 from pyreplog.topic.owner import TopicOwner, owner_key, owner_of
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class _State(enum.Enum):
     OVER = enum.auto()
 
 
-class _Tenure:
+class _LeaseSession:
     """One lease, and what is claimed under it, by topic."""
 
     def __init__(self) -> None:
@@ -73,16 +73,18 @@ class Claim:
     """A topic that this process serves, from `Ownership.claim` until it is released or lost. Any thread may call.
     Released by `with`, too."""
 
-    def __init__(self, tenure: _Tenure, ownership: Ownership, topic: str, on_lost: Callable[[], object] | None) -> None:
+    def __init__(
+        self, session: _LeaseSession, ownership: Ownership, topic: str, on_lost: Callable[[], object] | None
+    ) -> None:
         self.topic = topic
-        self._tenure, self._ownership, self._on_lost = tenure, ownership, on_lost
+        self._session, self._ownership, self._on_lost = session, ownership, on_lost
         self._state = _State.TAKING
         self._refused: set[threading.Event] = set()  # of those who wait, and were refused while this one tried
 
     @property
     def is_held(self) -> bool:
         """Whether others find this process; False also while the store has not been heard of for too long."""
-        return self._state is _State.HELD and self._tenure.state is LeaseState.HELD
+        return self._state is _State.HELD and self._session.state is LeaseState.HELD
 
     @property
     def is_lost(self) -> bool:
@@ -117,8 +119,9 @@ class Ownership(Handle):
         self._clock = SystemClock()
         self._beginning = threading.Lock()  # while a lease is made
         self._lock = threading.Lock()  # of what follows, and of claims' states; never while the store is asked
-        self._current: _Tenure | None = None
-        self._tenures: dict[str, _Tenure] = {}  # by incarnation; of others than the current one the lease is lost
+        self._current: _LeaseSession | None = None
+        # by incarnation; of others than the current one the lease is lost
+        self._sessions: dict[str, _LeaseSession] = {}
         self._waiting: set[threading.Event] = set()
         super().__init__("ownership of topics")
 
@@ -169,30 +172,30 @@ class Ownership(Handle):
 
     def _take(self, topic: str, on_lost: Callable[[], object] | None, changed: threading.Event | None = None) -> Claim:
         """changed: set when it is worth while to try again; the store's watch sets it, too."""
-        tenure = self._tenure()
+        session = self._session()
         try:
-            return self._take_under(tenure, topic, on_lost, changed)
+            return self._take_under(session, topic, on_lost, changed)
         except LeaseLostError:  # while nobody looked: the lease's thread will hear of it
             with self._lock:
-                self._current = None if self._current is tenure else self._current
-        return self._take_under(self._tenure(), topic, on_lost, changed)
+                self._current = None if self._current is session else self._current
+        return self._take_under(self._session(), topic, on_lost, changed)
 
     def _take_under(
-        self, tenure: _Tenure, topic: str, on_lost: Callable[[], object] | None, changed: threading.Event | None
+        self, session: _LeaseSession, topic: str, on_lost: Callable[[], object] | None, changed: threading.Event | None
     ) -> Claim:
-        claim = Claim(tenure, self, topic, on_lost)
-        owner = TopicOwner(self._address, os.getpid(), socket.gethostname(), tenure.incarnation, self._clock.now_us())
+        claim = Claim(session, self, topic, on_lost)
+        owner = TopicOwner(self._address, os.getpid(), socket.gethostname(), session.incarnation, self._clock.now_us())
         with self._lock:
-            other = tenure.claims.get(topic)
+            other = session.claims.get(topic)
             if other is not None and other._state is not _State.UNRELEASED:
                 if changed is not None and other._state is _State.TAKING:
                     other._refused.add(changed)
                 raise TopicOwnedError(topic, f"this process ({owner}) serves it already")
-            tenure.claims[topic] = claim  # from now on nobody else of this process tries
+            session.claims[topic] = claim  # from now on nobody else of this process tries
         try:
-            self._create(tenure, topic, owner)
+            self._create(session, topic, owner)
             with self._lock:
-                if tenure.is_over:
+                if session.is_over:
                     raise LeaseLostError(f"topic {topic}: the lease was lost while it was claimed")
                 claim._state = _State.HELD
         except BaseException:
@@ -202,18 +205,18 @@ class Ownership(Handle):
             raise
         return claim
 
-    def _create(self, tenure: _Tenure, topic: str, owner: TopicOwner) -> None:
+    def _create(self, session: _LeaseSession, topic: str, owner: TopicOwner) -> None:
         """Make the key, or find it made by a call of this process whose outcome was unknown."""
-        assert tenure.lease is not None, "a tenure begins with its lease"
+        assert session.lease is not None, "a session begins with its lease"
         while True:
             try:
-                tenure.lease.create(owner_key(topic), owner.encode())
+                session.lease.create(owner_key(topic), owner.encode())
                 return
             except (KeyExistsError, OutcomeUnknownError) as error:
                 found = owner_of(self._store, topic)
                 if found is None and isinstance(error, OutcomeUnknownError):
                     raise
-            if found is not None and found.incarnation != tenure.incarnation:
+            if found is not None and found.incarnation != session.incarnation:
                 raise TopicOwnedError(topic, f"{found} serves it")
             if found is not None:
                 return
@@ -238,19 +241,19 @@ class Ownership(Handle):
         they only seem to be gone."""
         key = owner_key(claim.topic)
         found = self._store.get(key)
-        if found is not None and TopicOwner.decode(found.value).incarnation == claim._tenure.incarnation:
+        if found is not None and TopicOwner.decode(found.value).incarnation == claim._session.incarnation:
             with suppress(NoSuchKeyError):
                 self._store.delete(key, found.version)
 
     def _is_last(self, claim: Claim) -> bool:
         """Whether its topic was not claimed anew in this process."""
-        return claim._tenure.claims.get(claim.topic) is claim
+        return claim._session.claims.get(claim.topic) is claim
 
     def _forget(self, claim: Claim) -> None:
         with self._lock:
             claim._state = _State.OVER
             if self._is_last(claim):
-                del claim._tenure.claims[claim.topic]
+                del claim._session.claims[claim.topic]
 
     def _wake(self) -> None:
         """Those who wait for a topic look again."""
@@ -259,35 +262,37 @@ class Ownership(Handle):
 
     # ---- leases ---------------------------------------------------------------------------------------------
 
-    def _tenure(self) -> _Tenure:
+    def _session(self) -> _LeaseSession:
         """The current one. Errors: ClosedError; those of the store."""
         with self._beginning:
             self._check_open()
             current = self._current
             if current is not None and current.state is not LeaseState.LOST:
                 return current
-            tenure = _Tenure()
+            session = _LeaseSession()
             with self._lock:
-                self._tenures[tenure.incarnation] = tenure
+                self._sessions[session.incarnation] = session
             try:
-                tenure.lease = self._store.lease(self._lease_s, partial(weakly(self._lost), tenure.incarnation))
-                tenure.lease._part_of(self)  # not of the store alone, which bookies of this process have, too
+                session.lease = self._store.lease(
+                    self._lease_s, partial(weak_callback(self._lost), session.incarnation)
+                )
+                session.lease._part_of(self)  # not of the store alone, which bookies of this process have, too
             except BaseException:
                 with self._lock:
-                    self._tenures.pop(tenure.incarnation, None)
+                    self._sessions.pop(session.incarnation, None)
                 raise
             with self._lock:
-                if not tenure.is_over:
-                    self._current = tenure
-                    return tenure
-        tenure.lease.close()
+                if not session.is_over:
+                    self._current = session
+                    return session
+        session.lease.close()
         raise LeaseLostError("the lease for topics was lost as soon as it was made")
 
     def _lost(self, incarnation: str) -> None:
         """In the lease's thread."""
         with self._lock:
-            tenure = self._tenures.pop(incarnation, None)
-            claims = [] if tenure is None else tenure.end()
+            session = self._sessions.pop(incarnation, None)
+            claims = [] if session is None else session.end()
         if claims:
             logger.warning("the lease is lost under which %d topics were served", len(claims))
         for claim in claims:
@@ -296,17 +301,17 @@ class Ownership(Handle):
                     claim._on_lost()
             except Exception:
                 logger.exception("topic %s: the callback for a lost claim failed", claim.topic)
-        if tenure is not None and tenure.lease is not None:
-            tenure.lease.close()
+        if session is not None and session.lease is not None:
+            session.lease.close()
 
     def _let_go(self) -> None:
         """The keys go with the leases; nobody is told of a loss."""
         self._wake()
         with self._beginning, self._lock:
-            tenures = list(self._tenures.values())
-            self._tenures.clear()
-            for tenure in tenures:
-                tenure.end()
-        for tenure in tenures:
-            if tenure.lease is not None:
-                tenure.lease.close()
+            tenures = list(self._sessions.values())
+            self._sessions.clear()
+            for session in tenures:
+                session.end()
+        for session in tenures:
+            if session.lease is not None:
+                session.lease.close()

@@ -9,9 +9,9 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from pyreplog.ack import Ack
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
-from pyreplog.topic.place import EntryPlace, Total
+from pyreplog.future import AppendFuture
+from pyreplog.topic.topic_position import EntryPosition, TopicPosition
 
 T = TypeVar("T")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -24,11 +24,11 @@ class Located(Protocol):
     """What can tell where messages are: a ManagedLedger."""
 
     @property
-    def start(self) -> Total: ...
+    def start(self) -> TopicPosition: ...
     @property
-    def end(self) -> Total: ...
-    def locate(self, offset: int) -> Ack[EntryPlace]: ...
-    def offset_at_time(self, time_us: int) -> Ack[int]: ...
+    def end(self) -> TopicPosition: ...
+    def locate(self, offset: int) -> AppendFuture[EntryPosition]: ...
+    def offset_at_time(self, time_us: int) -> AppendFuture[int]: ...
 
 
 def check_start(start: Start) -> Start:
@@ -55,10 +55,10 @@ def moment_at(time_us: int) -> datetime:
     return EPOCH + timedelta(microseconds=time_us)
 
 
-def position(log: Located, start: Start) -> Ack[Total]:
+def position(log: Located, start: Start) -> AppendFuture[TopicPosition]:
     """What lies before a place. An offset below the first message that is kept, or beyond the end, is an error of the
-    Ack: TrimmedError, OutOfRangeError; others are those of `ManagedLedger.locate`."""
-    done: Ack[Total] = Ack()
+    AppendFuture: TrimmedError, OutOfRangeError; others are those of `ManagedLedger.locate`."""
+    done: AppendFuture[TopicPosition] = AppendFuture()
     if isinstance(check_start(start), str):
         done.complete(log.start if start == "earliest" else log.end)
     elif isinstance(start, datetime):
@@ -68,42 +68,46 @@ def position(log: Located, start: Start) -> Ack[Total]:
     return done
 
 
-def _at_offset(log: Located, offset: int, done: Ack[Total]) -> None:
+def _at_offset(log: Located, offset: int, done: AppendFuture[TopicPosition]) -> None:
     end = log.end
     if offset == end.offset:
         done.complete(end)
         return
-    then(log.locate(offset), done, lambda place: done.complete(Total(offset, place.entries_before, place.bytes_before)))
+    then(
+        log.locate(offset),
+        done,
+        lambda place: done.complete(TopicPosition(offset, place.entries_before, place.bytes_before)),
+    )
 
 
-def then(ack: Ack[T], done: Ack[Any], go_on: Callable[[T], object]) -> None:
-    """Go on with the result of an Ack; its error, or one that is raised, is the error of `done`."""
+def then(future: AppendFuture[T], done: AppendFuture[Any], go_on: Callable[[T], object]) -> None:
+    """Go on with the result of an AppendFuture; its error, or one that is raised, is the error of `done`."""
 
-    def came(_: Ack[T]) -> None:
-        error = ack.exception()
+    def came(_: AppendFuture[T]) -> None:
+        error = future.exception()
         if error is None:
             try:
-                go_on(ack.result())
+                go_on(future.result())
             except Exception as raised:
                 error = raised
         if error is not None:
             done.fail(error)
 
-    ack.add_done_callback(came)
+    future.add_done_callback(came)
 
 
-def done_ack() -> Ack[None]:
+def done_ack() -> AppendFuture[None]:
     """One of something that needs no waiting."""
-    ack: Ack[None] = Ack()
-    ack.complete(None)
-    return ack
+    future: AppendFuture[None] = AppendFuture()
+    future.complete(None)
+    return future
 
 
-def after_all(acks: Sequence[Ack[Any]], call: Callable[[], object]) -> None:
+def after_all(futures: Sequence[AppendFuture[Any]], call: Callable[[], object]) -> None:
     """Call when all of them are done, whatever they give; at once, if they are."""
-    left, lock = len(acks), threading.Lock()
+    left, lock = len(futures), threading.Lock()
 
-    def came(_: Ack[Any] | None) -> None:
+    def came(_: AppendFuture[Any] | None) -> None:
         nonlocal left
         with lock:
             left -= 1
@@ -111,6 +115,6 @@ def after_all(acks: Sequence[Ack[Any]], call: Callable[[], object]) -> None:
         if is_last:
             call()
 
-    for ack in acks:
-        ack.add_done_callback(came)
+    for future in futures:
+        future.add_done_callback(came)
     came(None)

@@ -10,24 +10,24 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, ReplogError
-from pyreplog.ledger.driver import Surroundings
-from pyreplog.net.fairjobs import wait_wanted
+from pyreplog.future import AppendFuture
+from pyreplog.ledger.driver import Runtime
+from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.topic.config import SubscriptionConfig
 from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.cursors.slot import CursorSlot
 from pyreplog.topic.cursors.storedcursor import StoredCursor
 from pyreplog.topic.dispatch.dispatcher import Dispatcher
-from pyreplog.topic.dispatch.effects import Became, DeadLetter, Deliver, Effect
+from pyreplog.topic.dispatch.effects import ActiveConsumerChanged, DeadLetter, Deliver, Effect
 from pyreplog.topic.dispatchdriver import Discard, DispatchDriver
+from pyreplog.topic.interfaces import ConsumerLike, DeliveredMessages, Noted
 from pyreplog.topic.managed.managedledger import ManagedLedger
-from pyreplog.topic.place import EntryPlace, Total
 from pyreplog.topic.positions import Start, done_ack, position, then
-from pyreplog.topic.source import Delivery, Noted, Receiver
 from pyreplog.topic.statistics.delayedcount import DelayedCount
-from pyreplog.topic.statistics.subscriptioncounts import ConsumerCounts, Counts
+from pyreplog.topic.statistics.subscription_counters import ConsumerCounters, SubscriptionCounters
+from pyreplog.topic.topic_position import EntryPosition, TopicPosition
 
 logger = logging.getLogger(__name__)
 
@@ -51,17 +51,17 @@ class Subscription:
         managed: ManagedLedger,
         cursor: Cursor,
         settings: SubscriptionConfig,
-        around: Surroundings,
+        runtime: Runtime,
         clock: Clock,
         *,
-        publish_dead: Callable[[Subscription, DeadLetter], Ack[Any]],
+        publish_dead: Callable[[Subscription, DeadLetter], AppendFuture[Any]],
         on_change: Callable[[], object],
         on_over: Callable[[Subscription], object],
     ) -> None:
         self.name, self.managed, self.cursor = name, managed, cursor
-        self.wait = around.wait
-        self.wake_after = around.wake_after
-        self._work = around.work
+        self.wait = runtime.wait
+        self.wake_after = runtime.wake_after
+        self._work = runtime.work
         self.slot: CursorSlot | None = None
         """Where its state is stored; None: it is not."""
         self.properties: Mapping[str, str] = {}
@@ -70,27 +70,27 @@ class Subscription:
         """When it last had a consumer, or this process took it over: on the clock that nobody sets."""
         self.first_era = 1 + secrets.randbits(61)
         """Its era before the first seek: that of who created it."""
-        self.counts = Counts(begun_at=cursor.mark.offset + cursor.acks.acked_messages)
+        self.counts = SubscriptionCounters(begun_at=cursor.mark.offset + cursor.acks.acked_messages)
         self._mark = cursor.mark.offset
         self._clock, self._publish_dead, self._on_change, self._on_over = clock, publish_dead, on_change, on_over
         self._dispatcher = Dispatcher(
             cursor, settings, topic=managed.name, start=managed.start.offset, end=managed.end.offset,
             wall_us=clock.now_us,
         )  # fmt: skip
-        self._driver = DispatchDriver(name, managed, cursor, self._dispatcher, self, around, clock)
+        self._driver = DispatchDriver(name, managed, cursor, self._dispatcher, self, runtime, clock)
         self._lock, self._do = self._driver.lock, self._driver.do
         self.source = StoredCursor(cursor, self._lock, lost=self.fail, more=self.dirty, stored=on_change)
-        self._delayed = DelayedCount(managed, cursor, self._lock, around.wait)
+        self._delayed = DelayedCount(managed, cursor, self._lock, runtime.wait)
         self._oldest = (-1, 0)  # offset and append time of the message at the mark
         self._oldest_due = (-1, 0)  # of the first that is due, and since when it is
-        self._consumers: dict[int, Receiver] = {}
-        self._consumer_counts: dict[int, ConsumerCounts] = {}
+        self._consumers: dict[int, ConsumerLike] = {}
+        self._consumer_counts: dict[int, ConsumerCounters] = {}
         self._next_id = 0
         self._failed: ReplogError | None = None
 
     # ---- effects --------------------------------------------------------------------------------------------
 
-    def _tell(self, consumer: int, call: Callable[[Receiver], None]) -> None:
+    def _tell(self, consumer: int, call: Callable[[ConsumerLike], None]) -> None:
         there = self._consumers.get(consumer)
         if there is not None:
             call(there)
@@ -102,9 +102,9 @@ class Subscription:
         there = self._consumers.get(effect.consumer)
         if there is not None:
             self._consumer_counts[effect.consumer].deliver(effect.batch, effect.redelivered, now_us)
-            there.deliver(Delivery(effect.batch, effect.redelivered))
+            there.deliver(DeliveredMessages(effect.batch, effect.redelivered))
 
-    def became(self, effect: Became) -> None:
+    def became(self, effect: ActiveConsumerChanged) -> None:
         if not effect.active:
             self._tell(effect.consumer, lambda there: there.discard())
         self._tell(effect.consumer, lambda there: there.became(effect.active))
@@ -126,8 +126,8 @@ class Subscription:
     def bury(self, effect: DeadLetter) -> None:
         offsets = effect.batch.offset
 
-        def buried(ack: Ack[Any]) -> None:
-            error = ack.exception()
+        def buried(future: AppendFuture[Any]) -> None:
+            error = future.exception()
             if error is None:
                 self.acknowledge(NOBODY, offsets)
                 self.counts.dead_lettered += len(offsets)  # whoever reads it finds them acknowledged
@@ -154,7 +154,7 @@ class Subscription:
         return self._failed is not None
 
     def attach(
-        self, consumer: Receiver, settings: SubscriptionConfig | None, *, priority: int = 0, address: str = ""
+        self, consumer: ConsumerLike, settings: SubscriptionConfig | None, *, priority: int = 0, address: str = ""
     ) -> int:
         """Take a consumer in; its number. settings: what it wants, None: whatever they are. address: HOST:PORT of a
         remote one, for statistics.
@@ -171,7 +171,7 @@ class Subscription:
                 self._dispatcher.configure(settings)
             effects = self._dispatcher.attach(number, consumer.name, now_us, priority=priority)
             consumer.became(self._dispatcher.settings.type != "failover")
-            self._consumer_counts[number] = ConsumerCounts(address, self._clock.now_us())
+            self._consumer_counts[number] = ConsumerCounters(address, self._clock.now_us())
             self._consumers[number] = consumer  # from now on `grew` tells where the topic ends
             self.used_us = now_us
             return effects + self._dispatcher.grew(self.managed.end.offset, now_us)
@@ -230,9 +230,9 @@ class Subscription:
         if counts is not None:
             counts.last_acked_us = self._clock.now_us()
 
-    def consumer_counts(self, consumer: int) -> ConsumerCounts:
+    def consumer_counts(self, consumer: int) -> ConsumerCounters:
         """What became of a consumer's messages; nothing, of one that has gone."""
-        return self._consumer_counts.get(consumer) or ConsumerCounts("", 0)
+        return self._consumer_counts.get(consumer) or ConsumerCounters("", 0)
 
     @property
     def era(self) -> int:
@@ -247,10 +247,10 @@ class Subscription:
 
     def acknowledge_again(
         self, consumer: int, end: int, ranges: NDArray[np.int64], if_: Callable[[], bool]
-    ) -> Ack[None]:
+    ) -> AppendFuture[None]:
         """All below `end`, and the rows of `ranges`, from and up to, were acknowledged once, maybe to an owner that did
         not store it. if_: asked in the step; False: nothing is done. Done when the cursor knows them."""
-        done: Ack[None] = Ack()
+        done: AppendFuture[None] = AppendFuture()
 
         def acknowledge(now_us: int) -> list[Effect]:
             effects: list[Effect] = []
@@ -272,20 +272,22 @@ class Subscription:
             self._settle(done)
         return done
 
-    def _settle(self, done: Ack[None]) -> None:
+    def _settle(self, done: AppendFuture[None]) -> None:
         then(self._driver.settled(), done, done.complete)
 
-    def acknowledge_cumulative(self, consumer: int, end: int, *, if_: Callable[[], bool] = lambda: True) -> Ack[None]:
+    def acknowledge_cumulative(
+        self, consumer: int, end: int, *, if_: Callable[[], bool] = lambda: True
+    ) -> AppendFuture[None]:
         """if_: asked in the step; False: nothing is done."""
         self._note_acknowledging(consumer)
         return self._at_place(
             end, lambda place, now: self._dispatcher.cumulative(consumer, place, end, now) if if_() else []
         )
 
-    def skip_to(self, end: int) -> Ack[None]:
+    def skip_to(self, end: int) -> AppendFuture[None]:
         """Acknowledge everything below `end` for whoever is connected: it expired, or nobody wants it."""
 
-        def skip(place: EntryPlace, now_us: int) -> list[Effect]:
+        def skip(place: EntryPosition, now_us: int) -> list[Effect]:
             before = self.cursor.mark.offset
             if end <= before:
                 return []
@@ -294,17 +296,17 @@ class Subscription:
 
         return self._at_place(end, skip) if end > self.cursor.mark.offset else done_ack()
 
-    def skip(self, messages: int) -> Ack[None]:
+    def skip(self, messages: int) -> AppendFuture[None]:
         """Acknowledge the next `messages` that are not yet."""
         end = self.managed.end.offset
         return self.skip_to(self.look(lambda cursor, _: cursor.offset_behind(messages, end)))
 
-    def _at_place(self, to: int, step: Callable[[EntryPlace, int], list[Effect]]) -> Ack[None]:
+    def _at_place(self, to: int, step: Callable[[EntryPosition, int], list[Effect]]) -> AppendFuture[None]:
         """Do it with the place that a cumulative acknowledgement up to `to` needs."""
-        done: Ack[None] = Ack()
-        nowhere = EntryPlace(-1, -1, to, 0, 0, 0, 0)
+        done: AppendFuture[None] = AppendFuture()
+        nowhere = EntryPosition(-1, -1, to, 0, 0, 0, 0)
 
-        def attempt(place: EntryPlace | None) -> None:
+        def attempt(place: EntryPosition | None) -> None:
             lacking: int | None = None
 
             def once(now_us: int) -> list[Effect]:
@@ -334,18 +336,18 @@ class Subscription:
     def redeliver(self, consumer: int) -> None:
         self._do(lambda now: [Discard((consumer,)), *self._dispatcher.redeliver_unacked(consumer, now)])
 
-    def flush(self) -> Ack[None]:
+    def flush(self) -> AppendFuture[None]:
         return self._stored(CursorSlot.flush)
 
-    def _stored(self, store: Callable[[CursorSlot], Ack[None]]) -> Ack[None]:
+    def _stored(self, store: Callable[[CursorSlot], AppendFuture[None]]) -> AppendFuture[None]:
         """Once all that was acknowledged so far is known to the cursor."""
         slot = self.slot
         if slot is None:
             return done_ack()
-        done: Ack[None] = Ack()
+        done: AppendFuture[None] = AppendFuture()
 
-        def stored(ack: Ack[None]) -> None:
-            error = self._failed or ack.exception()  # nothing of what came behind a failure is stored
+        def stored(future: AppendFuture[None]) -> None:
+            error = self._failed or future.exception()  # nothing of what came behind a failure is stored
             if error is not None:
                 done.fail(error)
             else:
@@ -356,11 +358,11 @@ class Subscription:
 
     # ---- positions ------------------------------------------------------------------------------------------
 
-    def seek(self, start: Start) -> Ack[int]:
-        """See `Consumer.seek`. Durable when the Ack is done."""
-        done: Ack[int] = Ack()
+    def seek(self, start: Start) -> AppendFuture[int]:
+        """See `Consumer.seek`. Durable when the AppendFuture is done."""
+        done: AppendFuture[int] = AppendFuture()
 
-        def seek(total: Total) -> None:
+        def seek(total: TopicPosition) -> None:
             self._driver.seek(total, self._consumers)
             then(self.flush(), done, lambda _: done.complete(total.offset))
 
@@ -385,7 +387,7 @@ class Subscription:
         if self._consumers:  # the first one will be told
             self._do(lambda now: self._dispatcher.grew(end, now))
 
-    def trimmed(self, start: Total) -> None:
+    def trimmed(self, start: TopicPosition) -> None:
         """Nothing below is left: a cursor that would have needed it moves on."""
         self._driver.trimmed(start)
 
@@ -457,7 +459,7 @@ class Subscription:
         for consumer in consumers:
             consumer.failed(error)
 
-    def store(self) -> Ack[None]:
+    def store(self) -> AppendFuture[None]:
         """Let the consumers go, and store what they have acknowledged; for who closes the topic."""
         with self._lock:
             consumers = list(self._consumers.values())

@@ -20,7 +20,7 @@ from pyreplog.errors import (
     SubscriptionBusyError,
     TopicFencedError,
 )
-from pyreplog.net.fairjobs import wait_wanted
+from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.topic.config import SubscriptionConfig, SubscriptionType
 from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.cursors.subscriptionmetadata import (
@@ -30,10 +30,10 @@ from pyreplog.topic.cursors.subscriptionmetadata import (
     list_subscriptions,
 )
 from pyreplog.topic.deadletters import check_dead_letters, publish_dead
+from pyreplog.topic.interfaces import ConsumerLike
 from pyreplog.topic.names import check_name
 from pyreplog.topic.policies.backlog import is_system
 from pyreplog.topic.positions import Start, check_start, position
-from pyreplog.topic.source import Receiver
 from pyreplog.topic.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Subscriptions:
 
     def __init__(self, topic: Topic) -> None:
         self._topic, self._cursors, self._metadata = topic, topic.topics.cursors, topic.topics.metadata
-        self._around = topic.topics.surroundings
+        self._runtime = topic.topics.runtime
         self._lock = threading.Lock()  # of the table; never while anything waits
         self._changing = threading.Lock()  # while one is made or deleted
         self._table: dict[str, Subscription] = {}
@@ -108,7 +108,7 @@ class Subscriptions:
             there = self.find(name)
             if there is not None and not there.is_over:
                 return there
-            mark = wait_wanted(self._around.wait, position(self._topic.managed, start))
+            mark = wait_wanted(self._runtime.wait, position(self._topic.managed, start))
             wanted = settings or SubscriptionConfig()
             if not durable:
                 return self._add(self._made(Cursor(name, mark, durable=False), wanted))
@@ -117,7 +117,7 @@ class Subscriptions:
 
     def attach(
         self,
-        consumer: Receiver,
+        consumer: ConsumerLike,
         name: str,
         start: Start,
         durable: bool,
@@ -164,7 +164,7 @@ class Subscriptions:
     def _made(self, cursor: Cursor, settings: SubscriptionConfig) -> Subscription:
         topic = self._topic
         return Subscription(
-            cursor.name, topic.managed, cursor, settings, self._around, topic.clock,
+            cursor.name, topic.managed, cursor, settings, self._runtime, topic.clock,
             publish_dead=lambda there, dead: publish_dead(topic, there, dead), on_change=topic.touch,
             on_over=self._forget,
         )  # fmt: skip

@@ -14,31 +14,31 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from pyreplog._native.machines.turns import check_may_wait
+from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog._native.topic.messages import MessageBatch
-from pyreplog.ack import Ack
 from pyreplog.arguments import as_int, check_bool, check_text
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, OutOfRangeError, ReplogError, TopicFencedError
+from pyreplog.future import AppendFuture
 from pyreplog.handles import Handle
-from pyreplog.net.fairjobs import wait_wanted
+from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.topic.arguments import OFFSET_MAX, check_consumer
 from pyreplog.topic.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.consumer import QUEUE, Consumer
-from pyreplog.topic.inlet import Inlet
 from pyreplog.topic.managed.managedledger import ManagedLedger
 from pyreplog.topic.ownership import Claim
-from pyreplog.topic.place import Total
-from pyreplog.topic.policies.upkeep import Upkeep
+from pyreplog.topic.policies.maintenance import TopicMaintenance
 from pyreplog.topic.positions import Start, after_all, position, then
+from pyreplog.topic.publishing.backlog_gate import BacklogGate
 from pyreplog.topic.publishing.dedupcursor import DedupCursor
-from pyreplog.topic.publishing.gate import Gate
 from pyreplog.topic.publishing.producer import Producer
 from pyreplog.topic.publishing.publisher import Publisher
 from pyreplog.topic.statistics.report import topic_internals, topic_report
 from pyreplog.topic.statistics.stats import InternalStats, RateMeter, TopicStats
 from pyreplog.topic.subscription import Subscription
 from pyreplog.topic.subscriptions import Subscriptions
+from pyreplog.topic.topic_position import TopicPosition
+from pyreplog.topic.weak_consumer import WeakConsumer
 
 if TYPE_CHECKING:
     from pyreplog.topic.topics import Topics
@@ -65,18 +65,18 @@ class Topic(Handle):
         self._was_let_go = False
         self.used = True
         """Whether anything happened to it since it was last looked at."""
-        self.gate = Gate(self.name, managed)
+        self.gate = BacklogGate(self.name, managed)
         self.dedup = DedupCursor() if managed.config.deduplicate else None
-        self.upkeep, self.rates = Upkeep(self), RateMeter()
-        self._around = topics.surroundings
+        self.upkeep, self.rates = TopicMaintenance(self), RateMeter()
+        self._runtime = topics.runtime
         self._subscriptions = Subscriptions(self)
-        self._stored: list[Ack[Any]] = []  # of what `begin_close` began
-        self._ended: Ack[None] | None = None
+        self._stored: list[AppendFuture[Any]] = []  # of what `begin_close` began
+        self._ended: AppendFuture[None] | None = None
         self.unstored: ReplogError | None = None
         """Why what was acknowledged last was not stored when it was closed."""
         self._cause: ReplogError | None = None
         """Why it is over, if it is not that somebody closed it."""
-        self.gone: Ack[None] = Ack()
+        self.gone: AppendFuture[None] = AppendFuture()
         """Done when it is closed, and may be opened again."""
         super().__init__(f"topic {self.name}")
         self._part_of(topics)
@@ -87,8 +87,8 @@ class Topic(Handle):
         if self.dedup is not None:
             self.dedup.recover(self)
         self._publisher = publisher = Publisher(
-            self.name, self.gate, self._around, self.clock, self.managed.config,
-            entry_bytes_max=self._around.entry_bytes_max, end=self.managed.end.offset,
+            self.name, self.gate, self._runtime, self.clock, self.managed.config,
+            entry_bytes_max=self._runtime.entry_bytes_max, end=self.managed.end.offset,
             producers=None if self.dedup is None else self.dedup.producers,
         )  # fmt: skip
         self.publish, self.submit, self.room = publisher.publish, publisher.submit, publisher.room
@@ -154,7 +154,7 @@ class Topic(Handle):
     def _batches(self, at: int, end: int) -> Iterator[MessageBatch]:
         while at < end:
             self._check_open()
-            batch = self._around.wait(self.managed.read(at, end=end))
+            batch = self._runtime.wait(self.managed.read(at, end=end))
             offsets = batch.offset
             yield batch.slice(*np.searchsorted(offsets, (at, end)).tolist())
             at = batch.end
@@ -187,7 +187,9 @@ class Topic(Handle):
         wanted = SubscriptionConfig.of(settings) if settings else None
         consumer = Consumer(self.name, subscription, name or f"consumer-{secrets.token_hex(4)}", queue=queue)
         try:
-            there, number = self._subscriptions.attach(Inlet(consumer), subscription, start, durable, wanted, priority)
+            there, number = self._subscriptions.attach(
+                WeakConsumer(consumer), subscription, start, durable, wanted, priority
+            )
         except BaseException:
             consumer.close()
             raise
@@ -285,9 +287,9 @@ class Topic(Handle):
         self._check_open()
         return self._wait(self.upkeep.trim(self.clock.now_us()))
 
-    def _wait(self, ack: Ack[T]) -> T:
+    def _wait(self, future: AppendFuture[T]) -> T:
         """Its result, for which it may take bookies to come back; who asked for it may have gone meanwhile."""
-        return wait_wanted(self._around.wait, ack)
+        return wait_wanted(self._runtime.wait, future)
 
     @property
     def is_closing(self) -> bool:
@@ -340,7 +342,7 @@ class Topic(Handle):
         for there in self._subscriptions.all():
             there.grew(end)
 
-    def trimmed(self, start: Total) -> None:
+    def trimmed(self, start: TopicPosition) -> None:
         """Messages before it are gone."""
         for there in self.all_subscriptions():
             there.trimmed(start)
@@ -370,11 +372,11 @@ class Topic(Handle):
             check_may_wait()
         super().close()
 
-    def begin_close(self) -> Ack[None]:
+    def begin_close(self) -> AppendFuture[None]:
         """Begin what `close` waits for, which comes behind it: who closes many waits for all of them at once. Done when
         nothing is left to be waited for, whatever has come of it."""
         with self._claiming:
-            ended, self._ended = self._ended, self._ended or Ack()
+            ended, self._ended = self._ended, self._ended or AppendFuture()
             if ended is not None:
                 return ended
             ended = self._ended
@@ -385,13 +387,13 @@ class Topic(Handle):
         flushed = self._publisher.flush()
         self._stored = [flushed, *(there.store() for there in self.all_subscriptions())]
         if (dedup := self.dedup) is not None:
-            kept: Ack[None] = Ack()
+            kept: AppendFuture[None] = AppendFuture()
             flushed.add_done_callback(lambda _: then(dedup.store(self), kept, kept.complete))
             self._stored.append(kept)
         after_all(self._stored, partial(self._end_ledger, ended))
         return ended
 
-    def _end_ledger(self, ended: Ack[None]) -> None:
+    def _end_ledger(self, ended: AppendFuture[None]) -> None:
         """Nothing is published behind it."""
         self._publisher.stop(self._ending())
         self.managed.begin_close().add_done_callback(lambda _: ended.complete(None))
@@ -421,7 +423,7 @@ class Topic(Handle):
             self.begin_close()
             rest.callback(self._wait_stored, self._stored[1:])
             for flushed in self._stored[:1]:
-                self._around.wait(flushed, self.topics.close_s)
+                self._runtime.wait(flushed, self.topics.close_s)
 
     def _release(self) -> None:
         """Others may own it from now on; while the metadata store is away, later."""
@@ -433,13 +435,13 @@ class Topic(Handle):
             self.claim.release()
         except ReplogError as error:
             logger.warning("topic %s: nobody else can own it yet: %s", self.name, error)
-            self._around.wake_after(RELEASE_S, lambda: self._around.work(self._release))
+            self._runtime.wake_after(RELEASE_S, lambda: self._runtime.work(self._release))
 
-    def _wait_stored(self, stored: Sequence[Ack[None]]) -> None:
+    def _wait_stored(self, stored: Sequence[AppendFuture[None]]) -> None:
         deadline = time.monotonic() + self.topics.close_s
-        for ack in stored:
+        for future in stored:
             try:
-                self._around.wait(ack, max(deadline - time.monotonic(), 0))
+                self._runtime.wait(future, max(deadline - time.monotonic(), 0))
             except ReplogError as error:
                 if any(there.is_unstored for there in self.all_subscriptions()):
                     self.unstored = error

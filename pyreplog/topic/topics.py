@@ -28,16 +28,16 @@ from pyreplog.errors import (
     TopicOwnedError,
 )
 from pyreplog.handles import Handle
-from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.handle import CLOSE_S
-from pyreplog.ledger.workers import Workers
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_handle import CLOSE_S
+from pyreplog.ledger.thread_pool import ThreadPool
 from pyreplog.metrics import Metric
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.cursors.log import CursorLog
 from pyreplog.topic.cursors.logconfig import CursorLogConfig
 from pyreplog.topic.managed.chainstore import find_chain
 from pyreplog.topic.managed.managedledger import ManagedLedger
-from pyreplog.topic.managed.strays import delete_strays
+from pyreplog.topic.managed.orphans import delete_orphans
 from pyreplog.topic.names import TOPICS, check_name, unquote_name
 from pyreplog.topic.owner import TopicOwner, owner_of
 from pyreplog.topic.ownership import LEASE_S, Claim, Ownership
@@ -78,9 +78,9 @@ class Topics(Handle):
     address: at which this process answers for its topics, "" when it does not: see serve_at.
     """
 
-    def __init__(self, cluster: Cluster, clock: Clock, *, address: str = "") -> None:
+    def __init__(self, cluster: LedgerCluster, clock: Clock, *, address: str = "") -> None:
         self._cluster, self._clock = cluster, clock
-        self.surroundings, self.metadata = cluster.surroundings, cluster.metadata
+        self.runtime, self.metadata = cluster.runtime, cluster.metadata
         self.cursors = CursorLog(cluster, config=CursorLogConfig(ensemble=None))
         self.address = address
         self.ownership = Ownership(cluster.metadata, address=address)
@@ -88,7 +88,7 @@ class Topics(Handle):
         self._lock = threading.Lock()  # of the table; never while anything waits
         self._open: dict[str, Topic] = {}
         self._opening: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()  # names in use
-        self._workers = Workers(WORKERS, "pyreplog-topics")
+        self._workers = ThreadPool(WORKERS, "pyreplog-topics")
         self._looking = self._watching = False
         self._close_by: float | None = None
         self._looks = 0
@@ -116,7 +116,7 @@ class Topics(Handle):
     def open(
         self, name: str, *, create: bool = True, wait: float = 0.0, settings: Mapping[str, Any] | None = None
     ) -> Topic:
-        """See `Cluster.topic`."""
+        """See `LedgerCluster.topic`."""
         check_name(name)
         self._check_open()
         with self._lock:
@@ -141,7 +141,7 @@ class Topics(Handle):
         Errors: ConfigError; NotEnoughBookiesError, the cluster has fewer bookies than the ensemble, running or not.
         """
         config = TopicConfig.of(dict(settings))
-        here = self.surroundings.embedded_bookies
+        here = self.runtime.embedded_bookies
         if here is not None and "ensemble" not in settings and (config.write_quorum or config.ack_quorum or 1) <= here:
             config = dataclasses.replace(config, ensemble=min(config.ensemble, here))
         if config.ensemble > (has := self._cluster.bookie_count()):
@@ -154,7 +154,7 @@ class Topics(Handle):
     def _wait_gone(self, topic: Topic) -> None:
         """It is being closed, here or by whom it was taken over."""
         try:
-            self.surroundings.wait(topic.gone, GONE_S)
+            self.runtime.wait(topic.gone, GONE_S)
         except OutcomeUnknownError:
             raise TopicOwnedError(topic.name, f"this process is about to close it, for {GONE_S} s so far") from None
 
@@ -169,7 +169,7 @@ class Topics(Handle):
         with ExitStack() as undo:
             claim = self.claim(name, wait)
             undo.callback(claim.release)
-            self.partitioned.check_plain(name)
+            self.partitioned.check_regular(name)
             found = find_chain(self.metadata, name) if create else None
             if create and (found is None or found.chain is None):
                 config = self.config_of(name, settings)
@@ -253,14 +253,14 @@ class Topics(Handle):
             if self._looking or not self._open:
                 return
             self._looking = True
-        self.surroundings.wake_after(LOOK_S, lambda: self.work(self._look))
+        self.runtime.wake_after(LOOK_S, lambda: self.work(self._look))
 
     def _watch_clock_later(self) -> None:
         with self._lock:
             if self._watching or not self._open:
                 return
             self._watching = True
-        self.surroundings.wake_after(CLOCK_S, self._watch_clock)
+        self.runtime.wake_after(CLOCK_S, self._watch_clock)
 
     def _watch_clock(self) -> None:
         """Apart from `_look`, which may wait for bookies that are away."""
@@ -285,15 +285,15 @@ class Topics(Handle):
                 except Exception as error:
                     logger.warning("topic %s: %s", topic.name, error)
         if self._looks % LOOK_FOR_STRAYS == LOOK_AT_ALL:
-            self.work(self._drop_strays)
+            self.work(self._drop_orphans)
         with self._lock:
             self._looking = False
         self._look_later()
 
-    def _drop_strays(self) -> None:
+    def _drop_orphans(self) -> None:
         """Of owners that died, of any topic."""
         try:
-            deleted = delete_strays(self._cluster, goes_on=lambda: self._error is None)
+            deleted = delete_orphans(self._cluster, goes_on=lambda: self._error is None)
             if deleted:
                 logger.warning("ledgers that were made for topics, and that no topic has, were deleted: %s", deleted)
         except ReplogError as error:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pyreplog._native.bookie.plainadd import PlainAdd
+from pyreplog._native.bookie.fast_add import FastAdd
 from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
 from pyreplog._native.net.frame import FrameParser
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.protocol import Flag, Kind, Reply, Request, Status, decode_reply
+from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind, decode_reply
 from tests.bookie.memorylog import MemoryLog
 
 KEY, OTHER_KEY = b"k" * 16, b"o" * 16
@@ -37,30 +37,30 @@ def records_of(*entries: int, ledger: int = LEDGER, lac: int | None = None, mark
 
 def add(*entries: int, ledger: int = LEDGER, flags: int = 0, key: bytes = KEY, **settings: Any) -> Request:
     records = records_of(*entries, ledger=ledger, **settings)
-    return Request(Kind.ADD, ledger, min(entries), max(entries), key, flags, records=records)
+    return Request(RequestKind.ADD, ledger, min(entries), max(entries), key, flags, records=records)
 
 
 def read(
     first: int, last: int, *, ledger: int = LEDGER, flags: int = 0, key: bytes = KEY, limit: int = 0, step: int = 1
 ) -> Request:
-    return Request(Kind.READ, ledger, first, last, key, flags, limit, step)
+    return Request(RequestKind.READ, ledger, first, last, key, flags, limit, step)
 
 
 def last(*, ledger: int = LEDGER, fence: bool = False, key: bytes = KEY) -> Request:
-    return Request(Kind.LAST, ledger, key=key, flags=Flag.FENCE if fence else 0)
+    return Request(RequestKind.LAST, ledger, key=key, flags=Flag.FENCE if fence else 0)
 
 
 def set_lac(lac: int, *, ledger: int = LEDGER, flags: int = 0, key: bytes = KEY) -> Request:
-    return Request(Kind.SET_LAC, ledger, 0, lac, key, flags)
+    return Request(RequestKind.SET_LAC, ledger, 0, lac, key, flags)
 
 
 def wait_lac(above: int, *, ledger: int = LEDGER, limit: int = 1000) -> Request:
-    return Request(Kind.WAIT_LAC, ledger, 0, above, limit=limit)
+    return Request(RequestKind.WAIT_LAC, ledger, 0, above, limit=limit)
 
 
 def entries_in(reply: Reply) -> list[int]:
     """Of an OK reply to a READ."""
-    assert reply.status == Status.OK, bytes(reply.body)
+    assert reply.status == ReplyStatus.OK, bytes(reply.body)
     if not reply.body:
         return []
     batch = parse_entries(reply.body, ledger=reply.ledger, first=reply.first, last=reply.last)
@@ -97,12 +97,12 @@ class Node:
         return Node(self.log.crash(kept), limbo=limbo, **self.settings)
 
 
-def into(replies: list[Reply]) -> Callable[[Reply | PlainAdd], None]:
+def into(replies: list[Reply]) -> Callable[[Reply | FastAdd], None]:
     """A `respond` for ADDs that take the short way."""
     return lambda found: replies.append(found if isinstance(found, Reply) else reply_of(found))
 
 
-def reply_of(add: PlainAdd) -> Reply:
+def reply_of(add: FastAdd) -> Reply:
     """As the frame of its OK says it."""
     ((_, body),) = FrameParser().feed(add.ok(add.confirmed))
     return decode_reply(body)

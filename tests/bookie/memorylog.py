@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyreplog._native.bookie.peek import peek_controls
+from pyreplog._native.bookie.inspect_records import inspect_controls
 from pyreplog._native.ledgerlog.entries import CONTROL, parse_entries
 from pyreplog.errors import CorruptionError, DiskFullError, PoisonedError
 
@@ -26,7 +26,7 @@ def split(records: bytes | memoryview) -> list[Stored]:
         raw = data[at : at + stride]
         ledger, entry = (int.from_bytes(raw[i : i + 8], "little") for i in (24, 32))
         if raw[12] == KIND_CONTROL:
-            peek_controls(raw)
+            inspect_controls(raw)
             ledger += CONTROL
         else:
             parse_entries(raw, ledger=ledger, first=entry, last=entry)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pyreplog.bookie.protocol import ID_MAX, READ_BYTES_MAX, WAIT_MS_MAX, Flag, Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import ID_MAX, READ_BYTES_MAX, WAIT_MS_MAX, Flag, Reply, ReplyStatus, Request, RequestKind
 from tests.bookie.asking import KEY, LEDGER, OTHER_KEY, Node, add, entries_in, last, read, records_of, set_lac, wait_lac
 from tests.bookie.memorylog import MemoryLog
 
@@ -18,7 +18,7 @@ def test_adds_are_acknowledged_after_the_sync_that_serves_them_all() -> None:
     replies = [node.send(add(0, 1)), node.send(add(2)), node.send(add(0, ledger=8))]
     assert replies == [[], [], []] and node.log.syncs == 0
     node.bookie.commit()
-    assert [reply.status for (reply,) in replies] == [Status.OK] * 3 and node.log.syncs == 1
+    assert [reply.status for (reply,) in replies] == [ReplyStatus.OK] * 3 and node.log.syncs == 1
     assert (replies[0][0].first, replies[0][0].last) == (0, 1)
     node.bookie.commit()
     assert node.log.syncs == 1, "nothing waits"
@@ -27,7 +27,7 @@ def test_adds_are_acknowledged_after_the_sync_that_serves_them_all() -> None:
 def test_unsynced_adds_are_acknowledged_at_once_where_they_survive_the_process() -> None:
     """27, DeferredSyncTest: here they count at once, and what a power cut takes of them is in limbo, never denied."""
     mapped, staged = Node(staged=False), Node(staged=True)
-    assert [reply.status for reply in mapped.send(add(0, flags=Flag.UNSYNCED))] == [Status.OK]
+    assert [reply.status for reply in mapped.send(add(0, flags=Flag.UNSYNCED))] == [ReplyStatus.OK]
     assert entries_in(mapped.ask(read(0, 9))) == [0] and mapped.log.syncs == 0
     assert staged.send(add(0, flags=Flag.UNSYNCED)) == []
     staged.bookie.commit()
@@ -59,23 +59,23 @@ def test_bad_records_are_refused_and_nothing_is_stored() -> None:
         records_of(0, ledger=8),
         records_of(0, 2),
     ):
-        reply = node.ask(Request(Kind.ADD, LEDGER, 0, 1, KEY, records=records))
-        assert (reply.status, node.log.stored) == (Status.INVALID, []), records
+        reply = node.ask(Request(RequestKind.ADD, LEDGER, 0, 1, KEY, records=records))
+        assert (reply.status, node.log.stored) == (ReplyStatus.INVALID, []), records
     control = Node()
     control.ask(last(fence=True))
     fence = b"".join(item.raw for item in control.log.stored)
-    assert node.ask(Request(Kind.ADD, LEDGER, 0, 1, KEY, records=fence)).status == Status.INVALID
-    assert node.ask(last()) == Reply(Status.OK, LEDGER), "never seen"
+    assert node.ask(Request(RequestKind.ADD, LEDGER, 0, 1, KEY, records=fence)).status == ReplyStatus.INVALID
+    assert node.ask(last()) == Reply(ReplyStatus.OK, LEDGER), "never seen"
 
 
 def test_the_same_entries_again_are_stored_once_and_others_under_their_ids_refused() -> None:
     node = Node()
     node.ask(add(0, 1, 2))
     size = len(node.log.stored)
-    assert node.ask(add(1, 2)).status == Status.OK and len(node.log.stored) == size
-    assert node.ask(add(2, 3)).status == Status.OK and entries_in(node.ask(read(0, 9))) == [0, 1, 2, 3]
+    assert node.ask(add(1, 2)).status == ReplyStatus.OK and len(node.log.stored) == size
+    assert node.ask(add(2, 3)).status == ReplyStatus.OK and entries_in(node.ask(read(0, 9))) == [0, 1, 2, 3]
     second_writer = node.ask(add(3, mark=b"!"))
-    assert second_writer.status == Status.REFUSED and b"entry 3" in bytes(second_writer.body)
+    assert second_writer.status == ReplyStatus.REFUSED and b"entry 3" in bytes(second_writer.body)
     assert entries_in(node.ask(read(0, 9))) == [0, 1, 2, 3]
 
 
@@ -89,7 +89,7 @@ def test_other_entries_are_refused_also_before_the_first_are_durable(staged: boo
     while node.bookie.waits:
         node.bookie.commit()
     assert [reply.status for (reply,) in (first, other, same, more)] == [
-        Status.OK, Status.REFUSED, Status.OK, Status.OK,
+        ReplyStatus.OK, ReplyStatus.REFUSED, ReplyStatus.OK, ReplyStatus.OK,
     ]  # fmt: skip
     assert entries_in(node.ask(read(0, 9))) == [0, 1, 2]
     assert [item.entry for item in node.log.stored if item.ledger == LEDGER] == [0, 1, 1, 2]
@@ -104,14 +104,14 @@ def test_what_waits_for_a_commit_is_refused_when_the_ledger_is_fenced_or_gone_me
     while node.bookie.waits:
         node.bookie.commit()
     assert [reply.status for (reply,) in (*fenced, *gone)] == [
-        Status.OK, Status.FENCED, Status.OK, Status.OK, Status.REFUSED,
+        ReplyStatus.OK, ReplyStatus.FENCED, ReplyStatus.OK, ReplyStatus.OK, ReplyStatus.REFUSED,
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("lac", [ID_MAX + 1, (1 << 63) - 1])
 def test_a_lac_beyond_all_bounds_is_refused(lac: int) -> None:
     node = Node()
-    assert node.ask(set_lac(lac)).status == Status.REFUSED and node.ask(last()).lac == -1
+    assert node.ask(set_lac(lac)).status == ReplyStatus.REFUSED and node.ask(last()).lac == -1
     assert node.ask(set_lac(ID_MAX)).lac == ID_MAX
 
 
@@ -120,7 +120,7 @@ def test_a_damaged_copy_is_replaced_by_a_new_one() -> None:
     node.ask(add(0, 1))
     node.log.damaged = {(LEDGER, 1)}
     size = len(node.log.stored)
-    assert node.ask(add(1, flags=Flag.RECOVERY)).status == Status.OK and len(node.log.stored) == size + 1
+    assert node.ask(add(1, flags=Flag.RECOVERY)).status == ReplyStatus.OK and len(node.log.stored) == size + 1
 
 
 # ---- keys (34) -------------------------------------------------------------------------------------------------
@@ -140,16 +140,16 @@ def test_the_first_key_counts_for_ever(first: Request) -> None:
             set_lac(1),
         ):
             wrong = bookie.ask(request._replace(key=OTHER_KEY))
-            assert wrong.status == Status.UNAUTHORIZED, request
-        assert bookie.ask(last()._replace(key=OTHER_KEY)).status == Status.OK, "reading needs no key"
-        assert bookie.ask(add(2, flags=Flag.RECOVERY)).status == Status.OK
+            assert wrong.status == ReplyStatus.UNAUTHORIZED, request
+        assert bookie.ask(last()._replace(key=OTHER_KEY)).status == ReplyStatus.OK, "reading needs no key"
+        assert bookie.ask(add(2, flags=Flag.RECOVERY)).status == ReplyStatus.OK
 
 
 def test_a_wrong_key_fences_nothing() -> None:
     node = Node()
     node.ask(add(0))
     node.ask(last(fence=True, key=OTHER_KEY))
-    assert node.ask(add(1)).status == Status.OK
+    assert node.ask(add(1)).status == ReplyStatus.OK
 
 
 def test_entries_without_a_key_are_a_ledger_whose_key_is_lost() -> None:
@@ -157,8 +157,8 @@ def test_entries_without_a_key_are_a_ledger_whose_key_is_lost() -> None:
     log.append(records_of(0))
     log.sync()
     node = Node(log)
-    assert node.ask(add(1)).status == Status.UNKNOWN
-    assert node.ask(last(fence=True)).status == Status.UNKNOWN
+    assert node.ask(add(1)).status == ReplyStatus.UNKNOWN
+    assert node.ask(last(fence=True)).status == ReplyStatus.UNKNOWN
     assert entries_in(node.ask(read(0, 0))) == [0]
 
 
@@ -174,12 +174,12 @@ def test_a_fence_is_durable_before_any_reply(fence: Request, known: bool) -> Non
         node.send(add(0, flags=Flag.UNSYNCED))
     replies = node.send(fence)
     assert replies == []
-    assert node.ask(add(1)).status == Status.FENCED, "at once"
-    assert len(replies) == 1 and replies[0].status == Status.OK, "the commit answered"
+    assert node.ask(add(1)).status == ReplyStatus.FENCED, "at once"
+    assert len(replies) == 1 and replies[0].status == ReplyStatus.OK, "the commit answered"
     again = node.crash()
-    assert again.ask(add(1)).status == Status.FENCED
+    assert again.ask(add(1)).status == ReplyStatus.FENCED
     assert entries_in(again.ask(read(0, 9))) == ([0] if known else [])
-    assert again.ask(add(1, flags=Flag.RECOVERY)).status == Status.OK
+    assert again.ask(add(1, flags=Flag.RECOVERY)).status == ReplyStatus.OK
     assert len(again.send(fence)) == 1, "it is durable already"
 
 
@@ -188,7 +188,7 @@ def test_a_fence_that_was_not_answered_may_be_lost() -> None:
     node = Node()
     node.ask(add(0))
     node.send(last(fence=True))
-    assert node.crash().ask(add(1)).status == Status.OK
+    assert node.crash().ask(add(1)).status == ReplyStatus.OK
 
 
 @pytest.mark.parametrize("staged", [True, False])
@@ -200,7 +200,11 @@ def test_a_read_that_fences_sees_what_was_appended_before_it(staged: bool) -> No
     refused = node.send(add(3))
     node.bookie.commit()
     assert entries_in(fence[0]) == [0, 1, 2] and highest[0].last == 2
-    assert (first[0].status, second[0].status, refused[0].status) == (Status.OK, Status.OK, Status.FENCED)
+    assert (first[0].status, second[0].status, refused[0].status) == (
+        ReplyStatus.OK,
+        ReplyStatus.OK,
+        ReplyStatus.FENCED,
+    )
 
 
 def test_second_fence_waits_for_the_first_to_be_durable() -> None:
@@ -218,7 +222,7 @@ def test_an_add_under_way_when_the_fence_comes_is_answered_and_seen() -> None:
     group = node.bookie.begin_commit()
     fence = node.send(last(fence=True))
     node.bookie.end_commit(group, node.bookie.sync())
-    assert pending[0].status == Status.OK and fence == []
+    assert pending[0].status == ReplyStatus.OK and fence == []
     node.bookie.commit()
     assert fence[0].last == 0
 
@@ -227,10 +231,10 @@ def test_a_fence_that_cannot_be_stored_is_unknown_and_does_not_count() -> None:
     node = Node()
     node.ask(add(0))
     node.log.full = True
-    assert node.ask(last(fence=True)).status == Status.UNKNOWN
+    assert node.ask(last(fence=True)).status == ReplyStatus.UNKNOWN
     node.log.full = False
     node.bookie.expire(0)
-    assert node.ask(add(1)).status == Status.OK
+    assert node.ask(add(1)).status == ReplyStatus.OK
 
 
 # ---- reads -----------------------------------------------------------------------------------------------------
@@ -273,7 +277,7 @@ def test_reads_by_step_and_by_size() -> None:
     assert entries_in(some) == [0, 1, 2] and some.last == 2
     assert entries_in(node.ask(read(0, 9, limit=1))) == [0], "at least one"
     assert node.ask(read(0, 9, limit=READ_BYTES_MAX * 2)).last == 9
-    assert node.ask(read(5, 4)).status == Status.REFUSED
+    assert node.ask(read(5, 4)).status == ReplyStatus.REFUSED
 
 
 def test_damage_is_never_a_negative() -> None:
@@ -281,14 +285,14 @@ def test_damage_is_never_a_negative() -> None:
     node = Node()
     node.ask(add(*range(8)))
     node.log.damaged = {(LEDGER, 5)}
-    assert node.ask(read(5, 5)).status == node.ask(read(5, 9)).status == Status.UNKNOWN
+    assert node.ask(read(5, 5)).status == node.ask(read(5, 9)).status == ReplyStatus.UNKNOWN
     before = node.ask(read(0, 9))
     assert entries_in(before) == list(range(before.last + 1)) and before.last < 5
     assert entries_in(node.ask(read(6, 9))) == [6, 7] and node.ask(last()).last == 7
-    assert node.crash().ask(last()).status == Status.OK
+    assert node.crash().ask(last()).status == ReplyStatus.OK
     node.log.damaged = {(LEDGER, 7)}
     again = Node(node.log)
-    assert again.ask(last()) == Reply(Status.OK, LEDGER, 0, 7, -1), "the LAC is not known, the entry is"
+    assert again.ask(last()) == Reply(ReplyStatus.OK, LEDGER, 0, 7, -1), "the LAC is not known, the entry is"
 
 
 # ---- LACs (35) -------------------------------------------------------------------------------------------------
@@ -302,7 +306,7 @@ def test_the_lac_is_the_highest_there_is_and_survives() -> None:
     assert node.ask(set_lac(0)).lac == 2, "never back"
     assert node.ask(read(0, 0)).lac == 2
     assert node.ask(add(3, lac=1, flags=Flag.RECOVERY)).lac == 2
-    assert node.crash().ask(last()) == Reply(Status.OK, LEDGER, 0, 3, 2)
+    assert node.crash().ask(last()) == Reply(ReplyStatus.OK, LEDGER, 0, 3, 2)
 
 
 def test_explicit_lacs_are_one_record_per_commit_and_cost_no_sync() -> None:
@@ -326,12 +330,12 @@ def test_long_polls_end_when_the_lac_moves_when_time_is_up_and_when_the_ledger_i
     moved, late, never = node.send(wait_lac(-1)), node.send(wait_lac(5, limit=50)), node.send(wait_lac(5, limit=90))
     unseen = node.send(wait_lac(-1, ledger=99))
     node.ask(add(2, lac=1))
-    assert [(reply.status, reply.lac) for reply in moved] == [(Status.OK, 1)]
+    assert [(reply.status, reply.lac) for reply in moved] == [(ReplyStatus.OK, 1)]
     assert node.bookie.next_deadline_us() == 1_050_000
     node.bookie.expire(1_049_999)
     assert late == []
     node.bookie.expire(1_050_000)
-    assert [(reply.status, reply.lac) for reply in late] == [(Status.OK, 1)] and never == []
+    assert [(reply.status, reply.lac) for reply in late] == [(ReplyStatus.OK, 1)] and never == []
     node.send(last(fence=True))
     assert len(never) == 1 and unseen == []
     node.ask(add(1, ledger=99))
@@ -349,7 +353,7 @@ def test_too_many_long_polls_are_refused() -> None:
     node = Node(long_polls_max=2)
     first = node.send(wait_lac(5, limit=1))
     node.send(wait_lac(5))
-    assert node.ask(wait_lac(5)).status == Status.OVERLOADED
+    assert node.ask(wait_lac(5)).status == ReplyStatus.OVERLOADED
     node.bookie.expire(1000)
     assert len(first) == 1 and node.send(wait_lac(5)) == []
 
@@ -371,27 +375,27 @@ def test_in_limbo_nothing_is_absent_until_somebody_says_so() -> None:
         read(0, 0, ledger=99),
         last(ledger=99),
     ):
-        assert node.ask(request).status == Status.LIMBO, request
+        assert node.ask(request).status == ReplyStatus.LIMBO, request
     assert entries_in(node.ask(read(0, 0, ledger=5))) == [], "others are not concerned"
-    assert node.crash().ask(add(2)).status == Status.FENCED, "it was fenced all the same"
-    assert node.ask(add(2, 3, flags=Flag.RECOVERY)).status == Status.OK
+    assert node.crash().ask(add(2)).status == ReplyStatus.FENCED, "it was fenced all the same"
+    assert node.ask(add(2, 3, flags=Flag.RECOVERY)).status == ReplyStatus.OK
     node.bookie.limbo.leave(LEDGER)
     assert node.ask(last()).last == 4 and entries_in(node.ask(read(5, 9))) == []
 
 
 def test_in_limbo_the_fence_may_be_lost_too() -> None:
     node = Node(limbo=(LEDGER,))
-    assert node.ask(add(0)).status == node.ask(set_lac(0)).status == Status.UNKNOWN
+    assert node.ask(add(0)).status == node.ask(set_lac(0)).status == ReplyStatus.UNKNOWN
 
 
 def test_in_limbo_a_lost_key_is_that_of_who_recovers() -> None:
     node = Node(limbo=(LEDGER,))
-    assert node.ask(last(fence=True)).status == Status.LIMBO
-    assert node.ask(add(0, flags=Flag.RECOVERY)).status == Status.OK
+    assert node.ask(last(fence=True)).status == ReplyStatus.LIMBO
+    assert node.ask(add(0, flags=Flag.RECOVERY)).status == ReplyStatus.OK
     for bookie in (node, node.crash()):
-        assert bookie.ask(add(1, flags=Flag.RECOVERY, key=OTHER_KEY)).status == Status.UNAUTHORIZED
-        assert bookie.ask(add(1)).status == Status.FENCED
-        assert bookie.ask(last()).status == Status.LIMBO, "limbo survives a crash"
+        assert bookie.ask(add(1, flags=Flag.RECOVERY, key=OTHER_KEY)).status == ReplyStatus.UNAUTHORIZED
+        assert bookie.ask(add(1)).status == ReplyStatus.FENCED
+        assert bookie.ask(last()).status == ReplyStatus.LIMBO, "limbo survives a crash"
 
 
 # ---- disks (45, 50) --------------------------------------------------------------------------------------------
@@ -404,55 +408,55 @@ def test_after_a_failed_sync_everything_is_unknown() -> None:
     poll = node.send(wait_lac(9))
     node.log.poisoned = True
     node.bookie.commit()
-    assert [reply.status for (reply,) in waiting] == [Status.UNKNOWN] * 3
-    for request in (add(2), read(0, 0), last(), set_lac(5), wait_lac(-2), Request(Kind.STATUS)):
-        assert node.ask(request).status == Status.UNKNOWN, request
+    assert [reply.status for (reply,) in waiting] == [ReplyStatus.UNKNOWN] * 3
+    for request in (add(2), read(0, 0), last(), set_lac(5), wait_lac(-2), Request(RequestKind.STATUS)):
+        assert node.ask(request).status == ReplyStatus.UNKNOWN, request
     assert node.bookie.failure is not None and poll == []
     node.bookie.stop("closed")
-    assert [reply.status for reply in poll] == [Status.UNKNOWN]
+    assert [reply.status for reply in poll] == [ReplyStatus.UNKNOWN]
 
 
 def test_an_append_to_a_failed_log_is_unknown() -> None:
     node = Node()
     node.log.poisoned = True
-    assert node.ask(add(0)).status == Status.UNKNOWN
+    assert node.ask(add(0)).status == ReplyStatus.UNKNOWN
 
 
 def test_read_only_below_one_threshold_until_above_another() -> None:
     """50. Recovery may write while the reserve lasts; reads and fences go on; no flapping (#3285)."""
     node = Node(read_only_below_bytes=1000, writable_from_bytes=2000, reserve_bytes=100, space_check_bytes=1)
-    assert node.ask(add(0)).status == Status.OK
+    assert node.ask(add(0)).status == ReplyStatus.OK
 
     def at(free: int) -> tuple[int, int]:
         node.log.free = free
         node.bookie.expire(0)
         return node.ask(add(1)).status, node.ask(add(0, ledger=8, flags=Flag.RECOVERY)).status
 
-    assert at(999) == (Status.READ_ONLY, Status.OK) and node.bookie.read_only
-    assert at(1999) == (Status.READ_ONLY, Status.OK)
-    assert at(99) == (Status.READ_ONLY, Status.READ_ONLY)
-    assert entries_in(node.ask(read(0, 0))) == [0] and node.ask(last(fence=True, ledger=9)).status == Status.OK
-    status = json.loads(bytes(node.ask(Request(Kind.STATUS)).body))
+    assert at(999) == (ReplyStatus.READ_ONLY, ReplyStatus.OK) and node.bookie.read_only
+    assert at(1999) == (ReplyStatus.READ_ONLY, ReplyStatus.OK)
+    assert at(99) == (ReplyStatus.READ_ONLY, ReplyStatus.READ_ONLY)
+    assert entries_in(node.ask(read(0, 0))) == [0] and node.ask(last(fence=True, ledger=9)).status == ReplyStatus.OK
+    status = json.loads(bytes(node.ask(Request(RequestKind.STATUS)).body))
     assert (status["read_only"], status["free_bytes"]) == (True, 99)
-    assert at(2000) == (Status.OK, Status.OK)
-    assert at(1000) == (Status.OK, Status.OK)
+    assert at(2000) == (ReplyStatus.OK, ReplyStatus.OK)
+    assert at(1000) == (ReplyStatus.OK, ReplyStatus.OK)
 
 
 def test_free_space_is_looked_at_while_entries_come() -> None:
     node = Node(space_check_bytes=500)
     node.ask(add(0))
     node.log.free = 0
-    assert [node.ask(add(entry)).status for entry in range(1, 10)].count(Status.READ_ONLY) >= 1
+    assert [node.ask(add(entry)).status for entry in range(1, 10)].count(ReplyStatus.READ_ONLY) >= 1
 
 
 def test_a_full_disk_makes_the_bookie_read_only() -> None:
     node = Node()
     node.log.full = True
-    assert node.ask(add(0)).status == Status.READ_ONLY and node.bookie.read_only
-    assert node.ask(add(0, flags=Flag.RECOVERY)).status == Status.UNKNOWN
+    assert node.ask(add(0)).status == ReplyStatus.READ_ONLY and node.bookie.read_only
+    assert node.ask(add(0, flags=Flag.RECOVERY)).status == ReplyStatus.UNKNOWN
     node.log.full = False
     node.bookie.expire(0)
-    assert node.ask(add(0)).status == Status.OK
+    assert node.ask(add(0)).status == ReplyStatus.OK
 
 
 # ---- deleted ledgers -------------------------------------------------------------------------------------------
@@ -464,7 +468,7 @@ def test_a_deleted_ledger_does_not_come_back() -> None:
     node.ask(last(fence=True))
     poll = node.send(wait_lac(4))
     node.bookie.forget(LEDGER)
-    assert [reply.status for reply in poll] == [Status.REFUSED]
+    assert [reply.status for reply in poll] == [ReplyStatus.REFUSED]
     for request in (add(0), last(), last(fence=True), read(0, 0)):
-        assert node.ask(request).status == Status.REFUSED
-    assert node.ask(Request(Kind.STATUS, LEDGER)).status == Status.OK
+        assert node.ask(request).status == ReplyStatus.REFUSED
+    assert node.ask(Request(RequestKind.STATUS, LEDGER)).status == ReplyStatus.OK

@@ -11,13 +11,13 @@ import pytest
 
 import pyreplog
 from pyreplog.bookie import identity, protocol
-from pyreplog.bookie.controls import Code
+from pyreplog.bookie.controls import ControlCode
 from pyreplog.bookie.protocol import (
     Flag,
-    Kind,
     Reply,
+    ReplyStatus,
     Request,
-    Status,
+    RequestKind,
     decode_reply,
     decode_request,
     encode_reply,
@@ -34,10 +34,10 @@ def section(title: str) -> str:
 
 def test_codes_of_control_records() -> None:
     rows = re.findall(r"^\| (\d+) \| (\w+) \|", section("Control records"), re.MULTILINE)
-    assert {(int(code), name) for code, name in rows} == {(code.value, code.name) for code in Code}
+    assert {(int(code), name) for code, name in rows} == {(code.value, code.name) for code in ControlCode}
 
 
-@pytest.mark.parametrize("enum", [Kind, Flag, Status])
+@pytest.mark.parametrize("enum", [RequestKind, Flag, ReplyStatus])
 def test_codes_of_the_protocol(enum: type[IntEnum] | type[IntFlag]) -> None:
     said = {(int(code), name) for code, name in re.findall(r"\b(\d+) ([A-Z_]+)\b", section("Bookie protocol"))}
     assert {(member.value, member.name) for member in enum if member} <= said
@@ -54,7 +54,7 @@ def test_tables_add_up(packed: struct.Struct) -> None:
 
 
 def test_requests_and_replies_as_bytes() -> None:
-    request = Request(Kind.ADD, 5, 6, 7, b"k" * 16, Flag.RECOVERY | Flag.UNSYNCED, 8, 9, 3, b"records")
+    request = Request(RequestKind.ADD, 5, 6, 7, b"k" * 16, Flag.RECOVERY | Flag.UNSYNCED, 8, 9, 3, b"records")
     encoded = encode_request(request) + b"records"
     assert (
         encoded.hex() == "01050309"
@@ -64,7 +64,7 @@ def test_requests_and_replies_as_bytes() -> None:
         "0000000000000007" + (b"k" * 16 + b"records").hex()
     )
     assert decode_request(memoryview(encoded)) == request
-    reply = Reply(Status.UNKNOWN, 1, 2, 3, -1, b"why")
+    reply = Reply(ReplyStatus.UNKNOWN, 1, 2, 3, -1, b"why")
     encoded = encode_reply(reply) + b"why"
     assert (
         encoded.hex() == "04" + "00" * 7 + "000000000000000100000000000000020000000000000003" + "ff" * 8 + b"why".hex()
@@ -79,7 +79,7 @@ def test_bytes_that_are_no_message() -> None:
     for length in range(40):
         with pytest.raises(InvalidMessageError):
             decode_reply(memoryview(bytes(length)))
-    fine = bytearray(encode_request(Request(Kind.READ)))
+    fine = bytearray(encode_request(Request(RequestKind.READ)))
     for at, value in ((0, 0), (0, 7), (1, 8), (3, 0), (8, 0x80), (16, 0x80), (24, 0x80)):
         bad = bytearray(fine)
         bad[at] = value

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pyreplog.bookie.protocol import Flag, Reply, Request, Status
+from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request
 from tests.bookie.asking import Node, add, entries_in, last, read, set_lac, wait_lac
 
 LEDGERS = st.integers(1, 2)
@@ -49,9 +49,9 @@ class BookieMachine(RuleBasedStateMachine):
         request = add(*sorted(entries), ledger=ledger, flags=flags)
         replies = self.send(request)
         if ledger in self.fenced | self.fencing and not flags & Flag.RECOVERY:
-            assert replies[0].status == Status.FENCED
+            assert replies[0].status == ReplyStatus.FENCED
         else:
-            assert not replies or replies[0].status == Status.OK
+            assert not replies or replies[0].status == ReplyStatus.OK
             self.possible[ledger] |= entries
             self.lax[ledger] |= entries if flags & Flag.UNSYNCED else set()
             self.lac_most[ledger] = max(self.lac_most[ledger], max(entries) - 1)
@@ -79,7 +79,7 @@ class BookieMachine(RuleBasedStateMachine):
     @rule(ledger=LEDGERS, lac=ENTRIES)
     def set_lac(self, ledger: int, lac: int) -> None:
         replies = self.send(set_lac(lac, ledger=ledger))
-        if replies[0].status == Status.OK:
+        if replies[0].status == ReplyStatus.OK:
             self.lac[ledger] = max(self.lac[ledger], lac)
             self.lac_most[ledger] = max(self.lac_most[ledger], lac)
 
@@ -124,9 +124,9 @@ class BookieMachine(RuleBasedStateMachine):
             self.possible[ledger] = here
             self.lac[ledger] = self.lac_most[ledger] = self.node.ask(last(ledger=ledger)).lac
             status = self.node.ask(add(99, ledger=ledger)).status
-            assert status == Status.FENCED or ledger not in self.fenced
-            assert status == Status.OK or ledger in self.fencing | self.fenced
-            if status == Status.FENCED:
+            assert status == ReplyStatus.FENCED or ledger not in self.fenced
+            assert status == ReplyStatus.OK or ledger in self.fencing | self.fenced
+            if status == ReplyStatus.FENCED:
                 self.fenced.add(ledger)
             else:
                 self.promised[ledger].add(99)
@@ -137,9 +137,9 @@ class BookieMachine(RuleBasedStateMachine):
     # ---- answers --------------------------------------------------------------------------------------------
 
     def answered(self, request: Request, reply: Reply) -> None:
-        if reply.status == Status.FENCED:
+        if reply.status == ReplyStatus.FENCED:
             return
-        assert reply.status == Status.OK, bytes(reply.body)
+        assert reply.status == ReplyStatus.OK, bytes(reply.body)
         ledger = request.ledger
         if request.flags & Flag.FENCE:
             self.fenced.add(ledger)

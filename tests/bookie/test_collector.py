@@ -10,7 +10,7 @@ from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entrylog import DiskLog
-from pyreplog.bookie.protocol import Flag, Reply, Request, Status
+from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request
 from pyreplog.errors import DiskFullError, InvalidMetadataError, InvalidRecordsError, MetadataUnavailableError
 from pyreplog.log.files import RealFiles
 from tests.bookie.asking import ANY_SPACE, OTHER_KEY, add, entries_in, last, read, set_lac
@@ -64,7 +64,7 @@ class Node:
     def fill(self, *ledgers: int, entries: range) -> None:
         for entry in entries:
             for ledger in ledgers:
-                assert self.ask(add(entry, ledger=ledger, mark=PADDING)).status == Status.OK
+                assert self.ask(add(entry, ledger=ledger, mark=PADDING)).status == ReplyStatus.OK
 
     def whole(self) -> list[int]:
         """Bases of the sealed segments that hold anything."""
@@ -98,13 +98,13 @@ def test_deleted_ledgers_space_comes_back_and_live_ones_stay(tmp_path: Path) -> 
     assert node.log.log.start_position > 0 and len(node.whole()) < len(before), "the front is trimmed"
     ledgers.there.remove(2)
     node.collector.collect()
-    assert node.ask(last(ledger=1)).status == node.ask(last(ledger=2)).status == Status.REFUSED
+    assert node.ask(last(ledger=1)).status == node.ask(last(ledger=2)).status == ReplyStatus.REFUSED
     assert found_in(node, 3) == list(range(60))
     node.close()
     again = Node(tmp_path / "log", ledgers)
     assert found_in(again, 3) == list(range(60)) and found_in(again, 1) == []
-    assert again.ask(add(60, ledger=3)).status == Status.FENCED
-    assert again.ask(last(ledger=3, fence=True, key=OTHER_KEY)).status == Status.UNAUTHORIZED
+    assert again.ask(add(60, ledger=3)).status == ReplyStatus.FENCED
+    assert again.ask(last(ledger=3, fence=True, key=OTHER_KEY)).status == ReplyStatus.UNAUTHORIZED
     again.close()
 
 
@@ -122,9 +122,9 @@ def test_controls_outlive_the_segments_they_lay_in(tmp_path: Path) -> None:
     assert node.whole() == []
     node.close()
     again = Node(tmp_path / "log", ledgers)
-    assert again.ask(add(0, ledger=2)).status == Status.FENCED
+    assert again.ask(add(0, ledger=2)).status == ReplyStatus.FENCED
     assert again.ask(last(ledger=3)).lac == 9
-    assert again.ask(set_lac(1, ledger=3, key=OTHER_KEY)).status == Status.UNAUTHORIZED
+    assert again.ask(set_lac(1, ledger=3, key=OTHER_KEY)).status == ReplyStatus.UNAUTHORIZED
     again.close()
 
 
@@ -158,7 +158,7 @@ def test_one_proof_is_not_enough(tmp_path: Path) -> None:
 
     def kept() -> bool:
         node.collector.collect()
-        return node.log.log.start_position == 0 and node.ask(last(ledger=1)).status == Status.OK
+        return node.log.log.start_position == 0 and node.ask(last(ledger=1)).status == ReplyStatus.OK
 
     ledgers.unlisted = {1}
     assert kept(), "the listing missed it, a direct look finds it"
@@ -263,7 +263,7 @@ def test_a_damaged_live_record_keeps_its_segment_and_no_other(tmp_path: Path) ->
     assert entries_in(node.ask(read(0, 0, ledger=2))) == [0]
     with pytest.raises(InvalidRecordsError):
         entries_in(node.ask(read(1, 1, ledger=2)))
-    assert node.ask(add(1, ledger=2, mark=PADDING, flags=Flag.RECOVERY)).status == Status.OK
+    assert node.ask(add(1, ledger=2, mark=PADDING, flags=Flag.RECOVERY)).status == ReplyStatus.OK
     assert found_in(node, 2) == [0, 1, 2, 3, 4]
     node.close()
 
@@ -293,16 +293,16 @@ def test_limbo_ends_when_the_ledger_is_closed_and_all_its_copies_are_here(tmp_pa
         ledgers.held[7].append(missing)
         node.collector.collect()
         assert node.bookie.limbo.ledgers == [7], f"{missing} is not here"
-        assert node.ask(last()).status == Status.LIMBO
+        assert node.ask(last()).status == ReplyStatus.LIMBO
         ledgers.held[7].pop()
-    assert node.ask(add(9)).status == Status.UNKNOWN, "the writer may have been fenced"
+    assert node.ask(add(9)).status == ReplyStatus.UNKNOWN, "the writer may have been fenced"
     node.collector.collect()
     assert node.bookie.limbo.ledgers == [] and node.ask(last()).last == 4
-    assert node.ask(add(9)).status == Status.FENCED, "that may have been lost, and it is closed"
+    assert node.ask(add(9)).status == ReplyStatus.FENCED, "that may have been lost, and it is closed"
     node.close()
     again = Node(tmp_path, ledgers)
     again.collector.collect()
-    assert again.bookie.limbo.ledgers == [] and again.ask(add(9)).status == Status.FENCED
+    assert again.bookie.limbo.ledgers == [] and again.ask(add(9)).status == ReplyStatus.FENCED
     again.close()
 
 

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.protocol import Status
+from pyreplog.bookie.protocol import ReplyStatus
 from pyreplog.log import housekeeper
 from pyreplog.log.files import RealFiles
 from tests.bookie.asking import ANY_SPACE, OTHER_KEY, add, entries_in, last, read, set_lac
@@ -49,7 +49,7 @@ def make(path: Path, durability: str) -> None:
     node.ask(last(ledger=2, fence=True))
     node.ask(set_lac(7, ledger=3))
     for entry in range(4):
-        assert node.ask(add(entry, ledger=3, mark=PADDING)).status == Status.OK
+        assert node.ask(add(entry, ledger=3, mark=PADDING)).status == ReplyStatus.OK
         node.fill(1, entries=range(20 * entry, 20 * entry + 20))
     node.fill(3, entries=range(4, 30))
     node.fill(1, entries=range(80, 120))
@@ -74,8 +74,8 @@ def check(path: Path, durability: str, left: int) -> None:
     for _ in range(2):
         assert found_in(node, 3) == list(range(30))
         assert node.ask(last(ledger=3)).lac == 28
-        assert node.ask(add(0, ledger=2)).status == Status.FENCED
-        assert node.ask(last(ledger=2, fence=True, key=OTHER_KEY)).status == Status.UNAUTHORIZED
+        assert node.ask(add(0, ledger=2)).status == ReplyStatus.FENCED
+        assert node.ask(last(ledger=2, fence=True, key=OTHER_KEY)).status == ReplyStatus.UNAUTHORIZED
         assert entries_in(node.ask(read(0, 9, ledger=2))) == []
         node.collector.collect()
     assert len(node.whole()) <= left
@@ -105,17 +105,17 @@ class OnlyControls(Operation):
         assert len(node.whole()) > 3
         node.collector.collect()
         report("collected")
-        assert node.ask(last(ledger=self.LATER, fence=True)).status == Status.OK
+        assert node.ask(last(ledger=self.LATER, fence=True)).status == ReplyStatus.OK
         report("fenced")
         node.log.close()
 
     def judge(self, left: Path, reports: list[str]) -> None:
         node = self._open(left, PageCache())
         for _ in range(2):
-            assert node.ask(add(0, ledger=self.FENCED)).status == Status.FENCED
-            assert node.ask(last(ledger=self.FENCED, fence=True, key=OTHER_KEY)).status == Status.UNAUTHORIZED
+            assert node.ask(add(0, ledger=self.FENCED)).status == ReplyStatus.FENCED
+            assert node.ask(last(ledger=self.FENCED, fence=True, key=OTHER_KEY)).status == ReplyStatus.UNAUTHORIZED
             assert node.ask(last(ledger=self.WITH_LAC)).lac == 7
-            assert "fenced" not in reports or node.ask(add(0, ledger=self.LATER)).status == Status.FENCED
+            assert "fenced" not in reports or node.ask(add(0, ledger=self.LATER)).status == ReplyStatus.FENCED
             node.collector.collect()
         assert len(node.whole()) <= 1
         node.close()

@@ -12,7 +12,7 @@ import pytest
 
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.node import BookieNode
-from pyreplog.bookie.protocol import ID_MAX, Flag, Kind, Reply, Request, Status, encode_request
+from pyreplog.bookie.protocol import ID_MAX, Flag, Reply, ReplyStatus, Request, RequestKind, encode_request
 from pyreplog.metadata.memory import MemoryStore
 from tests.bookie.asking import (
     ANY_SPACE,
@@ -42,7 +42,7 @@ HEAD = struct.Struct(">BBBBIqqq16s")
 def node(request: pytest.FixtureRequest) -> Node:
     """With a ledger whose entries 0 to 3 are durable."""
     made = Node(staged=request.param)
-    assert made.ask(add(0, 1, 2, 3)).status == Status.OK
+    assert made.ask(add(0, 1, 2, 3)).status == ReplyStatus.OK
     return made
 
 
@@ -60,41 +60,41 @@ def settled(node: Node, request: Request) -> Reply:
     return replies[0]
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_any_ids_are_answered(kind: Kind, node: Node) -> None:
+@pytest.mark.parametrize("kind", RequestKind)
+def test_any_ids_are_answered(kind: RequestKind, node: Node) -> None:
     for ledger, first, end in itertools.product((LEDGER, 8, *EXTREMES[1:]), EXTREMES[1:], EXTREMES):
         for flags in (0, Flag.RECOVERY, Flag.UNSYNCED):
-            records = records_of(2) if kind == Kind.ADD else b""
+            records = records_of(2) if kind == RequestKind.ADD else b""
             reply = settled(node, Request(kind, ledger, first, end, KEY, flags, 10, records=records))
             if max(ledger, first, end) > ID_MAX:
-                assert reply.status == Status.REFUSED
-    assert node.ask(add(4)).status == Status.OK and entries_in(node.ask(read(0, 9))) == [0, 1, 2, 3, 4]
+                assert reply.status == ReplyStatus.REFUSED
+    assert node.ask(add(4)).status == ReplyStatus.OK and entries_in(node.ask(read(0, 9))) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("steps", [(1, 1), (255, 1), (255, 255), (7, 3)])
 @pytest.mark.parametrize("limbo", [False, True])
 def test_reads_of_any_range_are_answered(steps: tuple[int, int], limbo: bool) -> None:
     node = Node(limbo=(LEDGER,) if limbo else ())
-    assert node.ask(add(0, 1, 2, 3, flags=Flag.RECOVERY)).status == Status.OK
+    assert node.ask(add(0, 1, 2, 3, flags=Flag.RECOVERY)).status == ReplyStatus.OK
     step, run = steps
     for first, end, limit, flags in itertools.product(EXTREMES[1:], EXTREMES, (0, 1, (1 << 32) - 1), (0, Flag.FENCE)):
-        request = Request(Kind.READ, LEDGER, first, end, KEY, flags, limit, step, run)
+        request = Request(RequestKind.READ, LEDGER, first, end, KEY, flags, limit, step, run)
         reply = settled(node, request)
-        expected = {Status.REFUSED, Status.LIMBO} if limbo else {Status.REFUSED}
-        assert reply.status in expected if end < first or end > ID_MAX else reply.status in expected | {Status.OK}
+        expected = {ReplyStatus.REFUSED, ReplyStatus.LIMBO} if limbo else {ReplyStatus.REFUSED}
+        assert reply.status in expected if end < first or end > ID_MAX else reply.status in expected | {ReplyStatus.OK}
 
 
 def test_an_add_that_claims_more_than_it_brings_does_not_wait(node: Node) -> None:
     """Its entries are here and durable: what it says of others is nothing to wait for."""
     claim = add(2)._replace(last=ID_MAX)
-    assert settled(node, claim).status == Status.OK
-    assert settled(node, claim._replace(last=(1 << 63) - 1)).status == Status.REFUSED
+    assert settled(node, claim).status == ReplyStatus.OK
+    assert settled(node, claim._replace(last=(1 << 63) - 1)).status == ReplyStatus.REFUSED
 
 
 def test_entries_beyond_all_ids_are_not_taken(node: Node) -> None:
     """A bookie that had one would wait for ever to tell its last entry."""
-    beyond = Request(Kind.ADD, LEDGER, 5, (1 << 63) - 1, KEY, records=records_of((1 << 62) + 5))
-    assert settled(node, beyond).status == Status.REFUSED
+    beyond = Request(RequestKind.ADD, LEDGER, 5, (1 << 63) - 1, KEY, records=records_of((1 << 62) + 5))
+    assert settled(node, beyond).status == ReplyStatus.REFUSED
     assert settled(node, last()).last == 3
 
 
@@ -111,7 +111,7 @@ def test_a_read_behind_the_end_does_not_wait_for_what_others_append(node: Node) 
 @pytest.mark.parametrize("lac", [4, 5, ID_MAX, ID_MAX + 1, (1 << 63) - 1])
 def test_an_entry_cannot_confirm_itself_nor_what_follows(lac: int, node: Node) -> None:
     before = settled(node, last()).lac
-    assert settled(node, add(4, lac=lac)).status == Status.INVALID
+    assert settled(node, add(4, lac=lac)).status == ReplyStatus.INVALID
     assert settled(node, last()).lac == before
 
 
@@ -134,14 +134,14 @@ def test_one_client_does_not_take_the_long_polls_of_all() -> None:
     greedy: list[Reply] = []
     for _ in range(6):
         node.bookie.handle(wait_lac(5), greedy.append, "greedy")
-    assert [reply.status for reply in greedy] == [Status.OVERLOADED] * 2
+    assert [reply.status for reply in greedy] == [ReplyStatus.OVERLOADED] * 2
     modest: list[Reply] = []
     for _ in range(2):
         node.bookie.handle(wait_lac(5), modest.append, "modest")
-    assert modest == [] and [reply.status for reply in greedy[2:]] == [Status.OK] * 2  # the oldest, too early
+    assert modest == [] and [reply.status for reply in greedy[2:]] == [ReplyStatus.OK] * 2  # the oldest, too early
     for client, answers in (("greedy", greedy), ("modest", modest)):
         node.bookie.handle(wait_lac(5), answers.append, client)
-        assert answers[-1].status == Status.OVERLOADED
+        assert answers[-1].status == ReplyStatus.OVERLOADED
     assert node.bookie.gauges().long_polls == 4
 
 
@@ -157,8 +157,8 @@ def served(tmp_path: Path) -> Iterator[BookieNode]:
 
 def mutated(rng: random.Random) -> bytes:
     """A request, as bytes, of which some fields are at their extremes, and some bytes of its records other ones."""
-    kind = rng.choice(list(Kind))
-    records = bytearray(records_of(*range(rng.randint(0, 6), 7)) if kind == Kind.ADD else b"")
+    kind = rng.choice(list(RequestKind))
+    records = bytearray(records_of(*range(rng.randint(0, 6), 7)) if kind == RequestKind.ADD else b"")
     if records and rng.random() < 0.5:
         records[rng.randrange(len(records))] ^= 1 << rng.randrange(8)
     if rng.random() < 0.2:
@@ -174,7 +174,7 @@ def mutated(rng: random.Random) -> bytes:
         first,
         end,
     ]
-    if kind == Kind.READ:
+    if kind == RequestKind.READ:
         fields[3] = rng.choice((1, 2, 255))
     if rng.random() < 0.1:
         fields[rng.randrange(4)] = rng.choice((0, 1, 127, 128, 255))
@@ -187,13 +187,13 @@ def test_a_mutated_session_is_answered_or_ended_and_others_are_served(served: Bo
     """Every request of a connection that lives is answered. An honest client appends all the while."""
     rng = random.Random(seed)
     with Client(served.address) as honest:
-        assert honest.ask(add(0, 1, 2, 3)).status == Status.OK
+        assert honest.ask(add(0, 1, 2, 3)).status == ReplyStatus.OK
         for turn in range(20):
             with RawClient(served._server) as peer:
                 asked = {}
                 for number in range(40):
                     body = mutated(rng)
-                    if body[0] == Kind.WAIT_LAC:
+                    if body[0] == RequestKind.WAIT_LAC:
                         body = body[:4] + struct.pack(">I", 1) + body[8:]
                     asked[number] = body
                     try:
@@ -207,7 +207,7 @@ def test_a_mutated_session_is_answered_or_ended_and_others_are_served(served: Bo
                     pass  # bytes that make no request
                 else:
                     assert not asked
-            assert honest.ask(add(turn, ledger=9, key=KEY)).status == Status.OK
+            assert honest.ask(add(turn, ledger=9, key=KEY)).status == ReplyStatus.OK
         assert entries_in(honest.ask(read(0, 100, ledger=9))) == list(range(20))
     counts = served.bookie.counts
     until(lambda: not served.bookie.with_bookie(lambda bookie: bookie.waits))

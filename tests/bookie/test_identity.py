@@ -12,11 +12,11 @@ import pytest
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.identity import IDENTITY, LOG, Identity, claim, cluster_id, is_registered, register
+from pyreplog.bookie.identity import IDENTITY, LOG, BookieIdentity, claim, cluster_id, is_registered, register
 from pyreplog.bookie.ledgerlist import LedgerList
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.opening import open_bookie
-from pyreplog.bookie.protocol import Status
+from pyreplog.bookie.protocol import ReplyStatus
 from pyreplog.bookie.registration import Availability, Registration, availability_key
 from pyreplog.errors import (
     ClosedError,
@@ -57,7 +57,7 @@ def path(tmp_path: Path) -> Path:
 
 def start(
     path: Path, store: MemoryStore, name: str = "b1", *, make_new: bool = False, lost: tuple[int, ...] = ()
-) -> Identity:
+) -> BookieIdentity:
     """Open and close it."""
     identity, bookie = opened(path, store, name, make_new=make_new, lost=lost)
     bookie.close()
@@ -66,7 +66,7 @@ def start(
 
 def opened(
     path: Path, store: MemoryStore, name: str = "b1", *, make_new: bool = False, lost: tuple[int, ...] = ()
-) -> tuple[Identity, LocalBookie]:
+) -> tuple[BookieIdentity, LocalBookie]:
     return open_bookie(path, name, store, CONFIG, ledgers=Facts(*lost), make_new=make_new)
 
 
@@ -131,7 +131,7 @@ def test_an_older_copy_of_a_directory_that_was_replaced(path: Path, store: Memor
 def used(path: Path, store: MemoryStore, entry: int) -> None:
     """A life in which an entry is stored."""
     _, bookie = opened(path, store)
-    assert ask(bookie, add(entry)).status == Status.OK
+    assert ask(bookie, add(entry)).status == ReplyStatus.OK
     bookie.close()
 
 
@@ -178,7 +178,7 @@ def test_an_older_copy_of_a_directory(path: Path, store: MemoryStore) -> None:
     assert start(path, store).opens == 3
 
 
-def copied(store: MemoryStore, identity: Identity) -> MemoryStore:
+def copied(store: MemoryStore, identity: BookieIdentity) -> MemoryStore:
     """What the metadata say of a bookie now."""
     copy = MemoryStore()
     for key in (identity.key, "/cluster"):
@@ -224,7 +224,7 @@ def test_garbage_collection_notes_the_number_of_the_next_ledger(path: Path, stor
         bookie.log, bookie.config, LedgerList(store, facts, identity), bookie.with_bookie, on_look=bookie.when_collected
     )
     collector.collect()
-    assert Identity.decode(path, (path / IDENTITY).read_bytes()).next_ledger == 9
+    assert BookieIdentity.decode(path, (path / IDENTITY).read_bytes()).next_ledger == 9
     bookie.close()
 
 
@@ -255,7 +255,7 @@ def test_an_identity_of_version_2(path: Path) -> None:
     packed = struct.Struct("<8sIHH16s16sHH16sqq")
     data = packed.pack(b"RPBOOK01", 0, *head) + b"b1"
     data = packed.pack(b"RPBOOK01", crc32c(data[12:]), *head) + b"b1"
-    assert Identity.decode(path, data) == Identity("b1", b"i" * 16, b"c" * 16, True, b"l" * 16, 1 << 40, 7)
+    assert BookieIdentity.decode(path, data) == BookieIdentity("b1", b"i" * 16, b"c" * 16, True, b"l" * 16, 1 << 40, 7)
 
 
 @pytest.mark.parametrize("opens", ["", '"opens": "x"', '"opens": null', '"opens": Infinity'])
@@ -330,11 +330,11 @@ def test_a_damaged_identity(at: int, path: Path, store: MemoryStore) -> None:
 
 
 def test_identities_as_bytes(path: Path) -> None:
-    made = Identity("b1", b"i" * 16, b"c" * 16, True, b"l" * 16, 1 << 40, 7, True, 12)
-    assert Identity.decode(path, made.encode()) == made
+    made = BookieIdentity("b1", b"i" * 16, b"c" * 16, True, b"l" * 16, 1 << 40, 7, True, 12)
+    assert BookieIdentity.decode(path, made.encode()) == made
     for length in range(len(made.encode())):
         with pytest.raises(CorruptionError):
-            Identity.decode(path, made.encode()[:length])
+            BookieIdentity.decode(path, made.encode()[:length])
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a@b", "a b", "x" * 101, "é"])
@@ -396,12 +396,12 @@ def test_open_ledgers_are_in_limbo_after_a_crash_that_cut_records(path: Path, st
     for round_ in range(3):  # also after restarts, clean ones
         _, bookie = opened(path, store, lost=(7, 99) if round_ == 0 else ())
         assert bookie.log.cut_records == (3 if round_ == 0 else 0)
-        assert [ask(bookie, read(0, 9, ledger=ledger)).status for ledger in (7, 99)] == [Status.LIMBO] * 2
-        assert ask(bookie, last(ledger=5)).status == Status.OK
+        assert [ask(bookie, read(0, 9, ledger=ledger)).status for ledger in (7, 99)] == [ReplyStatus.LIMBO] * 2
+        assert ask(bookie, last(ledger=5)).status == ReplyStatus.OK
         bookie.close()
     _, bookie = opened(path, store)
     bookie.with_bookie(lambda machine: machine.limbo.leave(7))
-    assert ask(bookie, read(0, 9)).status == Status.OK
+    assert ask(bookie, read(0, 9)).status == ReplyStatus.OK
     bookie.close()
 
 
@@ -416,7 +416,7 @@ def test_a_crash_before_limbo_was_noted_is_not_forgotten(path: Path, store: Memo
     with pytest.raises(MetadataUnavailableError):
         open_bookie(path, "b1", store, CONFIG, ledgers=Away())
     _, bookie = opened(path, store, lost=(7,))
-    assert bookie.log.cut_records == 0 and ask(bookie, last(ledger=7)).status == Status.LIMBO
+    assert bookie.log.cut_records == 0 and ask(bookie, last(ledger=7)).status == ReplyStatus.LIMBO
     bookie.close()
 
 

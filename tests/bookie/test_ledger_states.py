@@ -12,7 +12,7 @@ from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.ledgerstate import LedgerState
 from pyreplog.bookie.ledgerstates import LedgerStates
 from pyreplog.bookie.local import LocalBookie
-from pyreplog.bookie.protocol import ID_MAX, Flag, Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import ID_MAX, Flag, Reply, ReplyStatus, Request, RequestKind
 from tests.bookie.asking import ANY_SPACE, KEY, OTHER_KEY, Node, add, entries_in, last, read, set_lac, wait_lac
 from tests.bookie.memorylog import MemoryLog
 
@@ -41,7 +41,7 @@ def test_memory_does_not_grow_with_the_number_of_ledgers(durability: str, tmp_pa
 
         before = states_in_memory()
         for ledger in range(600):
-            assert ask(add(0, 1, 2, ledger=ledger, flags=Flag.UNSYNCED)).status == Status.OK
+            assert ask(add(0, 1, 2, ledger=ledger, flags=Flag.UNSYNCED)).status == ReplyStatus.OK
             if ledger % 4 == 1:
                 ask(last(ledger=ledger, fence=True))
             elif ledger % 4 == 2:
@@ -50,9 +50,9 @@ def test_memory_does_not_grow_with_the_number_of_ledgers(durability: str, tmp_pa
             assert ask(set_lac(9, ledger=ledger)).lac == 9
         assert states_in_memory() - before <= 16 + 8
         for ledger in range(600):
-            status = Status.FENCED if ledger % 4 == 1 else Status.OK
+            status = ReplyStatus.FENCED if ledger % 4 == 1 else ReplyStatus.OK
             assert ask(set_lac(-1, ledger=ledger)).status == status
-            assert ask(set_lac(-1, ledger=ledger, key=OTHER_KEY)).status == Status.UNAUTHORIZED
+            assert ask(set_lac(-1, ledger=ledger, key=OTHER_KEY)).status == ReplyStatus.UNAUTHORIZED
             found = ask(last(ledger=ledger))
             assert (found.last, found.lac) == (2, 2 if ledger % 4 == 2 else 1)
         assert ask(last(ledger=5000)).lac == 9
@@ -62,7 +62,7 @@ def test_memory_does_not_grow_with_the_number_of_ledgers(durability: str, tmp_pa
 def crowd(node: Node) -> None:
     """Others come and go."""
     for ledger in ALL:
-        assert node.ask(add(0, ledger=ledger)).status == Status.OK
+        assert node.ask(add(0, ledger=ledger)).status == ReplyStatus.OK
 
 
 @pytest.mark.parametrize("staged", [False, True])
@@ -72,14 +72,14 @@ def test_what_is_not_durable_yet_stays(staged: bool) -> None:
     crowd(node)
     fence, entries, told = node.send(last(fence=True, ledger=1)), node.send(add(0, 1, ledger=2)), node.send(set_lac(5))
     for ledger in ALL:
-        assert node.send(read(0, 0, ledger=ledger))[0].status == Status.OK
+        assert node.send(read(0, 0, ledger=ledger))[0].status == ReplyStatus.OK
     assert not fence and not entries and told[0].lac == 5
-    assert node.send(add(0, ledger=1))[0].status == Status.FENCED
+    assert node.send(add(0, ledger=1))[0].status == ReplyStatus.FENCED
     assert not node.send(read(0, 1, ledger=2)), "it waits for the sync"
     assert node.send(wait_lac(4))[0].lac == 5
     node.bookie.commit()
     crowd(node)
-    assert node.send(add(0, ledger=1))[0].status == Status.FENCED
+    assert node.send(add(0, ledger=1))[0].status == ReplyStatus.FENCED
     assert entries_in(node.ask(read(0, 1, ledger=2))) == [0, 1]
     assert node.ask(last()).lac == 5
     assert node.bookie.gauges().ledger_states == LIMIT
@@ -112,13 +112,13 @@ def test_whoever_waits_for_a_lac_hears_of_it() -> None:
 def test_limbo_stays_and_ends(staged: bool) -> None:
     node = Node(staged=staged, ledger_states_max=LIMIT, limbo=(7,))
     crowd(node)
-    assert node.ask(read(0, 0)).status == Status.LIMBO and node.bookie.gauges().limbo == 1
+    assert node.ask(read(0, 0)).status == ReplyStatus.LIMBO and node.bookie.gauges().limbo == 1
     node.bookie.limbo.leave(7)
     for ledger in ALL:
         node.send(read(0, 0, ledger=ledger))
-    assert node.ask(read(0, 0)).status == Status.OK and node.bookie.gauges().limbo == 0
+    assert node.ask(read(0, 0)).status == ReplyStatus.OK and node.bookie.gauges().limbo == 0
     crowd(node)
-    assert node.ask(read(0, 0)).status == Status.OK
+    assert node.ask(read(0, 0)).status == ReplyStatus.OK
 
 
 def test_deleted_ledgers_are_forgotten() -> None:
@@ -126,22 +126,24 @@ def test_deleted_ledgers_are_forgotten() -> None:
     node.ask(read(0, 0))
     node.bookie.forget(7)
     crowd(node)
-    assert node.ask(read(0, 0)).status == Status.REFUSED and node.bookie.gauges().limbo == 0
+    assert node.ask(read(0, 0)).status == ReplyStatus.REFUSED and node.bookie.gauges().limbo == 0
 
 
-@pytest.mark.parametrize("kind", [Kind.ADD, Kind.READ, Kind.LAST, Kind.SET_LAC, Kind.WAIT_LAC])
+@pytest.mark.parametrize(
+    "kind", [RequestKind.ADD, RequestKind.READ, RequestKind.LAST, RequestKind.SET_LAC, RequestKind.WAIT_LAC]
+)
 @pytest.mark.parametrize("ids", [(ID_MAX + 1, 0), ((1 << 63) - 1, 0), (7, ID_MAX + 1), (7, (1 << 63) - 1)])
-def test_ids_beyond_all_bounds_are_refused(kind: Kind, ids: tuple[int, int], tmp_path: Path) -> None:
+def test_ids_beyond_all_bounds_are_refused(kind: RequestKind, ids: tuple[int, int], tmp_path: Path) -> None:
     """Control records lie there; and the bookie goes on."""
     with LocalBookie(tmp_path / "b", BookieConfig(segment_bytes=1 << 20)) as bookie:
         replies: list[Reply] = []
         ledger, first = ids
         request = Request(kind, ledger, first, (1 << 63) - 1, KEY, limit=10, records=b"")
         bookie.request(request, replies.append)
-        assert [reply.status for reply in replies] == [Status.REFUSED] and bookie.failure is None
-        top = Request(Kind.READ, ID_MAX, ID_MAX, ID_MAX, KEY)
+        assert [reply.status for reply in replies] == [ReplyStatus.REFUSED] and bookie.failure is None
+        top = Request(RequestKind.READ, ID_MAX, ID_MAX, ID_MAX, KEY)
         bookie.request(top, replies.append)
-        assert replies[1].status == Status.OK
+        assert replies[1].status == ReplyStatus.OK
 
 
 def test_the_newest_of_many_deleted_ledgers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

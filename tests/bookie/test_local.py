@@ -12,7 +12,7 @@ import pytest
 
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.local import LocalBookie
-from pyreplog.bookie.protocol import Flag, Reply, Request, Status
+from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request
 from pyreplog.errors import ClosedError, ConfigError, InvalidRecordsError, LockedError
 from pyreplog.log.files import RealFiles
 from tests.bookie.asking import ANY_SPACE, OTHER_KEY, add, entries_in, last, read, records_of, set_lac, wait_lac
@@ -83,16 +83,16 @@ def files() -> Countless:
 def test_all_that_was_said_survives_a_restart(durability: str, tmp_path: Path) -> None:
     with LocalBookie(tmp_path, config(durability)) as bookie:
         incarnation = bookie.incarnation
-        assert ask(bookie, add(0, 1, 2)).status == Status.OK
-        assert ask(bookie, add(0, 1, ledger=8)).status == Status.OK
-        assert ask(bookie, set_lac(1, ledger=8)).status == Status.OK
+        assert ask(bookie, add(0, 1, 2)).status == ReplyStatus.OK
+        assert ask(bookie, add(0, 1, ledger=8)).status == ReplyStatus.OK
+        assert ask(bookie, set_lac(1, ledger=8)).status == ReplyStatus.OK
         assert ask(bookie, last(fence=True)).last == 2
     with LocalBookie(tmp_path, config(durability)) as bookie:
         assert bookie.incarnation == incarnation
-        assert ask(bookie, add(3)).status == Status.FENCED
-        assert ask(bookie, add(3, key=OTHER_KEY)).status == Status.UNAUTHORIZED
+        assert ask(bookie, add(3)).status == ReplyStatus.FENCED
+        assert ask(bookie, add(3, key=OTHER_KEY)).status == ReplyStatus.UNAUTHORIZED
         assert entries_in(ask(bookie, read(0, 9))) == [0, 1, 2] and ask(bookie, last()).lac == 1
-        assert ask(bookie, last(ledger=8)) == Reply(Status.OK, 8, 0, 1, 1)
+        assert ask(bookie, last(ledger=8)) == Reply(ReplyStatus.OK, 8, 0, 1, 1)
         assert entries_in(ask(bookie, read(0, 9, step=2))) == [0, 2]
 
 
@@ -109,7 +109,7 @@ def test_no_reply_before_the_sync(durability: str, request_: Request, tmp_path: 
         answer = Answer(bookie, request_)
         assert not answer.is_there
         files.go.set()
-        assert answer.wait().status == Status.OK and files.syncs > before
+        assert answer.wait().status == ReplyStatus.OK and files.syncs > before
 
 
 def test_unsynced_adds_are_answered_inline(tmp_path: Path, files: Countless) -> None:
@@ -127,7 +127,7 @@ def test_one_sync_serves_all_who_came_while_another_ran(tmp_path: Path, files: C
         before = files.syncs
         answers = [Answer(bookie, add(entry)) for entry in range(1, 50)]
         files.go.set()
-        assert all(answer.wait().status == Status.OK for answer in answers)
+        assert all(answer.wait().status == ReplyStatus.OK for answer in answers)
         assert files.syncs - before <= 3
 
 
@@ -135,9 +135,9 @@ def test_a_failed_sync_is_unknown_to_all_for_good(tmp_path: Path, files: Countle
     bookie = LocalBookie(tmp_path, config(), files=files)
     ask(bookie, add(0))
     files.failing = True
-    assert ask(bookie, add(1)).status == Status.UNKNOWN
+    assert ask(bookie, add(1)).status == ReplyStatus.UNKNOWN
     files.failing = False
-    assert ask(bookie, add(2)).status == ask(bookie, read(0, 0)).status == Status.UNKNOWN
+    assert ask(bookie, add(2)).status == ask(bookie, read(0, 0)).status == ReplyStatus.UNKNOWN
     assert bookie.failure is not None
     bookie.close()
 
@@ -195,8 +195,8 @@ def test_close_commits_and_answers(durability: str, tmp_path: Path) -> None:
     adds = [Answer(bookie, add(entry)) for entry in range(20)]
     poll = Answer(bookie, wait_lac(99, limit=60_000))
     bookie.close()
-    assert [answer.wait().status for answer in adds] == [Status.OK] * 20
-    assert poll.wait().status == Status.UNKNOWN
+    assert [answer.wait().status for answer in adds] == [ReplyStatus.OK] * 20
+    assert poll.wait().status == ReplyStatus.UNKNOWN
     with pytest.raises(ClosedError):
         bookie.request(last(), print)
 
@@ -220,7 +220,7 @@ def test_a_damaged_record_is_seen_by_its_reader_and_can_be_written_again(tmp_pat
             with pytest.raises(InvalidRecordsError):
                 entries_in(ask(bookie, read(first, last)))
         assert entries_in(ask(bookie, read(4, 5))) == [4, 5]
-        assert ask(bookie, add(3, flags=Flag.RECOVERY)).status == Status.OK
+        assert ask(bookie, add(3, flags=Flag.RECOVERY)).status == ReplyStatus.OK
         assert entries_in(ask(bookie, read(0, 9))) == list(range(6))
 
 

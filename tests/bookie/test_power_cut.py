@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from pyreplog.bookie.protocol import Flag, Status
+from pyreplog.bookie.protocol import Flag, ReplyStatus
 from pyreplog.log import housekeeper
 from tests.bookie.asking import OTHER_KEY, add, entries_in, last, read
 from tests.bookie.test_collector import Ledgers, Node, found_in
@@ -35,14 +35,14 @@ def live(root: Path, target: Path, seed: str, said: Path, durability: str) -> No
                     node.ask(
                         rng.choice((last(ledger=ledger, fence=True), read(0, 9, ledger=ledger, flags=Flag.FENCE)))
                     ).status
-                    == Status.OK
+                    == ReplyStatus.OK
                 )
                 print("fence", ledger, file=file)
             else:
                 count = rng.randint(1, 12)
                 entries = range(entry[ledger], entry[ledger] + count)
                 reply = node.ask(add(*entries, ledger=ledger, flags=Flag.RECOVERY, mark=b"." * rng.randint(0, 2000)))
-                assert reply.status == Status.OK
+                assert reply.status == ReplyStatus.OK
                 entry[ledger] += count
                 print("add", ledger, entry[ledger], file=file)
 
@@ -54,9 +54,9 @@ def check(path: Path, said: list[list[str]], durability: str) -> None:
         found = found_in(node, ledger) if ends else []
         assert found == list(range(len(found))) and len(found) >= min(max(ends, default=0), 201)
         if ends:
-            assert node.ask(last(ledger=ledger, key=OTHER_KEY, fence=True)).status == Status.UNAUTHORIZED
+            assert node.ask(last(ledger=ledger, key=OTHER_KEY, fence=True)).status == ReplyStatus.UNAUTHORIZED
         if ["fence", str(ledger)] in said:
-            assert node.ask(add(9999, ledger=ledger)).status == Status.FENCED
+            assert node.ask(add(9999, ledger=ledger)).status == ReplyStatus.FENCED
             assert entries_in(node.ask(read(9999, 9999, ledger=ledger))) == []
     node.close()
 

@@ -13,10 +13,10 @@ from random import Random
 
 import pytest
 
-from pyreplog.bookie.protocol import Flag, Reply, Status
+from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus
 from pyreplog.bookie.registration import AVAILABLE
+from pyreplog.ledger.ledger_store import NEXT_LEDGER
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, key_proof, metadata_key
-from pyreplog.ledger.stored import NEXT_LEDGER
 from pyreplog.metadata.url import open_store
 from tests.bookie.asking import KEY, OTHER_KEY, add, entries_in, last, read, set_lac
 from tests.bookie.tcp import Client
@@ -111,7 +111,7 @@ def test_killed_in_the_middle_of_adds(durability: str, tmp_path: Path, seed: int
             process.end(signal.SIGKILL)
             client.reactor.drive(lambda: all(answer for _, answer in answers), LIMIT_S)  # noqa: B023
             for request, (answer,) in answers:
-                if isinstance(answer, Reply) and answer.status == Status.OK:
+                if isinstance(answer, Reply) and answer.status == ReplyStatus.OK:
                     acked[request.ledger] |= set(range(request.first, request.last + 1))
     assert acked[1] or acked[2]
 
@@ -126,9 +126,9 @@ def test_fences_keys_and_lacs_survive_kill(tmp_path: Path) -> None:
         assert process.end(signal.SIGKILL)[0] == -signal.SIGKILL
     with running(tmp_path) as process, Client(process.address) as client:
         for ledger in (7, 9):
-            assert client.ask(add(2, ledger=ledger)).status == Status.FENCED
-            assert client.ask(last(ledger=ledger, fence=True, key=OTHER_KEY)).status == Status.UNAUTHORIZED
-        assert client.ask(last()) == Reply(Status.OK, 7, 0, 1, 1)
+            assert client.ask(add(2, ledger=ledger)).status == ReplyStatus.FENCED
+            assert client.ask(last(ledger=ledger, fence=True, key=OTHER_KEY)).status == ReplyStatus.UNAUTHORIZED
+        assert client.ask(last()) == Reply(ReplyStatus.OK, 7, 0, 1, 1)
 
 
 def test_sigterm_drains(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_sigterm_drains(tmp_path: Path) -> None:
         open_store(f"sqlite:{tmp_path / 'metadata.sqlite'}") as store,
     ):
         assert store.list(AVAILABLE) == [process.said["bookie"]]
-        assert client.ask(add(0)).status == Status.OK
+        assert client.ask(add(0)).status == ReplyStatus.OK
         assert process.end(signal.SIGTERM) == (0, "")
         assert store.list(AVAILABLE) == []
     with running(tmp_path) as again:
@@ -151,7 +151,7 @@ def test_refusals_are_one_line_and_an_exit_code(tmp_path: Path) -> None:
             code, complaint = second.result()
             assert code == 3 and f"process {process.popen.pid}" in complaint and complaint.count("\n") == 1
         with Client(process.address) as client:
-            assert client.ask(add(0)).status == Status.OK, "the first one goes on"
+            assert client.ask(add(0)).status == ReplyStatus.OK, "the first one goes on"
         process.end(signal.SIGTERM)
     (tmp_path / "b1").rename(tmp_path / "elsewhere")
     with running(tmp_path) as emptied:

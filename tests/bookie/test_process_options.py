@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyreplog._native.system.histogram import Histogram
-from pyreplog.bookie.protocol import Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
 from pyreplog.cli.app import main
 from pyreplog.errors import AuthenticationError, MissingExtraError, NotConnectedError, ReplogError
 from pyreplog.metrics import Metric, MetricsServer, register
@@ -44,7 +44,7 @@ def client_of(process: Process, authority: Authority, certificate: Path | None =
 def test_a_bookie_behind_tls(authority: Authority, tmp_path: Path) -> None:
     with running(tmp_path, "--tls-cert", str(authority.issue("server"))) as process:
         with client_of(process, authority) as client:
-            assert client.ask(add(0, 1)).status == Status.OK
+            assert client.ask(add(0, 1)).status == ReplyStatus.OK
             assert entries_in(client.ask(read(0, 1))) == [0, 1]
         with Client(process.address) as plain, pytest.raises(NotConnectedError):
             plain.ask(read(0, 1))
@@ -56,7 +56,7 @@ def test_certificates_of_both_sides(authority: Authority, folder: Path, tmp_path
         tmp_path, "--tls-cert", str(server), "--tls-key", str(server), "--tls-client-ca", str(authority.file)
     ) as process:
         with client_of(process, authority, authority.issue("client")) as client:
-            assert client.ask(add(0)).status == Status.OK
+            assert client.ask(add(0)).status == ReplyStatus.OK
         for certificate in (None, stranger.issue("client")):
             with client_of(process, authority, certificate) as refused, pytest.raises(NotConnectedError) as caught:
                 refused.ask(read(0, 0))
@@ -131,7 +131,7 @@ def test_settings_of_a_file_and_of_the_command_line(tmp_path: Path) -> None:
     ):
         waiting = client.send(wait_lac(0, limit=60_000), wait_lac(1, limit=60_000))
         (answer,) = client.wait(waiting, 1)
-        assert isinstance(answer, Reply) and answer.status == Status.OVERLOADED
+        assert isinstance(answer, Reply) and answer.status == ReplyStatus.OVERLOADED
 
 
 # ---- metrics ---------------------------------------------------------------------------------------------------------
@@ -158,10 +158,10 @@ def test_a_scrape(tmp_path: Path) -> None:
         size = len(add(0, 1, 2, ledger=0).records) * 5
         given = sum(len(client.ask(read(0, 2, ledger=ledger)).body) for ledger in range(3))
         client.ask(last(fence=True, ledger=1))
-        assert client.ask(add(3, ledger=1)).status == Status.FENCED
-        client.ask(Request(Kind.STATUS))
+        assert client.ask(add(3, ledger=1)).status == ReplyStatus.FENCED
+        client.ask(Request(RequestKind.STATUS))
         poll = client.send(wait_lac(9, limit=60_000))
-        client.ask(Request(Kind.STATUS))
+        client.ask(Request(RequestKind.STATUS))
         found = scrape(process.said["metrics"])
         assert not poll
     expected = {

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from pyreplog._native.bookie.plainadd import LATER, PlainAdd
+from pyreplog._native.bookie.fast_add import LATER, FastAdd
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.long_polls import Respond
 from pyreplog.bookie.node import BookieNode
-from pyreplog.bookie.polls import Respond
-from pyreplog.bookie.protocol import Flag, Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.bookie.registration import Availability, availability_key
 from pyreplog.errors import (
     AuthenticationError,
@@ -25,7 +25,7 @@ from pyreplog.errors import (
     WrongClusterError,
 )
 from pyreplog.metadata.memory import MemoryStore
-from pyreplog.net.handshake import Identity, Secret
+from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits
 from tests.bookie.asking import ANY_SPACE, Facts, add, entries_in, last, read, records_of, set_lac, wait_lac
 from tests.bookie.tcp import Client
@@ -77,15 +77,15 @@ def statuses(answers: list[Reply | ReplogError]) -> list[int | str]:
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 def test_everything_over_tcp(durability: str, start: Start) -> None:
     with Client(start(durability=durability).address) as client:
-        assert client.ask(add(0, 1, 2)) == Reply(Status.OK, 7, 0, 2, 1)
-        assert client.ask(add(3, flags=Flag.UNSYNCED)).status == Status.OK
+        assert client.ask(add(0, 1, 2)) == Reply(ReplyStatus.OK, 7, 0, 2, 1)
+        assert client.ask(add(3, flags=Flag.UNSYNCED)).status == ReplyStatus.OK
         assert entries_in(client.ask(read(0, 9))) == [0, 1, 2, 3]
         assert entries_in(client.ask(read(1, 9, step=2))) == [1, 3]
         assert client.ask(set_lac(3)).lac == 3 and client.ask(wait_lac(2)).lac == 3
         assert client.ask(wait_lac(3, limit=20)).lac == 3
         assert client.ask(last(fence=True)).last == 3
-        assert client.ask(add(4)).status == Status.FENCED
-        assert client.ask(Request(Kind.STATUS)).status == Status.OK
+        assert client.ask(add(4)).status == ReplyStatus.FENCED
+        assert client.ask(Request(RequestKind.STATUS)).status == ReplyStatus.OK
 
 
 def test_one_turn_one_sync(start: Start) -> None:
@@ -103,7 +103,7 @@ def test_one_turn_one_sync(start: Start) -> None:
         client.ask(last())
         answers = client.send(*(add(entry) for entry in range(200)))
         sent.set()
-        assert statuses(client.wait(answers, 200)) == [Status.OK] * 200
+        assert statuses(client.wait(answers, 200)) == [ReplyStatus.OK] * 200
         assert 1 <= len(syncs) < 100
         assert client.ask(last()).last == 199
 
@@ -112,7 +112,7 @@ def test_what_takes_the_short_way_is_in_flight_until_it_is_synced(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = start()
-    real, genuine = node.bookie.log.sync, LocalBookie.add_plainly
+    real, genuine = node.bookie.log.sync, LocalBookie.add_fast
     inflight: list[list[int]] = []
     taken: list[int | None] = []
 
@@ -120,16 +120,16 @@ def test_what_takes_the_short_way_is_in_flight_until_it_is_synced(
         inflight.append([connection.inflight for connection in node._server.connections])
         real()
 
-    def note(bookie: LocalBookie, plain: PlainAdd, respond: Respond) -> int | None:
+    def note(bookie: LocalBookie, plain: FastAdd, respond: Respond) -> int | None:
         taken.append(genuine(bookie, plain, respond))
         return taken[-1]
 
-    monkeypatch.setattr(LocalBookie, "add_plainly", note)
+    monkeypatch.setattr(LocalBookie, "add_fast", note)
     with Client(node.address) as client:
         client.ask(last())
         node.bookie.log.sync = sync  # type: ignore[method-assign]
         for entry in range(3):
-            assert client.ask(add(entry)) == Reply(Status.OK, 7, entry, entry, entry - 1)
+            assert client.ask(add(entry)) == Reply(ReplyStatus.OK, 7, entry, entry, entry - 1)
         assert inflight == [[1], [1], [1]] and taken == [None, LATER, LATER]
         assert entries_in(client.ask(read(0, 9))) == [0, 1, 2]
 
@@ -142,7 +142,7 @@ def test_many_clients(start: Start) -> None:
         with Client(node.address) as client:
             for first in range(0, 100, 20):
                 answers = client.send(*(add(entry, ledger=ledger) for entry in range(first, first + 20)))
-                if statuses(client.wait(answers, 20)) != [Status.OK] * 20:
+                if statuses(client.wait(answers, 20)) != [ReplyStatus.OK] * 20:
                     wrong.append(answers)
             if entries_in(client.ask(read(0, 200, ledger=ledger))) != list(range(100)):
                 wrong.append(ledger)
@@ -188,7 +188,7 @@ def test_replies_fit_into_what_the_client_takes(start: Start) -> None:
         assert 0 < len(entries_in(some)) < 99 and some.last < 99
         large = records_of(100, mark=b"." * 3000)
         with pytest.raises(ReplogError):
-            client.ask(Request(Kind.ADD, 7, 100, 100, b"k" * 16, records=large * 2000))
+            client.ask(Request(RequestKind.ADD, 7, 100, 100, b"k" * 16, records=large * 2000))
 
 
 def test_reads_wait_for_the_replies_before_them(start: Start) -> None:
@@ -211,8 +211,8 @@ def test_reads_wait_for_the_replies_before_them(start: Start) -> None:
 def test_an_entry_too_large_for_a_client_is_unknown_to_it(start: Start) -> None:
     node = start()
     with Client(node.address) as writer, Client(node.address, limits=Limits(max_body_bytes=1000)) as reader:
-        assert writer.ask(add(0, mark=b"." * 3000)).status == Status.OK
-        assert reader.ask(read(0, 0)).status == Status.UNKNOWN
+        assert writer.ask(add(0, mark=b"." * 3000)).status == ReplyStatus.OK
+        assert reader.ask(read(0, 0)).status == ReplyStatus.UNKNOWN
         assert entries_in(writer.ask(read(0, 0))) == [0]
 
 
@@ -224,10 +224,10 @@ def test_who_it_is_is_checked_on_every_connection(start: Start) -> None:
         "cluster": node.identity.cluster.hex(),
         "service": "bookie",
     }
-    with Client(node.address, secret=Secret(b"s" * 16), expected=Identity(**mine)) as client:
-        assert client.ask(last()).status == Status.OK
+    with Client(node.address, secret=Secret(b"s" * 16), expected=NodeIdentity(**mine)) as client:
+        assert client.ask(last()).status == ReplyStatus.OK
     for wrong, error in (({"incarnation": b"x" * 16}, IncarnationError), ({"cluster": "00"}, WrongClusterError)):
-        with Client(node.address, secret=Secret(b"s" * 16), expected=Identity(**{**mine, **wrong})) as client:
+        with Client(node.address, secret=Secret(b"s" * 16), expected=NodeIdentity(**{**mine, **wrong})) as client:
             with pytest.raises(ReplogError):
                 client.ask(last())
             assert isinstance(client.channel.error, error)
@@ -256,7 +256,7 @@ def test_draining_answers_what_was_asked_for(start: Start) -> None:
         client.ask(last())
         assert node.drain(60)
         (answer,) = client.wait(poll, 1)
-        assert isinstance(answer, Reply) and answer.status == Status.OK
+        assert isinstance(answer, Reply) and answer.status == ReplyStatus.OK
     again = start()
     assert again.identity.id == node.identity.id
     with Client(again.address) as client:
@@ -268,7 +268,7 @@ def test_a_second_one_on_the_same_directory(start: Start) -> None:
     with pytest.raises(LockedError):
         start()
     with Client(node.address) as client:
-        assert client.ask(add(0)).status == Status.OK
+        assert client.ask(add(0)).status == ReplyStatus.OK
 
 
 def test_a_disk_that_fails_ends_it(start: Start) -> None:
@@ -279,7 +279,7 @@ def test_a_disk_that_fails_ends_it(start: Start) -> None:
 
     node.bookie.log.sync = fail  # type: ignore[method-assign]
     with Client(node.address) as client:
-        assert client.ask(add(0)).status == client.ask(last()).status == Status.UNKNOWN
+        assert client.ask(add(0)).status == client.ask(last()).status == ReplyStatus.UNKNOWN
         with pytest.raises(PoisonedError):
             node.keep()
 
@@ -295,4 +295,4 @@ def test_it_collects_garbage_while_it_serves(start: Start, store: MemoryStore) -
         while node.bookie.log.log.start_position == 0:
             node.keep()
         assert entries_in(client.ask(read(0, 9, ledger=1))) == list(range(8))
-        assert client.ask(last(ledger=2)).status == Status.REFUSED
+        assert client.ask(last(ledger=2)).status == ReplyStatus.REFUSED

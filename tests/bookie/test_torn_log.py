@@ -14,7 +14,7 @@ from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.identity import LOG
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.opening import open_bookie
-from pyreplog.bookie.protocol import Flag, Status
+from pyreplog.bookie.protocol import Flag, ReplyStatus
 from pyreplog.errors import CorruptionError
 from pyreplog.metadata.memory import MemoryStore
 from tests.bookie.asking import ANY_SPACE, Facts, add, entries_in, read
@@ -86,7 +86,7 @@ def test_it_starts_with_what_is_whole(name: str, tmp_path: Path, store: MemorySt
     segment.write_bytes(data)
     with closing(opened(path, store)) as bookie:
         assert entries_in(ask(bookie, read(0, COUNT))) == list(range(left))
-        assert ask(bookie, add(*range(left, COUNT + 1))).status == Status.OK
+        assert ask(bookie, add(*range(left, COUNT + 1))).status == ReplyStatus.OK
     with closing(opened(path, store)) as bookie:
         assert entries_in(ask(bookie, read(0, COUNT))) == list(range(COUNT + 1))
 

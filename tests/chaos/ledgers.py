@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from pyreplog.errors import ReplogError
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.cluster import LedgerCluster
 from tests.chaos.faults import Availability, Faults, Outcome, Worker
 from tests.chaos.victims import Victim
 from tests.ports import free_ports
@@ -18,7 +18,7 @@ BATCH, BATCHES = 20, 200
 class Writer(Worker):
     """Fills one ledger after the other; notes what was acknowledged."""
 
-    def __init__(self, cluster: Cluster, availability: Availability) -> None:
+    def __init__(self, cluster: LedgerCluster, availability: Availability) -> None:
         self._cluster, self._availability = cluster, availability
         super().__init__()
         self.acknowledged: dict[int, int] = {}  # entries by ledger
@@ -60,7 +60,7 @@ def run(folder: Path, seconds: float, seed: int) -> Outcome:
     try:
         for bookie in bookies:
             bookie.start()
-        with Cluster.connect(url) as cluster:
+        with LedgerCluster.connect(url) as cluster:
             writer, faults = Writer(cluster, availability), Faults(bookies, seed)
             writer.start()
             faults.start()
@@ -74,7 +74,7 @@ def run(folder: Path, seconds: float, seed: int) -> Outcome:
             bookie.end()
 
 
-def lost_entries(cluster: Cluster, acknowledged: dict[int, int]) -> int:
+def lost_entries(cluster: LedgerCluster, acknowledged: dict[int, int]) -> int:
     """Read all ledgers back; return how many entries that were acknowledged are not what was written."""
     lost = 0
     for ledger, entries in acknowledged.items():

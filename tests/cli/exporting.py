@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from pyreplog.cli.app import main
 from pyreplog.log.files import RealFiles
-from pyreplog.reports import drafts
+from pyreplog.reports import atomic_directories
 
 STOPPED = "stopped"
 
@@ -55,7 +55,7 @@ def plant(point: str) -> None:
         else:
             sync_directory = stopping(RealFiles.sync_directory, 1 if point == "filled" else 2, is_done=False)
 
-    placing: Any = drafts
+    placing: Any = atomic_directories
     placing.RealFiles = Stopping
 
 

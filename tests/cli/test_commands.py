@@ -15,7 +15,7 @@ import pytest
 
 import pyreplog
 from pyreplog.cli.app import COMMANDS, main
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.cluster import LedgerCluster
 from tests.cli.support import COMMAND, SEGMENT_BYTES, Done, Run, process
 
 DEADLINE_S = 60.0
@@ -186,7 +186,7 @@ def test_a_command_without_its_action_lists_the_actions(name: str) -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 4])
 def test_json_may_stand_anywhere(run: Run, tmp_path: Path, place: int) -> None:
-    Cluster.embedded(tmp_path, bookies=1).close()
+    LedgerCluster.embedded(tmp_path, bookies=1).close()
     arguments = ["cluster", "--embedded", str(tmp_path), "status"]
     arguments.insert(place, "--json")
     assert run(*arguments).json["ledgers"] == []

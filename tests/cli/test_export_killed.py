@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 import pyreplog
 from pyreplog.log.files import RealFiles
-from pyreplog.reports.drafts import draft_of, put, tidy
+from pyreplog.reports.atomic_directories import draft_of, put, tidy
 from tests.cli.exporting import STOPPED
 from tests.cli.support import Run
 

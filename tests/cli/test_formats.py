@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog.cli.input import formats, source
-from pyreplog.cli.input.formats import Columns
+from pyreplog.cli.input.formats import ColumnMapping
 from pyreplog.cli.input.rowreader import RowReader, place_of
 from pyreplog.cli.input.rows import Rows
-from pyreplog.cli.input.source import MalformedRowError, Place, Source
+from pyreplog.cli.input.source import InputSource, MalformedRowError, SourcePosition
 from pyreplog.errors import InvalidArgumentError
 
-KEY = Columns(key="id")
-TIMED = Columns(key="id", event_time=("when",))
+KEY = ColumnMapping(key="id")
+TIMED = ColumnMapping(key="id", event_time=("when",))
 
 
-def read(name: str, data: bytes, columns: Columns = KEY, *, at_end: bool = True) -> tuple[bytes, Rows]:
+def read(name: str, data: bytes, columns: ColumnMapping = KEY, *, at_end: bool = True) -> tuple[bytes, Rows]:
     """What lies before the first row, and the rows."""
     form = formats.of(name, columns)
     length = form.begin(data, at_end)
@@ -48,7 +48,7 @@ def faults(rows: Rows) -> list[tuple[int, str, str]]:
     ],
 )
 def test_lines(data: bytes, expected: list[bytes]) -> None:
-    before, rows = read("lines", data, Columns())
+    before, rows = read("lines", data, ColumnMapping())
     assert (before, rows.rows, rows.keys, rows.times, rows.dropped) == (b"", expected, None, None, {})
 
 
@@ -58,7 +58,7 @@ def test_lines_have_no_columns() -> None:
 
 
 def test_an_unfinished_line_waits() -> None:
-    assert read("lines", b"a\nb", Columns(), at_end=False)[1].rows == [b"a"]
+    assert read("lines", b"a\nb", ColumnMapping(), at_end=False)[1].rows == [b"a"]
 
 
 # ---- csv -------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def test_csv_with_mark_and_carriage_returns() -> None:
 
 def test_csv_quotes() -> None:
     data = b'"the ""id""",n\n"a\nb",1\n"c,d\r\n\r\ne",2\nplain 5" pipe,3\n"",4\n'
-    rows = read("csv", data, Columns(key='the "id"'))[1]
+    rows = read("csv", data, ColumnMapping(key='the "id"'))[1]
     assert rows.rows == [b'"a\nb",1', b'"c,d\r\n\r\ne",2', b'plain 5" pipe,3', b'"",4']
     assert rows.keys == [b"a\nb", b"c,d\r\n\r\ne", b'plain 5" pipe', None]
     assert not rows.dropped
@@ -160,7 +160,7 @@ def test_jsonl_faults() -> None:
 
 
 def test_jsonl_without_columns_takes_any_value() -> None:
-    assert read("jsonl", b"1\n[2]\n{}\nx\n", Columns())[1].kept().rows == [b"1", b"[2]", b"{}"]
+    assert read("jsonl", b"1\n[2]\n{}\nx\n", ColumnMapping())[1].kept().rows == [b"1", b"[2]", b"{}"]
 
 
 def test_jsonl_mark_waits_for_three_bytes() -> None:
@@ -191,7 +191,7 @@ SECOND = 1_000_000
     ],
 )
 def test_event_time(form: str, text: str, expected: int | None) -> None:
-    columns = Columns(event_time=("when",), event_time_format=form)
+    columns = ColumnMapping(event_time=("when",), event_time_format=form)
     assert read("csv", f"id,when\nx,{text}\n".encode(), columns)[1].times == [expected]
 
 
@@ -208,7 +208,7 @@ def test_event_time(form: str, text: str, expected: int | None) -> None:
     ],
 )
 def test_event_time_faults(form: str, text: str) -> None:
-    columns = Columns(event_time=("when",), event_time_format=form)
+    columns = ColumnMapping(event_time=("when",), event_time_format=form)
     rows = read("csv", f"id,when\na,\nx,{text}\n".encode(), columns)[1]
     assert faults(rows) == [(1, f"an event time of format {form}", repr(text))]
     assert rows.kept().times == [None]
@@ -217,7 +217,7 @@ def test_event_time_faults(form: str, text: str) -> None:
 @pytest.mark.parametrize("name", ["csv", "jsonl"])
 def test_event_time_of_several_columns(name: str) -> None:
     data = {"csv": b"d,h,m\n1970-01-02,0,5\n,,\n", "jsonl": b'{"d":"1970-01-02","h":0,"m":5}\n{"d":null}\n'}[name]
-    columns = Columns(event_time=("d", "h", "m"), event_time_format="%Y-%m-%d %H %M")
+    columns = ColumnMapping(event_time=("d", "h", "m"), event_time_format="%Y-%m-%d %H %M")
     assert read(name, data, columns)[1].times == [(86400 + 300) * SECOND, None]
 
 
@@ -225,19 +225,19 @@ def test_event_time_of_several_columns(name: str) -> None:
 def test_event_time_formats_that_no_time_has(form: str) -> None:
     """Else each row would be skipped for it, one after the other."""
     with pytest.raises(InvalidArgumentError, match=re.escape(f"found {form!r}")):
-        formats.of("csv", Columns(event_time_format=form))
+        formats.of("csv", ColumnMapping(event_time_format=form))
 
 
 @pytest.mark.parametrize(
     "form", ["%Y", "%c", "%d.%m.%y %I:%M %p", "%Y-%jT%H%z", "%Y-%m-%d %H:%M:%S.%f %Z", "%%%Y", "(%Y", "%G %V %u"]
 )
 def test_event_time_formats_that_a_time_may_have(form: str) -> None:
-    formats.of("csv", Columns(event_time_format=form))
+    formats.of("csv", ColumnMapping(event_time_format=form))
 
 
 def test_event_time_format_must_be_one() -> None:
     with pytest.raises(InvalidArgumentError, match="event time format"):
-        formats.of("csv", Columns(event_time_format="epoch"))
+        formats.of("csv", ColumnMapping(event_time_format="epoch"))
 
 
 # ---- blocks ----------------------------------------------------------------------------------------------------
@@ -253,11 +253,13 @@ def all_rows(data: bytes, name: str, limit: int) -> tuple[list[tuple[int, int, i
     read_end, write_end = os.pipe()
     os.write(write_end, data)
     os.close(write_end)
-    reading = Source(f"/dev/fd/{read_end}", "name")
+    reading = InputSource(f"/dev/fd/{read_end}", "name")
     os.close(read_end)
     places, found = [], []
     with reading:
-        reader = RowReader(reading, formats.of(name, Columns("id", ("when",), "us") if name == "csv" else Columns()))
+        reader = RowReader(
+            reading, formats.of(name, ColumnMapping("id", ("when",), "us") if name == "csv" else ColumnMapping())
+        )
         while True:
             place, rows = reader.take(limit)
             if not len(rows):
@@ -285,7 +287,7 @@ def test_blocks_make_no_difference(pieces: list[bytes], end: bool, block: int, l
         assert all_rows(data, name, limit) == whole
     places = whole[0]
     assert places[-1] == (len(data), *places[-1][1:])
-    assert Place(*places[-1]) == Place().after(data)
+    assert SourcePosition(*places[-1]) == SourcePosition().after(data)
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,8 +296,8 @@ def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     for tail in (b"", b"\nmore\n"):
         path = tmp_path / "file"
         path.write_bytes(b"short\n" + b"x" * 1001 + tail)
-        with Source(str(path), None) as reading:
-            reader = RowReader(reading, formats.of("lines", Columns()))
+        with InputSource(str(path), None) as reading:
+            reader = RowReader(reading, formats.of("lines", ColumnMapping()))
             assert reader.take(10)[1].rows == [b"short"]
             with pytest.raises(
                 MalformedRowError, match=r"line 2 \(byte 6\): expected a line of at most 1000 bytes"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from pyreplog.cli.app import main
-from pyreplog.ledger import handle
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger import ledger_handle
+from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledgermetadata import metadata_key
-from pyreplog.ledger.repairs import note_repair
+from pyreplog.ledger.repair_notes import note_repair
 from tests.cli.support import Done, Run, process
 from tests.ledger.processes import Cast
 
@@ -22,7 +22,7 @@ LINES = b"".join(b"line %d\n" % number for number in range(1000))
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     path = tmp_path / "cluster"
-    Cluster.embedded(path, segment_bytes=64 << 10).close()
+    LedgerCluster.embedded(path, segment_bytes=64 << 10).close()
     return path
 
 
@@ -60,8 +60,8 @@ def test_what_a_ledger_is(ledger: Callable[..., Done], run: Run, folder: Path, f
 def test_recovering_what_was_left_open(
     ledger: Callable[..., Done], run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handle, "EXPLICIT_LAC_S", 86_400.0)  # nobody is told how far it is confirmed
-    with Cluster.embedded(folder) as cluster:
+    monkeypatch.setattr(ledger_handle, "EXPLICIT_LAC_S", 86_400.0)  # nobody is told how far it is confirmed
+    with LedgerCluster.embedded(folder) as cluster:
         left = cluster.create_ledger(password=b"secret")
         left.append_batch([b"a", b"b"])
         left._abandon()
@@ -77,7 +77,7 @@ def test_recovering_what_was_left_open(
 def test_status_and_repair(ledger: Callable[..., Done], run: Run, folder: Path, filled: int) -> None:
     fine = run("cluster", "--embedded", folder, "status").out
     assert "every entry has all its copies" in fine and "health green" in fine
-    with Cluster.embedded(folder) as cluster:
+    with LedgerCluster.embedded(folder) as cluster:
         bookie = cluster.ledger_metadata(filled).last_fragment.ensemble[0]
         note_repair(cluster.metadata, filled, bookie, 7)
     printed = run("cluster", "--embedded", folder, "status").out
@@ -90,7 +90,7 @@ def test_status_and_repair(ledger: Callable[..., Done], run: Run, folder: Path, 
 
 def test_a_degraded_ledger_is_shown(run: Run, folder: Path) -> None:
     """To who did not write it: its writer has noted the bookie that it goes on without, and since when."""
-    with Cluster.embedded(folder) as cluster:
+    with LedgerCluster.embedded(folder) as cluster:
         made = cluster.create_ledger()
         bookie = made.metadata.last_fragment.ensemble[1]
         note_repair(cluster.metadata, made.id, bookie, 3, lacking_since_us=1_700_000_000_000_000)
@@ -106,7 +106,7 @@ def test_a_degraded_ledger_is_shown(run: Run, folder: Path) -> None:
 
 
 def test_a_repair_that_fails_is_told(ledger: Callable[..., Done], folder: Path) -> None:
-    with Cluster.embedded(folder) as cluster:
+    with LedgerCluster.embedded(folder) as cluster:
         with cluster.create_ledger(password=b"secret") as made:
             made.append(b"value")
         note_repair(cluster.metadata, made.id, made.metadata.last_fragment.ensemble[1], 0)
@@ -117,7 +117,7 @@ def test_a_repair_that_fails_is_told(ledger: Callable[..., Done], folder: Path) 
 def test_a_repair_that_waits_for_a_bookie_has_an_exit_code_of_its_own(run: Run, tmp_path: Path) -> None:
     with Cast(tmp_path, f"sqlite:{tmp_path / 'metadata.sqlite'}") as cast:
         cast.start_bookies("b0", "b1", "b2")
-        with Cluster.connect(cast.url) as cluster:
+        with LedgerCluster.connect(cast.url) as cluster:
             with cluster.create_ledger() as made:
                 made.append(b"value")
             for bookie in made.metadata.bookies():
@@ -155,7 +155,7 @@ def test_what_is_refused(ledger: Callable[..., Done], run: Run, folder: Path, fi
     assert run("ledger", "list").code == 2, "no cluster is named"
     assert run("ledger", "--cluster", "http://example.org", "list").code == 2
     assert ledger("read", filled, "--password-file", folder / "none").code == 1
-    with Cluster.embedded(folder):
+    with LedgerCluster.embedded(folder):
         assert ledger("list").code == 3
     done = process("ledger", "--embedded", folder, "create", "--ensemble", 9)
     assert done.code == 6 and "9 bookies" in done.error
@@ -166,7 +166,7 @@ def test_what_is_refused(ledger: Callable[..., Done], run: Run, folder: Path, fi
 def test_what_makes_no_sense_is_named_and_deleted_by_force(
     ledger: Callable[..., Done], run: Run, folder: Path, filled: int
 ) -> None:
-    with Cluster.embedded(folder) as cluster:
+    with LedgerCluster.embedded(folder) as cluster:
         there = cluster.metadata.get(metadata_key(filled))
         assert there is not None
         cluster.metadata.put(metadata_key(filled), b"{", there.version)
@@ -178,7 +178,7 @@ def test_what_makes_no_sense_is_named_and_deleted_by_force(
 
 
 def test_limbo_is_shown_and_ended(ledger: Callable[..., Done], run: Run, folder: Path) -> None:
-    with Cluster.embedded(folder, durability="appended") as cluster:
+    with LedgerCluster.embedded(folder, durability="appended") as cluster:
         made = cluster.create_ledger(durability="appended")
         made.append_batch([b"a", b"b"])
         made._abandon()

@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 import pyreplog
 from pyreplog.errors import NotALogError
-from pyreplog.reports import local
+from pyreplog.reports import local_engine
 from pyreplog.reports.catalogue import REPORTS
 from pyreplog.reports.records import gaps
 from pyreplog.tables import planning
@@ -123,12 +123,14 @@ def test_what_is_trimmed_meanwhile_is_planned_anew(run: Run, tmp_path: Path, mon
             log.trim(log.start + 300)
             return made
 
-        monkeypatch.setattr(local, "plan", plan)
+        monkeypatch.setattr(local_engine, "plan", plan)
         done = run("report", tmp_path / "busy", "-o", tmp_path / "r.html", *FEW[:2], "--parquet", tmp_path)
         assert done.code == 1, "it is trimmed each time"
         assert "TrimmedError" in done.error
         assert len(plans) == 3
-        monkeypatch.setattr(local, "plan", lambda options: planning.plan(options) if len(plans) > 3 else plan(options))
+        monkeypatch.setattr(
+            local_engine, "plan", lambda options: planning.plan(options) if len(plans) > 3 else plan(options)
+        )
         done = run("report", tmp_path / "busy", "-o", tmp_path / "r.html", *FEW[:2], "--parquet", tmp_path)
         assert done.code == 0, done.error
         assert parquet.read_table(tmp_path / "rate_by_minute.parquet")["entries"].to_pylist() == [log.end - log.start]

@@ -14,8 +14,8 @@ import pytest
 from pyarrow import parquet
 
 import pyreplog
-from pyreplog.reports.facts import Facts
 from pyreplog.reports.gathering import gather
+from pyreplog.reports.snapshot import Snapshot
 from pyreplog.tables.options import ReadOptions
 from tests.cli.support import COMMAND, Done
 from tests.ledger.processes import Cast
@@ -57,7 +57,7 @@ def fill(cluster: pyreplog.Cluster) -> pyreplog.Topic:
     return orders
 
 
-def facts(url: str) -> Facts:
+def snapshot(url: str) -> Snapshot:
     return gather(ReadOptions.of({"cluster": url}), 0)
 
 
@@ -65,7 +65,7 @@ def test_numbers(cast: Cast, tmp_path: Path) -> None:
     """Of a topic whose owner goes on; then with one bookie, when nobody can say how far that topic goes."""
     with pyreplog.Cluster.connect(cast.url) as cluster:
         topic = fill(cluster)
-        until(lambda: {one.name: one.end.offset for one in facts(cast.url).topics} == {"done": 30, "orders": COUNT})
+        until(lambda: {one.name: one.end.offset for one in snapshot(cast.url).topics} == {"done": 30, "orders": COUNT})
         check_report(cast, tmp_path)
         check_export(cast, tmp_path)
         for process in list(cast.bookies.values())[1:]:

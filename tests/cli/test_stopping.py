@@ -97,16 +97,16 @@ def test_a_server_of_many_topics_ends_in_time(cast: Cast, is_locked: bool) -> No
     server, url, lines = serve(cast)
     with pyreplog.connect(url, timeout=PATIENCE_S) as client:
         topics = [client.topic(f"t{number}", ensemble=1) for number in range(TOPICS)]
-        for ack in [topic.submit(b"a") for topic in topics]:
-            ack.result(PATIENCE_S)
+        for future in [topic.submit(b"a") for topic in topics]:
+            future.result(PATIENCE_S)
         bookie.signal(signal.SIGSTOP)
         with locked(cast) if is_locked else nullcontext():
             pending = [topic.submit(b"b") for topic in topics]
             topics[-1].stats()  # it has the others, too: requests of a connection come in order
             code, took_s = end(server)
-        for ack in pending:
+        for future in pending:
             with pytest.raises(pyreplog.ReplogError):
-                ack.result(PATIENCE_S)
+                future.result(PATIENCE_S)
     until(lambda: any(f"{TOPICS} of {TOPICS} topics were closed" in line for line in lines))
     assert (code, took_s < BOUND_S) == (0, True), (code, took_s, lines[-3:])
     assert not is_locked or any("jobs were dropped" in line for line in lines)

@@ -26,21 +26,23 @@ from pyreplog.errors import MetadataUnavailableError
 from pyreplog.ledger.ledgermetadata import State
 from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
 from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.place import Total
 from pyreplog.topic.statistics.stats import ConsumerStats, SubscriptionStats, TopicStats
+from pyreplog.topic.topic_position import TopicPosition
 from tests.cli.support import COMMAND, Run
 
 NOW_US = 1_800_000_000_000_000
 
 SLOW = SubscriptionStats(
-    name="slow", at_us=NOW_US, type="shared", mark=Total(10, 1, 100), backlog_messages=1990, backlog_bytes=1 << 20,
+    name="slow", at_us=NOW_US, type="shared", mark=TopicPosition(10, 1, 100), backlog_messages=1990, backlog_bytes=1 << 20,
     oldest_us=NOW_US - 90_000_000, unacked=7, delayed=5, rate_delivered=12.5, drain_s=30.0, blocked=True, stalled=True,
     consumers=(ConsumerStats(name="c", consumer=1), ConsumerStats(name="d", consumer=2)),
 )  # fmt: skip
-QUICK = SubscriptionStats(name="quick", at_us=NOW_US, type="exclusive", mark=Total(2000, 20, 2 << 20), drain_s=0.0)
+QUICK = SubscriptionStats(
+    name="quick", at_us=NOW_US, type="exclusive", mark=TopicPosition(2000, 20, 2 << 20), drain_s=0.0
+)
 PASSING = SubscriptionStats(name="a reader", at_us=NOW_US, durable=False, backlog_messages=5000)
 ORDERS = TopicStats(
-    name="orders", at_us=NOW_US, owner="10.0.0.1:99", start=Total(500, 5, 10), end=Total(2000, 20, 2 << 20),
+    name="orders", at_us=NOW_US, owner="10.0.0.1:99", start=TopicPosition(500, 5, 10), end=TopicPosition(2000, 20, 2 << 20),
     rate_published=0.25, rate_delivered=12.5, publishing="held", quota_exceeded=("bytes",),
     subscriptions=(SLOW, PASSING, QUICK),
 )  # fmt: skip

@@ -14,7 +14,7 @@ from pyreplog.cli.app import main
 from pyreplog.cli.topics import topicconsume
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.remote.serving import TopicServer
+from pyreplog.topic.remote.topic_server import TopicServer
 from tests.cli.support import KEPT, Done, Run, process
 from tests.waiting import PATIENCE_S
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.remote.serving import TopicServer
+from pyreplog.topic.remote.topic_server import TopicServer
 from tests.cli.support import Done, Run
 from tests.topic.partitioning import key_of
 

@@ -11,7 +11,7 @@ import pytest
 
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.partitions.routing import key_hash
-from pyreplog.topic.remote.serving import TopicServer
+from pyreplog.topic.remote.topic_server import TopicServer
 from tests.cli.support import KEPT, Done, Run
 from tests.topic.partitioning import key_of, other_process
 

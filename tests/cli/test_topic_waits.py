@@ -9,7 +9,7 @@ import pytest
 
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.managed import jobs
-from pyreplog.topic.remote.serving import TopicServer
+from pyreplog.topic.remote.topic_server import TopicServer
 from tests.cli.support import Run
 from tests.topic.partitioning import PATIENCE_S, until
 
@@ -32,21 +32,21 @@ def test_who_wants_too_many_bookies_hears_of_it(
         ]
 
     with Cluster.embedded(tmp_path / "c", bookies=3) as cluster, TopicServer(cluster) as server:
-        around = cluster.surroundings
-        candidates = around.candidates
-        monkeypatch.setattr(around, "candidates", lambda *, suspects=False: candidates(suspects=suspects)[:1])
+        runtime = cluster.runtime
+        candidates = runtime.candidates
+        monkeypatch.setattr(runtime, "candidates", lambda *, suspects=False: candidates(suspects=suspects)[:1])
         topic = cluster.topic("orders", ensemble=3)
         assert topic.stats().waits_for == ""
         for episode in (1, 2):
-            ack = topic.submit(b"value")
+            future = topic.submit(b"value")
             until(lambda: tries.count(WHY) >= 3)
-            assert not ack.done() and topic.stats().waits_for == WHY
+            assert not future.done() and topic.stats().waits_for == WHY
             assert len(warnings()) == episode and "topic orders: " in warnings()[-1], "once, however often it is tried"
             url = f"pyreplog://{server.address}"
             assert run("topic", "stats", url, "orders", "--json").json["waits_for"] == WHY
             assert f"waits for   {WHY}\n" in run("topic", "stats", url, "orders").out
             topic.configure(ensemble=1)
-            assert ack.result(PATIENCE_S) == episode - 1
+            assert future.result(PATIENCE_S) == episode - 1
             assert topic.stats().waits_for == ""
             assert "waits for" not in run("topic", "stats", url, "orders").out
             topic.configure(ensemble=3)

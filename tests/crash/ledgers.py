@@ -90,7 +90,7 @@ class LedgerWork:
 
     def run(self, steps: int) -> None:
         actions: dict[Callable[[], None], int] = {
-            self.append: 30, self.append_many: 6, self.submit: 6, self.sync: 4, self.trim: 2, self.hollow: 3,
+            self.append: 30, self.append_many: 6, self.submit: 6, self.sync: 4, self.trim: 2, self.punch_hole: 3,
             self.keep_house: 12,
         }  # fmt: skip
         for action in self._rng.choices(list(actions), list(actions.values()), k=steps):
@@ -126,11 +126,11 @@ class LedgerWork:
             gone = bases[: self._rng.randint(1, max(len(bases) // 2, 1))]
             self._remove(gone, lambda: self.log.trim(gone[-1] + SEGMENT_BYTES))
 
-    def hollow(self) -> None:
+    def punch_hole(self) -> None:
         bases = [base for base, _ in self.log.segments()]
         if bases:
             base = self._rng.choice(bases)
-            self._remove([base], lambda: self.log.hollow(base))
+            self._remove([base], lambda: self.log.punch_hole(base))
 
     def _remove(self, bases: list[int], call: Callable[[], object]) -> None:
         shares = dict(self.log.segments())
@@ -165,14 +165,14 @@ def fill(work: LedgerWork) -> None:
     work.sync()
 
 
-def hollow(work: LedgerWork) -> None:
-    work.hollow()
+def punch_hole(work: LedgerWork) -> None:
+    work.punch_hole()
     work.append()
     work.sync()
 
 
-def hollow_and_trim(work: LedgerWork) -> None:
-    work.hollow()
+def punch_hole_and_trim(work: LedgerWork) -> None:
+    work.punch_hole()
     work.trim()
 
 

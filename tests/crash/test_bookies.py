@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.bookie import bootmark
+from pyreplog.bookie import unclean_shutdown_marker
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.identity import LOG
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.opening import open_bookie
-from pyreplog.bookie.protocol import Flag, Status
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.bookie.protocol import Flag, ReplyStatus
+from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.log import names
 from pyreplog.log.files import Files
 from pyreplog.metadata.sqlite import SQLiteStore
@@ -40,7 +40,7 @@ def make_killed(home: Path) -> None:
     """A bookie that acknowledged entries from memory, as `kill -9` leaves it."""
     with SQLiteStore(home / METADATA) as store, closing(opened(home, store, "appended")) as bookie:
         for entry in range(9):
-            assert ask(bookie, add(entry, flags=Flag.UNSYNCED)).status == Status.OK
+            assert ask(bookie, add(entry, flags=Flag.UNSYNCED)).status == ReplyStatus.OK
         log = bookie.log.log._log
         with log._lock, log._pool.quiet():
             passing = shutil.ignore_patterns("fresh-*", "spare-*", "*.new")
@@ -56,14 +56,14 @@ class AfterAnotherCut(Operation):
         make_killed(home)
 
     def act(self, home: Path, files: PowerCutFiles, report: Report) -> None:
-        vars(bootmark)["boot_id"] = lambda: b"the second boot."
+        vars(unclean_shutdown_marker)["boot_id"] = lambda: b"the second boot."
         with SQLiteStore(home / METADATA) as store:
             opened(home, store, "synced", LOST, files=files).close()
 
     def judge(self, left: Path, reports: list[str]) -> None:
-        vars(bootmark)["boot_id"] = lambda: b"the third boot. "
+        vars(unclean_shutdown_marker)["boot_id"] = lambda: b"the third boot. "
         with SQLiteStore(left / METADATA) as store, closing(opened(left, store, "synced", LOST)) as bookie:
-            assert ask(bookie, read(100, 109, ledger=LOST)).status == Status.LIMBO
+            assert ask(bookie, read(100, 109, ledger=LOST)).status == ReplyStatus.LIMBO
 
 
 class TornTail(Operation):
@@ -84,7 +84,7 @@ class TornTail(Operation):
 
     def judge(self, left: Path, reports: list[str]) -> None:
         with SQLiteStore(left / METADATA) as store, closing(opened(left, store, "appended", LOST)) as bookie:
-            assert ask(bookie, read(100, 109, ledger=LOST)).status == Status.LIMBO
+            assert ask(bookie, read(100, 109, ledger=LOST)).status == ReplyStatus.LIMBO
 
 
 class NewCluster(Operation):
@@ -93,9 +93,9 @@ class NewCluster(Operation):
     def prepare(self, home: Path) -> None:
         pass
 
-    def _opened(self, home: Path, files: Files | None = None) -> Cluster:
+    def _opened(self, home: Path, files: Files | None = None) -> LedgerCluster:
         settings = {"durability": "synced", "segment_bytes": SEGMENT_BYTES, **ANY_SPACE}
-        return Cluster.embedded(home / "far" / "away", bookies=2, files=files, **settings)
+        return LedgerCluster.embedded(home / "far" / "away", bookies=2, files=files, **settings)
 
     def act(self, home: Path, files: PowerCutFiles, report: Report) -> None:
         with self._opened(home, files) as cluster, cluster.create_ledger(2, 2, 2) as ledger:

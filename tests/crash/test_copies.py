@@ -17,8 +17,8 @@ from pyreplog.offload import copying
 from pyreplog.offload import manifest as manifests
 from pyreplog.offload.copying import offload
 from pyreplog.offload.storage import Storage
-from pyreplog.reports import drafts
-from pyreplog.reports.files import replacing
+from pyreplog.reports import atomic_directories
+from pyreplog.reports.atomic_files import replacing
 from tests import samples
 
 from .disk import PowerCutFiles
@@ -137,9 +137,9 @@ class Export(Operation):
         with replacing(home / "page", files=files) as draft:
             files.write_new(draft, b"new" * 3000)
         report("page")
-        with drafts.draft_of(home / "out", files=files) as folder:
+        with atomic_directories.draft_of(home / "out", files=files) as folder:
             files.write_new_synced(folder / "part", b"new" * 3000)
-            drafts.put(folder, home / "out", files=files)
+            atomic_directories.put(folder, home / "out", files=files)
             report("out")
 
     def judge(self, left: Path, reports: list[str]) -> None:
@@ -149,9 +149,9 @@ class Export(Operation):
         else:  # in between what was there has another name
             assert "out" not in reports
             assert [path.read_bytes() for path in left.glob(".out.*.old/part")] == [b"old"]
-            drafts.tidy(left / "out")
+            atomic_directories.tidy(left / "out")
             assert (left / "out" / "part").read_bytes() == b"old"
-        drafts.tidy(left / "out")
+        atomic_directories.tidy(left / "out")
         assert not [*left.glob(".out.*")]
 
 
@@ -167,17 +167,17 @@ class ExportGivenUp(Operation):
 
     def act(self, home: Path, files: PowerCutFiles, report: Report) -> None:
         self._runs += 1
-        with drafts.draft_of(home / "out", files=files) as folder:
+        with atomic_directories.draft_of(home / "out", files=files) as folder:
             files.write_new_synced(folder / "part", b"new" * 3000)
             if self._runs == 1:
-                drafts.put(folder, home / "out", files=files)
+                atomic_directories.put(folder, home / "out", files=files)
                 return
         assert (home / "out" / "part").read_bytes() in (b"old", b"new" * 3000)
         assert not [*home.glob(".out.*")]
         report("given up")
 
     def judge(self, left: Path, reports: list[str]) -> None:
-        drafts.tidy(left / "out")
+        atomic_directories.tidy(left / "out")
         assert (left / "out" / "part").read_bytes() in (b"old", b"new" * 3000)
         assert not [*left.glob(".out.*")]
 

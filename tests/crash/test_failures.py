@@ -103,18 +103,18 @@ def test_failed_group_commit_fails_every_waiter(tmp_path: Path, files: FaultyFil
             except ReplogError as error:
                 outcomes.append(error)
 
-        acks = []
+        futures = []
         threads = [threading.Thread(target=append) for _ in range(8)]
         for thread in threads:
             thread.start()
         for _ in range(8):
             try:
-                acks.append(log.submit(b"y"))
+                futures.append(log.submit(b"y"))
             except PoisonedError as error:
                 outcomes.append(error)
         for thread in threads:
             thread.join()
-        outcomes += [ack.exception(30.0) for ack in acks]
+        outcomes += [future.exception(30.0) for future in futures]
         assert len(outcomes) == 16 and all(isinstance(outcome, PoisonedError) for outcome in outcomes)
         assert log.synced_end == 0
 
@@ -182,9 +182,9 @@ def test_truncation_that_fails_half_way_poisons_the_log(
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 def test_close_says_that_its_sync_failed_and_lets_go(durability: str, tmp_path: Path, files: FaultyFiles) -> None:
     log = open_log(tmp_path / "log", files, durability)
-    ack = log.submit(b"x")
+    future = log.submit(b"x")
     if durability == "synced":
-        ack.result(30.0)
+        future.result(30.0)
     files.failing.add("sync")
     with pytest.raises(PoisonedError):
         log.close()

@@ -11,8 +11,8 @@ from pyreplog._native.system.checksum import crc32c
 from pyreplog.clock import SystemClock
 from pyreplog.ha import logs
 from pyreplog.ha.config import NodeConfig
-from pyreplog.ha.context import Context
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.node_context import NodeContext
+from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.members import Members, MembersFile
 from pyreplog.ha.protocol.terms import History, Term, TermsFile
 from pyreplog.ha.relay.position import Advance, Applied
@@ -37,7 +37,7 @@ class Votes(Operation):
 
     def act(self, home: Path, files: PowerCutFiles, report: Report) -> None:
         path = home / "far" / "away" / "a"
-        context = Context(
+        context = NodeContext(
             path=path, config=NodeConfig(name="a"), files=files, clock=SystemClock(), reactor=Reactor(),
             terms=TermsFile(path, files), members=MembersFile(path, files),
         )  # fmt: skip
@@ -49,7 +49,7 @@ class Votes(Operation):
         context.members.store(Members.first("abc", 1))
         report(f"{max(first, 3)} 1")
         if first <= 4:
-            context.terms.begin(Term(4, "a"), Mark(0, 0))
+            context.terms.begin(Term(4, "a"), LogPosition(0, 0))
             report("4 1")
         context.terms.follow(Term(5, "c"), History())
         report("5 1")

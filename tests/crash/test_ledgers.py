@@ -31,7 +31,11 @@ def test_ledgers_survive_power_cuts(ram_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize(
     ("script", "durability"),
-    [(ledgers.hollow, "appended"), (ledgers.LedgerWork.hollow, "synced"), (ledgers.hollow_and_trim, "appended")],
+    [
+        (ledgers.punch_hole, "appended"),
+        (ledgers.LedgerWork.punch_hole, "synced"),
+        (ledgers.punch_hole_and_trim, "appended"),
+    ],
 )
 def test_crash_at_every_step_of_hollowing(script: Script, durability: str, ram_path: Path, seed: int) -> None:
     history = _fill(ram_path, durability, seed)
@@ -75,7 +79,7 @@ def test_every_sync_of_hollowing_fails_once(durability: str, ram_path: Path, see
             shutil.copytree(ram_path / "ready", folder / "0")
             lives = (
                 LedgerLife(
-                    seed=f"{seed}", durability=durability, script=ledgers.hollow, failing_sync=number, share=0.0
+                    seed=f"{seed}", durability=durability, script=ledgers.punch_hole, failing_sync=number, share=0.0
                 ),
                 LedgerLife(seed=f"{seed}", durability=durability, closes=True),
             )

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from itertools import accumulate
 from random import Random
 
-from pyreplog.ack import Ack
 from pyreplog.errors import DiskError, PoisonedError, TrimmedError
+from pyreplog.future import AppendFuture
 from pyreplog.log.commitlog import CommitLog
 
 from .history import CONTROL, History, Item, Recorder
@@ -22,7 +22,7 @@ class Workload:
 
     def __init__(self, log: CommitLog, rng: Random, record: Recorder, *, threads: bool) -> None:
         self._log, self._rng, self._record, self._threads = log, rng, record, threads
-        self._acks: list[tuple[Ack[int], int]] = []
+        self._acks: list[tuple[AppendFuture[int], int]] = []
         self._waits = log.config.durability == "synced"
 
     @property
@@ -100,11 +100,11 @@ class Workload:
         item = self._item()
         self._record("append", [item])
         try:
-            ack = self._log.submit(item[2], item[1])
+            future = self._log.submit(item[2], item[1])
         except DiskError:
             self._record("refused_append", 1)
             return
-        self._acks.append((ack, len(self._history.items)))
+        self._acks.append((future, len(self._history.items)))
         if not self._threads:
             self.await_acks()
 
@@ -115,8 +115,8 @@ class Workload:
             self._record("reported_synced", len(self._history.items))
 
     def await_acks(self) -> None:
-        for ack, count in self._acks:
-            ack.result(30.0)
+        for future, count in self._acks:
+            future.result(30.0)
             if self._waits:
                 self._record("reported_synced", count)
         self._acks.clear()
@@ -129,8 +129,8 @@ class Workload:
     def ask(self) -> None:
         """What the log says of itself must be true as well; acks that are done must be, too."""
         self._record("reported_synced_entry", self._log.synced_end)
-        for ack, count in self._acks:
-            if self._waits and ack.done() and ack.exception() is None:
+        for future, count in self._acks:
+            if self._waits and future.done() and future.exception() is None:
                 self._record("reported_synced", count)
 
     def keep_house(self) -> None:

@@ -13,7 +13,7 @@ from types import FunctionType
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from pyreplog._native.topic.messageencoder import encode_messages
-from pyreplog.errors import InvalidMessagesError
+from pyreplog.errors import InvalidEntryError
 from tests.fuzz.seeds import seeded
 from tests.topic import twin
 from tests.topic.entries import as_twin, decoded
@@ -35,7 +35,7 @@ def read(entry: bytes, count: int, body: bytes) -> Found | None:
     """What the decoder reads, looked at in every way."""
     try:
         batch = decoded([entry], [count], decompress=lambda *_: body)
-    except InvalidMessagesError as error:
+    except InvalidEntryError as error:
         assert "expected" in str(error) and "found" in str(error)
         return None
     messages = [as_twin(message) for message in batch]

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, TypeVar
 
-from pyreplog.ha.protocol.effects import Committed, Effect, HangUp, Tell
-from pyreplog.ha.protocol.group import Group, GroupConfig
-from pyreplog.ha.protocol.joining import Source
-from pyreplog.ha.protocol.mark import ORIGIN, Mark
+from pyreplog.ha.protocol.effects import Committed, Disconnect, Effect, SendMessage
+from pyreplog.ha.protocol.joining import StreamedLog
+from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
+from pyreplog.ha.protocol.master_machine import GroupConfig, MasterMachine
 from pyreplog.ha.protocol.members import Members
-from pyreplog.ha.protocol.messages import Accept, Join, Progress
+from pyreplog.ha.protocol.messages import Accept, Join, ProgressReport
 from pyreplog.ha.protocol.terms import History, Term, TermStart
 
 UUID = b"u" * 16
 SEGMENT_BYTES = 1 << 16
 T1, T2, T3, T4 = Term(1, "a"), Term(2, "m"), Term(3, "c"), Term(4, "d")
-HISTORY = History((TermStart(T1, Mark(0, 0)), TermStart(T2, Mark(1000, 10))))
+HISTORY = History((TermStart(T1, LogPosition(0, 0)), TermStart(T2, LogPosition(1000, 10))))
 MS = 1000
 
 E = TypeVar("E")
 
 
-def mark(entry: int) -> Mark:
-    return Mark(100 * entry, entry)
+def mark(entry: int) -> LogPosition:
+    return LogPosition(100 * entry, entry)
 
 
 def only(kind: type[E], effects: list[Effect]) -> list[E]:
@@ -35,9 +35,9 @@ class Lab:
 
     def __init__(self, members: str = "mabcd", k: int = 1, end: int = 20, **config: Any) -> None:
         self.now_us = 1_000_000
-        source = Source(UUID, SEGMENT_BYTES, T2, HISTORY, ORIGIN, mark(end))
+        source = StreamedLog(UUID, SEGMENT_BYTES, T2, HISTORY, ORIGIN, mark(end))
         self.end = end
-        self.group = Group(
+        self.group = MasterMachine(
             "m", source, mark(end), Members.first(members, k), GroupConfig(**config), committed=mark(5)
         )  # fmt: skip
         self.sent: dict[Hashable, int] = {}
@@ -62,23 +62,23 @@ class Lab:
         """Join, and send the first report."""
         connection = name if connection is None else connection
         effects = self.join(name, received, connection, **fields)
-        accepted = [effect.message for effect in only(Tell, effects) if isinstance(effect.message, Accept)]
+        accepted = [effect.message for effect in only(SendMessage, effects) if isinstance(effect.message, Accept)]
         assert len(accepted) == 1, effects
         self.report(connection, accepted[0].resume.entry)
 
     def report(
         self, connection: Hashable, received: int, synced: int | None = None, sent: int | None = None
     ) -> list[Effect]:
-        progress = Progress(mark(received), mark(received if synced is None else synced))
+        progress = ProgressReport(mark(received), mark(received if synced is None else synced))
         return self.group.progress(
             connection, progress, mark(self.end if sent is None else sent).position, self.now_us
         )  # fmt: skip
 
     def refusal(self, effects: list[Effect]) -> int:
         """Its code; nothing else was said."""
-        (hang_up,) = only(HangUp, effects)
-        assert not only(Tell, effects)
-        return hang_up.refusal.code
+        (disconnect,) = only(Disconnect, effects)
+        assert not only(SendMessage, effects)
+        return disconnect.refusal.code
 
     @property
     def committed(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from pyreplog import ha
 from pyreplog.config import LogConfig
 from pyreplog.ha.node import Node
-from pyreplog.ha.protocol.group import GroupConfig
+from pyreplog.ha.protocol.master_machine import GroupConfig
 from pyreplog.log import names
 from tests.waiting import PATIENCE_S as PATIENCE_S
 from tests.waiting import until as until

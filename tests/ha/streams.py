@@ -11,7 +11,7 @@ import pyreplog
 from pyreplog._native.net.frame import FrameParser
 from pyreplog.config import LogConfig
 from pyreplog.errors import ClosedError
-from pyreplog.ha.stream.feed import Feed
+from pyreplog.ha.stream.frame_feed import FrameFeed
 from pyreplog.log import names
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.mirrorlog import STREAM_HEADER_BYTES, MirrorLog
@@ -50,7 +50,7 @@ def kill(log: CommitLog) -> None:
 
 def stream(source: CommitLog, position: int, limit: int = 1 << 30, transfer_bytes: int = 5000) -> bytes:
     """What a master would send from `position` on."""
-    frames, _ = Feed(source, position, transfer_bytes).take(limit)
+    frames, _ = FrameFeed(source, position, transfer_bytes).take(limit)
     return b"".join(frames)
 
 

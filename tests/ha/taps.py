@@ -9,10 +9,10 @@ from contextlib import suppress
 from random import Random
 
 from pyreplog._native.net.frame import HEADER_SIZE, FrameParser, encode
-from pyreplog.ha.context import parse_address
 from pyreplog.ha.node import Node
+from pyreplog.ha.node_context import parse_address
 from pyreplog.ha.protocol import messages
-from pyreplog.ha.protocol.messages import Join, Kind, Prepare, Progress
+from pyreplog.ha.protocol.messages import Join, MessageKind, Prepare, ProgressReport
 from pyreplog.ha.protocol.terms import Term
 
 HEADER = struct.Struct(">qi")
@@ -85,7 +85,7 @@ def brought_up_to_date(frames: list[Frame], node: Node, rng: Random) -> list[Fra
     end, synced = node.ends()
     terms, changed = node._context.terms, []
     for offset, body in frames:
-        if body[0] == Kind.JOIN:
+        if body[0] == MessageKind.JOIN:
             join = messages.decode(body)
             assert isinstance(join, Join)
             log = node._log
@@ -93,9 +93,9 @@ def brought_up_to_date(frames: list[Frame], node: Node, rng: Random) -> list[Fra
                 uuid, size, history = log.uuid, log._segment_bytes, terms.history.up_to(end)
                 join = Join(uuid, size, join.member, False, end, end, terms.promised, history)
             body = messages.encode(join)
-        elif body[0] == Kind.PROGRESS:
-            body = messages.encode(Progress(end, synced))
-        elif body[0] == Kind.PREPARE and rng.random() < 0.5:
+        elif body[0] == MessageKind.PROGRESS:
+            body = messages.encode(ProgressReport(end, synced))
+        elif body[0] == MessageKind.PREPARE and rng.random() < 0.5:
             prepare, members = messages.decode(body), node.members
             assert isinstance(prepare, Prepare) and members is not None
             term = Term(terms.promised.number + 1, prepare.term.master)

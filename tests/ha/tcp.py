@@ -9,9 +9,9 @@ from typing import Any
 
 from pyreplog._native.net.frame import CONTROL_OFFSET, FrameBatch
 from pyreplog.errors import ReplogError
-from pyreplog.ha.protocol.mark import Mark
-from pyreplog.ha.stream.receiver import Receiver
-from pyreplog.ha.stream.sender import Sender
+from pyreplog.ha.protocol.log_position import LogPosition
+from pyreplog.ha.stream.receiver import StreamReceiver
+from pyreplog.ha.stream.sender import StreamSender
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.log.replica import is_replica
@@ -27,15 +27,15 @@ class MasterEnd:
     which is its own end. senders: of all connections there ever were."""
 
     def __init__(
-        self, reactor: Reactor, log: CommitLog, make: Callable[[Connection, int], Sender] | None = None
+        self, reactor: Reactor, log: CommitLog, make: Callable[[Connection, int], StreamSender] | None = None
     ) -> None:
         self.reactor, self.log = reactor, log
-        self.make = make or (lambda connection, position: Sender(reactor, connection, log, position))
-        self.senders: list[Sender] = []
+        self.make = make or (lambda connection, position: StreamSender(reactor, connection, log, position))
+        self.senders: list[StreamSender] = []
         self.connections: list[Connection] = []
         self.progress: dict[Connection, tuple[int, ...]] = {}
         self.errors: list[ReplogError] = []
-        self._of: dict[Connection, Sender] = {}
+        self._of: dict[Connection, StreamSender] = {}
 
     def opened(self, connection: Connection) -> None:
         self.connections.append(connection)
@@ -70,7 +70,7 @@ class MasterEnd:
             sender.pump()
 
 
-class ReplicaEnd(Receiver):
+class ReplicaEnd(StreamReceiver):
     """A replica of a log: `log` is its copy, made at once if there is none."""
 
     def __init__(self, path: Path, master: CommitLog, *, syncs: bool = False, **settings: Any) -> None:
@@ -78,7 +78,7 @@ class ReplicaEnd(Receiver):
             on_opened=self._on_opened, on_control=self._on_control, on_progress=self._report, on_closed=self._on_closed
         )
         self.syncs = syncs
-        self.reports: list[tuple[Mark, Mark]] = []
+        self.reports: list[tuple[LogPosition, LogPosition]] = []
         self.errors: list[ReplogError] = []
         if is_replica(path):
             self.log = MirrorLog(path, config(**settings))

@@ -23,9 +23,9 @@ from pyreplog.errors import (
     ReplogError,
 )
 from pyreplog.ha import logs
-from pyreplog.ha.context import ends_of
 from pyreplog.ha.node import Node
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.node_context import ends_of
+from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.messages import Message, Prepare, Promise
 from pyreplog.ha.protocol.terms import Term, TermsFile
 from pyreplog.log.mirrorlog import MirrorLog
@@ -185,7 +185,7 @@ def test_a_commit_point_beyond_the_log_is_not_handed_on(lab: Lab) -> None:
     b, c = lab.replica("b", a), lab.replica("c", a)
     a.append(b"one")
     level(a, b, c)
-    b._replica.following.committed = Mark(1 << 40, 1 << 20)  # type: ignore[union-attr]
+    b._replica.following.committed = LogPosition(1 << 40, 1 << 20)  # type: ignore[union-attr]
     lab.close(a)
     b.promote()
     assert b.committed.position <= b.log.tail.end

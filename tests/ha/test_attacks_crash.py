@@ -163,7 +163,9 @@ def test_killed_while_it_is_cut(lab: Lab, tmp_path: Path) -> None:
     for what, copy in files.copies:
         until(lambda: "a" not in {there.name for there in b.replication().replicas if there.state != "gone"})
         with b._context.lock:
-            b._master.group._standings.pop("a", None)  # what it had before is not held against it: it is a copy of then
+            b._master.group._progress_by_name.pop(
+                "a", None
+            )  # what it had before is not held against it: it is a copy of then
         with ha.open_replica(copy, name="a", master=b.address, **lab._settings({})) as node:
             level(b, node)
             assert values(node) == expected, what

@@ -16,7 +16,7 @@ import pytest
 from pyreplog.errors import MetadataUnavailableError, NotMasterError
 from pyreplog.ha.failover import Failover
 from pyreplog.ha.protocol.election import Effect, Election
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.terms import NO_TERM, Term
 from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.metadata import MetadataStore, open_store
@@ -348,7 +348,7 @@ def test_a_candidate_that_is_late_has_its_time_all_the_same(
     lab.close(a)
     start = Election.start
 
-    def late(self: Election, end: Mark) -> list[Effect]:
+    def late(self: Election, end: LogPosition) -> list[Effect]:
         b._context.reactor.drive(lambda: False, 0.05)
         return start(self, end)
 

@@ -112,7 +112,7 @@ def test_ctrl_c_while_an_append_waits(lab: Lab) -> None:
     a = lab.master(members="ab", ack_timeout_ms=60_000)
 
     def interrupt() -> None:
-        until(lambda: a.log.tail.end_entry == 1 and a._context.reactor._baton.lent())
+        until(lambda: a.log.tail.end_entry == 1 and a._context.reactor._driver_lock.lent())
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
@@ -186,12 +186,12 @@ def test_closing_tells_who_waits_and_refuses_what_comes_after(lab: Lab) -> None:
     for worker in workers:
         worker.start()
     until(lambda: a.log.tail.end_entry == 4)
-    ack = a.submit(b"waits, too")
+    future = a.submit(b"waits, too")
     lab.close(a)
     for worker in workers:
         worker.join(60)
     assert [type(error) for error in errors] == [DeposedError] * 4
-    assert isinstance(ack.exception(60), DeposedError)
+    assert isinstance(future.exception(60), DeposedError)
     for call in (lambda: a.append(b"late"), lambda: a.submit(b"late"), lambda: a.log, a.stats, a.replication):
         with pytest.raises(ClosedError):
             call()

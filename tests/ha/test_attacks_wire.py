@@ -14,10 +14,10 @@ import pytest
 
 from pyreplog._native.net.frame import CONTROL_OFFSET, FrameBatch, encode
 from pyreplog.errors import ReplogError
-from pyreplog.ha.context import SERVICE, parse_address
 from pyreplog.ha.node import Node
+from pyreplog.ha.node_context import SERVICE, parse_address
 from pyreplog.ha.protocol import messages
-from pyreplog.ha.protocol.mark import ORIGIN, Mark
+from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
 from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.messages import (
     NO_UUID,
@@ -25,21 +25,21 @@ from pyreplog.ha.protocol.messages import (
     AskStatus,
     Command,
     Commit,
-    Decline,
     Join,
-    MembersAre,
+    MembershipUpdate,
+    MembersStored,
     Message,
     Prepare,
-    Progress,
+    ProgressReport,
     Promise,
     Refuse,
-    Status,
-    Stored,
+    StatusReply,
+    VoteRejected,
 )
 from pyreplog.ha.protocol.terms import NO_TERM, History, Term, TermStart
 from pyreplog.net.connection import Connection
-from pyreplog.net.dialer import Link
-from pyreplog.net.handshake import Identity
+from pyreplog.net.dialer import ReconnectingConnection
+from pyreplog.net.handshake import NodeIdentity
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from tests.ha.nodes import Lab, assert_same_files, level, until, values
@@ -65,9 +65,9 @@ class Stranger:
         self.connections: list[Connection] = []
         self.heard: list[tuple[int, bytes]] = []
         self.ended: list[ReplogError] = []
-        self._link = Link(
-            reactor, parse_address(address), self, identity=Identity(node=name, service=SERVICE),
-            expected=Identity(service=SERVICE),
+        self._master_connection = ReconnectingConnection(
+            reactor, parse_address(address), self, identity=NodeIdentity(node=name, service=SERVICE),
+            expected=NodeIdentity(service=SERVICE),
         )  # fmt: skip
         until(lambda: self.connections)
 
@@ -81,7 +81,7 @@ class Stranger:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._link.close()
+        self._master_connection.close()
 
     def opened(self, connection: Connection) -> None:
         self.connections.append(connection)
@@ -105,14 +105,14 @@ def everything(node: Node) -> list[Message]:
     assert members is not None
     uuid = node.log.uuid
     history = History((TermStart(term, ORIGIN),))
-    far = Mark(1 << 40, 1 << 30)
+    far = LogPosition(1 << 40, 1 << 30)
     return [
         join(node), join(node, "z"), join(node, observer=True), join(node, uuid=uuid, segment_bytes=64 << 10),
         join(node, uuid=uuid, segment_bytes=64 << 10, received=far, synced=far, history=history, promised=term),
-        Progress(ORIGIN, ORIGIN), Progress(far, far), Progress(far, ORIGIN), Stored(1), Stored(1 << 63),
-        Accept(uuid, 64 << 10, term, history, ORIGIN, ORIGIN), Refuse(1, "no"), Commit(far, 0, False), MembersAre(members),
+        ProgressReport(ORIGIN, ORIGIN), ProgressReport(far, far), ProgressReport(far, ORIGIN), MembersStored(1), MembersStored(1 << 63),
+        Accept(uuid, 64 << 10, term, history, ORIGIN, ORIGIN), Refuse(1, "no"), Commit(far, 0, False), MembershipUpdate(members),
         Prepare(Term(0, "c"), uuid, members.stamp), Prepare(Term(1, "a"), uuid, members.stamp, trial=True),
-        Promise(term, history, far, far, members), Decline(1, term, "no", members), AskStatus(), Status(b"{}"),
+        Promise(term, history, far, far, members), VoteRejected(1, term, "no", members), AskStatus(), StatusReply(b"{}"),
         Command(b"{}"), Command(b"not JSON"), Command(b"[" * 5000), Command(b'{"command": "follow", "master": 7}'),
         Command(json.dumps({"command": "x" * 100_000}).encode()),
         Command(b'{"command": "sync-replicas", "count": 1e999}'), Command(b'{"command": "peers", "addresses": {"b": ""}}'),
@@ -144,7 +144,7 @@ def test_nothing_that_arrives_hurts_a_group(lab: Lab, reactor: Reactor, seed: in
     assert_same_files(a, b)
 
 
-CANDIDATES = (messages.Kind.JOIN, messages.Kind.PREPARE)
+CANDIDATES = (messages.MessageKind.JOIN, messages.MessageKind.PREPARE)
 
 
 def _damaged(body: bytes, rng: Random) -> bytes:
@@ -169,7 +169,7 @@ def test_a_command_that_is_garbage_is_answered(lab: Lab, reactor: Reactor) -> No
         until(lambda: len(stranger.heard) == 4)
     for _, body in stranger.heard:
         answer = messages.decode(body)
-        assert isinstance(answer, Status)
+        assert isinstance(answer, StatusReply)
         assert "error" in json.loads(answer.json)
         assert len(body) < 4096
 
@@ -177,7 +177,7 @@ def test_a_command_that_is_garbage_is_answered(lab: Lab, reactor: Reactor) -> No
 def test_replies_that_nobody_asked_for_close_the_connection(lab: Lab, reactor: Reactor) -> None:
     a = lab.master(members="a", sync_replicas=0)
     with Stranger(reactor, a.address) as stranger:
-        stranger.say(messages.encode(Status(b"{}")), number=5)
+        stranger.say(messages.encode(StatusReply(b"{}")), number=5)
         until(lambda: stranger.ended)
 
 
@@ -197,10 +197,10 @@ def test_last_words_are_heard(lab: Lab, reactor: Reactor) -> None:
     """Also when what they answer came together with something else: what is sent meanwhile leaves together."""
     a = lab.master(members="ab", sync_replicas=0)
     with Stranger(reactor, a.address, "z") as stranger:
-        stranger.say(messages.encode(join(a, "z")), messages.encode(Progress(ORIGIN, ORIGIN)))
+        stranger.say(messages.encode(join(a, "z")), messages.encode(ProgressReport(ORIGIN, ORIGIN)))
         until(lambda: stranger.ended)
     refusal = messages.decode(stranger.heard[0][1])
-    assert isinstance(refusal, Refuse) and refusal.code == messages.Code.NOT_A_MEMBER
+    assert isinstance(refusal, Refuse) and refusal.code == messages.RefusalCode.NOT_A_MEMBER
 
 
 def test_progress_from_the_future_is_not_counted(lab: Lab, reactor: Reactor) -> None:
@@ -208,10 +208,10 @@ def test_progress_from_the_future_is_not_counted(lab: Lab, reactor: Reactor) -> 
     with Stranger(reactor, a.address) as stranger:
         stranger.say(messages.encode(join(a)))
         until(lambda: stranger.heard)
-        ack = a.submit(b"never acknowledged")
-        stranger.say(messages.encode(Progress(Mark(1 << 40, 1 << 30), Mark(1 << 40, 1 << 30))))
+        future = a.submit(b"never acknowledged")
+        stranger.say(messages.encode(ProgressReport(LogPosition(1 << 40, 1 << 30), LogPosition(1 << 40, 1 << 30))))
         until(lambda: stranger.ended)
-        assert ack.exception(60) is not None
+        assert future.exception(60) is not None
     assert a.committed == ORIGIN
 
 
@@ -242,7 +242,7 @@ def test_who_is_told_to_follow_another_does_not_mind_a_last_refusal(lab: Lab) ->
 
     def both() -> None:
         replica.follow(("127.0.0.1", 1))
-        replica._heard(messages.encode(Refuse(messages.Code.FOREIGN, "not you")))
+        replica._heard(messages.encode(Refuse(messages.RefusalCode.FOREIGN, "not you")))
         told.append(True)
 
     b._context.reactor.call_soon(both)
@@ -276,7 +276,7 @@ class Liar:
     def __init__(self, reactor: Reactor, says: list[bytes]) -> None:
         self.joins = 0
         self._says = says
-        self._server = Server(reactor, self, identity=Identity(node="a", service=SERVICE))
+        self._server = Server(reactor, self, identity=NodeIdentity(node="a", service=SERVICE))
         host, port = self._server.address
         self.address = f"{host}:{port}"
 
@@ -312,8 +312,8 @@ def test_a_master_that_talks_nonsense_changes_nothing(lab: Lab, reactor: Reactor
     b = lab.replica("b", a)
     a.append_batch([b"%d" % i for i in range(10)])
     level(a, b)
-    uuid, far = b.log.uuid, Mark(1 << 40, 1 << 30)
-    end = Mark(*b.log.received_mark)  # type: ignore[attr-defined]
+    uuid, far = b.log.uuid, LogPosition(1 << 40, 1 << 30)
+    end = LogPosition(*b.log.received_mark)  # type: ignore[attr-defined]
     term, zombie = Term(1, "a"), Term(9, "zombie")
     mine = History((TermStart(term, ORIGIN),))
     foreign = History((TermStart(zombie, ORIGIN),))
@@ -321,7 +321,7 @@ def test_a_master_that_talks_nonsense_changes_nothing(lab: Lab, reactor: Reactor
     scripts: list[list[bytes]] = [
         [encode(end.position, b"x" * 100)],
         [control(Commit(far, 0, False))],
-        [control(MembersAre(Members.first(["z"], 0)))],
+        [control(MembershipUpdate(Members.first(["z"], 0)))],
         [control(accept), control(accept)],
         [control(accept._replace(resume=far))],
         [control(accept._replace(resume=ORIGIN))],
@@ -361,7 +361,7 @@ def obeyed(node: Node, stranger: Stranger, number: int, text: bytes) -> str:
     stranger.say(messages.encode(Command(text)), number=number)
     body = until(lambda: next((body for of, body in list(stranger.heard) if of == number), None))
     answer = messages.decode(body)
-    assert isinstance(answer, Status)
+    assert isinstance(answer, StatusReply)
     return str(json.loads(answer.json).get("error", ""))
 
 
@@ -409,7 +409,7 @@ def test_addresses_of_any_number_of_members_are_not_kept(lab: Lab, reactor: Reac
 
 
 def test_last_words_quote_anything(lab: Lab) -> None:
-    body = messages.encode(Refuse(messages.Code.NOT_MASTER, f"its log is in {SURROGATE}"))
+    body = messages.encode(Refuse(messages.RefusalCode.NOT_MASTER, f"its log is in {SURROGATE}"))
     refusal = messages.decode(body)
     assert isinstance(refusal, Refuse) and refusal.text == "its log is in ?"
 

@@ -9,9 +9,9 @@ import pytest
 from pyreplog.errors import HigherTermError, PromotionRefusedError
 from pyreplog.ha.protocol.effects import StorePromise
 from pyreplog.ha.protocol.election import Ask, Effect, Election, Lost, Won, refuse_candidate
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.members import Members, Quorum, Stamp
-from pyreplog.ha.protocol.messages import NO_UUID, Code, Decline, Prepare, Promise, Trial
+from pyreplog.ha.protocol.messages import NO_UUID, Prepare, PreVote, Promise, RefusalCode, VoteRejected
 from pyreplog.ha.protocol.terms import NO_TERM, TERM_JUMP_MAX, History, Term, Terms, TermStart
 
 from .groups import HISTORY, T2, T3, UUID, mark, only
@@ -106,7 +106,7 @@ def test_its_term_is_above_all_it_heard_of() -> None:
 
 # ---- the furthest one ------------------------------------------------------------------------------------------
 
-OLDER = History((TermStart(Term(1, "a"), Mark(0, 0)),))
+OLDER = History((TermStart(Term(1, "a"), LogPosition(0, 0)),))
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_the_end_of_the_log_is_that_after_the_own_promise() -> None:
 
 def test_a_higher_term_ends_it() -> None:
     made, _ = election()
-    error = lost(made.declined("b", Decline(Code.HIGHER_TERM, T3, "no", None)))
+    error = lost(made.vote_rejected("b", VoteRejected(RefusalCode.HIGHER_TERM, T3, "no", None)))
     assert isinstance(error, HigherTermError) and error.term == T3
     made = binding()
     assert isinstance(lost(made.outdone(T3)), HigherTermError)
@@ -200,13 +200,13 @@ def test_a_higher_term_ends_it() -> None:
 
 def test_other_refusals_are_told_in_the_end() -> None:
     made, _ = election()
-    assert made.declined("b", Decline(Code.FOREIGN, T2, "another log", None)) == []
+    assert made.vote_rejected("b", VoteRejected(RefusalCode.FOREIGN, T2, "another log", None)) == []
     assert "b: another log" in str(lost(made.deadline()))
 
 
 def test_a_lower_term_declined_is_no_higher_one() -> None:
     made, _ = election()
-    assert made.declined("b", Decline(Code.HIGHER_TERM, T2, "late", None)) == []
+    assert made.vote_rejected("b", VoteRejected(RefusalCode.HIGHER_TERM, T2, "late", None)) == []
 
 
 @pytest.mark.parametrize(
@@ -242,9 +242,9 @@ def test_by_force_past_somebody_further() -> None:
 
 def test_by_force_as_soon_as_nobody_is_left_who_could_answer() -> None:
     made, _ = election(force=True)
-    refused = Decline(Code.FOREIGN, T2, "not here", None)
+    refused = VoteRejected(RefusalCode.FOREIGN, T2, "not here", None)
     made.stored(mark(20), HISTORY, None)
-    assert made.unreachable("b") == made.unreachable("b") == made.declined("c", refused) == []
+    assert made.unreachable("b") == made.unreachable("b") == made.vote_rejected("c", refused) == []
     assert made.promised("d", promise()) == [] and not made.is_over, "e may answer yet"
     (won,) = only(Won, made.unreachable("e"))
     assert "1 more promises" in won.possible_loss and "c: not here" in won.possible_loss
@@ -330,7 +330,10 @@ def test_who_does_not_know_that_it_is_a_member_asks() -> None:
     newer = Members.first("b", 0).change(Quorum.of("ab", 0))
     assert made.promised("b", promise(19, trial=True, members=newer)) == [StorePromise(MINE)]
     made, _ = election(Members.first("bc", 0))
-    assert made.declined("c", Decline(Code.NOT_A_MEMBER, T2, "a is none of b, c", Members.first("bc", 0))) == []
+    assert (
+        made.vote_rejected("c", VoteRejected(RefusalCode.NOT_A_MEMBER, T2, "a is none of b, c", Members.first("bc", 0)))
+        == []
+    )
     newer = Members.first("bc", 0).change(Quorum.of("abc", 0))
     assert asked(made.promised("b", promise(19, trial=True, members=newer)), trial=True) == "c", "it is asked again"
     made, _ = election(Members.first("b", 0))
@@ -341,7 +344,7 @@ def test_who_does_not_know_that_it_is_a_member_asks() -> None:
 def test_a_member_that_was_removed_hears_of_it() -> None:
     made, _ = election(Members.first("abc", 1))
     without = Members.first("abc", 1).change(Quorum.of("bc", 1)).completed()
-    made.declined("b", Decline(Code.NOT_A_MEMBER, T2, "a is none of b, c", without))
+    made.vote_rejected("b", VoteRejected(RefusalCode.NOT_A_MEMBER, T2, "a is none of b, c", without))
     assert made.promised("c", promise(1, trial=True)) == []
     assert "a is no member" in str(lost(made.deadline()))
 
@@ -352,37 +355,37 @@ def test_a_member_that_was_removed_hears_of_it() -> None:
 def answer(
     term: Term = T3, uuid: bytes = UUID, members: Members | None = FIVE, mine: bytes = UUID, stamp: Stamp = FIVE.stamp
 ) -> int:
-    decline = refuse_candidate(Prepare(term, uuid, stamp), mine, Terms(T2, HISTORY), members)
-    assert decline is None or (decline.promised, decline.members) == (T2, members)
-    return 0 if decline is None else decline.code
+    rejection = refuse_candidate(Prepare(term, uuid, stamp), mine, Terms(T2, HISTORY), members)
+    assert rejection is None or (rejection.promised, rejection.members) == (T2, members)
+    return 0 if rejection is None else rejection.code
 
 
 def test_a_node_promises_higher_terms_only() -> None:
     assert answer(Term(3, "c")) == 0
     assert answer(T2, members=None) == 0, "once more the same"
-    assert answer(Term(2, "a")) == Code.HIGHER_TERM, "never two candidates in one term"
-    assert answer(Term(1, "e")) == Code.HIGHER_TERM
+    assert answer(Term(2, "a")) == RefusalCode.HIGHER_TERM, "never two candidates in one term"
+    assert answer(Term(1, "e")) == RefusalCode.HIGHER_TERM
 
 
 def test_a_term_that_leaves_none_above_it_is_not_promised() -> None:
     """Else one request of a member would end all elections for good."""
     for number in (2 + TERM_JUMP_MAX + 1, 1 << 62, (1 << 64) - 1):
-        assert answer(Term(number, "c")) == Code.ABSURD
+        assert answer(Term(number, "c")) == RefusalCode.ABSURD
     assert answer(Term(2 + TERM_JUMP_MAX, "c")) == 0
 
 
 def test_a_candidate_does_not_follow_an_absurd_term() -> None:
     made, _ = election(Members.first("abc", 1))
-    made.declined("b", Decline(Code.HIGHER_TERM, Term((1 << 64) - 1, "b"), "no", None))
+    made.vote_rejected("b", VoteRejected(RefusalCode.HIGHER_TERM, Term((1 << 64) - 1, "b"), "no", None))
     assert not made.is_over
     assert "of a" in str(made.term) and made.term.number < 10
 
 
 def test_a_node_refuses_strangers() -> None:
-    assert answer(Term(9, "z")) == Code.NOT_A_MEMBER
+    assert answer(Term(9, "z")) == RefusalCode.NOT_A_MEMBER
     assert answer(Term(9, "z"), members=None) == 0
     assert answer(Term(9, "z"), stamp=Stamp(NO_TERM, 2)) == 0, "z may have been added; found by simulation"
-    assert answer(uuid=b"x" * 16) == Code.FOREIGN
+    assert answer(uuid=b"x" * 16) == RefusalCode.FOREIGN
     assert answer(uuid=NO_UUID) == 0 == answer(mine=NO_UUID)
 
 
@@ -396,11 +399,11 @@ def trials(effects: list[Effect]) -> dict[str, int]:
 def test_a_planned_change_over_waits_until_all_is_here() -> None:
     """Under writes the master always held more: the candidate was refused, or elected nobody and left no master."""
     made, effects = election(master="e")
-    assert trials(effects) == dict.fromkeys("bcde", Trial.HOLD)
+    assert trials(effects) == dict.fromkeys("bcde", PreVote.HOLD)
     for member in "bcd":
         assert made.promised(member, promise(19, trial=True)) == [], "enough promise, and the master has not answered"
     assert made.promised("e", promise(25, 22, trial=True)) == []
-    assert trials(made.grew(mark(23))) == {"e": Trial.HOLD}, "as much as that was then"
+    assert trials(made.grew(mark(23))) == {"e": PreVote.HOLD}, "as much as that was then"
     assert made.grew(mark(25)) == []
     assert made.promised("e", promise(25, 22, trial=True)) == [StorePromise(MINE)]
     assert not made.is_trial
@@ -412,7 +415,7 @@ def test_an_append_that_was_on_its_way_is_waited_for() -> None:
     for member in "bcd":
         made.promised(member, promise(19, trial=True))
     assert made.promised("e", promise(20, trial=True)) == [], "it is asked twice"
-    assert trials(made.grew(mark(20))) == {"e": Trial.HOLD}
+    assert trials(made.grew(mark(20))) == {"e": PreVote.HOLD}
     assert made.promised("e", promise(21, trial=True)) == []
     assert made.grew(mark(20)) and made.promised("e", promise(21, trial=True)) == []
     assert made.grew(mark(21)) == [StorePromise(MINE)]
@@ -436,7 +439,7 @@ def test_a_trial_that_fails_lets_appends_go_on() -> None:
     made, _ = election(master="e")
     made.promised("e", promise(25, trial=True))
     (lost,) = only(Lost, made.deadline())
-    assert lost.release is not None and (lost.release.member, lost.release.prepare.trial) == ("e", Trial.YES)
+    assert lost.release is not None and (lost.release.member, lost.release.prepare.trial) == ("e", PreVote.YES)
     assert lost.restore == ""
 
 
@@ -457,9 +460,9 @@ def test_who_was_deposed_for_nothing_is_asked_to_stand_again() -> None:
 def test_a_master_that_others_hear_from_is_not_replaced() -> None:
     """A candidate whose own connection failed would end a master that works."""
     made, effects = election(master="e", if_lost=True)
-    assert trials(effects) == dict.fromkeys("bcde", Trial.IF_LOST)
+    assert trials(effects) == dict.fromkeys("bcde", PreVote.IF_LOST)
     assert made.promised("b", promise(trial=True)) == [] == made.promised("c", promise(trial=True))
-    (lost,) = only(Lost, made.declined("d", Decline(Code.MASTER_LIVES, T2, "e is heard", FIVE)))
+    (lost,) = only(Lost, made.vote_rejected("d", VoteRejected(RefusalCode.MASTER_LIVES, T2, "e is heard", FIVE)))
     assert (lost.release, lost.restore) == (None, "")
 
 
@@ -469,11 +472,13 @@ def test_a_master_that_is_lost_is_replaced() -> None:
         assert made.promised("b", promise(trial=True)) == [] == made.promised("c", promise(trial=True))
         assert answer(made) == [StorePromise(MINE)]
         made.stored(mark(20), HISTORY, None)
-        assert made.declined("d", Decline(Code.MASTER_LIVES, T2, "e is heard", FIVE)) == [], "it comes late"
+        assert made.vote_rejected("d", VoteRejected(RefusalCode.MASTER_LIVES, T2, "e is heard", FIVE)) == [], (
+            "it comes late"
+        )
 
 
 def test_who_hears_from_a_master_says_no_only_if_that_is_asked() -> None:
-    for trial in Trial:
-        decline = refuse_candidate(Prepare(MINE, UUID, FIVE.stamp, trial), UUID, Terms(T2, HISTORY), FIVE, "e")
-        assert (decline is not None) == (trial == Trial.IF_LOST)
-    assert refuse_candidate(Prepare(MINE, UUID, FIVE.stamp, Trial.IF_LOST), UUID, Terms(T2, HISTORY), FIVE) is None
+    for trial in PreVote:
+        rejection = refuse_candidate(Prepare(MINE, UUID, FIVE.stamp, trial), UUID, Terms(T2, HISTORY), FIVE, "e")
+        assert (rejection is not None) == (trial == PreVote.IF_LOST)
+    assert refuse_candidate(Prepare(MINE, UUID, FIVE.stamp, PreVote.IF_LOST), UUID, Terms(T2, HISTORY), FIVE) is None

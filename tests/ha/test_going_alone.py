@@ -12,13 +12,13 @@ import pyreplog
 from pyreplog.ha.metrics import node_metrics
 from pyreplog.ha.node import Node
 from pyreplog.ha.protocol.effects import Effect, ModeChanged, Replicated, Show
-from pyreplog.ha.protocol.following import Following
 from pyreplog.ha.protocol.messages import Commit
+from pyreplog.ha.protocol.replica_machine import ReplicaMachine
 from pyreplog.log import names
 from tests.ha import groups
 from tests.ha.groups import commits, mark, only
 from tests.ha.nodes import Lab, level, until, values
-from tests.ha.test_following import streaming
+from tests.ha.test_replica_machine import streaming
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_going_alone_again_is_told_again() -> None:
     assert commits(effects) == [50] and not is_told(lab, effects)
 
 
-def follower(committed: int = 18) -> Following:
+def follower(committed: int = 18) -> ReplicaMachine:
     following = streaming(committed=committed)
     assert not following.unreplicated
     return following

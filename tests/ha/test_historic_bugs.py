@@ -1,16 +1,16 @@
 """Bugs of RocketMQ's history that take whole nodes to show; the others are in the tests of what they broke.
 
-By number, in tests/ha: #3015, #1155, #323 (tests/ha/rocketmq/test_feeding.py::test_hole_1_an_absurd_ack,
-tests/ha/test_group.py::test_absurd_progress_closes_the_connection); #3388
-(tests/ha/rocketmq/test_feeding.py::test_hole_1_an_absurd_request); #5579, what has diverged
-(tests/ha/rocketmq/test_pulling.py::test_a_mismatch_is_tried_once_more_and_not_for_ever,
+By number, in tests/ha: #3015, #1155, #323 (tests/ha/rocketmq/test_slave_feed_machine.py::test_hole_1_an_absurd_ack,
+tests/ha/test_master_machine.py::test_absurd_progress_closes_the_connection); #3388
+(tests/ha/rocketmq/test_slave_feed_machine.py::test_hole_1_an_absurd_request); #5579, what has diverged
+(tests/ha/rocketmq/test_slave_machine.py::test_a_mismatch_is_tried_once_more_and_not_for_ever,
 tests/ha/test_node.py::test_a_deposed_master_acknowledges_nothing_and_is_cut); #1082, #1118
 (tests/ha/rocketmq/test_tcp.py::test_heartbeats_keep_an_idle_pair); #2528
 (tests/ha/test_node.py::test_a_master_goes_on_alone_and_comes_back); #5128
-(tests/ha/test_group.py::test_commit_point_is_the_kth_largest_mark_of_the_others); #7017, #6662
+(tests/ha/test_master_machine.py::test_commit_point_is_the_kth_largest_mark_of_the_others); #7017, #6662
 (tests/ha/test_node.py::test_a_deposed_master_acknowledges_nothing_and_is_cut); #6728
-(tests/ha/test_group.py::test_nothing_counts_before_the_first_report); #5663
-(tests/ha/test_group.py::test_while_members_change_both_quorums_acknowledge); PR 9942
+(tests/ha/test_master_machine.py::test_nothing_counts_before_the_first_report); #5663
+(tests/ha/test_master_machine.py::test_while_members_change_both_quorums_acknowledge); PR 9942
 (tests/ha/test_terms.py::test_common_point); #10666 (tests/ha/test_mirrorlog.py::test_a_cut_lasts,
 tests/ha/rocketmq/test_rawlog.py::test_what_was_cut_does_not_come_back); #10017
 (tests/ha/test_mirrorlog.py::test_bytes_of_another_place_are_refused); #1893

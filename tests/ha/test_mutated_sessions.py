@@ -14,8 +14,8 @@ from random import Random
 import pytest
 
 from pyreplog.errors import CommandRefusedError, ReplogError
-from pyreplog.ha.context import parse_address
 from pyreplog.ha.node import Node
+from pyreplog.ha.node_context import parse_address
 from pyreplog.ha.remote import RemoteNode
 from tests.ha.nodes import Lab, assert_same_files, level, until, values
 from tests.ha.taps import Frame, Tap, brought_up_to_date, frames_of, mutated, play

@@ -80,9 +80,9 @@ def test_nobody_sees_what_is_not_committed(lab: Lab) -> None:
 
 def test_submitted_appends_time_out_by_themselves(lab: Lab) -> None:
     master = lab.master(ack_timeout_ms=30)
-    acks = [master.submit(b"%d" % i) for i in range(10)]
-    for ack in acks:
-        assert isinstance(ack.exception(60), ReplicationTimeoutError)
+    futures = [master.submit(b"%d" % i) for i in range(10)]
+    for future in futures:
+        assert isinstance(future.exception(60), ReplicationTimeoutError)
     lab.replica("b", master)
     until(lambda: master.log.end == 10)
 

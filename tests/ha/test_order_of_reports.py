@@ -10,24 +10,24 @@ from pathlib import Path
 import pytest
 
 from pyreplog.ha.protocol import messages
-from pyreplog.ha.protocol.messages import Progress
-from pyreplog.ha.stream.receiver import Receiver
+from pyreplog.ha.protocol.messages import ProgressReport
+from pyreplog.ha.stream.receiver import StreamReceiver
 from tests.ha.nodes import Lab, level, until, values
 
 
 def test_a_thread_that_looked_and_lost_the_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It told its older marks last; the master called that absurd, and expelled a healthy replica."""
-    said: list[Progress] = []
+    said: list[ProgressReport] = []
     armed, overtaken, stalled = threading.Event(), threading.Event(), threading.Event()
-    say, report = Receiver.say, Receiver.report
+    say, report = StreamReceiver.say, StreamReceiver.report
 
-    def note(self: Receiver, body: bytes) -> bool:
+    def note(self: StreamReceiver, body: bytes) -> bool:
         message = messages.decode(body)
-        if isinstance(message, Progress):
+        if isinstance(message, ProgressReport):
             said.append(message)
         return say(self, body)
 
-    def preempted(self: Receiver) -> None:
+    def preempted(self: StreamReceiver) -> None:
         """As `report`; the thread that syncs stands still between its look and what it tells, once."""
         is_other = threading.current_thread().name != "pyreplog-replica-sync"
         if is_other or not armed.is_set() or stalled.is_set() or self._log is None:
@@ -38,8 +38,8 @@ def test_a_thread_that_looked_and_lost_the_processor(tmp_path: Path, monkeypatch
         assert overtaken.wait(60)
         self._on_progress(*marks)  # type: ignore[call-arg]  # as once
 
-    monkeypatch.setattr(Receiver, "say", note)
-    monkeypatch.setattr(Receiver, "report", preempted)
+    monkeypatch.setattr(StreamReceiver, "say", note)
+    monkeypatch.setattr(StreamReceiver, "report", preempted)
     with ExitStack() as stack:
         lab = Lab(tmp_path, stack)
         a = lab.master(members="abc", durability="synced")

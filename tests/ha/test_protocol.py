@@ -14,27 +14,27 @@ from hypothesis import strategies as st
 import pyreplog
 from pyreplog.errors import InvalidMessageError
 from pyreplog.ha.protocol import messages
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.members import MAGIC as MEMBERS_MAGIC
 from pyreplog.ha.protocol.members import Members, Quorum
 from pyreplog.ha.protocol.messages import (
     VERSION,
     Accept,
     AskStatus,
-    Code,
     Command,
     Commit,
-    Decline,
     Join,
-    Kind,
-    MembersAre,
+    MembershipUpdate,
+    MembersStored,
     Message,
+    MessageKind,
     Prepare,
-    Progress,
+    ProgressReport,
     Promise,
+    RefusalCode,
     Refuse,
-    Status,
-    Stored,
+    StatusReply,
+    VoteRejected,
     decode,
     encode,
 )
@@ -44,23 +44,23 @@ from pyreplog.ha.protocol.terms import MAGIC as TERMS_MAGIC
 FORMAT = (Path(pyreplog.__file__).parent / "_native" / "FORMAT.md").read_text()
 UUID = bytes(range(16))
 TERM = Term(7, "zwölf")
-HISTORY = History((TermStart(Term(1, "a"), Mark(4096, 0)), TermStart(TERM, Mark(8192, 5))))
+HISTORY = History((TermStart(Term(1, "a"), LogPosition(4096, 0)), TermStart(TERM, LogPosition(8192, 5))))
 MEMBERS = Members.first(["a", "zwölf"], 1).change(Quorum.of("abc", 2)).led_by(Term(8, "a"))
 
 SAMPLES: list[Message] = [
-    Join(UUID, 1 << 20, "b", True, Mark(9000, 7), Mark(8192, 5), TERM, HISTORY),
-    Progress(Mark(1 << 62, 3), Mark(2, 1)),
-    Stored(1 << 63),
-    Accept(UUID, 1 << 16, TERM, HISTORY, Mark(0, 0), Mark(9000, 7)),
-    Refuse(Code.BEHIND, "take a new copy"),
-    Commit(Mark(5000, 2), 4096, True),
-    MembersAre(MEMBERS),
+    Join(UUID, 1 << 20, "b", True, LogPosition(9000, 7), LogPosition(8192, 5), TERM, HISTORY),
+    ProgressReport(LogPosition(1 << 62, 3), LogPosition(2, 1)),
+    MembersStored(1 << 63),
+    Accept(UUID, 1 << 16, TERM, HISTORY, LogPosition(0, 0), LogPosition(9000, 7)),
+    Refuse(RefusalCode.BEHIND, "take a new copy"),
+    Commit(LogPosition(5000, 2), 4096, True),
+    MembershipUpdate(MEMBERS),
     Prepare(Term(9, "c"), UUID, MEMBERS.stamp, True),
-    Promise(Term(9, "c"), HISTORY, Mark(9000, 7), Mark(8192, 5), MEMBERS, True),
-    Promise(Term(9, "c"), History(), Mark(0, 0), Mark(0, 0), None),
-    Decline(Code.HIGHER_TERM, TERM, "no", None),
+    Promise(Term(9, "c"), HISTORY, LogPosition(9000, 7), LogPosition(8192, 5), MEMBERS, True),
+    Promise(Term(9, "c"), History(), LogPosition(0, 0), LogPosition(0, 0), None),
+    VoteRejected(RefusalCode.HIGHER_TERM, TERM, "no", None),
     AskStatus(),
-    Status(b'{"role": "master"}'),
+    StatusReply(b'{"role": "master"}'),
     Command(b'{"command": "promote"}'),
 ]
 
@@ -149,7 +149,7 @@ def documented() -> dict[str, tuple[int, list[tuple[str, str]]]]:
 @pytest.mark.parametrize("message", SAMPLES, ids=name_of)
 def test_bodies_are_as_documented(message: Message) -> None:
     body = encode(message)
-    name = next(kind.name for kind in Kind if kind == body[0])
+    name = next(kind.name for kind in MessageKind if kind == body[0])
     kind, fields = documented()[name]
     twin = Twin(body, ">")
     assert twin.take("B") == kind
@@ -159,10 +159,10 @@ def test_bodies_are_as_documented(message: Message) -> None:
 
 
 def test_all_kinds_and_codes_are_documented() -> None:
-    assert {name: kind for name, (kind, _) in documented().items()} == {kind.name: kind.value for kind in Kind}
+    assert {name: kind for name, (kind, _) in documented().items()} == {kind.name: kind.value for kind in MessageKind}
     codes = section("Replication").partition("Codes of REFUSE")[2]
-    assert dict(re.findall(r"\b(\d+) ([A-Z_]+)\b", codes)) == {str(code.value): code.name for code in Code}
-    assert {kind for kind, *_ in messages._KINDS} == set(Kind) and {type(sample) for sample in SAMPLES} == set(
+    assert dict(re.findall(r"\b(\d+) ([A-Z_]+)\b", codes)) == {str(code.value): code.name for code in RefusalCode}
+    assert {kind for kind, *_ in messages._KINDS} == set(MessageKind) and {type(sample) for sample in SAMPLES} == set(
         messages._WRITERS
     )
 
@@ -210,17 +210,17 @@ def check(body: bytes) -> None:
         message = decode(body)
     except InvalidMessageError:
         return
-    if not isinstance(message, Refuse | Decline | Join):  # a text is repaired, a later JOIN is longer
+    if not isinstance(message, Refuse | VoteRejected | Join):  # a text is repaired, a later JOIN is longer
         assert encode(message) == body
 
 
 @pytest.mark.parametrize("message", SAMPLES, ids=name_of)
 def test_messages_that_are_cut_or_go_on(message: Message) -> None:
     body = encode(message)
-    for length in range(len(body) - (len(message.json) if isinstance(message, Status | Command) else 0)):
+    for length in range(len(body) - (len(message.json) if isinstance(message, StatusReply | Command) else 0)):
         with pytest.raises(InvalidMessageError):
             decode(body[:length])
-    if not isinstance(message, Status | Command):
+    if not isinstance(message, StatusReply | Command):
         with pytest.raises(InvalidMessageError, match="its end"):
             decode(body + b"\0")
 
@@ -245,12 +245,15 @@ def test_lengths_are_bounded_before_they_are_believed() -> None:
     "starts", [[(2, 100), (1, 200)], [(1, 100), (1, 200)], [(1, 100), (2, 100)], [(1, 200), (2, 100)]]
 )
 def test_histories_that_cannot_be(starts: list[tuple[int, int]]) -> None:
-    history = History(tuple(TermStart(Term(number, "a"), Mark(at, 0)) for number, at in starts))
+    history = History(tuple(TermStart(Term(number, "a"), LogPosition(at, 0)) for number, at in starts))
     with pytest.raises(InvalidMessageError, match="a term behind"):
-        decode(encode(Promise(Term(9, "c"), history, Mark(900, 0), Mark(0, 0), None)))
+        decode(encode(Promise(Term(9, "c"), history, LogPosition(900, 0), LogPosition(0, 0), None)))
 
 
 def test_marks_are_not_negative() -> None:
-    for progress in (Progress(Mark(-1, 0), Mark(0, 0)), Progress(Mark(0, 0), Mark(0, -1))):
+    for progress in (
+        ProgressReport(LogPosition(-1, 0), LogPosition(0, 0)),
+        ProgressReport(LogPosition(0, 0), LogPosition(0, -1)),
+    ):
         with pytest.raises(InvalidMessageError, match="from 0 on"):
             decode(encode(progress))

@@ -10,16 +10,16 @@ import pytest
 
 from pyreplog._native.net.frame import FrameBatch, FrameParser, encode
 from pyreplog.errors import StreamError
-from pyreplog.ha.protocol.mark import Mark
-from pyreplog.ha.stream.feed import Feed
-from pyreplog.ha.stream.receiver import Receiver
+from pyreplog.ha.protocol.log_position import LogPosition
+from pyreplog.ha.stream.frame_feed import FrameFeed
+from pyreplog.ha.stream.receiver import StreamReceiver
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.net.connection import Connection
 from tests.ha.streams import make_mirror, open_master
 
 NOBODY = cast("Connection", None)
-"""`at_once` asks nothing of its connection."""
+"""`fast_path` asks nothing of its connection."""
 
 
 class Copy:
@@ -27,14 +27,14 @@ class Copy:
 
     def __init__(self, master: CommitLog, mirror: MirrorLog) -> None:
         self.master, self.mirror = master, mirror
-        self.reports: list[tuple[Mark, Mark]] = []
+        self.reports: list[tuple[LogPosition, LogPosition]] = []
         self.landings = 0
-        self.receiver = Receiver(
+        self.receiver = StreamReceiver(
             on_opened=_nothing, on_control=_nothing, on_closed=_nothing, on_landed=self._landed,
             on_progress=lambda: self.reports.append(mirror.progress),
         )  # fmt: skip
         self.receiver.stream(mirror, syncs=False)
-        self._feed = Feed(master, 0)
+        self._feed = FrameFeed(master, 0)
 
     def _landed(self) -> None:
         self.landings += 1
@@ -47,7 +47,7 @@ class Copy:
         return [(offset, bytes(body)) for offset, body in batch]
 
     def take(self, offset: int, body: bytes) -> bytes | None:
-        return self.receiver.at_once(NOBODY, _batch(offset, body))
+        return self.receiver.fast_path(NOBODY, _batch(offset, body))
 
 
 def _nothing(*_: Any) -> None:
@@ -90,7 +90,7 @@ def test_all_else_takes_the_long_way(copy: Copy) -> None:
     assert copy.take(offset, b"") is None, "a heartbeat"
     assert copy.take(-1, b"\6" + bytes(24)) is None, "the master's word"
     two = FrameParser().feed(encode(offset, body[:100]) + encode(offset + 100, body[100:200]))
-    assert copy.receiver.at_once(NOBODY, two) is None
+    assert copy.receiver.fast_path(NOBODY, two) is None
     copy.receiver.stop()
     assert copy.take(offset, body[:100]) is None, "nothing is taken any more"
     assert copy.reports == before

@@ -13,7 +13,7 @@ from pyreplog.errors import ReplogError
 from pyreplog.ha.relay import Relay
 from pyreplog.ha.replica import Replica
 from pyreplog.log import names
-from pyreplog.net.dialer import Link
+from pyreplog.net.dialer import ReconnectingConnection
 from tests.ha.nodes import SEGMENT_BYTES, Lab, level, until, values
 from tests.ha.relay.lab import Memory
 
@@ -25,20 +25,22 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def wells(monkeypatch: pytest.MonkeyPatch) -> list[Link]:
+def wells(monkeypatch: pytest.MonkeyPatch) -> list[ReconnectingConnection]:
     """Links whose delay began anew."""
-    found: list[Link] = []
-    well = Link.well
+    found: list[ReconnectingConnection] = []
+    well = ReconnectingConnection.well
 
-    def noted(self: Link) -> None:
+    def noted(self: ReconnectingConnection) -> None:
         found.append(self)
         well(self)
 
-    monkeypatch.setattr(Link, "well", noted)
+    monkeypatch.setattr(ReconnectingConnection, "well", noted)
     return found
 
 
-def test_two_of_one_name_do_not_chase_each_other(lab: Lab, wells: list[Link], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_of_one_name_do_not_chase_each_other(
+    lab: Lab, wells: list[ReconnectingConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
     ends: list[ReplogError] = []
     note_use = Replica._note_use
     monkeypatch.setattr(Replica, "_note_use", lambda self, error: (ends.append(error), note_use(self, error)))
@@ -56,7 +58,7 @@ def test_two_of_one_name_do_not_chase_each_other(lab: Lab, wells: list[Link], mo
     level(master, one)
 
 
-def test_a_damaged_record_is_not_fetched_over_and_over(lab: Lab, wells: list[Link]) -> None:
+def test_a_damaged_record_is_not_fetched_over_and_over(lab: Lab, wells: list[ReconnectingConnection]) -> None:
     master = lab.master(members="ab", sync_replicas=0)
     master.append_batch([b"." * 1000] * 100)
     path = names.segment_path(master.log.path, SEGMENT_BYTES)

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import ClosedError, DisconnectedError, StreamError, TrimmedError
-from pyreplog.ha.stream.growth import Growth
-from pyreplog.ha.stream.sender import Sender
+from pyreplog.ha.stream.sender import StreamSender
+from pyreplog.ha.stream.tail_watcher import TailWatcher
 from pyreplog.ha.stream.throttle import Throttle
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.names import segment_bases
 from pyreplog.net.connection import Connection
-from pyreplog.net.dialer import Link
+from pyreplog.net.dialer import ReconnectingConnection
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from tests.ha.streams import PER_SEGMENT, SEGMENT_BYTES, assert_same_files, held, open_master, uncommitted, values
@@ -40,8 +40,8 @@ class Lab:
     def serve(self, end: MasterEnd, **settings: Any) -> Server:
         return self._stack.enter_context(Server(self.reactor, end, **settings))
 
-    def growth(self, log: CommitLog) -> Growth:
-        growth = Growth(log)
+    def growth(self, log: CommitLog) -> TailWatcher:
+        growth = TailWatcher(log)
         self._stack.callback(growth.stop)
         return growth
 
@@ -50,9 +50,9 @@ class Lab:
         self._stack.callback(end.log.close)
         return end
 
-    def link(self, server: Server | tuple[str, int], end: ReplicaEnd) -> Link:
+    def link(self, server: Server | tuple[str, int], end: ReplicaEnd) -> ReconnectingConnection:
         address = server.address if isinstance(server, Server) else server
-        return self._stack.enter_context(Link(self.reactor, address, end, random=lambda: 0.0))
+        return self._stack.enter_context(ReconnectingConnection(self.reactor, address, end, random=lambda: 0.0))
 
     def wait(self, done: Callable[[], bool]) -> None:
         assert self.reactor.drive(done, TIMEOUT_S), "it never came"
@@ -74,7 +74,7 @@ def test_a_replica_copies_what_is_there_and_what_comes(lab: Lab, durability: str
     master = lab.master(durability=durability)
     master.append_batch(values(5 * PER_SEGMENT))
     growth = lab.growth(master)
-    end = MasterEnd(lab.reactor, master, lambda c, p: Sender(lab.reactor, c, master, p, growth=growth))
+    end = MasterEnd(lab.reactor, master, lambda c, p: StreamSender(lab.reactor, c, master, p, growth=growth))
     server = lab.serve(end)
     replica = lab.replica("replica", master, durability=durability, syncs=durability == "synced")
     lab.link(server, replica)
@@ -108,7 +108,9 @@ def test_many_replicas_and_recycled_segments(lab: Lab) -> None:
     keep = {"retention_bytes": 4 * SEGMENT_BYTES}
     master = lab.master(**keep)
     growth = lab.growth(master)
-    server = lab.serve(MasterEnd(lab.reactor, master, lambda c, p: Sender(lab.reactor, c, master, p, growth=growth)))
+    server = lab.serve(
+        MasterEnd(lab.reactor, master, lambda c, p: StreamSender(lab.reactor, c, master, p, growth=growth))
+    )
     replicas = [lab.replica(f"replica-{i}", master, **keep) for i in range(3)]
     for replica in replicas:
         lab.link(server, replica)
@@ -129,7 +131,7 @@ def test_a_lost_connection_goes_on_where_it_stopped(lab: Lab) -> None:
     """Each connection is cut after some bytes, often within a frame and a record."""
     master = lab.master()
     master.append_batch(values(6 * PER_SEGMENT))
-    end = MasterEnd(lab.reactor, master, lambda c, p: Sender(lab.reactor, c, master, p, transfer_bytes=30_000))
+    end = MasterEnd(lab.reactor, master, lambda c, p: StreamSender(lab.reactor, c, master, p, transfer_bytes=30_000))
     server = lab.serve(end)
     with Breaker(server.address, pieces=[1000, 33_333, 40_000, 70_001, 100_000]) as breaker:
         replica = lab.replica("replica", master)
@@ -143,7 +145,7 @@ def test_a_lost_connection_goes_on_where_it_stopped(lab: Lab) -> None:
 def test_sticky_and_half_frames(lab: Lab) -> None:
     master = lab.master()
     master.append_batch(values(2 * PER_SEGMENT))
-    end = MasterEnd(lab.reactor, master, lambda c, p: Sender(lab.reactor, c, master, p, transfer_bytes=700))
+    end = MasterEnd(lab.reactor, master, lambda c, p: StreamSender(lab.reactor, c, master, p, transfer_bytes=700))
     server = lab.serve(end)
     with Breaker(server.address, pieces=[], chunks=(1, 5, 7, 12, 13, 699, 5000)) as breaker:
         replica = lab.replica("replica", master)
@@ -168,7 +170,8 @@ def test_a_replica_follows_its_master_to_another_address(lab: Lab) -> None:
     master = lab.master()
     growth = lab.growth(master)
     ends = [
-        MasterEnd(lab.reactor, master, lambda c, p: Sender(lab.reactor, c, master, p, growth=growth)) for _ in range(2)
+        MasterEnd(lab.reactor, master, lambda c, p: StreamSender(lab.reactor, c, master, p, growth=growth))
+        for _ in range(2)
     ]
     old, new = (lab.serve(end) for end in ends)
     replica = lab.replica("replica", master)
@@ -191,11 +194,13 @@ def test_a_replica_follows_its_master_to_another_address(lab: Lab) -> None:
 def test_a_chain(lab: Lab) -> None:
     master = lab.master()
     growth = lab.growth(master)
-    server = lab.serve(MasterEnd(lab.reactor, master, lambda c, p: Sender(lab.reactor, c, master, p, growth=growth)))
+    server = lab.serve(
+        MasterEnd(lab.reactor, master, lambda c, p: StreamSender(lab.reactor, c, master, p, growth=growth))
+    )
     first = lab.replica("first", master)
     lab.link(server, first)
     onward = lab.growth(first.log)
-    middle = MasterEnd(lab.reactor, first.log, lambda c, p: Sender(lab.reactor, c, first.log, p, growth=onward))
+    middle = MasterEnd(lab.reactor, first.log, lambda c, p: StreamSender(lab.reactor, c, first.log, p, growth=onward))
     second = lab.replica("second", master)
     lab.link(lab.serve(middle), second)
     for number in range(0, 4 * PER_SEGMENT, 10):
@@ -298,9 +303,9 @@ def test_a_throttled_stream_takes_its_time(lab: Lab) -> None:
             super().spend(count)
             sends.append((lab.reactor.clock.monotonic_us(), count))
 
-    def make(connection: Connection, position: int) -> Sender:
+    def make(connection: Connection, position: int) -> StreamSender:
         throttle = Watched(rate, burst, lab.reactor.clock.monotonic_us())
-        return Sender(lab.reactor, connection, master, position, transfer_bytes=frame, throttle=throttle)
+        return StreamSender(lab.reactor, connection, master, position, transfer_bytes=frame, throttle=throttle)
 
     end = MasterEnd(lab.reactor, master, make)
     replica = lab.replica("replica", master)

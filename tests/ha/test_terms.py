@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog.errors import CorruptionError, FormatVersionError, HigherTermError
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.terms import HISTORY_MAX, NO_TERM, TERMS, History, Term, Terms, TermsFile, TermStart
 from pyreplog.log.files import RealFiles
 
@@ -20,8 +20,8 @@ def history(*starts: tuple[int, str, int]) -> History:
     return History(tuple(TermStart(Term(number, master), mark(entry)) for number, master, entry in starts))
 
 
-def mark(entry: int) -> Mark:
-    return Mark(100 * entry, entry)
+def mark(entry: int) -> LogPosition:
+    return LogPosition(100 * entry, entry)
 
 
 def test_terms_of_two_masters_differ() -> None:

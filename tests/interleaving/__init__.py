@@ -11,7 +11,7 @@ two to four tasks of a few steps each. Bugs of this kind need few threads and fe
 
 `python -m tests.interleaving [NAME …] --seeds N --first M` runs more seeds; `--repeat CHOICES` one run, with its switches.
 
-Not covered: event loops of asyncio (their side of an Ack is tested in tests/unit/test_ack*.py), real sockets (harnesses
+Not covered: event loops of asyncio (their side of an AppendFuture is tested in tests/unit/test_future*.py), real sockets (harnesses
 stand in for epoll), other processes, and what native code does without the GIL; within native code nothing comes between
 two calls of Python code but where it sleeps.
 """

@@ -54,7 +54,7 @@ class Lock(_Controlled):
     real = staticmethod(allocate_lock)
 
     def __call__(self, _: object) -> None:
-        """For an Ack, which releases the locks of those who wait for it, and calls what is no lock of `_thread`."""
+        """For an AppendFuture, which releases the locks of those who wait for it, and calls what is no lock of `_thread`."""
         self.release()
 
     def __init__(self) -> None:

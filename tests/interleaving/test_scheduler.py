@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pyreplog.ack import Ack
 from pyreplog.errors import OutcomeUnknownError
+from pyreplog.future import AppendFuture
 from pyreplog.topic.publishing import window
 from tests.interleaving import primitives
 from tests.interleaving.scheduler import FailedRunError, World
@@ -221,14 +221,14 @@ def test_threads_that_nobody_waits_for_end_with_their_world() -> None:
 def test_threads_of_others_are_left_alone() -> None:
     """Acks, locks and logs of a thread that is no task are real, and work, while a run goes on."""
     begun, log, results = threading.Event(), logging.getLogger("pyreplog.others"), []
-    ack = Ack(7)
+    future = AppendFuture(7)
 
     def other() -> None:
         begun.wait()
         log.error("nothing to do with it")
         with allocate_lock_of_product(), pytest.raises(OutcomeUnknownError):
-            Ack[int]().result(0.01)
-        results.append(ack.result(30))
+            AppendFuture[int]().result(0.01)
+        results.append(future.result(30))
 
     def allocate_lock_of_product() -> Any:
         return window.threading.Lock()
@@ -236,7 +236,7 @@ def test_threads_of_others_are_left_alone() -> None:
     def program(world: World) -> None:
         begun.set()
         time.sleep(0.1)
-        ack.complete()
+        future.complete()
         assert type(window.threading.Lock()) is primitives.Lock
 
     thread = threading.Thread(target=other)

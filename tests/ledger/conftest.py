@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.cluster import LedgerCluster
 
 SEGMENT_BYTES = 64 << 10
 PATIENCE_S = 60.0
@@ -27,16 +27,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cluster(folder: Path) -> Iterator[Cluster]:
+def cluster(folder: Path) -> Iterator[LedgerCluster]:
     """Four bookies."""
-    with Cluster.embedded(folder, bookies=4, segment_bytes=SEGMENT_BYTES) as cluster:
+    with LedgerCluster.embedded(folder, bookies=4, segment_bytes=SEGMENT_BYTES) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerCluster]:
     """Four bookies for the tests of a module that leave nothing behind but ledgers."""
-    with Cluster.embedded(tmp_path_factory.mktemp("shared"), bookies=4, segment_bytes=SEGMENT_BYTES) as cluster:
+    with LedgerCluster.embedded(tmp_path_factory.mktemp("shared"), bookies=4, segment_bytes=SEGMENT_BYTES) as cluster:
         yield cluster
 
 

@@ -8,14 +8,14 @@ from typing import Any
 from simulation.disk import MemoryLog
 
 from pyreplog._native.machines.effects import Send, Settle
-from pyreplog.ack import Ack, settle_all
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.protocol import Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import DisconnectedError, NotConnectedError
+from pyreplog.future import AppendFuture, settle_all
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key
 from pyreplog.ledger.protocol.effects import BadCopy, Degraded, Effect, Finished, Load, Store, Suspect, Wake
-from pyreplog.ledger.protocol.reading import LedgerReading
+from pyreplog.ledger.protocol.ledger_read_op import LedgerReadOp
 from pyreplog.ledger.protocol.recovery import LedgerRecovery
 from pyreplog.ledger.protocol.writer import LedgerWriter
 
@@ -59,7 +59,7 @@ class Lab:
 
     def reading(self, first: int, last: int, **options: Any) -> Bench:
         """A reader that has begun."""
-        bench = Bench(self, LedgerReading(self.metadata, KEY, first, last, **options))
+        bench = Bench(self, LedgerReadOp(self.metadata, KEY, first, last, **options))
         bench.do(bench.machine.start())
         return bench
 
@@ -141,11 +141,11 @@ class Bench:
 
     # ---- bookies --------------------------------------------------------------------------------------------
 
-    def to(self, bookies: str, kind: Kind | None = None) -> list[Send]:
+    def to(self, bookies: str, kind: RequestKind | None = None) -> list[Send]:
         """What is on its way to some bookies, one letter each."""
         return [send for send in self.sends if send.bookie in bookies and kind in (None, send.request.kind)]
 
-    def take(self, bookie: str, kind: Kind | None = None) -> Send:
+    def take(self, bookie: str, kind: RequestKind | None = None) -> Send:
         """The oldest message to a bookie; it is the test's now."""
         send = self.to(bookie, kind)[0]
         self.sends.remove(send)
@@ -159,7 +159,7 @@ class Bench:
         """It is answered; without `reply`, as its bookie does."""
         self.do(self.machine.replied(send, self.arrive(send) if reply is None else reply))
 
-    def fail(self, bookies: str, kind: Kind | None = None) -> None:
+    def fail(self, bookies: str, kind: RequestKind | None = None) -> None:
         """All that is on its way to some bookies is lost."""
         for send in self.to(bookies, kind):
             self.sends.remove(send)
@@ -215,13 +215,13 @@ class Bench:
                 self._deliver(self.sends.pop(0))
         return self
 
-    def append(self, count: int = 1) -> Ack[range]:
+    def append(self, count: int = 1) -> AppendFuture[range]:
         """One batch of so many entries, to a writer."""
         first = self.machine.last_add_pushed + 1
         values = [value_of(entry) for entry in range(first, first + count)]
-        ack, effects = self.machine.append(values, None, None, time_us=1)
+        future, effects = self.machine.append(values, None, None, time_us=1)
         self.do(effects)
-        return ack
+        return future
 
     def close(self) -> Bench:
         self.do(self.machine.close())
@@ -238,9 +238,9 @@ class Bench:
         return self.finished[-1].result
 
 
-def acked(ack: Ack[range]) -> bool:
+def acked(future: AppendFuture[range]) -> bool:
     """Whether it was completed, and not with an error."""
-    return ack.done() and ack.exception() is None
+    return future.done() and future.exception() is None
 
 
 def value_of(entry: int) -> bytes:
@@ -256,4 +256,4 @@ def written(lab: Lab, count: int) -> Bench:
     return bench
 
 
-OK = Status.OK
+OK = ReplyStatus.OK

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pyreplog.bookie.protocol import Kind, Reply, Request
+from pyreplog.bookie.protocol import Reply, Request, RequestKind
 from pyreplog.errors import DisconnectedError
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.driver import Add
 from pyreplog.metadata.store import MetadataStore
 
@@ -21,21 +21,21 @@ class Meddler:
     """Requests that a rule concerns are not sent, but what the rule says is done with them. Used with `with`, it is gone
     behind that, whatever became of the test: the next one may have the same cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._around: Any = cluster._around
-        self._send = self._around.send
+    def __init__(self, cluster: LedgerCluster) -> None:
+        self._runtime: Any = cluster._runtime
+        self._send = self._runtime.send
         self._rules: list[tuple[int | None, str | None, Deed]] = []
         self._held: deque[tuple[str, Request, OnReply]] = deque()
         self.seen: list[tuple[str, Request]] = []
         self.came = threading.Condition()
-        self._around.send, self._around.add = self.send, self.add
+        self._runtime.send, self._runtime.add = self.send, self.add
 
     def __enter__(self) -> Meddler:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.clear()
-        del self._around.send, self._around.add
+        del self._runtime.send, self._runtime.add
 
     def add(self, adds: Sequence[Add]) -> None:
         """One by one, by the longer way."""
@@ -59,7 +59,7 @@ class Meddler:
         pass_on: Deed = self._send
         return pass_on
 
-    def rule(self, deed: Deed, *, kind: Kind | None = None, bookie: str | None = None) -> None:
+    def rule(self, deed: Deed, *, kind: RequestKind | None = None, bookie: str | None = None) -> None:
         """From now on, for requests of this kind to this bookie; the first rule that fits counts."""
         self._rules.append((kind, bookie, deed))
 
@@ -67,12 +67,12 @@ class Meddler:
         with self.came:
             self._rules.clear()
 
-    def wait_for(self, kind: Kind, count: int = 1, bookie: str | None = None) -> None:
+    def wait_for(self, kind: RequestKind, count: int = 1, bookie: str | None = None) -> None:
         """Until so many such requests have been made."""
         with self.came:
             assert self.came.wait_for(lambda: self.count(kind, bookie) >= count, timeout=30)
 
-    def count(self, kind: Kind, bookie: str | None = None) -> int:
+    def count(self, kind: RequestKind, bookie: str | None = None) -> int:
         return sum(request.kind == kind and bookie in (None, who) for who, request in self.seen)
 
     # ---- deeds ----------------------------------------------------------------------------------------------
@@ -125,10 +125,10 @@ class FailingStore:
         self.calls: list[str] = []
 
     @classmethod
-    def before(cls, cluster: Cluster) -> FailingStore:
-        around: Any = cluster._around
-        made = cls(around.metadata)
-        around.metadata = made
+    def before(cls, cluster: LedgerCluster) -> FailingStore:
+        runtime: Any = cluster._runtime
+        made = cls(runtime.metadata)
+        runtime.metadata = made
         return made
 
     def fail(self, method: str, *errors: Exception | None, done: bool = False) -> None:

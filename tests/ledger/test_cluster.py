@@ -1,4 +1,4 @@
-"""Clusters: embedded ones over their lives, and what `Cluster` refuses."""
+"""Clusters: embedded ones over their lives, and what `LedgerCluster` refuses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any, cast
 import pytest
 
 import pyreplog
-from pyreplog.bookie.protocol import Kind
+from pyreplog.bookie.protocol import RequestKind
 from pyreplog.errors import (
     ClosedError,
     ConfigError,
@@ -39,25 +39,25 @@ from pyreplog.errors import (
     WrongTypeError,
 )
 from pyreplog.ledger import closing
-from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.handle import Ledger
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_handle import Ledger
+from pyreplog.ledger.ledger_store import NEXT_LEDGER, load_ledger
 from pyreplog.ledger.ledgermetadata import Fragment, State, metadata_key
-from pyreplog.ledger.repairs import note_repair
-from pyreplog.ledger.stored import NEXT_LEDGER, load_ledger
+from pyreplog.ledger.repair_notes import note_repair
 from tests.ledger.conftest import SEGMENT_BYTES
 from tests.ledger.standins import FailingStore, Meddler
 
 
-def embedded(folder: Path, bookies: int = 3) -> Cluster:
-    return Cluster.embedded(folder, bookies=bookies, segment_bytes=SEGMENT_BYTES)
+def embedded(folder: Path, bookies: int = 3) -> LedgerCluster:
+    return LedgerCluster.embedded(folder, bookies=bookies, segment_bytes=SEGMENT_BYTES)
 
 
-def values(cluster: Cluster, ledger: int) -> list[bytes]:
+def values(cluster: LedgerCluster, ledger: int) -> list[bytes]:
     with cluster.open_ledger(ledger) as reader:
         return [bytes(record.value) for batch in reader.read() for record in batch]
 
 
-def fill(cluster: Cluster, *quorums: int, entries: int = 20) -> int:
+def fill(cluster: LedgerCluster, *quorums: int, entries: int = 20) -> int:
     with cluster.create_ledger(*quorums) as ledger:
         ledger.append_batch([b"%d" % entry for entry in range(entries)])
     return ledger.id
@@ -67,7 +67,7 @@ EXPECTED = [b"%d" % entry for entry in range(20)]
 
 
 def test_public_names() -> None:
-    assert issubclass(pyreplog.Cluster, Cluster)
+    assert issubclass(pyreplog.Cluster, LedgerCluster)
     assert (pyreplog.Ledger.__name__, pyreplog.LedgerReader.__name__) == ("Ledger", "LedgerReader")
     assert set(pyreplog.__all__) <= set(dir(pyreplog))
     with pytest.raises(AttributeError, match="nothing"):
@@ -117,7 +117,7 @@ def test_a_lost_folder_is_noticed(folder: Path) -> None:
     shutil.rmtree(folder / "bookie-1")
     with pytest.raises(EmptyDirectoryError):
         embedded(folder)
-    with Cluster.embedded(folder, replace=True, segment_bytes=SEGMENT_BYTES) as cluster:
+    with LedgerCluster.embedded(folder, replace=True, segment_bytes=SEGMENT_BYTES) as cluster:
         assert values(cluster, number) == EXPECTED
         assert cluster.status().below_write_quorum == 20, "its successor does not count as holding them"
 
@@ -156,7 +156,7 @@ def test_a_program_that_forgets_to_close_ends(folder: Path) -> None:
 
 
 def test_deleted_space_comes_back(folder: Path) -> None:
-    with Cluster.embedded(folder, segment_bytes=SEGMENT_BYTES, collect_interval_ms=20) as cluster:
+    with LedgerCluster.embedded(folder, segment_bytes=SEGMENT_BYTES, collect_interval_ms=20) as cluster:
         number = fill(cluster, entries=5)
         with cluster.create_ledger() as ledger:
             for _ in range(40):
@@ -186,11 +186,11 @@ def segment_files(folder: Path) -> int:
 def test_closing_with_ledgers_open(folder: Path) -> None:
     cluster = embedded(folder)
     ledger = cluster.create_ledger()
-    acks = [ledger.submit(b"%d" % entry) for entry in range(20)]
+    futures = [ledger.submit(b"%d" % entry) for entry in range(20)]
     reader = cluster.open_ledger(fill(cluster))
     cluster.close()
     cluster.close()
-    assert [ack.result(0) for ack in acks] == list(range(20))
+    assert [future.result(0) for future in futures] == list(range(20))
     for call in (cluster.create_ledger, cluster.ledgers, cluster.status, lambda: cluster.open_ledger(0),
                  lambda: ledger.append(b""), lambda: list(reader.read())):  # fmt: skip
         with pytest.raises(ClosedError):
@@ -205,11 +205,11 @@ def test_closing_ends_the_waiting_of_others(folder: Path) -> None:
     cluster = embedded(folder)
     ledger = cluster.create_ledger()
     meddler = Meddler(cluster)
-    meddler.rule(meddler.lose, kind=Kind.LAST)
-    meddler.rule(meddler.lose, kind=Kind.WAIT_LAC)
+    meddler.rule(meddler.lose, kind=RequestKind.LAST)
+    meddler.rule(meddler.lose, kind=RequestKind.WAIT_LAC)
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(cluster.open_ledger, ledger.id), pool.submit(cluster.status)]
-        meddler.wait_for(Kind.LAST, 6)
+        meddler.wait_for(RequestKind.LAST, 6)
         cluster.close()
         for one in waiting:
             with pytest.raises(ClosedError):
@@ -219,13 +219,13 @@ def test_closing_ends_the_waiting_of_others(folder: Path) -> None:
 def test_a_forgotten_cluster_says_so(folder: Path) -> None:
     with pytest.warns(ResourceWarning, match="unclosed cluster in"):
         cluster = embedded(folder)
-        around = cluster._around
+        runtime = cluster._runtime
         del cluster
     for thread in threading.enumerate():
         if thread.name == "pyreplog-close":
             thread.join()
     with pytest.raises(ClosedError):
-        around.metadata.list("/")
+        runtime.metadata.list("/")
     embedded(folder).close()
 
 
@@ -266,7 +266,7 @@ def test_clusters_stay_in_their_process(folder: Path) -> None:
         ({"ensemble": 5}, NotEnoughBookiesError),
     ],
 )
-def test_ledgers_that_cannot_be(shared: Cluster, arguments: dict[str, object], error: type[Exception]) -> None:
+def test_ledgers_that_cannot_be(shared: LedgerCluster, arguments: dict[str, object], error: type[Exception]) -> None:
     before = shared.ledgers()
     with pytest.raises(error):
         shared.create_ledger(**arguments)  # type: ignore[arg-type]
@@ -284,15 +284,15 @@ def test_ledgers_that_cannot_be(shared: Cluster, arguments: dict[str, object], e
 )
 def test_clusters_that_cannot_be(folder: Path, settings: dict[str, object], error: type[Exception]) -> None:
     with pytest.raises(error):
-        Cluster.embedded(folder, **settings)  # type: ignore[arg-type]
+        LedgerCluster.embedded(folder, **settings)  # type: ignore[arg-type]
 
 
 def test_urls_that_are_none(folder: Path) -> None:
     with pytest.raises(InvalidArgumentError):
-        Cluster.connect("http://example.org")
+        LedgerCluster.connect("http://example.org")
 
 
-def test_what_the_caller_keeps_with_a_ledger(shared: Cluster) -> None:
+def test_what_the_caller_keeps_with_a_ledger(shared: LedgerCluster) -> None:
     with shared.create_ledger(2, metadata={"topic": "flights"}, durability="appended") as ledger:
         ledger.append(b"")
     found = shared.ledger_metadata(ledger.id)
@@ -358,7 +358,7 @@ def test_status(folder: Path) -> None:
             )
             assert (opened.state, opened.last_add_pushed, opened.below_write_quorum) == ("open", 1, 0)
             assert status.below_write_quorum == 0
-            Meddler(cluster).rule(lambda *_: _[2](ClosedError("away")), kind=Kind.LAST)
+            Meddler(cluster).rule(lambda *_: _[2](ClosedError("away")), kind=RequestKind.LAST)
             assert cluster.status().ledgers[1].last_add_pushed == -1, "nobody tells"
 
 
@@ -493,8 +493,8 @@ def test_closing_takes_one_deadline_for_all_ledgers(folder: Path, monkeypatch: p
     cluster = embedded(folder)
     ledgers = [cluster.create_ledger() for _ in range(40)]
     meddler = Meddler(cluster)
-    meddler.rule(meddler.lose, kind=Kind.ADD)
-    acks = [ledger.submit(b"never acknowledged") for ledger in ledgers]
+    meddler.rule(meddler.lose, kind=RequestKind.ADD)
+    futures = [ledger.submit(b"never acknowledged") for ledger in ledgers]
     steps: list[str] = []
     for name in ("begin_close", "give_up", "end_close"):
         monkeypatch.setattr(Ledger, name, noting(steps, getattr(Ledger, name)))
@@ -503,7 +503,7 @@ def test_closing_takes_one_deadline_for_all_ledgers(folder: Path, monkeypatch: p
     cluster.close()
     assert steps[:120:40] == ["begin_close", "give_up", "end_close"] and steps[:40] == ["begin_close"] * 40
     assert steps[40:80] == ["give_up"] * 40 and steps.count("end_close") == 40
-    assert all(isinstance(ack.exception(), OutcomeUnknownError) for ack in acks)
+    assert all(isinstance(future.exception(), OutcomeUnknownError) for future in futures)
 
 
 def noting(steps: list[str], method: Callable[[Ledger], object]) -> Callable[[Ledger], object]:
@@ -522,11 +522,11 @@ def test_all_copies_of_a_ledger_can_be_looked_at(folder: Path) -> None:
         number = fill(cluster, 4, 3, 2)
         metadata = cluster.ledger_metadata(number)
         lost = metadata.last_fragment.ensemble[1]
-        around: Any = cluster._around
+        runtime: Any = cluster._runtime
         fresh = embedded(folder.with_name("elsewhere"), 1)
         with fresh:
-            (empty,) = cast(Any, fresh._around).bookies.values()
-            whole, around.bookies[lost] = around.bookies[lost], empty
+            (empty,) = cast(Any, fresh._runtime).bookies.values()
+            whole, runtime.bookies[lost] = runtime.bookies[lost], empty
             assert sorted(cluster.count_copies(number).tolist()) == [2] * 15 + [3] * 5
             done, left = cluster.repair(number)
             assert not left and sorted(repair.entry for repair in done) == sorted(
@@ -534,7 +534,7 @@ def test_all_copies_of_a_ledger_can_be_looked_at(folder: Path) -> None:
             )
             assert cluster.count_copies(number).tolist() == [3] * 20
             assert cluster.repair(number) == ([], {})
-            around.bookies[lost] = whole
+            runtime.bookies[lost] = whole
         with cluster.create_ledger(3, 3, 2) as ledger, pytest.raises(InvalidArgumentError):
             cluster.repair(ledger.id)
 
@@ -565,10 +565,10 @@ def test_entries_behind_the_end_of_a_closed_ledger(tmp_path: Path) -> None:
         ledger.close()
         with cluster.open_ledger(ledger.id) as reader:
             assert reader.entry(2) == b"x"
-            for call in (lambda: reader.entry(3), lambda: reader.read(0, 3), lambda: reader.read_some(3, 3)):
+            for call in (lambda: reader.entry(3), lambda: reader.read(0, 3), lambda: reader.read_range(3, 3)):
                 with pytest.raises(NoSuchEntryError):
                     call()
-            for call in (lambda: reader.entry(-1), lambda: reader.read_some(2, 1)):
+            for call in (lambda: reader.entry(-1), lambda: reader.read_range(2, 1)):
                 with pytest.raises(OutOfRangeError) as caught:
                     call()
                 assert not isinstance(caught.value, NoSuchEntryError)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyreplog.bookie.protocol import Reply, Status
+from pyreplog.bookie.protocol import Reply, ReplyStatus
 from pyreplog.errors import InvalidArgumentError, UnauthorizedError, UnreadableError
 from pyreplog.ledger.protocol.copies import COUNTED_MAX, CopyCheck, CopyCount
 
@@ -58,12 +58,12 @@ def test_who_does_not_say_is_an_error() -> None:
     written(lab, 4)
     lab.down.add("a")
     assert isinstance(check(lab, "a", range(4)).run().error, UnreadableError)
-    for status, error in ((Status.UNAUTHORIZED, UnauthorizedError), (Status.OVERLOADED, UnreadableError)):
+    for status, error in ((ReplyStatus.UNAUTHORIZED, UnauthorizedError), (ReplyStatus.OVERLOADED, UnreadableError)):
         bench = check(lab, "a", range(4))
         bench.reply(bench.take("a"), Reply(status, LEDGER))
         assert isinstance(bench.error, error)
     bench = check(lab, "a", range(4))
-    bench.reply(bench.take("a"), Reply(Status.OK, LEDGER, 0, -1))
+    bench.reply(bench.take("a"), Reply(ReplyStatus.OK, LEDGER, 0, -1))
     assert isinstance(bench.error, UnreadableError), "it speaks of nothing, and would be asked for ever"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyreplog.bookie.protocol import Kind
+from pyreplog.bookie.protocol import RequestKind
 from pyreplog.errors import LedgerFencedError, NotEnoughBookiesError
 from pyreplog.ledger.protocol.effects import BadCopy
 from tests.ledger.lab import Bench, Lab, acked
@@ -19,9 +19,9 @@ def degraded(lab: Lab, *, before: int = 1) -> Bench:
         writer.append()
     writer.deliver()
     lab.down.add("a")
-    ack = writer.append()
+    future = writer.append()
     writer.run()
-    assert acked(ack)
+    assert acked(future)
     return writer
 
 
@@ -38,10 +38,10 @@ def test_it_goes_on_while_every_write_set_has_its_ack_quorum() -> None:
     lab = Lab(spares=0)
     writer = degraded(lab)
     for _ in range(10):
-        ack = writer.append()
+        future = writer.append()
         assert writer.to("a") == []
         writer.run()
-        assert acked(ack)
+        assert acked(future)
     assert writer.machine.degraded == ("a",) and writer.suspects == ["a"]
     assert [told.bookies for told in writer.told] == [("a",)] and "a: nobody answers there" in writer.told[0].why
     assert lab.fragments == {0: "abc"}
@@ -51,10 +51,10 @@ def test_it_goes_on_while_every_write_set_has_its_ack_quorum() -> None:
 def test_with_fewer_it_ends() -> None:
     lab = Lab(spares=0)
     writer = degraded(lab)
-    ack = writer.append()
+    future = writer.append()
     lab.down.add("b")
     writer.run()
-    assert isinstance(ack.exception(), NotEnoughBookiesError) and isinstance(writer.error, NotEnoughBookiesError)
+    assert isinstance(future.exception(), NotEnoughBookiesError) and isinstance(writer.error, NotEnoughBookiesError)
     assert lab.end == 1 and {copy.bookie for copy in writer.noted} >= {"a"}
 
 
@@ -69,7 +69,7 @@ def test_what_counts_is_each_write_set(size: int, copies: int, acks: int, down: 
     lab.down = set(down)
     acks_of_all = [writer.append() for _ in range(12)]
     writer.run()
-    assert all(acked(ack) for ack in acks_of_all)
+    assert all(acked(future) for future in acks_of_all)
     assert writer.machine.degraded == tuple(down) and writer.machine.pending_bytes == 0
     assert all(len(lab.holders(entry)) >= acks for entry in range(20))
 
@@ -80,10 +80,10 @@ def test_copies_are_noted_before_anything_is_let_go_of() -> None:
     writer = lab.writer()
     writer.append()
     writer.deliver()
-    ack = writer.append()
+    future = writer.append()
     writer.fail("a")
     writer.deliver()
-    assert acked(ack), "confirmed by two, the note is on its way"
+    assert acked(future), "confirmed by two, the note is on its way"
     assert writer.machine.pending_entries == 1 and writer.noted == []
     writer.store()
     assert writer.noted == [BadCopy("a", 1)] and writer.machine.pending_entries == 0
@@ -119,11 +119,11 @@ def test_somebody_edits_the_metadata_while_the_note_is_made() -> None:
 def test_the_note_meets_a_recovery() -> None:
     lab = Lab(spares=0)
     writer = lab.writer()
-    ack = writer.append()
+    future = writer.append()
     lab.change(lab.metadata.in_recovery())
     writer.fail("a")
     writer.store()
-    assert isinstance(ack.exception(), LedgerFencedError)
+    assert isinstance(future.exception(), LedgerFencedError)
 
 
 def test_another_bookie_takes_the_place_as_soon_as_there_is_one() -> None:
@@ -167,7 +167,7 @@ def test_the_bookie_itself_takes_up_its_place_again() -> None:
     writer.run()
     lab.down.clear()
     look_again(writer)
-    assert [send.request.kind for send in writer.to("a")] == [Kind.LAST]
+    assert [send.request.kind for send in writer.to("a")] == [RequestKind.LAST]
     missed = writer.append()
     writer.deliver()
     assert acked(missed) and writer.machine.degraded == () and writer.told[-1].bookies == ()
@@ -192,9 +192,9 @@ def test_what_was_on_its_way_to_it_before_does_not_count() -> None:
     writer.reply(late)
     writer.do(writer.machine.failed(late, TimeoutError("no answer")))
     assert writer.machine.degraded == () and writer.stores == []
-    ack = writer.append()
+    future = writer.append()
     writer.run()
-    assert acked(ack) and lab.holders(2) == "abc"
+    assert acked(future) and lab.holders(2) == "abc"
 
 
 def test_it_looks_less_often_while_it_finds_nobody() -> None:
@@ -256,9 +256,9 @@ def test_one_that_takes_another_place_is_noted_again() -> None:
         "c",
     )
     lab.down = {"a", "b"}
-    ack = writer.append()
+    future = writer.append()
     writer.run()
-    assert acked(ack) and writer.machine.degraded == ("a",)
+    assert acked(future) and writer.machine.degraded == ("a",)
     last = [copy.entry for copy in writer.noted if copy.bookie == "a"]
     assert len(last) == 2 and any(lab.metadata.has("a", entry) for entry in last)
 
@@ -309,7 +309,7 @@ def test_a_bookie_that_fails_while_a_recovery_writes_back_is_noted() -> None:
     recovery.store()
     recovery.deliver("abc")  # fences
     recovery.deliver("abc")  # reads
-    assert [send.request.kind for send in recovery.sends] == [Kind.ADD] * 3
+    assert [send.request.kind for send in recovery.sends] == [RequestKind.ADD] * 3
     lab.down.add("a")
     recovery.run()
     assert recovery.result.last_entry == 0 == lab.end
@@ -328,7 +328,7 @@ def test_a_recovery_finds_what_a_degraded_writer_confirmed() -> None:
     writer.run()
     acks = [writer.append() for _ in range(3)]
     writer.deliver("ab")
-    assert all(acked(ack) for ack in acks)
+    assert all(acked(future) for future in acks)
     lab.down.add("c")
     recovery = lab.recovery().run()
     assert recovery.result.last_entry == 9 == lab.end

@@ -11,9 +11,9 @@ import pytest
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.node import BookieNode
 from pyreplog.errors import NotEnoughBookiesError
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.ledger.ledgermetadata import State
-from pyreplog.ledger.stored import StoredLedgers
 from pyreplog.metadata.sqlite import SQLiteStore
 from tests.waiting import until
 
@@ -57,17 +57,17 @@ def bookies(tmp_path: Path) -> Iterator[Bookies]:
 
 
 @pytest.fixture
-def cluster(bookies: Bookies) -> Iterator[Cluster]:
-    with Cluster.connect(f"sqlite:{bookies.store.path}", request_timeout_s=30.0) as cluster:
+def cluster(bookies: Bookies) -> Iterator[LedgerCluster]:
+    with LedgerCluster.connect(f"sqlite:{bookies.store.path}", request_timeout_s=30.0) as cluster:
         yield cluster
 
 
-def metric(cluster: Cluster, name: str) -> float:
+def metric(cluster: LedgerCluster, name: str) -> float:
     return next(found.samples[0][1] for found in cluster.metrics() if found.name == name)
 
 
 def test_a_ledger_goes_on_with_two_of_three(
-    bookies: Bookies, cluster: Cluster, caplog: pytest.LogCaptureFixture
+    bookies: Bookies, cluster: LedgerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is told once, shown by all who look, and over when the bookie is back; a repair writes what is missing."""
     caplog.set_level(logging.WARNING, "pyreplog.ledger")
@@ -82,7 +82,7 @@ def test_a_ledger_goes_on_with_two_of_three(
     assert (shown.ledger, shown.bookies) == (ledger.id, (away,)) and shown.since_us > 0 and away in shown.why
     assert metric(cluster, DEGRADED) == 1
     assert [record.message.count("goes on degraded") for record in caplog.records].count(1) == 1
-    with Cluster.connect(f"sqlite:{bookies.store.path}") as other:  # it learns of it from the metadata store
+    with LedgerCluster.connect(f"sqlite:{bookies.store.path}") as other:  # it learns of it from the metadata store
         status = other.status()
     (seen,) = [one for one in status.ledgers if one.ledger == ledger.id]
     assert status.health == "amber" and seen.lacking == (away,) and abs(seen.lacking_since_us - shown.since_us) < 60e6
@@ -99,7 +99,7 @@ def test_a_ledger_goes_on_with_two_of_three(
     assert cluster.count_copies(ledger.id).tolist() == [3] * 22 and cluster.status().health == "green"
 
 
-def test_a_closed_one_is_degraded_no_more(bookies: Bookies, cluster: Cluster) -> None:
+def test_a_closed_one_is_degraded_no_more(bookies: Bookies, cluster: LedgerCluster) -> None:
     with cluster.create_ledger(3, 3, 2) as ledger:
         bookies.end("b2")
         for _ in range(3):
@@ -109,7 +109,7 @@ def test_a_closed_one_is_degraded_no_more(bookies: Bookies, cluster: Cluster) ->
     assert cluster.status().health == "amber"
 
 
-def test_a_ledger_is_made_while_a_bookie_is_away(bookies: Bookies, cluster: Cluster) -> None:
+def test_a_ledger_is_made_while_a_bookie_is_away(bookies: Bookies, cluster: LedgerCluster) -> None:
     """Where the caller allows it. The bookie is named, and takes up its place when it is back."""
     away = bookies.end("b0")
     until(lambda: len(cluster.status().bookies) == 2)
@@ -130,8 +130,8 @@ def test_a_ledger_is_made_while_a_bookie_is_away(bookies: Bookies, cluster: Clus
         assert [bytes(record.value) for batch in reader.read() for record in batch] == [b"first", b"last"]
 
 
-def test_a_ledger_is_recovered_with_two_of_three(bookies: Bookies, cluster: Cluster) -> None:
-    with Cluster.connect(f"sqlite:{bookies.store.path}") as other:
+def test_a_ledger_is_recovered_with_two_of_three(bookies: Bookies, cluster: LedgerCluster) -> None:
+    with LedgerCluster.connect(f"sqlite:{bookies.store.path}") as other:
         ledger = other.create_ledger(3, 3, 2)
         ledger.append(b"value")
         bookies.end("b1")
@@ -140,12 +140,12 @@ def test_a_ledger_is_recovered_with_two_of_three(bookies: Bookies, cluster: Clus
     assert cluster.ledger_metadata(ledger.id).state is State.CLOSED
 
 
-def test_who_failed_a_moment_ago_is_chosen_last(bookies: Bookies, cluster: Cluster) -> None:
+def test_who_failed_a_moment_ago_is_chosen_last(bookies: Bookies, cluster: LedgerCluster) -> None:
     """It is registered, and answers nobody: other ledgers need not find out for themselves, if there are others."""
     bookies.start("b3")
     until(lambda: len(cluster.status().bookies) == 4)
     suspect = cluster.status().bookies[0].bookie
-    cluster.surroundings.suspect(suspect)
+    cluster.runtime.suspect(suspect)
     for _ in range(8):
         with cluster.create_ledger(3) as ledger:
             assert suspect not in ledger.metadata.last_fragment.ensemble

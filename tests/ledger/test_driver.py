@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from pyreplog._native.machines.effects import Send, Settle
-from pyreplog._native.machines.turns import check_may_wait, in_callback
-from pyreplog.ack import Ack
-from pyreplog.bookie.protocol import Kind, Reply, Request, Status
+from pyreplog._native.machines.serial_executor import check_may_wait, in_callback
+from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
+from pyreplog.defer_sigint import defer_sigint
 from pyreplog.errors import InvalidArgumentError
+from pyreplog.future import AppendFuture
 from pyreplog.ledger.driver import Driver
 from pyreplog.ledger.protocol.effects import Effect, Finished, Wake
-from pyreplog.uninterrupted import uninterrupted
 from tests.ledger.conftest import Apart
 
-REQUEST = Request(Kind.LAST)
+REQUEST = Request(RequestKind.LAST)
 OnReply = Callable[[Reply | Exception], None]
 
 
@@ -33,16 +33,16 @@ class Timer:
         self.cancelled = True
 
 
-class Around:
+class FakeRuntime:
     """`answer`: what becomes of a request; here it is answered before `send` returns."""
 
     metadata: Any = None
 
     def __init__(self) -> None:
         self.timers: list[Timer] = []
-        self.answer: Callable[[OnReply], None] = lambda on_reply: on_reply(Reply(Status.OK))
+        self.answer: Callable[[OnReply], None] = lambda on_reply: on_reply(Reply(ReplyStatus.OK))
 
-    def expect(self, done: Ack[Any]) -> None:
+    def expect(self, done: AppendFuture[Any]) -> None:
         return
 
     def send(self, bookie: str, request: Request, on_reply: OnReply) -> None:
@@ -86,14 +86,14 @@ def ask() -> list[Effect]:
     return [Send("bookie", REQUEST)]
 
 
-def settling(ack: Ack[Any]) -> list[Effect]:
-    return [Settle([(ack, None)])]
+def settling(future: AppendFuture[Any]) -> list[Effect]:
+    return [Settle([(future, None)])]
 
 
 def test_answers_before_send_returns_are_taken_after_it() -> None:
     left = [Finished(7)] + [Send("bookie", REQUEST)] * 5000  # would be too deep if they nested
     machine = Machine(lambda: [left.pop()])
-    driver = Driver(0, machine, Around())
+    driver = Driver(0, machine, FakeRuntime())
     driver.post(ask)
     assert (driver.done.result(0), machine.replies) == (7, 5001)
 
@@ -107,30 +107,30 @@ def test_drivers_do_not_nest_in_each_other() -> None:
             drivers[number + 1].post(ask)
         return [Finished(number)]
 
-    drivers += (Driver(i, Machine(lambda i=i: next_one(i)), Around()) for i in range(count))
+    drivers += (Driver(i, Machine(lambda i=i: next_one(i)), FakeRuntime()) for i in range(count))
     drivers[0].post(ask)
     assert [driver.done.result(0) for driver in drivers] == list(range(count))
 
 
 def test_callbacks_run_without_a_lock(apart: Apart) -> None:
     """A callback may do anything with the driver whose effect called it, and so may a thread it waits for."""
-    driver = Driver(0, Machine(), Around())
-    ack: Ack[int] = Ack(1)
+    driver = Driver(0, Machine(), FakeRuntime())
+    future: AppendFuture[int] = AppendFuture(1)
     seen: list[Any] = []
     with ThreadPoolExecutor(1) as other:
 
-        def callback(_: Ack[int]) -> None:
+        def callback(_: AppendFuture[int]) -> None:
             seen.append(driver.call(lambda: (2, [])))
             seen.append(other.submit(driver.call, lambda: (3, [])).result(timeout=30))
 
-        ack.add_done_callback(callback)
-        apart(driver.call, lambda: (None, [*settling(ack), *ask()]))
+        future.add_done_callback(callback)
+        apart(driver.call, lambda: (None, [*settling(future), *ask()]))
     assert seen == [2, 3]
 
 
 def test_a_call_that_raises_leaves_no_event_behind() -> None:
     machine = Machine()
-    driver = Driver(0, machine, Around())
+    driver = Driver(0, machine, FakeRuntime())
     threads: list[threading.Thread] = []
 
     def refuse() -> tuple[None, list[Effect]]:
@@ -146,59 +146,59 @@ def test_a_call_that_raises_leaves_no_event_behind() -> None:
 
 def test_many_threads_one_event_at_a_time() -> None:
     machine = Machine()
-    driver = Driver(0, machine, Around())
+    driver = Driver(0, machine, FakeRuntime())
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: driver.post(ask), range(2000)))
     assert machine.replies == 2000
 
 
 def test_acks_are_settled_in_the_machines_order() -> None:
-    acks: list[Ack[int]] = [Ack(number) for number in range(2000)]
-    coming = iter(acks)
+    futures: list[AppendFuture[int]] = [AppendFuture(number) for number in range(2000)]
+    coming = iter(futures)
     order: list[int] = []
-    for ack in acks:
-        ack.add_done_callback(lambda ack: order.append(ack.result()))
-    driver = Driver(0, Machine(lambda: settling(next(coming))), Around())
+    for future in futures:
+        future.add_done_callback(lambda future: order.append(future.result()))
+    driver = Driver(0, Machine(lambda: settling(next(coming))), FakeRuntime())
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: driver.post(ask), acks))
-    assert order == sorted(order) and len(order) == len(acks)
+        list(pool.map(lambda _: driver.post(ask), futures))
+    assert order == sorted(order) and len(order) == len(futures)
 
 
 def test_an_answer_counts_once() -> None:
-    around, machine = Around(), Machine()
-    around.answer = lambda on_reply: [on_reply(Reply(Status.OK)) for _ in range(3)]
-    Driver(0, machine, around).post(ask)
+    runtime, machine = FakeRuntime(), Machine()
+    runtime.answer = lambda on_reply: [on_reply(Reply(ReplyStatus.OK)) for _ in range(3)]
+    Driver(0, machine, runtime).post(ask)
     assert machine.replies == 1
 
 
 def test_finishing_takes_back_the_timers() -> None:
-    around = Around()
-    driver = Driver(0, Machine(lambda: [Finished(1)]), around)
+    runtime = FakeRuntime()
+    driver = Driver(0, Machine(lambda: [Finished(1)]), runtime)
     driver.post(lambda: [Wake(60, None), Wake(60, None)])
-    assert [timer.cancelled for timer in around.timers] == [False, False]
+    assert [timer.cancelled for timer in runtime.timers] == [False, False]
     driver.post(ask)
-    assert [timer.cancelled for timer in around.timers] == [True, True]
+    assert [timer.cancelled for timer in runtime.timers] == [True, True]
 
 
 @pytest.mark.parametrize(("rest", "timers"), [([Finished(7)], 0), ([], 1)])
 def test_a_timer_is_set_if_anything_is_waited_for(rest: list[Effect], timers: int) -> None:
-    around = Around()
-    driver = Driver(0, Machine(lambda: rest), around)
+    runtime = FakeRuntime()
+    driver = Driver(0, Machine(lambda: rest), runtime)
     driver.post(lambda: [*ask(), Wake(1.0, None)])
-    assert (len(around.timers), driver.done.done()) == (timers, not timers)
+    assert (len(runtime.timers), driver.done.done()) == (timers, not timers)
 
 
 def test_a_timer_that_is_due_before_its_driver_has_it_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    around, machine = Around(), Machine()
-    set_timer = around.wake_after
+    runtime, machine = FakeRuntime(), Machine()
+    set_timer = runtime.wake_after
 
     def at_once(seconds: float, call: Callable[[], None]) -> Timer:
         call()
         return set_timer(seconds, call)
 
-    monkeypatch.setattr(around, "wake_after", at_once)
+    monkeypatch.setattr(runtime, "wake_after", at_once)
     monkeypatch.setattr(machine, "woken", lambda about: [Finished(about)], raising=False)
-    driver = Driver(7, machine, around)
+    driver = Driver(7, machine, runtime)
     driver.post(lambda: [Wake(0.001, "metadata")])
     assert driver.done.result(0) == "metadata" and not driver._timers
 
@@ -207,7 +207,7 @@ def test_a_machine_that_fails_is_done(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> list[Effect]:
         raise ZeroDivisionError("a bug")
 
-    driver = Driver(5, Machine(broken), Around())
+    driver = Driver(5, Machine(broken), FakeRuntime())
     with caplog.at_level(logging.ERROR):
         driver.post(ask)
     with pytest.raises(ZeroDivisionError):
@@ -216,25 +216,25 @@ def test_a_machine_that_fails_is_done(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_callback_that_ends_its_thread_leaves_nothing_undone() -> None:
-    first, second = Ack(1), Ack(2)
+    first, second = AppendFuture(1), AppendFuture(2)
     first.add_done_callback(lambda _: exec("raise SystemExit"))
-    driver = Driver(0, Machine(lambda: [*settling(second), Finished(3)]), Around())
+    driver = Driver(0, Machine(lambda: [*settling(second), Finished(3)]), FakeRuntime())
     with pytest.raises(SystemExit):
         driver.call(lambda: (None, [*settling(first), *ask()]))
     assert (second.result(0), driver.done.result(0), in_callback()) == (2, 3, False)
 
 
 def test_callbacks_know_that_they_must_not_wait() -> None:
-    ack: Ack[int] = Ack(1)
+    future: AppendFuture[int] = AppendFuture(1)
     caught: list[Exception] = []
 
-    def callback(_: Ack[int]) -> None:
+    def callback(_: AppendFuture[int]) -> None:
         with pytest.raises(InvalidArgumentError) as found:
             check_may_wait()
         caught.append(found.value)
 
-    ack.add_done_callback(callback)
-    Driver(0, Machine(), Around()).call(lambda: (None, settling(ack)))
+    future.add_done_callback(callback)
+    Driver(0, Machine(), FakeRuntime()).call(lambda: (None, settling(future)))
     check_may_wait()
     assert len(caught) == 1
 
@@ -251,7 +251,7 @@ def test_ctrl_c_comes_after_the_step() -> None:
         return ask()
 
     machine = Machine()
-    driver = Driver(0, machine, Around())
+    driver = Driver(0, machine, FakeRuntime())
     with pytest.raises(KeyboardInterrupt):
         driver.post(step)
     assert (done, machine.replies) == (["step"], 1)
@@ -262,12 +262,12 @@ def test_ctrl_c_is_handled_once_behind_the_outermost_block() -> None:
     calls: list[str] = []
     before = signal.signal(signal.SIGINT, lambda *_: calls.append("handled"))
     try:
-        with uninterrupted:
-            with uninterrupted:
+        with defer_sigint:
+            with defer_sigint:
                 signal.raise_signal(signal.SIGINT)
             calls.append("behind the inner one")
         assert calls == ["behind the inner one", "handled"]
-        with uninterrupted:
+        with defer_sigint:
             calls.append("nothing came")
         assert calls == ["behind the inner one", "handled", "nothing came"]
     finally:
@@ -277,12 +277,12 @@ def test_ctrl_c_is_handled_once_behind_the_outermost_block() -> None:
 def test_ctrl_c_of_others_is_theirs() -> None:
     """A thread does not touch the handler, and an ignored signal stays ignored."""
     with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(lambda: (uninterrupted.__enter__(), signal.getsignal(signal.SIGINT)))
+        found = pool.submit(lambda: (defer_sigint.__enter__(), signal.getsignal(signal.SIGINT)))
         assert found.result()[1] is signal.default_int_handler
-        pool.submit(uninterrupted.__exit__, None, None, None).result()
+        pool.submit(defer_sigint.__exit__, None, None, None).result()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with uninterrupted:
+        with defer_sigint:
             signal.raise_signal(signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:

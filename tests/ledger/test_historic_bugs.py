@@ -17,14 +17,14 @@ from typing import Any, cast
 
 import pytest
 
-from pyreplog._native.bookie.plainadd import plain_request
+from pyreplog._native.bookie.fast_add import as_fast_add
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.node import BookieNode
-from pyreplog.bookie.protocol import Flag, Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import IncarnationError, LedgerClosedError, LedgerFencedError
-from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.stored import StoredLedgers
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.metadata.sqlite import SQLiteStore
 from tests.bookie.asking import ANY_SPACE, add, last
 from tests.ledger.standins import Meddler
@@ -51,7 +51,7 @@ def test_a_writer_adds_nothing_to_empty_bookies_at_the_addresses_of_its_own(tmp_
             return [stack.enter_context(node) for node in made]
 
         nodes = start(make_new=False)
-        cluster, other = (stack.enter_context(Cluster.connect(f"sqlite:{store.path}")) for _ in range(2))
+        cluster, other = (stack.enter_context(LedgerCluster.connect(f"sqlite:{store.path}")) for _ in range(2))
         ledger = cluster.create_ledger(3, 3, 2)
         ledger.append(b"before")
         with other.open_ledger(ledger.id) as reader:  # closes it, and fences its bookies
@@ -60,7 +60,7 @@ def test_a_writer_adds_nothing_to_empty_bookies_at_the_addresses_of_its_own(tmp_
             node.close()
             shutil.rmtree(tmp_path / name)
         nodes = start(make_new=True)
-        channels = list(cast(Any, cluster._around)._channels.values())
+        channels = list(cast(Any, cluster._runtime)._channels.values())
         assert len(channels) == 3
         until(lambda: all(channel.connected or isinstance(channel.error, IncarnationError) for channel in channels))
         with pytest.raises((LedgerClosedError, LedgerFencedError)):
@@ -68,16 +68,16 @@ def test_a_writer_adds_nothing_to_empty_bookies_at_the_addresses_of_its_own(tmp_
         assert [node.bookie.log.last_entry(ledger.id) for node in nodes] == [None] * 3
 
 
-def test_a_copy_in_a_fenced_ledger_is_repaired(cluster: Cluster) -> None:
+def test_a_copy_in_a_fenced_ledger_is_repaired(cluster: LedgerCluster) -> None:
     """PR #4163: re-replication lost the flag of its adds, and a fenced ledger takes no others."""
     meddler = Meddler(cluster)
     writer = cluster.create_ledger(3, 3, 2)
     writer.append_batch([b"%d" % entry for entry in range(10)])
     with cluster.open_ledger(writer.id) as reader:
         first = reader.metadata.last_fragment.ensemble[0]
-        meddler.rule(meddler.answering(_damaged), kind=Kind.READ, bookie=first)
+        meddler.rule(meddler.answering(_damaged), kind=RequestKind.READ, bookie=first)
         assert [bytes(record.value) for batch in reader.read() for record in batch] == [b"%d" % n for n in range(10)]
-        counts = cluster._around.counts
+        counts = cluster._runtime.counts
         until(lambda: 0 < len(cluster.status().repairs) == counts.bad_copies)  # they are noted behind one's back
         meddler.clear()
         repaired, failed = cluster.repair()
@@ -119,10 +119,10 @@ def test_nothing_is_acknowledged_behind_what_a_fence_has_told(tmp_path: Path, fl
 
 def _added(bookie: LocalBookie, request: Request) -> bool:
     """Whether it was; by the short way, where that is open to it."""
-    plain = plain_request(request)
-    if plain is not None and bookie.add_plainly(plain) is not None:
+    plain = as_fast_add(request)
+    if plain is not None and bookie.add_fast(plain) is not None:
         return True
-    return _asked(bookie, request).status == Status.OK
+    return _asked(bookie, request).status == ReplyStatus.OK
 
 
 def _asked(bookie: LocalBookie, request: Request) -> Reply:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyreplog.bookie.protocol import Kind, Reply, Status
+from pyreplog.bookie.protocol import Reply, ReplyStatus, RequestKind
 from pyreplog.errors import UnauthorizedError, UnreadableError
 from pyreplog.ledger.protocol.lac import LacQuery
 
@@ -32,9 +32,9 @@ def test_the_writer_is_not_fenced() -> None:
     lab = Lab()
     writer = written(lab, 2)
     query(lab).run()
-    ack = writer.append()
+    future = writer.append()
     writer.deliver()
-    assert acked(ack)
+    assert acked(future)
 
 
 def test_enough_answer_when_no_ack_quorum_is_silent() -> None:
@@ -54,7 +54,7 @@ def test_too_few_answer() -> None:
     written(lab, 2)
     asked = query(lab)
     asked.deliver("a")
-    asked.reply(asked.take("b"), Reply(Status.UNKNOWN, LEDGER, lac=9))
+    asked.reply(asked.take("b"), Reply(ReplyStatus.UNKNOWN, LEDGER, lac=9))
     asked.fail("c")
     assert isinstance(asked.error, UnreadableError)
 
@@ -76,7 +76,7 @@ def test_a_long_poll_ends_with_the_first_better_answer() -> None:
     """35, TestReadLastConfirmedLongPoll."""
     lab = Lab()
     asked = query(lab, known=3, wait_ms=1000)
-    assert {send.request.kind for send in asked.sends} == {Kind.WAIT_LAC}
+    assert {send.request.kind for send in asked.sends} == {RequestKind.WAIT_LAC}
     asked.reply(asked.take("a"), Reply(OK, LEDGER, lac=3))
     assert asked.finished == []
     asked.reply(asked.take("b"), Reply(OK, LEDGER, lac=5))
@@ -94,7 +94,7 @@ def test_a_long_poll_that_brings_nothing() -> None:
 def test_the_wrong_password() -> None:
     lab = Lab()
     asked = query(lab)
-    asked.reply(asked.take("a"), Reply(Status.UNAUTHORIZED, LEDGER))
+    asked.reply(asked.take("a"), Reply(ReplyStatus.UNAUTHORIZED, LEDGER))
     assert isinstance(asked.error, UnauthorizedError)
     asked.deliver()
     assert len(asked.finished) == 1

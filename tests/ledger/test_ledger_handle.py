@@ -16,8 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyreplog.ack import Ack
-from pyreplog.bookie.protocol import Kind, Status
+from pyreplog.bookie.protocol import ReplyStatus, RequestKind
 from pyreplog.errors import (
     ClosedError,
     ForkedError,
@@ -31,9 +30,10 @@ from pyreplog.errors import (
     WindowFullError,
     WrongTypeError,
 )
-from pyreplog.ledger import handle
-from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.handle import Ledger
+from pyreplog.future import AppendFuture
+from pyreplog.ledger import ledger_handle
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.ledgermetadata import State
 from pyreplog.ledger.protocol import recovery, writer
 from pyreplog.ledger.protocol.staging import Entry
@@ -45,17 +45,17 @@ WINDOW = 4096
 
 
 @pytest.fixture
-def ledger(cluster: Cluster) -> Iterator[Ledger]:
+def ledger(cluster: LedgerCluster) -> Iterator[Ledger]:
     with cluster.create_ledger(3, 3, 2) as ledger:
         yield ledger
 
 
 @pytest.fixture
-def meddler(cluster: Cluster) -> Meddler:
+def meddler(cluster: LedgerCluster) -> Meddler:
     return Meddler(cluster)
 
 
-def values(cluster: Cluster, ledger: int) -> list[bytes]:
+def values(cluster: LedgerCluster, ledger: int) -> list[bytes]:
     with cluster.open_ledger(ledger) as reader:
         return [bytes(record.value) for batch in reader.read() for record in batch]
 
@@ -68,7 +68,7 @@ def all_copies(ledger: Ledger) -> None:
 # ---- appending -------------------------------------------------------------------------------------------------
 
 
-def test_entries_are_numbered_in_order(ledger: Ledger, cluster: Cluster) -> None:
+def test_entries_are_numbered_in_order(ledger: Ledger, cluster: LedgerCluster) -> None:
     assert (ledger.append(b"0"), ledger.append(b"1", b"key", event_time=-5)) == (0, 1)
     assert ledger.append_batch([b"2", b"3"]) == range(2, 4)
     assert ledger.append_batch([]) == range(4, 4)
@@ -92,43 +92,43 @@ def test_who_waited_for_an_append_that_fails_goes_all_the_same(ledger: Ledger, m
     monkeypatch.setattr(ledger, "_clock", SimpleNamespace(now_us=fail))
     with pytest.raises(WrongTypeError):
         ledger.append(b"value")
-    assert other.ack.result(30) == 0
+    assert other.future.result(30) == 0
     assert ledger.append(b"value") == 1
 
 
 def test_appends_of_many_threads_share_batches(ledger: Ledger, meddler: Meddler) -> None:
     """While one is on its way, the others wait for it together."""
-    meddler.rule(meddler.hold, kind=Kind.ADD)
+    meddler.rule(meddler.hold, kind=RequestKind.ADD)
     with ThreadPoolExecutor(9) as pool:
         first = pool.submit(ledger.append, b"first")
-        meddler.wait_for(Kind.ADD, 3)
+        meddler.wait_for(RequestKind.ADD, 3)
         rest = [pool.submit(ledger.append, b"later") for _ in range(8)]
         while len(ledger._staging) < 8:
             assert not first.done()
         meddler.clear()
         meddler.release()
         assert first.result(30) == 0 and sorted(late.result(30) for late in rest) == list(range(1, 9))
-    assert meddler.count(Kind.ADD) == 6
+    assert meddler.count(RequestKind.ADD) == 6
 
 
 def test_batches_come_behind_what_was_submitted_before(ledger: Ledger, meddler: Meddler) -> None:
-    meddler.rule(meddler.hold, kind=Kind.ADD)
+    meddler.rule(meddler.hold, kind=RequestKind.ADD)
     single = [ledger.submit(b"%d" % n) for n in range(3)]  # the first is on its way, the others wait for it
     batch = ledger.submit_batch([b"3", b"4"])
     last = ledger.submit(b"5")
     meddler.clear()
     meddler.release()
-    assert [ack.result(30) for ack in single] == [0, 1, 2]
+    assert [future.result(30) for future in single] == [0, 1, 2]
     assert (batch.result(30), last.result(30)) == (range(3, 5), 5)
 
 
-def test_threads_keep_their_order(ledger: Ledger, cluster: Cluster) -> None:
+def test_threads_keep_their_order(ledger: Ledger, cluster: LedgerCluster) -> None:
     def work(name: int) -> list[int]:
-        acks = []
+        futures = []
         for n in range(0, 100, 4):
-            acks += [ledger.submit(b"%d %d" % (name, n + i)) for i in range(3)]
-            acks.append(ledger.submit_batch([b"%d %d" % (name, n + 3)]))  # type: ignore[arg-type]
-        return [found if isinstance(found := ack.result(30), int) else found[0] for ack in acks]
+            futures += [ledger.submit(b"%d %d" % (name, n + i)) for i in range(3)]
+            futures.append(ledger.submit_batch([b"%d %d" % (name, n + 3)]))  # type: ignore[arg-type]
+        return [found if isinstance(found := future.result(30), int) else found[0] for future in futures]
 
     with ThreadPoolExecutor(6) as pool:
         ids = list(pool.map(work, range(6)))
@@ -139,19 +139,21 @@ def test_threads_keep_their_order(ledger: Ledger, cluster: Cluster) -> None:
         assert [stored[n] for n in mine] == [b"%d %d" % (name, n) for n in range(100)]
 
 
-def test_large_batches_are_sent_in_parts(cluster: Cluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_batches_are_sent_in_parts(
+    cluster: LedgerCluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Their ids are consecutive all the same; no request is larger than a frame."""
-    monkeypatch.setattr("pyreplog.ledger.protocol.push.BATCH_BYTES", 4096)
+    monkeypatch.setattr("pyreplog.ledger.protocol.pending_adds.BATCH_BYTES", 4096)
     with cluster.create_ledger(4, 2, 2) as ledger:
         assert ledger.append_batch([b"%03d" % n * 300 for n in range(100)]) == range(100)
-    adds = [request for _, request in meddler.seen if request.kind == Kind.ADD]
+    adds = [request for _, request in meddler.seen if request.kind == RequestKind.ADD]
     assert max(memoryview(request.records).nbytes for request in adds) <= 4096
     assert ledger.metadata.length == 100 * 900
     assert values(cluster, ledger.id) == [b"%03d" % n * 300 for n in range(100)]
 
 
 def test_what_cannot_be_appended_harms_nothing_else(ledger: Ledger, meddler: Meddler) -> None:
-    meddler.rule(meddler.hold, kind=Kind.ADD)
+    meddler.rule(meddler.hold, kind=RequestKind.ADD)
     good = [ledger.submit(b"first"), ledger.submit(b"second")]
     for value, key, error in (
         ("text", None, WrongTypeError),
@@ -165,11 +167,11 @@ def test_what_cannot_be_appended_harms_nothing_else(ledger: Ledger, meddler: Med
     good.append(ledger.submit(b"third"))
     meddler.clear()
     meddler.release()
-    assert [ack.result(30) for ack in good] == [0, 1, 2]
+    assert [future.result(30) for future in good] == [0, 1, 2]
 
 
-def test_the_largest_entry_fits(ledger: Ledger, cluster: Cluster) -> None:
-    size = cluster._around.entry_bytes_max - 64
+def test_the_largest_entry_fits(ledger: Ledger, cluster: LedgerCluster) -> None:
+    size = cluster._runtime.entry_bytes_max - 64
     assert ledger.append(bytes(size)) == 0
     with pytest.raises(RecordTooLargeError):
         ledger.append(bytes(size + 8))
@@ -178,7 +180,7 @@ def test_the_largest_entry_fits(ledger: Ledger, cluster: Cluster) -> None:
 # ---- asyncio ---------------------------------------------------------------------------------------------------
 
 
-def test_hundreds_of_tasks(cluster: Cluster) -> None:
+def test_hundreds_of_tasks(cluster: LedgerCluster) -> None:
     async def one(ledger: Ledger, number: int) -> int:
         await ledger.room()
         return await ledger.submit(b"%d" % number)
@@ -193,13 +195,13 @@ def test_hundreds_of_tasks(cluster: Cluster) -> None:
     assert sorted(asyncio.run(main())) == list(range(30))
 
 
-def test_coroutines_go_on_to_twice_the_window_and_never_wait(cluster: Cluster, meddler: Meddler) -> None:
-    meddler.rule(meddler.hold, kind=Kind.ADD)
+def test_coroutines_go_on_to_twice_the_window_and_never_wait(cluster: LedgerCluster, meddler: Meddler) -> None:
+    meddler.rule(meddler.hold, kind=RequestKind.ADD)
 
     async def main(ledger: Ledger) -> int:
-        acks: list[Ack[range]] = []
+        futures: list[AppendFuture[range]] = []
         with pytest.raises(WindowFullError):
-            acks.extend(ledger.submit_batch([bytes(100)]) for _ in range(1000))
+            futures.extend(ledger.submit_batch([bytes(100)]) for _ in range(1000))
         assert WINDOW < ledger._writer.pending_bytes <= 2 * WINDOW + 256
         room = ledger.room()
         assert not room.done()
@@ -207,7 +209,7 @@ def test_coroutines_go_on_to_twice_the_window_and_never_wait(cluster: Cluster, m
         meddler.release()
         await room
         await ledger.submit_batch([b"again"])
-        return len([await ack for ack in acks])
+        return len([await future for future in futures])
 
     with cluster.create_ledger(3, 3, 2, window_bytes=WINDOW) as ledger:
         assert asyncio.run(main(ledger)) == ledger.last_add_confirmed
@@ -216,11 +218,11 @@ def test_coroutines_go_on_to_twice_the_window_and_never_wait(cluster: Cluster, m
 # ---- back-pressure ---------------------------------------------------------------------------------------------
 
 
-def test_a_bookie_that_never_answers_stops_the_writer_at_the_window(cluster: Cluster, meddler: Meddler) -> None:
+def test_a_bookie_that_never_answers_stops_the_writer_at_the_window(cluster: LedgerCluster, meddler: Meddler) -> None:
     """Qa is reached without it: entries are confirmed, and yet memory does not grow."""
     with cluster.create_ledger(3, 3, 2, window_bytes=WINDOW) as ledger:
         slow = ledger.metadata.last_fragment.ensemble[1]
-        meddler.rule(meddler.hold, kind=Kind.ADD, bookie=slow)
+        meddler.rule(meddler.hold, kind=RequestKind.ADD, bookie=slow)
         entries = 0
         while ledger.room().done():
             entries = ledger.append(bytes(100)) + 1
@@ -235,10 +237,12 @@ def test_a_bookie_that_never_answers_stops_the_writer_at_the_window(cluster: Clu
     assert entries == WINDOW // 168 + 1, "each is 168 bytes long, encoded"
 
 
-def test_so_does_the_number_of_entries(cluster: Cluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handle, "WINDOW_ENTRIES", 10)
+def test_so_does_the_number_of_entries(
+    cluster: LedgerCluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_handle, "WINDOW_ENTRIES", 10)
     with cluster.create_ledger(3, 3, 2) as ledger:
-        meddler.rule(meddler.hold, kind=Kind.ADD)
+        meddler.rule(meddler.hold, kind=RequestKind.ADD)
         ledger.submit_batch([b""] * 10)
         assert not ledger.room().done()
         meddler.clear()
@@ -246,9 +250,9 @@ def test_so_does_the_number_of_entries(cluster: Cluster, meddler: Meddler, monke
         ledger.room().result(30)
 
 
-def test_whoever_waits_for_room_is_told_of_the_end(cluster: Cluster, meddler: Meddler) -> None:
+def test_whoever_waits_for_room_is_told_of_the_end(cluster: LedgerCluster, meddler: Meddler) -> None:
     ledger = cluster.create_ledger(3, 3, 2, window_bytes=1)
-    meddler.rule(meddler.hold, kind=Kind.ADD)
+    meddler.rule(meddler.hold, kind=RequestKind.ADD)
     first = ledger.submit(b"fills it")
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(ledger.append, b"waits")
@@ -271,14 +275,14 @@ def test_whoever_waits_for_room_is_told_of_the_end(cluster: Cluster, meddler: Me
 def test_callbacks_may_submit(folder: Path, apart: Apart, durability: str) -> None:
     """Each entry by the callback of the one before; with "appended" all of it within one call."""
     with (
-        Cluster.embedded(folder, segment_bytes=SEGMENT_BYTES, durability=durability) as cluster,
+        LedgerCluster.embedded(folder, segment_bytes=SEGMENT_BYTES, durability=durability) as cluster,
         cluster.create_ledger(durability=durability) as ledger,
     ):
-        done: Ack[int] = Ack()
+        done: AppendFuture[int] = AppendFuture()
 
-        def go_on(ack: Ack[int]) -> None:
-            if ack.result() == 100:
-                done.complete(ack.result())
+        def go_on(future: AppendFuture[int]) -> None:
+            if future.result() == 100:
+                done.complete(future.result())
             else:
                 ledger.submit(b"next").add_done_callback(go_on)
 
@@ -286,11 +290,11 @@ def test_callbacks_may_submit(folder: Path, apart: Apart, durability: str) -> No
         assert done.result(30) == 100
 
 
-def test_callbacks_must_not_wait(ledger: Ledger, cluster: Cluster, meddler: Meddler) -> None:
-    told: Ack[list[type]] = Ack()
-    meddler.rule(meddler.hold, kind=Kind.ADD)
+def test_callbacks_must_not_wait(ledger: Ledger, cluster: LedgerCluster, meddler: Meddler) -> None:
+    told: AppendFuture[list[type]] = AppendFuture()
+    meddler.rule(meddler.hold, kind=RequestKind.ADD)
 
-    def callback(_: Ack[int]) -> None:
+    def callback(_: AppendFuture[int]) -> None:
         errors = []
         for call in (lambda: ledger.append(b""), lambda: cluster.open_ledger(ledger.id), cluster.close):
             try:
@@ -306,9 +310,9 @@ def test_callbacks_must_not_wait(ledger: Ledger, cluster: Cluster, meddler: Medd
     assert ledger.append(b"") == 1, "what a callback could not wait for was not appended"
 
 
-def test_callbacks_may_close(cluster: Cluster, meddler: Meddler) -> None:
+def test_callbacks_may_close(cluster: LedgerCluster, meddler: Meddler) -> None:
     ledger = cluster.create_ledger()
-    meddler.rule(meddler.hold, kind=Kind.ADD)
+    meddler.rule(meddler.hold, kind=RequestKind.ADD)
     ledger.submit(b"last").add_done_callback(lambda _: ledger.close())
     meddler.clear()
     meddler.release()
@@ -318,13 +322,13 @@ def test_callbacks_may_close(cluster: Cluster, meddler: Meddler) -> None:
     assert values(cluster, ledger.id) == [b"last"]
 
 
-def test_a_callback_beyond_the_window_is_told(cluster: Cluster, meddler: Meddler) -> None:
+def test_a_callback_beyond_the_window_is_told(cluster: LedgerCluster, meddler: Meddler) -> None:
     with cluster.create_ledger(3, 3, 2, window_bytes=1) as ledger:
         slow, *quick = ledger.metadata.last_fragment.ensemble
-        meddler.rule(meddler.hold, kind=Kind.ADD)
-        error: Ack[type] = Ack()
+        meddler.rule(meddler.hold, kind=RequestKind.ADD)
+        error: AppendFuture[type] = AppendFuture()
 
-        def callback(_: Ack[int]) -> None:
+        def callback(_: AppendFuture[int]) -> None:
             try:
                 ledger.submit(bytes(100))
             except Exception as found:
@@ -332,7 +336,7 @@ def test_a_callback_beyond_the_window_is_told(cluster: Cluster, meddler: Meddler
 
         ledger.submit(bytes(100)).add_done_callback(callback)
         meddler.clear()
-        meddler.rule(meddler.hold, kind=Kind.ADD, bookie=slow)
+        meddler.rule(meddler.hold, kind=RequestKind.ADD, bookie=slow)
         meddler.release(*quick)
         assert error.result(30) is WindowFullError
         meddler.clear()
@@ -342,7 +346,7 @@ def test_a_callback_beyond_the_window_is_told(cluster: Cluster, meddler: Meddler
 # ---- bookies that misbehave ------------------------------------------------------------------------------------
 
 
-def test_a_failed_bookie_is_replaced(ledger: Ledger, meddler: Meddler, cluster: Cluster) -> None:
+def test_a_failed_bookie_is_replaced(ledger: Ledger, meddler: Meddler, cluster: LedgerCluster) -> None:
     ledger.append_batch([b"%d" % n for n in range(5)])
     all_copies(ledger)
     lost = ledger.metadata.last_fragment.ensemble[0]
@@ -357,25 +361,27 @@ def test_a_failed_bookie_is_replaced(ledger: Ledger, meddler: Meddler, cluster: 
 @pytest.mark.parametrize(
     "answer",
     [
-        {"status": Status.UNKNOWN},
-        {"status": Status.READ_ONLY},
-        {"status": Status.OK, "last": 7},
-        {"status": Status.OK, "ledger": 99},
+        {"status": ReplyStatus.UNKNOWN},
+        {"status": ReplyStatus.READ_ONLY},
+        {"status": ReplyStatus.OK, "last": 7},
+        {"status": ReplyStatus.OK, "ledger": 99},
     ],
 )
 def test_so_is_one_that_answers_nonsense(ledger: Ledger, meddler: Meddler, answer: dict[str, int]) -> None:
     liar = ledger.metadata.last_fragment.ensemble[2]
-    meddler.rule(meddler.saying(**answer), kind=Kind.ADD, bookie=liar)
+    meddler.rule(meddler.saying(**answer), kind=RequestKind.ADD, bookie=liar)
     assert ledger.append(b"value") == 0
     ledger.close()
     assert liar not in ledger.metadata.last_fragment.ensemble
 
 
-def test_a_delayed_change_is_made_when_the_window_is_full(cluster: Cluster, meddler: Meddler, apart: Apart) -> None:
+def test_a_delayed_change_is_made_when_the_window_is_full(
+    cluster: LedgerCluster, meddler: Meddler, apart: Apart
+) -> None:
     """Entries are kept for the place of the bookie that failed: without a change nobody would ever have room again."""
     ledger = cluster.create_ledger(3, 3, 2, delay_ensemble_change=True, window_bytes=20_000)
     failing = ledger.metadata.last_fragment.ensemble[0]
-    meddler.rule(meddler.fail, kind=Kind.ADD, bookie=failing)
+    meddler.rule(meddler.fail, kind=RequestKind.ADD, bookie=failing)
 
     def append() -> None:
         for _ in range(100):
@@ -386,10 +392,10 @@ def test_a_delayed_change_is_made_when_the_window_is_full(cluster: Cluster, medd
     ledger.close()
 
 
-def test_too_few_bookies_end_the_ledger_at_what_is_confirmed(cluster: Cluster, meddler: Meddler) -> None:
+def test_too_few_bookies_end_the_ledger_at_what_is_confirmed(cluster: LedgerCluster, meddler: Meddler) -> None:
     ledger = cluster.create_ledger(4, 2, 2)
     ledger.append_batch([b"a", b"b"])
-    meddler.rule(meddler.fail, kind=Kind.ADD)
+    meddler.rule(meddler.fail, kind=RequestKind.ADD)
     with pytest.raises(NotEnoughBookiesError):
         ledger.append(b"c")
     with pytest.raises(NotEnoughBookiesError):
@@ -402,9 +408,9 @@ def test_too_few_bookies_end_the_ledger_at_what_is_confirmed(cluster: Cluster, m
     assert values(cluster, ledger.id)[:2] == [b"a", b"b"]
 
 
-def test_a_failure_shows_where_it_came_from(cluster: Cluster, meddler: Meddler) -> None:
+def test_a_failure_shows_where_it_came_from(cluster: LedgerCluster, meddler: Meddler) -> None:
     """Closing the ledger fails with the same error, and so does what closes it with the cluster."""
-    meddler.rule(meddler.fail, kind=Kind.ADD)
+    meddler.rule(meddler.fail, kind=RequestKind.ADD)
     with pytest.raises(NotEnoughBookiesError) as failed, cluster.create_ledger(4, 2, 2) as ledger:
         ledger.append(b"lost")
     assert failed.traceback[1].name.endswith("append")
@@ -413,7 +419,7 @@ def test_a_failure_shows_where_it_came_from(cluster: Cluster, meddler: Meddler) 
     assert failed.traceback[1].name.endswith("append")
 
 
-def test_a_fenced_writer_ends(cluster: Cluster) -> None:
+def test_a_fenced_writer_ends(cluster: LedgerCluster) -> None:
     ledger = cluster.create_ledger()
     ledger.append(b"before")
     assert values(cluster, ledger.id) == [b"before"]
@@ -430,7 +436,7 @@ def test_whoever_submits_while_a_batch_is_refused_is_told(
 ) -> None:
     """Else it would wait for a batch to land that never left."""
     ledger.append(b"before")
-    late: list[Ack[int]] = []
+    late: list[AppendFuture[int]] = []
 
     def refuse(*_: object, **__: object) -> object:
         if len(late) < 3:
@@ -438,9 +444,9 @@ def test_whoever_submits_while_a_batch_is_refused_is_told(
         raise LedgerFencedError(ledger.id, "it was recovered")
 
     monkeypatch.setattr(ledger._writer, "append", refuse)
-    for ack in (ledger.submit(b"refused"), *late):
+    for future in (ledger.submit(b"refused"), *late):
         with pytest.raises(LedgerFencedError):
-            ack.result(30)
+            future.result(30)
     monkeypatch.undo()
     ledger.append(b"after")
 
@@ -448,10 +454,10 @@ def test_whoever_submits_while_a_batch_is_refused_is_told(
 # ---- closing ---------------------------------------------------------------------------------------------------
 
 
-def test_close_waits_for_all_copies(cluster: Cluster, meddler: Meddler) -> None:
+def test_close_waits_for_all_copies(cluster: LedgerCluster, meddler: Meddler) -> None:
     ledger = cluster.create_ledger(3, 3, 2)
     slow = ledger.metadata.last_fragment.ensemble[0]
-    meddler.rule(meddler.hold, kind=Kind.ADD, bookie=slow)
+    meddler.rule(meddler.hold, kind=RequestKind.ADD, bookie=slow)
     assert ledger.append(b"value") == 0
     with ThreadPoolExecutor(1) as pool:
         closing = pool.submit(ledger.close)
@@ -463,16 +469,16 @@ def test_close_waits_for_all_copies(cluster: Cluster, meddler: Meddler) -> None:
     assert (ledger.metadata.state, ledger.metadata.last_entry, ledger.metadata.length) == (State.CLOSED, 0, 5)
 
 
-def test_close_gives_up_in_time(cluster: Cluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_gives_up_in_time(cluster: LedgerCluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the last confirmed entry, in the middle of a batch; the rest fails."""
-    monkeypatch.setattr(handle, "GIVE_UP_S", 30.0)
+    monkeypatch.setattr(ledger_handle, "GIVE_UP_S", 30.0)
     ledger = cluster.create_ledger(3, 3, 2)
     ledger.append(b"value")
-    meddler.rule(meddler.lose, kind=Kind.ADD)
+    meddler.rule(meddler.lose, kind=RequestKind.ADD)
     lost = [ledger.submit_batch([b"lost"] * 3), ledger.submit_batch([b"lost"])]
     with pytest.raises(OutcomeUnknownError):
         ledger.close(timeout=0.05)
-    assert [type(ack.exception(0)) for ack in lost] == [OutcomeUnknownError] * 2
+    assert [type(future.exception(0)) for future in lost] == [OutcomeUnknownError] * 2
     assert (ledger.metadata.state, ledger.metadata.last_entry, ledger.metadata.length) == (State.CLOSED, 0, 5)
     meddler.clear()
     assert values(cluster, ledger.id) == [b"value"]
@@ -489,7 +495,7 @@ def test_closing_twice_is_fine(ledger: Ledger) -> None:
     assert "closed" in repr(ledger)
 
 
-def test_a_forgotten_ledger_says_so_and_stays_open(cluster: Cluster) -> None:
+def test_a_forgotten_ledger_says_so_and_stays_open(cluster: LedgerCluster) -> None:
     ledger = cluster.create_ledger()
     ledger.append(b"kept")
     ledger._progressed = lambda: None  # type: ignore[method-assign]  # no timer holds it
@@ -520,7 +526,7 @@ def test_handles_stay_in_their_process(ledger: Ledger) -> None:
 
 @pytest.mark.usefixtures("uncollected")
 def test_ctrl_c_in_a_waiting_append_leaves_the_ledger_usable(ledger: Ledger, meddler: Meddler) -> None:
-    meddler.rule(meddler.hold, kind=Kind.ADD)
+    meddler.rule(meddler.hold, kind=RequestKind.ADD)
     main, caught = threading.get_ident(), threading.Event()
 
     def once(number: int, frame: object) -> None:
@@ -532,7 +538,7 @@ def test_ctrl_c_in_a_waiting_append_leaves_the_ledger_usable(ledger: Ledger, med
     before = signal.signal(signal.SIGINT, once)
 
     def interrupt() -> None:
-        meddler.wait_for(Kind.ADD, 3)
+        meddler.wait_for(RequestKind.ADD, 3)
         while not caught.is_set():  # once more: CPython misses a signal just before it begins to wait for a lock
             signal.pthread_kill(main, signal.SIGINT)
             caught.wait(1)
@@ -559,7 +565,7 @@ def test_ctrl_c_in_a_waiting_append_leaves_the_ledger_usable(ledger: Ledger, med
 @pytest.mark.parametrize("done", [False, True])
 @pytest.mark.parametrize("error", [MetadataUnavailableError, OutcomeUnknownError])
 def test_the_store_fails_while_the_ledger_is_closed(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, error: type[Exception], done: bool
+    cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch, error: type[Exception], done: bool
 ) -> None:
     monkeypatch.setattr(writer, "RETRY_METADATA_S", 0.01)
     ledger = cluster.create_ledger()
@@ -573,14 +579,14 @@ def test_the_store_fails_while_the_ledger_is_closed(
 
 
 def test_who_lacks_entries_is_noted_before_the_ledger_is_closed(
-    cluster: Cluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
+    cluster: LedgerCluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process may die between the two; the store may fail."""
     monkeypatch.setattr(writer, "RETRY_METADATA_S", 0.01)
-    monkeypatch.setattr(handle, "GIVE_UP_S", 30.0)
+    monkeypatch.setattr(ledger_handle, "GIVE_UP_S", 30.0)
     ledger = cluster.create_ledger(3, 3, 2)
     silent = ledger.metadata.last_fragment.ensemble[0]
-    meddler.rule(meddler.lose, kind=Kind.ADD, bookie=silent)
+    meddler.rule(meddler.lose, kind=RequestKind.ADD, bookie=silent)
     ledger.append_batch([b"value"] * 3)
     store = FailingStore.before(cluster)
     store.fail("create", MetadataUnavailableError("create"))
@@ -588,7 +594,7 @@ def test_who_lacks_entries_is_noted_before_the_ledger_is_closed(
         ledger.close(timeout=0.05)
     assert [call for call in store.calls if call in ("create", "put")] == ["create", "create", "put"]
     meddler.clear()
-    assert cluster.status().repairs == [(ledger.id, 0, silent)] and cluster._around.counts.bad_copies == 1
+    assert cluster.status().repairs == [(ledger.id, 0, silent)] and cluster._runtime.counts.bad_copies == 1
     done, left = cluster.repair()
     assert len(done) == 3 and not left
     assert cluster.count_copies(ledger.id).tolist() == [3] * 3 and cluster.status().repairs == []
@@ -596,7 +602,7 @@ def test_who_lacks_entries_is_noted_before_the_ledger_is_closed(
 
 @pytest.mark.parametrize("done", [False, True])
 def test_the_store_fails_while_the_ensemble_changes(
-    cluster: Cluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch, done: bool
+    cluster: LedgerCluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch, done: bool
 ) -> None:
     monkeypatch.setattr(writer, "RETRY_METADATA_S", 0.01)
     with cluster.create_ledger(3, 3, 2) as ledger:
@@ -611,8 +617,8 @@ def test_the_store_fails_while_the_ensemble_changes(
     assert store.calls.count("put") == (2 if done else 3)  # with the close
 
 
-def test_a_store_that_stays_away_does_not_keep_close(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handle, "GIVE_UP_S", 0.05)
+def test_a_store_that_stays_away_does_not_keep_close(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_handle, "GIVE_UP_S", 0.05)
     monkeypatch.setattr(recovery, "RETRY_METADATA_S", 0.001)
     ledger = cluster.create_ledger()
     ledger.append(b"value")
@@ -624,11 +630,11 @@ def test_a_store_that_stays_away_does_not_keep_close(cluster: Cluster, monkeypat
 
 
 def test_a_store_that_is_away_is_told_once_and_counted(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(handle, "GIVE_UP_S", 0.05)
+    monkeypatch.setattr(ledger_handle, "GIVE_UP_S", 0.05)
     monkeypatch.setattr(writer, "RETRY_METADATA_S", 0.001)
-    counts = cluster._around.counts
+    counts = cluster._runtime.counts
     ledger, other = cluster.create_ledger(), cluster.create_ledger()
     store = FailingStore.before(cluster)
     store.fail("put", MetadataUnavailableError("put"))
@@ -652,7 +658,7 @@ def test_closing_the_cluster_ends_a_recovery_that_waits_for_the_store(
     folder: Path, monkeypatch: pytest.MonkeyPatch, apart: Apart
 ) -> None:
     monkeypatch.setattr(recovery, "RETRY_METADATA_S", 0.001)
-    cluster = Cluster.embedded(folder, bookies=3, segment_bytes=SEGMENT_BYTES)
+    cluster = LedgerCluster.embedded(folder, bookies=3, segment_bytes=SEGMENT_BYTES)
     ledger = cluster.create_ledger()
     ledger._abandon()
     store = FailingStore.before(cluster)
@@ -661,7 +667,7 @@ def test_closing_the_cluster_ends_a_recovery_that_waits_for_the_store(
     waiting = threading.Thread(target=lambda: caught.append(error_of(lambda: cluster.open_ledger(ledger.id))))
     caught: list[object] = []
     waiting.start()
-    until(lambda: cluster._around.counts.waiting_for_metadata)
+    until(lambda: cluster._runtime.counts.waiting_for_metadata)
     apart(cluster.close)
     waiting.join(30)
     assert isinstance(caught[0], ClosedError)
@@ -675,7 +681,7 @@ def error_of(call: Callable[[], object]) -> Exception | None:
     return None
 
 
-def test_a_ledger_deleted_under_its_writer(ledger: Ledger, cluster: Cluster, meddler: Meddler) -> None:
+def test_a_ledger_deleted_under_its_writer(ledger: Ledger, cluster: LedgerCluster, meddler: Meddler) -> None:
     ledger.append(b"value")
     cluster.delete_ledger(ledger.id)
     meddler.rule(meddler.fail, bookie=ledger.metadata.last_fragment.ensemble[0])

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.bookie import keychecks
+from pyreplog.bookie import key_verifier
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.node import BookieNode
-from pyreplog.bookie.protocol import Flag, Kind, Request, Status
+from pyreplog.bookie.protocol import Flag, ReplyStatus, Request, RequestKind
 from pyreplog.errors import MetadataUnavailableError
-from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.stored import StoredLedgers
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.metadata.sqlite import SQLiteStore
 from tests.bookie.asking import ANY_SPACE, add, last, read, set_lac
 from tests.bookie.tcp import Client
@@ -70,8 +70,8 @@ def bookies(tmp_path: Path) -> Iterator[Bookies]:
 
 
 @pytest.fixture
-def cluster(bookies: Bookies) -> Iterator[Cluster]:
-    with Cluster.connect(f"sqlite:{bookies.store.path}", request_timeout_s=30.0) as cluster:
+def cluster(bookies: Bookies) -> Iterator[LedgerCluster]:
+    with LedgerCluster.connect(f"sqlite:{bookies.store.path}", request_timeout_s=30.0) as cluster:
         yield cluster
 
 
@@ -87,7 +87,7 @@ def claims(ledger: int) -> list[Request]:
     ]
 
 
-def test_ledgers_that_are_not_there_yet_get_no_key(bookies: Bookies, cluster: Cluster) -> None:
+def test_ledgers_that_are_not_there_yet_get_no_key(bookies: Bookies, cluster: LedgerCluster) -> None:
     """Their ids are known before: they follow each other."""
     with cluster.create_ledger() as ledger:
         ledger.append(b"before")
@@ -95,7 +95,7 @@ def test_ledgers_that_are_not_there_yet_get_no_key(bookies: Bookies, cluster: Cl
     def squat(client: Client) -> None:
         for coming in range(ledger.id + 1, ledger.id + 4):
             for claim in claims(coming):
-                assert client.ask(claim).status == Status.UNAUTHORIZED
+                assert client.ask(claim).status == ReplyStatus.UNAUTHORIZED
             assert client.ask(last(ledger=coming)).last == -1
 
     bookies.each(squat)
@@ -107,12 +107,12 @@ def test_ledgers_that_are_not_there_yet_get_no_key(bookies: Bookies, cluster: Cl
             assert reader.last_add_confirmed == 0
 
 
-def test_a_ledger_that_is_there_takes_its_own_key_only(bookies: Bookies, cluster: Cluster) -> None:
+def test_a_ledger_that_is_there_takes_its_own_key_only(bookies: Bookies, cluster: LedgerCluster) -> None:
     """Also at bookies that have nothing of it, and that of one that is deleted is none."""
     with cluster.create_ledger(1, 1, 1) as ledger:
 
         def claim(client: Client) -> None:
-            assert {client.ask(claim).status for claim in claims(ledger.id)} == {Status.UNAUTHORIZED}
+            assert {client.ask(claim).status for claim in claims(ledger.id)} == {ReplyStatus.UNAUTHORIZED}
 
         bookies.each(claim)
         assert ledger.append(b"fine") == 0
@@ -121,22 +121,22 @@ def test_a_ledger_that_is_there_takes_its_own_key_only(bookies: Bookies, cluster
     free = next(node for node in bookies.nodes if node.identity.id not in ledger.metadata.bookies())
     with Client(free.address) as client:
         right = add(0, ledger=ledger.id, key=ledger._writer.key)
-        assert client.ask(right).status == Status.UNAUTHORIZED
+        assert client.ask(right).status == ReplyStatus.UNAUTHORIZED
 
 
 def test_bookies_that_took_a_key_while_the_metadata_were_away_are_replaced(
-    bookies: Bookies, cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    bookies: Bookies, cluster: LedgerCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As open ledgers go on without metadata, a bookie believes a key then; the ledger's writer finds another bookie, and
     says which one was misled."""
-    monkeypatch.setattr(keychecks, "AWAY_S", 0.1)
+    monkeypatch.setattr(key_verifier, "AWAY_S", 0.1)
     with cluster.create_ledger() as ledger:
         ledger.append(b"before")
     bookies.facts.away = True
     misled = bookies.nodes[0]
     with Client(misled.address) as client:
         for coming in range(ledger.id + 1, ledger.id + 6):
-            assert client.ask(last(ledger=coming, fence=True, key=EVIL)).status == Status.OK
+            assert client.ask(last(ledger=coming, fence=True, key=EVIL)).status == ReplyStatus.OK
     bookies.facts.away = False
     until(lambda: bookies.nodes[0]._service._keys._away_until_us < misled._clock.monotonic_us())
     with caplog.at_level(logging.WARNING):
@@ -150,11 +150,11 @@ def test_bookies_that_took_a_key_while_the_metadata_were_away_are_replaced(
 
 
 def test_a_ledger_begins_while_the_metadata_are_away(
-    bookies: Bookies, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    bookies: Bookies, cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was made before; whether they refuse or say nothing."""
-    monkeypatch.setattr(keychecks, "PATIENCE_S", 0.05)
-    monkeypatch.setattr(keychecks, "AWAY_S", 0.1)
+    monkeypatch.setattr(key_verifier, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(key_verifier, "AWAY_S", 0.1)
     with cluster.create_ledger() as ledger, cluster.create_ledger() as other:
         bookies.facts.away = True
         assert ledger.append(b"fine") == 0
@@ -169,20 +169,22 @@ def test_a_ledger_begins_while_the_metadata_are_away(
 def test_keys_that_one_connection_may_give_meanwhile_are_bounded(
     bookies: Bookies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keychecks, "UNPROVEN_MAX", 5)
+    monkeypatch.setattr(key_verifier, "UNPROVEN_MAX", 5)
     bookies.facts.away = True
     with Client(bookies.nodes[0].address) as greedy, Client(bookies.nodes[0].address) as other:
         found = [greedy.ask(add(0, ledger=ledger)).status for ledger in range(100, 108)]
-        assert found == [Status.OK] * 5 + [Status.UNKNOWN] * 3
-        assert greedy.ask(add(1, ledger=100)).status == Status.OK
-        assert other.ask(add(0, ledger=200)).status == Status.OK
+        assert found == [ReplyStatus.OK] * 5 + [ReplyStatus.UNKNOWN] * 3
+        assert greedy.ask(add(1, ledger=100)).status == ReplyStatus.OK
+        assert other.ask(add(0, ledger=200)).status == ReplyStatus.OK
 
 
-def test_what_comes_together_is_asked_once_and_answered_in_order(bookies: Bookies, cluster: Cluster) -> None:
+def test_what_comes_together_is_asked_once_and_answered_in_order(bookies: Bookies, cluster: LedgerCluster) -> None:
     with cluster.create_ledger(4, 4, 4) as ledger, Client(bookies.nodes[0].address) as client:
         bookies.facts.may_answer.clear()
         key, before = ledger._writer.key, bookies.facts.asked
-        answers = client.send(*(add(entry, ledger=ledger.id, key=key) for entry in range(5)), Request(Kind.STATUS))
+        answers = client.send(
+            *(add(entry, ledger=ledger.id, key=key) for entry in range(5)), Request(RequestKind.STATUS)
+        )
         client.wait(answers, 1)  # others go before
         bookies.facts.may_answer.set()
         client.wait(answers, 6)

@@ -12,7 +12,7 @@ from itertools import count
 import pytest
 
 from pyreplog._native.log.batch import RecordBatch
-from pyreplog.bookie.protocol import Kind, Reply, Status
+from pyreplog.bookie.protocol import Reply, ReplyStatus, RequestKind
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -26,7 +26,7 @@ from pyreplog.errors import (
 )
 from pyreplog.ledger import readahead
 from pyreplog.ledger import reader as reader_module
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledgermetadata import Fragment, State, metadata_key
 from pyreplog.ledger.reader import LedgerReader
 from tests.ledger.standins import FailingStore, Meddler
@@ -37,7 +37,7 @@ def value(entry: int, size: int = 20) -> bytes:
     return b"%d." % entry * size
 
 
-def fill(cluster: Cluster, entries: int, *quorums: int, size: int = 20, password: bytes = b"") -> int:
+def fill(cluster: LedgerCluster, entries: int, *quorums: int, size: int = 20, password: bytes = b"") -> int:
     with cluster.create_ledger(*quorums, password=password) as ledger:
         for first in range(0, entries, 50):
             ledger.submit_batch([value(entry, size) for entry in range(first, min(first + 50, entries))])
@@ -54,7 +54,7 @@ def flat(batches: object) -> list[tuple[int, bytes]]:
 
 
 @pytest.fixture
-def meddler(cluster: Cluster) -> Meddler:
+def meddler(cluster: LedgerCluster) -> Meddler:
     return Meddler(cluster)
 
 
@@ -62,7 +62,9 @@ def meddler(cluster: Cluster) -> Meddler:
 
 
 @pytest.mark.parametrize("quorums", [(1, 1, 1), (3, 3, 2), (4, 3, 2), (4, 2, 1)])
-def test_every_entry_in_order(shared: Cluster, monkeypatch: pytest.MonkeyPatch, quorums: tuple[int, int, int]) -> None:
+def test_every_entry_in_order(
+    shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch, quorums: tuple[int, int, int]
+) -> None:
     read_little_at_a_time(monkeypatch)
     with shared.open_ledger(fill(shared, 333, *quorums)) as reader:
         assert (len(reader), reader.last_add_confirmed, reader.is_closed) == (333, 332, True)
@@ -82,18 +84,18 @@ def test_every_entry_in_order(shared: Cluster, monkeypatch: pytest.MonkeyPatch, 
             reader.read_unconfirmed(5, 4)
 
 
-def test_an_empty_ledger(cluster: Cluster) -> None:
+def test_an_empty_ledger(cluster: LedgerCluster) -> None:
     with cluster.open_ledger(fill(cluster, 0)) as reader:
         assert (len(reader), flat(reader.read()), flat(reader.follow())) == (0, [], [])
 
 
-def test_several_threads_read_at_once(cluster: Cluster) -> None:
+def test_several_threads_read_at_once(cluster: LedgerCluster) -> None:
     with cluster.open_ledger(fill(cluster, 200)) as reader, ThreadPoolExecutor(6) as pool:
         found = list(pool.map(lambda _: flat(reader.read()), range(12)))
     assert found == [[(entry, value(entry)) for entry in range(200)]] * 12
 
 
-def test_what_is_read_is_let_go(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_is_let_go(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing holds a batch that its reader has dropped: no timer, no driver, no reading ahead of a dropped iterator;
     and none waits for a garbage collection."""
     read_little_at_a_time(monkeypatch)
@@ -106,7 +108,7 @@ def test_what_is_read_is_let_go(cluster: Cluster, monkeypatch: pytest.MonkeyPatc
             next(dropped)
             del dropped
             assert sum(map(len, reader.read())) == 300
-            until(lambda: cluster._around._expected == set())  # what was on its way for the one that was dropped
+            until(lambda: cluster._runtime._expected == set())  # what was on its way for the one that was dropped
             until(lambda: not any(type(found) is RecordBatch and id(found) not in others for found in gc.get_objects()))
         finally:
             gc.enable()
@@ -115,7 +117,7 @@ def test_what_is_read_is_let_go(cluster: Cluster, monkeypatch: pytest.MonkeyPatc
 # ---- bookies that misbehave ------------------------------------------------------------------------------------
 
 
-def test_the_next_replica_is_asked(cluster: Cluster, meddler: Meddler) -> None:
+def test_the_next_replica_is_asked(cluster: LedgerCluster, meddler: Meddler) -> None:
     number = fill(cluster, 100, 4, 3, 2)
     with cluster.open_ledger(number) as reader:
         lost, liar = reader.metadata.last_fragment.ensemble[2:]  # the first two that are asked
@@ -125,17 +127,17 @@ def test_the_next_replica_is_asked(cluster: Cluster, meddler: Meddler) -> None:
         meddler.rule(meddler.answering(lambda reply: reply._replace(body=flipped(reply.body))), bookie=liar)
         assert flat(reader.read()) == [(entry, value(entry)) for entry in range(100)]
         meddler.clear()
-        meddler.rule(meddler.saying(status=Status.OK, last=99, body=b""), bookie=liar)
+        meddler.rule(meddler.saying(status=ReplyStatus.OK, last=99, body=b""), bookie=liar)
         assert flat(reader.read()) == [(entry, value(entry)) for entry in range(100)]
 
 
-def test_bad_copies_are_noted_and_repaired(cluster: Cluster, meddler: Meddler) -> None:
+def test_bad_copies_are_noted_and_repaired(cluster: LedgerCluster, meddler: Meddler) -> None:
     number = fill(cluster, 100, 4, 3, 2)
     with cluster.open_ledger(number) as reader:
         liar = reader.metadata.last_fragment.ensemble[2]  # which has entries 0 to 2 of every four
         meddler.rule(meddler.answering(lambda reply: reply._replace(body=flipped(reply.body))), bookie=liar)
         list(reader.read())
-        found = cluster._around.counts.bad_copies
+        found = cluster._runtime.counts.bad_copies
         assert found > 0
         until(lambda: len(cluster.status().repairs) == found)  # they are noted behind one's back
         noted = cluster.status().repairs
@@ -147,18 +149,18 @@ def test_bad_copies_are_noted_and_repaired(cluster: Cluster, meddler: Meddler) -
 
 
 def test_a_replica_that_is_slow_is_not_waited_for(
-    cluster: Cluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
+    cluster: LedgerCluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader_module.LedgerReading.__init__, "__kwdefaults__", {
-        **reader_module.LedgerReading.__init__.__kwdefaults__, "speculate_s": 0.01,
+    monkeypatch.setattr(reader_module.LedgerReadOp.__init__, "__kwdefaults__", {
+        **reader_module.LedgerReadOp.__init__.__kwdefaults__, "speculate_s": 0.01,
     })  # fmt: skip
     number = fill(cluster, 10, 3, 3, 2)
     with cluster.open_ledger(number) as reader:
-        meddler.rule(meddler.lose, kind=Kind.READ, bookie=reader.metadata.last_fragment.ensemble[0])
+        meddler.rule(meddler.lose, kind=RequestKind.READ, bookie=reader.metadata.last_fragment.ensemble[0])
         assert flat(reader.read()) == [(entry, value(entry)) for entry in range(10)]
 
 
-def test_unknown_is_not_no(cluster: Cluster, meddler: Meddler) -> None:
+def test_unknown_is_not_no(cluster: LedgerCluster, meddler: Meddler) -> None:
     number = fill(cluster, 10, 3, 3, 2)
     with cluster.open_ledger(number) as reader:
         meddler.rule(meddler.fail)
@@ -176,7 +178,7 @@ def flipped(body: bytes | memoryview) -> bytes:
 # ---- who may, and what there is --------------------------------------------------------------------------------
 
 
-def test_the_password(cluster: Cluster) -> None:
+def test_the_password(cluster: LedgerCluster) -> None:
     number = fill(cluster, 3, password=b"secret")
     for password in (b"", b"other"):
         for recover in (True, False):
@@ -187,7 +189,7 @@ def test_the_password(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("number", [5_000_000, -1, 10**30])
-def test_no_such_ledger(shared: Cluster, number: int) -> None:
+def test_no_such_ledger(shared: LedgerCluster, number: int) -> None:
     for recover in (True, False):
         with pytest.raises(NoSuchLedgerError):
             shared.open_ledger(number, recover=recover)
@@ -197,7 +199,7 @@ def test_no_such_ledger(shared: Cluster, number: int) -> None:
         shared.ledger_metadata(number)
 
 
-def test_deleting_while_reading(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleting_while_reading(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """What bookies still have is read; following and opening fail."""
     read_little_at_a_time(monkeypatch)
     ledger = cluster.create_ledger()
@@ -236,7 +238,7 @@ LIES = {
 }
 
 
-def test_metadata_that_lie(cluster: Cluster) -> None:
+def test_metadata_that_lie(cluster: LedgerCluster) -> None:
     number = fill(cluster, 5)
     truth = cluster.metadata.get(metadata_key(number))
     assert truth is not None
@@ -251,7 +253,7 @@ def test_metadata_that_lie(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\xff\xfe", b"[]", b"null", b"[" * 100_000, b'{"version":1}'])
-def test_metadata_that_are_none(shared: Cluster, garbage: bytes) -> None:
+def test_metadata_that_are_none(shared: LedgerCluster, garbage: bytes) -> None:
     number = fill(shared, 5)
     ledger = shared.create_ledger()
     ledger.append(b"value")
@@ -263,13 +265,13 @@ def test_metadata_that_are_none(shared: Cluster, garbage: bytes) -> None:
         ledger.close()
 
 
-def overwrite(cluster: Cluster, ledger: int, value: bytes) -> None:
+def overwrite(cluster: LedgerCluster, ledger: int, value: bytes) -> None:
     there = cluster.metadata.get(metadata_key(ledger))
     assert there is not None
     cluster.metadata.put(metadata_key(ledger), value, there.version)
 
 
-def test_bookies_that_nobody_knows(cluster: Cluster) -> None:
+def test_bookies_that_nobody_knows(cluster: LedgerCluster) -> None:
     number = fill(cluster, 5)
     changed = dataclasses.replace(
         cluster.ledger_metadata(number), fragments=(Fragment(0, ("nobody", "b@xyz", "c@" + "0" * 32)),)
@@ -282,7 +284,7 @@ def test_bookies_that_nobody_knows(cluster: Cluster) -> None:
 # ---- following -------------------------------------------------------------------------------------------------
 
 
-def test_following_a_writer_to_its_end(cluster: Cluster) -> None:
+def test_following_a_writer_to_its_end(cluster: LedgerCluster) -> None:
     ledger = cluster.create_ledger(4, 3, 2)
     ledger.append_batch([value(entry) for entry in range(10)])
     with cluster.open_ledger(ledger.id, recover=False) as reader, ThreadPoolExecutor(1) as pool:
@@ -294,7 +296,7 @@ def test_following_a_writer_to_its_end(cluster: Cluster) -> None:
         assert reader.is_closed
 
 
-def test_the_end_is_noticed_at_once(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_is_noticed_at_once(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bookies do not tell it: without the watch the poll would go on for its whole time."""
     monkeypatch.setattr(reader_module, "POLL_MS", 600_000)
     ledger = cluster.create_ledger()
@@ -302,14 +304,14 @@ def test_the_end_is_noticed_at_once(cluster: Cluster, monkeypatch: pytest.Monkey
     meddler = Meddler(cluster)
     with cluster.open_ledger(ledger.id, recover=False) as reader, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(reader.wait_beyond, 0)
-        meddler.wait_for(Kind.WAIT_LAC)
+        meddler.wait_for(RequestKind.WAIT_LAC)
         ledger.close()
         assert waiting.result(30) is False
         assert reader.is_closed
 
 
 def test_an_end_told_before_the_poll_is_waited_for_is_noticed(
-    cluster: Cluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
+    cluster: LedgerCluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader_module, "POLL_MS", 600_000)
     ledger = cluster.create_ledger()
@@ -325,7 +327,7 @@ def test_an_end_told_before_the_poll_is_waited_for_is_noticed(
             ):
                 until(lambda: told)
 
-    meddler.rule(close, kind=Kind.WAIT_LAC)
+    meddler.rule(close, kind=RequestKind.WAIT_LAC)
     with cluster.open_ledger(ledger.id, recover=False) as reader, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(reader.wait_beyond, -1)
         try:
@@ -335,7 +337,7 @@ def test_an_end_told_before_the_poll_is_waited_for_is_noticed(
     assert told[0] is State.CLOSED and ledger.metadata.state is State.CLOSED
 
 
-def test_an_idle_writer_tells_its_lac(cluster: Cluster) -> None:
+def test_an_idle_writer_tells_its_lac(cluster: LedgerCluster) -> None:
     """The last entry carries the LAC before it; the explicit one comes a little later."""
     with cluster.create_ledger() as ledger, cluster.open_ledger(ledger.id, recover=False) as reader:
         ledger.append(b"only")
@@ -343,7 +345,7 @@ def test_an_idle_writer_tells_its_lac(cluster: Cluster) -> None:
         assert reader.entry(0) == b"only"
 
 
-def test_waiting_ends_in_time(cluster: Cluster) -> None:
+def test_waiting_ends_in_time(cluster: LedgerCluster) -> None:
     with cluster.create_ledger() as ledger, cluster.open_ledger(ledger.id, recover=False) as reader:
         assert reader.wait_beyond(-1, 0) is False
         assert reader.wait_beyond(-1, 0.05) is False
@@ -355,25 +357,25 @@ def test_waiting_ends_in_time(cluster: Cluster) -> None:
             reader.wait_beyond(0, float("nan"))
 
 
-def test_bookies_that_answer_at_once_are_not_asked_without_end(cluster: Cluster, meddler: Meddler) -> None:
+def test_bookies_that_answer_at_once_are_not_asked_without_end(cluster: LedgerCluster, meddler: Meddler) -> None:
     """However long it takes here: so many rounds of questions take so long at least."""
     with (
         cluster.create_ledger() as ledger,
         ThreadPoolExecutor(1) as pool,
         cluster.open_ledger(ledger.id, recover=False) as reader,
     ):
-        meddler.rule(meddler.saying(status=Status.OK), kind=Kind.WAIT_LAC)
+        meddler.rule(meddler.saying(status=ReplyStatus.OK), kind=RequestKind.WAIT_LAC)
         began = time.monotonic()
         waiting = pool.submit(reader.wait_beyond, -1)
-        meddler.wait_for(Kind.WAIT_LAC, 3 * 8)
-        rounds = meddler.count(Kind.WAIT_LAC) / 3
+        meddler.wait_for(RequestKind.WAIT_LAC, 3 * 8)
+        rounds = meddler.count(RequestKind.WAIT_LAC) / 3
         assert rounds <= (time.monotonic() - began) / reader_module.PAUSE_S + 1
         reader.close()
         with pytest.raises(ClosedError):
             waiting.result(30)
 
 
-def test_closing_ends_the_waiting_of_others(cluster: Cluster, meddler: Meddler) -> None:
+def test_closing_ends_the_waiting_of_others(cluster: LedgerCluster, meddler: Meddler) -> None:
     number = fill(cluster, 5)
     with (
         cluster.create_ledger() as ledger,
@@ -383,8 +385,8 @@ def test_closing_ends_the_waiting_of_others(cluster: Cluster, meddler: Meddler) 
     ):
         meddler.rule(meddler.lose)
         waiting = [pool.submit(following.wait_beyond, -1), pool.submit(lambda: list(reading.read()))]
-        meddler.wait_for(Kind.WAIT_LAC)
-        meddler.wait_for(Kind.READ)
+        meddler.wait_for(RequestKind.WAIT_LAC)
+        meddler.wait_for(RequestKind.READ)
         for reader in (following, reading):
             reader.close()
             reader.close()
@@ -397,7 +399,7 @@ def test_closing_ends_the_waiting_of_others(cluster: Cluster, meddler: Meddler) 
             call()
 
 
-def test_an_iterator_ends_with_its_reader(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_iterator_ends_with_its_reader(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     read_little_at_a_time(monkeypatch)
     with cluster.open_ledger(fill(cluster, 300)) as reader:
         batches = reader.read()
@@ -406,7 +408,7 @@ def test_an_iterator_ends_with_its_reader(cluster: Cluster, monkeypatch: pytest.
         list(batches)
 
 
-def test_readers_follow_the_ensemble(cluster: Cluster, meddler: Meddler) -> None:
+def test_readers_follow_the_ensemble(cluster: LedgerCluster, meddler: Meddler) -> None:
     """Of a ledger whose bookies were replaced since it was opened (#4613)."""
     with cluster.create_ledger(3, 3, 2) as ledger:
         ledger.append_batch([value(entry) for entry in range(5)])
@@ -424,7 +426,7 @@ def test_readers_follow_the_ensemble(cluster: Cluster, meddler: Meddler) -> None
             meddler.clear()
 
 
-def test_a_store_that_is_away_does_not_hide_why(cluster: Cluster, meddler: Meddler) -> None:
+def test_a_store_that_is_away_does_not_hide_why(cluster: LedgerCluster, meddler: Meddler) -> None:
     with cluster.open_ledger(fill(cluster, 5)) as reader:
         meddler.rule(meddler.fail)
         store = FailingStore.before(cluster)
@@ -437,7 +439,7 @@ def test_a_store_that_is_away_does_not_hide_why(cluster: Cluster, meddler: Meddl
 # ---- recovery --------------------------------------------------------------------------------------------------
 
 
-def test_all_who_recover_agree(cluster: Cluster) -> None:
+def test_all_who_recover_agree(cluster: LedgerCluster) -> None:
     ledger = cluster.create_ledger(4, 3, 2)
     ledger.append_batch([value(entry) for entry in range(20)])
     with ThreadPoolExecutor(8) as pool:
@@ -448,9 +450,9 @@ def test_all_who_recover_agree(cluster: Cluster) -> None:
     ledger.close()  # at the same end: nothing is lost
 
 
-def test_recovery_of_entries_that_are_large_together(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_of_entries_that_are_large_together(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are written back in requests that fit into frames."""
-    monkeypatch.setattr("pyreplog.ledger.protocol.push.BATCH_BYTES", 8192)
+    monkeypatch.setattr("pyreplog.ledger.protocol.pending_adds.BATCH_BYTES", 8192)
     ledger = cluster.create_ledger()
     meddler = Meddler(cluster)
     meddler.rule(meddler.answering(lambda reply: reply._replace(lac=-1)))
@@ -458,12 +460,12 @@ def test_recovery_of_entries_that_are_large_together(cluster: Cluster, monkeypat
         ledger.append_batch([bytes(3000) for _ in range(first, first + 10)])
     with cluster.open_ledger(ledger.id) as reader:
         assert len(reader) == 40
-    written = [request for _, request in meddler.seen if request.kind == Kind.ADD and request.flags & 1]
+    written = [request for _, request in meddler.seen if request.kind == RequestKind.ADD and request.flags & 1]
     assert written and max(memoryview(request.records).nbytes for request in written) <= 8192
     ledger.close()
 
 
-def test_too_few_bookies_for_a_recovery(cluster: Cluster, meddler: Meddler) -> None:
+def test_too_few_bookies_for_a_recovery(cluster: LedgerCluster, meddler: Meddler) -> None:
     ledger = cluster.create_ledger(3, 3, 2)
     ledger.append(b"value")
     for bookie in ledger.metadata.last_fragment.ensemble[:2]:
@@ -477,7 +479,7 @@ def test_too_few_bookies_for_a_recovery(cluster: Cluster, meddler: Meddler) -> N
     ledger.close()
 
 
-def test_the_store_fails_in_a_recovery(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_fails_in_a_recovery(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyreplog.ledger.protocol.recovery.RETRY_METADATA_S", 0.01)
     for failing in count():
         ledger = cluster.create_ledger()
@@ -492,13 +494,13 @@ def test_the_store_fails_in_a_recovery(cluster: Cluster, monkeypatch: pytest.Mon
     assert failing >= 2
 
 
-def test_answers_that_know_no_limits(cluster: Cluster, meddler: Meddler) -> None:
+def test_answers_that_know_no_limits(cluster: LedgerCluster, meddler: Meddler) -> None:
     """A bookie that speaks of a LAC that cannot be makes reads fail, and nothing worse."""
     with cluster.create_ledger() as ledger:
         ledger.append(b"value")
-        meddler.rule(meddler.answering(lambda reply: reply._replace(lac=1 << 61)), kind=Kind.LAST)
+        meddler.rule(meddler.answering(lambda reply: reply._replace(lac=1 << 61)), kind=RequestKind.LAST)
         with cluster.open_ledger(ledger.id, recover=False) as reader:
             assert reader.last_add_confirmed == 1 << 61
             with pytest.raises((NoSuchEntryError, UnreadableError)):
                 list(reader.read(1))
-    assert isinstance(Reply(Status.OK), Reply)
+    assert isinstance(Reply(ReplyStatus.OK), Reply)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import UnreadableError
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.ledgermetadata import metadata_key
-from pyreplog.ledger.stored import load_ledger
 from tests.ledger.conftest import SEGMENT_BYTES
 from tests.ledger.test_cluster import EXPECTED, values
 
@@ -29,16 +29,16 @@ class PowerCut:
         ledger._abandon()
         self.ledger = ledger.id
 
-    def open(self) -> Cluster:
-        return Cluster.embedded(self._folder, bookies=3, segment_bytes=SEGMENT_BYTES, durability="appended")
+    def open(self) -> LedgerCluster:
+        return LedgerCluster.embedded(self._folder, bookies=3, segment_bytes=SEGMENT_BYTES, durability="appended")
 
     def _names(self) -> list[str]:
         return sorted(path.name for path in self._folder.glob("bookie-*"))
 
     def _disk(self, name: str) -> Path:
         """As of now; what comes later is in memory alone."""
-        around: Any = self.cluster._around
-        (bookie,) = (there for there in around.bookies.values() if there.path.name == name)
+        runtime: Any = self.cluster._runtime
+        (bookie,) = (there for there in runtime.bookies.values() if there.path.name == name)
         log = bookie.log.log._log
         with log._lock, log._pool.quiet():
             bookie.log.sync()
@@ -46,7 +46,7 @@ class PowerCut:
             shutil.copytree(bookie.path, target, ignore=shutil.ignore_patterns("fresh-*", "spare-*", "*.new"))
         return target
 
-    def happens(self, *lost: str) -> Cluster:
+    def happens(self, *lost: str) -> LedgerCluster:
         """To these bookies' page cache, or all."""
         self.cluster.close()
         for name in lost or self._names():
@@ -64,17 +64,17 @@ def test_after_a_power_cut_nothing_is_cut_short_unless_by_force(folder: Path) ->
             cluster.open_ledger(cut.ledger)
         with cluster.open_ledger(cut.ledger, force=True) as reader:
             assert len(reader) == 10
-        around: Any = cluster._around
-        around._collect()
+        runtime: Any = cluster._runtime
+        runtime._collect()
         assert cluster.status().limbo == [] and len(values(cluster, cut.ledger)) == 10
 
 
 def test_limbo_ends_with_the_repair_of_what_was_lost(folder: Path) -> None:
     cut = PowerCut(folder)
     with cut.happens("bookie-1") as cluster:
-        around: Any = cluster._around
+        runtime: Any = cluster._runtime
         assert values(cluster, cut.ledger) == EXPECTED, "recovery writes them back"
-        around._collect()
+        runtime._collect()
         assert cluster.status().limbo == []
 
 
@@ -83,14 +83,14 @@ def test_a_closed_ledger_that_lost_copies_is_in_limbo_until_they_are_repaired(
 ) -> None:
     cut = PowerCut(folder)
     with cut.happens("bookie-1") as cluster:
-        around: Any = cluster._around
-        bookie = next(name for name, there in around.bookies.items() if there.path.name == "bookie-1")
+        runtime: Any = cluster._runtime
+        bookie = next(name for name, there in runtime.bookies.items() if there.path.name == "bookie-1")
         there = load_ledger(cluster.metadata, cut.ledger)
         cluster.metadata.put(metadata_key(cut.ledger), there.metadata.closed(19, 30, 20).encode(), there.version)
-        around._collect()
+        runtime._collect()
         assert cluster.status().limbo == [(cut.ledger, bookie)], "it is closed, and its copies are not here"
         assert values(cluster, cut.ledger) == EXPECTED
         done, left = cluster.repair()
         assert not left and {repair.bookie for repair in done} == {bookie}
-        around._collect()
+        runtime._collect()
         assert cluster.status().limbo == [] and cluster.count_copies(cut.ledger).tolist() == [3] * 20

@@ -11,9 +11,9 @@ import pytest
 from pyreplog._native.ledgerlog.entries import encode_entries, merge_entries, parse_entries
 from pyreplog._native.topic.messageencoder import encode_messages, encode_slices
 from pyreplog._native.topic.messages import decode_messages
-from pyreplog.bookie.protocol import Kind, Request
+from pyreplog.bookie.protocol import Request, RequestKind
 from pyreplog.errors import InvalidArgumentError, NotEnoughBookiesError, WrongTypeError
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledgermetadata import State
 from tests.ledger.conftest import SEGMENT_BYTES
 from tests.ledger.lab import KEY, LEDGER, Lab
@@ -110,7 +110,7 @@ def test_recovery_writes_back_what_it_finds(stored: str, batch: int) -> None:
     assert recovery.result.messages == 48
     assert (lab.end, lab.holders(2)) == (2, "abc")
     for bookie in "abc":
-        body = lab.ask(bookie, Request(Kind.READ, LEDGER, 0, 2, KEY)).body
+        body = lab.ask(bookie, Request(RequestKind.READ, LEDGER, 0, 2, KEY)).body
         assert counted(parse_entries(body, ledger=LEDGER, first=0, last=2)) == [(2, 3), (2, 43), (2, 48)]
     assert counted(lab.reading(0, 2).run().result) == [(2, 3), (2, 43), (2, 48)]
 
@@ -129,7 +129,7 @@ def test_recovery_behind_the_lac_asks_for_the_messages() -> None:
 VALUES = [b"value %d" % i for i in range(1000)]
 
 
-def read_back(cluster: Cluster, ledger: int) -> list[bytes]:
+def read_back(cluster: LedgerCluster, ledger: int) -> list[bytes]:
     with cluster.open_ledger(ledger) as reader:
         return [
             value
@@ -138,7 +138,7 @@ def read_back(cluster: Cluster, ledger: int) -> list[bytes]:
         ]
 
 
-def test_a_ledger_counts_messages(cluster: Cluster) -> None:
+def test_a_ledger_counts_messages(cluster: LedgerCluster) -> None:
     entries, counts = encode_slices(VALUES, messages_max=64, bytes_max=1 << 20)
     with cluster.create_ledger() as ledger:
         assert ledger.append_batch(entries[:5], messages=counts[:5]) == range(5)
@@ -154,13 +154,13 @@ def test_a_ledger_counts_messages(cluster: Cluster) -> None:
 
 def test_another_opener_recovers_the_messages(folder: Path) -> None:
     """Also when the bookies' logs were opened again in between."""
-    with Cluster.embedded(folder, bookies=3, segment_bytes=SEGMENT_BYTES) as cluster:
+    with LedgerCluster.embedded(folder, bookies=3, segment_bytes=SEGMENT_BYTES) as cluster:
         ledger = cluster.create_ledger(3, 3, 2)
         for at in range(0, 1000, 10):
             ledger.append_batch([encode_messages(VALUES[at : at + 3]), encode_messages(VALUES[at + 3 : at + 10])],
                                 messages=[3, 7])  # fmt: skip
         ledger._abandon()  # as if its process had died
-    with Cluster.embedded(folder, bookies=3, segment_bytes=SEGMENT_BYTES) as cluster:
+    with LedgerCluster.embedded(folder, bookies=3, segment_bytes=SEGMENT_BYTES) as cluster:
         assert cluster.ledger_metadata(ledger.id).state is State.OPEN
         assert read_back(cluster, ledger.id) == VALUES
         metadata = cluster.ledger_metadata(ledger.id)

@@ -11,7 +11,7 @@ import pytest
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import ClosedError
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.metrics import client_metrics
 from pyreplog.ledger.protocol.effects import BadCopy
 from pyreplog.metrics import Metric, MetricsServer
@@ -29,14 +29,14 @@ def scrape(server: MetricsServer) -> tuple[dict[str, float], list[str]]:
 
 def test_a_scrape_of_an_embedded_cluster(tmp_path: Path) -> None:
     with (
-        Cluster.embedded(tmp_path, bookies=4, segment_bytes=1 << 20) as cluster,
+        LedgerCluster.embedded(tmp_path, bookies=4, segment_bytes=1 << 20) as cluster,
         MetricsServer([cluster.metrics]) as server,
     ):
         with cluster.create_ledger(3) as closed:
             closed.append(b"value")
         ledger = cluster.create_ledger(3, 3, 2)
         ledger.append_batch([b"value"] * 10)
-        bookies = cluster._around.bookies  # type: ignore[attr-defined]
+        bookies = cluster._runtime.bookies  # type: ignore[attr-defined]
         bookies.pop(ledger.metadata.last_fragment.ensemble[0]).close()
         ledger.append_batch([b"value"] * 10)
         ledger.close()
@@ -44,7 +44,7 @@ def test_a_scrape_of_an_embedded_cluster(tmp_path: Path) -> None:
         other.append(b"value")
         cluster.open_ledger(other.id).close()
         cluster.open_ledger(closed.id).close()
-        cluster._around.report(other.id, BadCopy(other.metadata.last_fragment.ensemble[0], 0))
+        cluster._runtime.report(other.id, BadCopy(other.metadata.last_fragment.ensemble[0], 0))
         found, names = scrape(server)
     assert found == {
         "pyreplog_client_open_ledgers": 1,
@@ -66,7 +66,7 @@ def test_a_scrape_of_an_embedded_cluster(tmp_path: Path) -> None:
 
 
 def test_a_source_that_was_closed_tells_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with Cluster.embedded(tmp_path, bookies=1, segment_bytes=1 << 20) as cluster:
+    with LedgerCluster.embedded(tmp_path, bookies=1, segment_bytes=1 << 20) as cluster:
         pass
     with MetricsServer([cluster.metrics, lambda: [Metric("things", "gauge", "Some.", [({}, 1.0)])]]) as server:
         assert scrape(server) == ({}, ["things"])
@@ -75,10 +75,10 @@ def test_a_source_that_was_closed_tells_nothing(tmp_path: Path, caplog: pytest.L
 
 def test_what_is_on_its_way_is_seen(tmp_path: Path) -> None:
     """Two of three bookies do not answer."""
-    with Cluster.embedded(tmp_path, bookies=3, segment_bytes=1 << 20) as cluster:
+    with LedgerCluster.embedded(tmp_path, bookies=3, segment_bytes=1 << 20) as cluster:
         ledger = cluster.create_ledger(3, 3, 3)
         ledger.append(b"value")
-        bookies = cluster._around.bookies  # type: ignore[attr-defined]
+        bookies = cluster._runtime.bookies  # type: ignore[attr-defined]
         late = {name: _Late(bookies[name]) for name in list(bookies)[:2]}
         bookies.update(late)
         ledger.submit_batch([b"value"] * 5)
@@ -108,6 +108,6 @@ class _Late:
         return self._bookie
 
 
-def numbers_of(cluster: Cluster) -> dict[str, float]:
-    found = client_metrics(list(cluster._ledgers), cluster._around.counts, 0)
+def numbers_of(cluster: LedgerCluster) -> dict[str, float]:
+    found = client_metrics(list(cluster._ledgers), cluster._runtime.counts, 0)
     return {metric.name: value for metric in found for _, value in metric.samples if isinstance(value, float)}

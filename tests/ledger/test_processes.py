@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pyreplog.errors import NotEnoughBookiesError
-from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.handle import WINDOW_BYTES
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_handle import WINDOW_BYTES
 from pyreplog.ledger.ledgermetadata import State
 from tests.ledger.processes import Cast, Process
 from tests.ledger.writing import BATCH, value_of
@@ -29,12 +29,12 @@ def cast(tmp_path: Path) -> Iterator[Cast]:
 
 
 @pytest.fixture
-def cluster(cast: Cast) -> Iterator[Cluster]:
-    with Cluster.connect(cast.url, request_timeout_s=60.0) as cluster:
+def cluster(cast: Cast) -> Iterator[LedgerCluster]:
+    with LedgerCluster.connect(cast.url, request_timeout_s=60.0) as cluster:
         yield cluster
 
 
-def check(cluster: Cluster, ledger: int, acked: int) -> int:
+def check(cluster: LedgerCluster, ledger: int, acked: int) -> int:
     """All entries are as they were written, and all that were acknowledged are there; how many there are."""
     with cluster.open_ledger(ledger) as reader:
         assert len(reader) >= acked
@@ -43,7 +43,7 @@ def check(cluster: Cluster, ledger: int, acked: int) -> int:
     return len(found)
 
 
-def kill_one_under_load(cast: Cast, cluster: Cluster) -> tuple[Process, str, int]:
+def kill_one_under_load(cast: Cast, cluster: LedgerCluster) -> tuple[Process, str, int]:
     """The writer, the bookie that was killed, the ledger; it goes on without that one."""
     writer = cast.writer(4 if len(cast.bookies) > 4 else 3, 3, 2)
     ledger = writer.hears("ledger")
@@ -55,7 +55,7 @@ def kill_one_under_load(cast: Cast, cluster: Cluster) -> tuple[Process, str, int
     return writer, killed, ledger
 
 
-def test_a_bookie_is_killed_under_load(cast: Cast, cluster: Cluster) -> None:
+def test_a_bookie_is_killed_under_load(cast: Cast, cluster: LedgerCluster) -> None:
     writer, killed, ledger = kill_one_under_load(cast, cluster)
     writer.tell()
     last = writer.hears("last")
@@ -65,7 +65,7 @@ def test_a_bookie_is_killed_under_load(cast: Cast, cluster: Cluster) -> None:
     assert check(cluster, ledger, writer.said["acked"]) == last + 1
 
     cast.start_bookies(killed.partition("@")[0])  # the same directory: it has its incarnation, and its copies
-    with Cluster.connect(cast.url, request_timeout_s=60.0) as again:
+    with LedgerCluster.connect(cast.url, request_timeout_s=60.0) as again:
         assert {bookie.bookie for bookie in again.status().bookies} == set(cast.bookies)
         for bookie in metadata.last_fragment.ensemble[:2]:  # of the first fragment, too, but for the killed one
             cast.bookies[bookie].kill()
@@ -75,14 +75,14 @@ def test_a_bookie_is_killed_under_load(cast: Cast, cluster: Cluster) -> None:
 def test_with_a_real_zookeeper(tmp_path: Path, zookeeper_url: str) -> None:
     with Cast(tmp_path, zookeeper_url) as cast:
         cast.start_bookies(*NAMES)
-        with Cluster.connect(cast.url, request_timeout_s=60.0) as cluster:
+        with LedgerCluster.connect(cast.url, request_timeout_s=60.0) as cluster:
             writer, killed, ledger = kill_one_under_load(cast, cluster)
             writer.kill()
             check(cluster, ledger, writer.said["acked"])
             assert killed not in cluster.ledger_metadata(ledger).last_fragment.ensemble
 
 
-def test_the_writer_is_killed(cast: Cast, cluster: Cluster) -> None:
+def test_the_writer_is_killed(cast: Cast, cluster: LedgerCluster) -> None:
     writer = cast.writer(4, 3, 2)
     ledger = writer.hears("ledger")
     writer.hears("acked", ENOUGH)
@@ -92,7 +92,7 @@ def test_the_writer_is_killed(cast: Cast, cluster: Cluster) -> None:
     assert cluster.ledger_metadata(ledger).state is State.CLOSED
 
 
-def test_a_writer_that_was_asleep_is_fenced(cast: Cast, cluster: Cluster) -> None:
+def test_a_writer_that_was_asleep_is_fenced(cast: Cast, cluster: LedgerCluster) -> None:
     writer = cast.writer(4, 3, 2)
     ledger = writer.hears("ledger")
     writer.hears("acked", ENOUGH)
@@ -104,7 +104,7 @@ def test_a_writer_that_was_asleep_is_fenced(cast: Cast, cluster: Cluster) -> Non
     assert check(cluster, ledger, count) == count
 
 
-def test_an_emptied_directory_is_refused(cast: Cast, cluster: Cluster, tmp_path: Path) -> None:
+def test_an_emptied_directory_is_refused(cast: Cast, cluster: LedgerCluster, tmp_path: Path) -> None:
     with cluster.create_ledger(4, 3, 2) as ledger:
         ledger.append_batch([value_of(entry) for entry in range(500)])
     emptied = ledger.metadata.last_fragment.ensemble[2]
@@ -119,7 +119,7 @@ def test_an_emptied_directory_is_refused(cast: Cast, cluster: Cluster, tmp_path:
         cluster.create_ledger(5)
 
 
-def test_memory_stays_within_the_window(cast: Cast, cluster: Cluster) -> None:
+def test_memory_stays_within_the_window(cast: Cast, cluster: LedgerCluster) -> None:
     """While one of three bookies is stopped: Qa is reached without it, so that nothing but the window holds back."""
     writer = cast.writer(3, 3, 2)
     ledger = writer.hears("ledger")

@@ -8,7 +8,7 @@ import pytest
 
 from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
 from pyreplog._native.log.batch import RecordBatch
-from pyreplog.ack import Ack
+from pyreplog.future import AppendFuture
 from pyreplog.ledger.readahead import AHEAD_BYTES, REPLY_BYTES, STRETCH_BYTES_MAX, read_ahead
 
 
@@ -21,20 +21,20 @@ class Source:
         self.coming: dict[int, tuple[int, int]] = {}
         self.peak = 0
 
-    def start(self, first: int, last: int) -> Ack[RecordBatch]:
-        ack: Ack[RecordBatch] = Ack()
+    def start(self, first: int, last: int) -> AppendFuture[RecordBatch]:
+        future: AppendFuture[RecordBatch] = AppendFuture()
         self.asked.append((first, last))
-        self.coming[id(ack)] = first, last
+        self.coming[id(future)] = first, last
         self.peak = max(self.peak, sum(last - first + 1 for first, last in self.coming.values()))
-        ack.add_done_callback(lambda done: self.coming.pop(id(done)))
-        return ack
+        future.add_done_callback(lambda done: self.coming.pop(id(done)))
+        return future
 
-    def finish(self, ack: Ack[RecordBatch], first: int, last: int) -> RecordBatch:
-        assert self.coming[id(ack)] == (first, last)
+    def finish(self, future: AppendFuture[RecordBatch], first: int, last: int) -> RecordBatch:
+        assert self.coming[id(future)] == (first, last)
         count = min(last - first + 1, self.most)
         made = encode_entries([bytes(self.size)] * count, ledger=7, first=first, lac=-1, time=1)
-        ack.complete(parse_entries(made.view, ledger=7, first=first, last=last))
-        return ack.result()
+        future.complete(parse_entries(made.view, ledger=7, first=first, last=last))
+        return future.result()
 
     def read(self, first: int, last: int, ensemble_size: int = 3, write_quorum: int = 3) -> Iterator[RecordBatch]:
         return read_ahead(first, last, ensemble_size, write_quorum, self.guess, self.start, self.finish)

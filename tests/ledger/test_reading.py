@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyreplog._native.quorum.quorum import write_set
-from pyreplog.bookie.protocol import Reply, Status
+from pyreplog.bookie.protocol import Reply, ReplyStatus
 from pyreplog.errors import NoSuchEntryError, UnauthorizedError, UnreadableError
 
 from .lab import LEDGER, OK, Bench, Lab, value_of, written
@@ -31,8 +31,10 @@ def test_the_first_replica_is_asked_alone() -> None:
     assert [send.bookie for send in reading.sends] == ["b"]
 
 
-@pytest.mark.parametrize("status", [Status.UNKNOWN, Status.OVERLOADED, Status.REFUSED, Status.FENCED])
-def test_the_next_replica_is_asked_after_an_error(status: Status) -> None:
+@pytest.mark.parametrize(
+    "status", [ReplyStatus.UNKNOWN, ReplyStatus.OVERLOADED, ReplyStatus.REFUSED, ReplyStatus.FENCED]
+)
+def test_the_next_replica_is_asked_after_an_error(status: ReplyStatus) -> None:
     lab = Lab()
     written(lab, 3)
     reading = lab.reading(0, 2)
@@ -133,7 +135,7 @@ def test_a_wrong_password_ends_it() -> None:
     lab = Lab()
     written(lab, 1)
     reading = lab.reading(0, 0)
-    reading.reply(reading.take("a"), Reply(Status.UNAUTHORIZED, LEDGER))
+    reading.reply(reading.take("a"), Reply(ReplyStatus.UNAUTHORIZED, LEDGER))
     assert isinstance(reading.error, UnauthorizedError)
     reading.deliver()
     assert len(reading.finished) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.protocol import Flag, Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import (
     LedgerClosedError,
     LedgerFencedError,
@@ -71,13 +71,13 @@ def test_entries_below_the_ack_quorum_get_all_their_copies() -> None:
     recovery = lab.recovery(batch=1)
     fenced(recovery, "abc")
     recovery.deliver("b")
-    assert [send.bookie for send in recovery.to("abc", Kind.ADD)] == ["a", "b", "c"]
+    assert [send.bookie for send in recovery.to("abc", RequestKind.ADD)] == ["a", "b", "c"]
     for bookie in "abc":
-        while recovery.to(bookie, Kind.READ):
-            recovery.reply(recovery.take(bookie, Kind.READ))
+        while recovery.to(bookie, RequestKind.READ):
+            recovery.reply(recovery.take(bookie, RequestKind.READ))
     for bookie in "abc":
         assert recovery.stores == []
-        recovery.reply(recovery.take(bookie, Kind.ADD))
+        recovery.reply(recovery.take(bookie, RequestKind.ADD))
     recovery.run()
     assert (lab.end, lab.holders(0)) == (0, "abc")
 
@@ -105,21 +105,21 @@ def test_the_writer_cannot_commit_behind_a_negative_answer() -> None:
     """
     lab = Lab()
     writer = lab.writer()
-    ack = writer.append()
+    future = writer.append()
     writer.deliver("a")
     to_b, to_c = writer.take("b"), writer.take("c")
     recovery = lab.recovery()
     recovery.store()
-    recovery.take("c", Kind.LAST)
+    recovery.take("c", RequestKind.LAST)
     recovery.deliver("ab")
-    recovery.to("a", Kind.READ)
-    recovery.sends.remove(recovery.to("a", Kind.READ)[0])
+    recovery.to("a", RequestKind.READ)
+    recovery.sends.remove(recovery.to("a", RequestKind.READ)[0])
     recovery.deliver("bc")
     recovery.run()
     assert lab.end == -1
     writer.reply(to_c)
     writer.reply(to_b)
-    assert isinstance(ack.exception(), LedgerFencedError)
+    assert isinstance(future.exception(), LedgerFencedError)
 
 
 def test_recovery_never_goes_below_the_last_fragment() -> None:
@@ -159,7 +159,7 @@ def test_too_few_are_fenced() -> None:
     written(lab, 2)
     recovery = lab.recovery()
     fenced(recovery, "c")
-    assert recovery.to("abc", Kind.READ) == []
+    assert recovery.to("abc", RequestKind.READ) == []
     recovery.fail("ab")
     assert isinstance(recovery.error, UnreadableError) and recovery.sends == []
     assert lab.metadata.state is State.IN_RECOVERY
@@ -183,11 +183,11 @@ def test_a_ledger_unknown_to_one_and_a_failure_of_another() -> None:
     writer.deliver("a")
     recovery = lab.recovery()
     fenced(recovery, "b")
-    assert recovery.to("abc", Kind.READ) == []
+    assert recovery.to("abc", RequestKind.READ) == []
     recovery.fail("c")
-    assert recovery.to("abc", Kind.READ) == []
+    assert recovery.to("abc", RequestKind.READ) == []
     recovery.deliver("a")
-    assert len(recovery.to("abc", Kind.READ)) == 3
+    assert len(recovery.to("abc", RequestKind.READ)) == 3
 
 
 def test_a_hung_bookie_does_not_hold_recovery_up() -> None:
@@ -210,7 +210,7 @@ def test_unknown_is_not_fenced() -> None:
     recovery = lab.recovery()
     recovery.store()
     for bookie in "ab":
-        recovery.reply(recovery.take(bookie), Reply(Status.UNKNOWN, LEDGER))
+        recovery.reply(recovery.take(bookie), Reply(ReplyStatus.UNKNOWN, LEDGER))
     recovery.deliver("c")
     assert isinstance(recovery.error, UnreadableError)
 
@@ -223,9 +223,9 @@ def test_the_wrong_password() -> None:
     recovery.run()
     assert isinstance(recovery.error, UnauthorizedError)
     assert len(recovery.finished) == 1
-    ack = writer.append()
+    future = writer.append()
     writer.deliver()
-    assert acked(ack) and ack.exception() is None
+    assert acked(future) and future.exception() is None
 
 
 # ---- reading on ------------------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def test_an_answer_that_ends_early_is_asked_on() -> None:
     assert send.request.first == 0
     part = lab.ask("a", send.request._replace(last=0))
     recovery.reply(send, part)
-    assert [again.request.first for again in recovery.to("a", Kind.READ)] == [1]
+    assert [again.request.first for again in recovery.to("a", RequestKind.READ)] == [1]
     recovery.run()
     assert lab.end == 2
 
@@ -334,11 +334,11 @@ def test_a_later_fragment_may_lack_what_confirmed_entries_need_not() -> None:
     now asks d, which was sent nothing yet."""
     lab = Lab()
     writer = lab.writer()
-    ack = writer.append()
+    future = writer.append()
     writer.deliver("ab")
     writer.fail("c")
     writer.store()
-    assert acked(ack) and lab.fragments == {0: "abd"}
+    assert acked(future) and lab.fragments == {0: "abd"}
     lab.down = {"a"}
     recovery = lab.recovery().run()
     assert recovery.result.last_entry == 0
@@ -375,7 +375,7 @@ def test_who_fails_is_replaced_at_the_close(failing: str, expected: dict[int, st
     recovery = lab.recovery(batch=1)
     fenced(recovery, "abc")
     recovery.deliver("c")
-    recovery.fail(failing, Kind.ADD)
+    recovery.fail(failing, RequestKind.ADD)
     assert lab.fragments == {0: "abc"}
     recovery.run()
     assert (lab.end, lab.fragments) == (0, expected)
@@ -393,9 +393,9 @@ def test_who_fails_later_begins_another_fragment() -> None:
     fenced(recovery, "abc")
     recovery.deliver("c")  # entry 0 is found
     for bookie in "abc":
-        recovery.reply(recovery.take(bookie, Kind.ADD))
+        recovery.reply(recovery.take(bookie, RequestKind.ADD))
     recovery.deliver("c")  # entry 1 is
-    recovery.fail("a", Kind.ADD)
+    recovery.fail("a", RequestKind.ADD)
     recovery.run()
     assert (lab.end, lab.fragments) == (1, {0: "abc", 1: "dbc"})
 
@@ -454,10 +454,14 @@ def test_reads_never_follow_the_bookies_of_the_write_back() -> None:
     recovery = lab.recovery(batch=1)
     fenced(recovery, "abc")
     recovery.deliver("c")  # entry 0 is found
-    recovery.fail("b", Kind.ADD)
-    assert [send.request.first for send in recovery.to("d", Kind.ADD)] == [0]
-    recovery.reply(recovery.take("c", Kind.READ))  # entry 1 is
-    assert {send.bookie for send in recovery.to("abcde", Kind.READ) if send.request.first == 2} == {"a", "b", "c"}
+    recovery.fail("b", RequestKind.ADD)
+    assert [send.request.first for send in recovery.to("d", RequestKind.ADD)] == [0]
+    recovery.reply(recovery.take("c", RequestKind.READ))  # entry 1 is
+    assert {send.bookie for send in recovery.to("abcde", RequestKind.READ) if send.request.first == 2} == {
+        "a",
+        "b",
+        "c",
+    }
     recovery.run()
     assert lab.end == 2
 
@@ -485,9 +489,9 @@ def test_a_fence_survives_a_restart() -> None:
     fenced(lab.recovery(), "abc")
     for name in "abc":
         lab.restart(name)
-    ack = writer.append()
+    future = writer.append()
     writer.deliver()
-    assert isinstance(ack.exception(), LedgerFencedError)
+    assert isinstance(future.exception(), LedgerFencedError)
 
 
 def test_no_add_is_taken_between_a_fence_and_its_sync() -> None:
@@ -495,14 +499,14 @@ def test_no_add_is_taken_between_a_fence_and_its_sync() -> None:
     lab = Lab()
     replies: list[Reply] = []
     bookie = lab.bookies["a"]
-    bookie.handle(Request(Kind.READ, LEDGER, 0, 9, KEY, Flag.FENCE), replies.append)
+    bookie.handle(Request(RequestKind.READ, LEDGER, 0, 9, KEY, Flag.FENCE), replies.append)
     assert replies == []
     bookie.commit()
     assert replies[0].status == OK
     lab.restart("a")
     writer = lab.writer()
     writer.append()
-    assert lab.ask("a", writer.take("a").request).status == Status.FENCED
+    assert lab.ask("a", writer.take("a").request).status == ReplyStatus.FENCED
 
 
 # ---- others at the same ledger -----------------------------------------------------------------------------------
@@ -594,7 +598,7 @@ def test_the_writer_changes_its_ensemble_meanwhile() -> None:
     """9, .testEnsembleChangeDuringRecovery: whoever is first in the metadata wins."""
     lab = Lab()
     writer = written(lab, 1)
-    ack = writer.append()
+    future = writer.append()
     writer.fail("a")
     writer.deliver("bc")
     recovery = lab.recovery()
@@ -604,18 +608,18 @@ def test_the_writer_changes_its_ensemble_meanwhile() -> None:
     recovery.run()
     writer.run()
     assert lab.end == 1 and lab.fragments[1] == "dbc"
-    assert acked(ack)
+    assert acked(future)
 
 
 def test_the_writer_cannot_change_its_ensemble_afterwards() -> None:
     lab = Lab()
     writer = written(lab, 1)
-    ack = writer.append()
+    future = writer.append()
     writer.fail("a")
     recovery = lab.recovery()
     recovery.store()
     writer.store()
-    assert isinstance(ack.exception(), LedgerFencedError)
+    assert isinstance(future.exception(), LedgerFencedError)
     assert recovery.run().result.last_entry == 0
 
 
@@ -623,11 +627,11 @@ def test_acks_that_come_after_the_mark_are_found() -> None:
     """Nothing is acked after a fence that recovery does not find: b and c ack before they are fenced."""
     lab = Lab()
     writer = lab.writer()
-    ack = writer.append()
+    future = writer.append()
     recovery = lab.recovery()
     fenced(recovery, "a")
     writer.deliver("bc")
-    assert acked(ack)
+    assert acked(future)
     assert recovery.run().result.last_entry == 0
 
 
@@ -678,13 +682,13 @@ def test_the_ledger_is_deleted() -> None:
 def test_a_bookie_that_was_given_another_key_does_not_stop_it() -> None:
     """It counts as one that does not answer: the others tell where the ledger ends."""
     lab = Lab()
-    lab.ask("a", Request(Kind.LAST, LEDGER, key=b"s" * 16, flags=Flag.FENCE))
+    lab.ask("a", Request(RequestKind.LAST, LEDGER, key=b"s" * 16, flags=Flag.FENCE))
     writer = lab.writer()
-    ack = writer.append()
+    future = writer.append()
     writer.deliver("bc")
     recovery = lab.recovery()
     recovery.run()
-    assert ack.done() and recovery.error is None and lab.metadata.last_entry == 0
+    assert future.done() and recovery.error is None and lab.metadata.last_entry == 0
 
 
 def test_it_fails_while_its_close_is_stored() -> None:
@@ -697,7 +701,7 @@ def test_it_fails_while_its_close_is_stored() -> None:
     while not recovery.stores:
         recovery.deliver()
     recovery.machine.metadata = dataclasses.replace(recovery.machine.metadata, proof=key_proof(b"another"))
-    recovery.reply(late, Reply(Status.UNAUTHORIZED, LEDGER))
+    recovery.reply(late, Reply(ReplyStatus.UNAUTHORIZED, LEDGER))
     recovery.run()
     assert isinstance(recovery.error, UnauthorizedError)
     assert len(recovery.finished) == 1
@@ -758,7 +762,7 @@ def test_by_force_what_is_left_is_the_ledger() -> None:
     assert isinstance(lab.recovery().run().error, UnreadableError)
     assert lab.recovery(force=True).run().result.last_entry == 2
     assert [lab.holders(entry) for entry in range(4)] == ["abc", "abc", "abc", ""]
-    assert lab.ask("a", Request(Kind.ADD, LEDGER, 3, 3, KEY)).status == Status.FENCED
+    assert lab.ask("a", Request(RequestKind.ADD, LEDGER, 3, 3, KEY)).status == ReplyStatus.FENCED
 
 
 def test_by_force_a_confirmed_entry_of_somebody_silent_is_not_lost() -> None:
@@ -806,9 +810,9 @@ def test_what_all_have_is_not_read_again(quorums: tuple[int, int, int]) -> None:
     writer.deliver()
     recovery = lab.recovery()
     recovery.store()
-    while recovery.to("abcde", Kind.LAST):
+    while recovery.to("abcde", RequestKind.LAST):
         recovery.deliver("abcde")
-    assert {send.request.first for send in recovery.to("abcde", Kind.READ)} <= {200}
+    assert {send.request.first for send in recovery.to("abcde", RequestKind.READ)} <= {200}
     assert recovery.run().result.last_entry == 199
 
 
@@ -850,11 +854,11 @@ def test_what_is_read_and_not_written_back_is_bounded(monkeypatch: pytest.Monkey
     recovery.store()
     recovery.deliver()
     most = 0
-    while reads := recovery.to("abc", Kind.READ):
+    while reads := recovery.to("abc", RequestKind.READ):
         recovery.sends = [send for send in recovery.sends if send not in reads]
         for send in reads:
             recovery._deliver(send)
-            most = max(most, recovery.machine._stretch.nbytes + recovery.machine._push.pending_bytes)
+            most = max(most, recovery.machine._entry_range.nbytes + recovery.machine._push.pending_bytes)
     assert 1000 <= most <= 3000, "no more is read while nothing is written back"
     recovery.run()
     assert lab.end == 59 and [lab.holders(entry) for entry in range(60)] == ["abc"] * 60
@@ -1006,7 +1010,7 @@ def test_who_is_silent_is_waited_for_a_little_and_no_longer(answers: bool) -> No
     writer.deliver()
     recovery = lab.recovery()
     recovery.store()
-    silent = recovery.take("d", Kind.LAST)
+    silent = recovery.take("d", RequestKind.LAST)
     for _ in range(3):
         recovery.deliver("abcd")
     assert recovery.stores == [] and [wake.about for wake in recovery.wakes] == ["silent"]

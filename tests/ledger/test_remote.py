@@ -13,10 +13,9 @@ from types import FrameType
 
 import pytest
 
-from pyreplog.ack import Ack
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.node import BookieNode
-from pyreplog.bookie.protocol import Kind
+from pyreplog.bookie.protocol import RequestKind
 from pyreplog.bookie.registration import Availability, availability_key
 from pyreplog.errors import (
     ClosedError,
@@ -28,11 +27,12 @@ from pyreplog.errors import (
     RecordTooLargeError,
     WindowFullError,
 )
-from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.handle import WINDOW_BYTES
+from pyreplog.future import AppendFuture
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_handle import WINDOW_BYTES
+from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.ledger.ledgermetadata import State
 from pyreplog.ledger.remote import QUEUED_BYTES
-from pyreplog.ledger.stored import StoredLedgers
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.net.client import Channel
 from pyreplog.net.limits import Limits
@@ -67,12 +67,12 @@ def node(store: SQLiteStore, name: str) -> BookieNode:
 
 
 @pytest.fixture
-def cluster(store: SQLiteStore, nodes: dict[str, BookieNode]) -> Iterator[Cluster]:
-    with Cluster.connect(f"sqlite:{store.path}", request_timeout_s=30.0) as cluster:
+def cluster(store: SQLiteStore, nodes: dict[str, BookieNode]) -> Iterator[LedgerCluster]:
+    with LedgerCluster.connect(f"sqlite:{store.path}", request_timeout_s=30.0) as cluster:
         yield cluster
 
 
-def values(cluster: Cluster, ledger: int) -> list[bytes]:
+def values(cluster: LedgerCluster, ledger: int) -> list[bytes]:
     with cluster.open_ledger(ledger) as reader:
         return [bytes(record.value) for batch in reader.read() for record in batch]
 
@@ -80,10 +80,10 @@ def values(cluster: Cluster, ledger: int) -> list[bytes]:
 @pytest.mark.parametrize("timeout_s", [0.0, -1.0, 1e6, float("inf"), float("nan")])
 def test_a_timeout_that_is_none_is_refused(store: SQLiteStore, timeout_s: float) -> None:
     with pytest.raises(InvalidArgumentError, match="request_timeout_s"):
-        Cluster.connect(f"sqlite:{store.path}", request_timeout_s=timeout_s)
+        LedgerCluster.connect(f"sqlite:{store.path}", request_timeout_s=timeout_s)
 
 
-def test_from_many_threads(cluster: Cluster) -> None:
+def test_from_many_threads(cluster: LedgerCluster) -> None:
     """Some drive, others wait; closing is done by a thread that does neither."""
     with cluster.create_ledger(4, 3, 2) as ledger, ThreadPoolExecutor(8) as pool:
         ids = [
@@ -95,7 +95,7 @@ def test_from_many_threads(cluster: Cluster) -> None:
     assert values(cluster, ledger.id) == [b"value"] * 320
 
 
-def test_from_asyncio(cluster: Cluster) -> None:
+def test_from_asyncio(cluster: LedgerCluster) -> None:
     async def main() -> list[int]:
         ledger = await asyncio.to_thread(cluster.create_ledger, 3, 3, 2, window_bytes=20_000)
 
@@ -112,12 +112,12 @@ def test_from_asyncio(cluster: Cluster) -> None:
     assert sorted(asyncio.run(main())) == list(range(100))
 
 
-def test_callbacks_run_in_the_driver_and_must_not_wait(cluster: Cluster, apart: Apart) -> None:
+def test_callbacks_run_in_the_driver_and_must_not_wait(cluster: LedgerCluster, apart: Apart) -> None:
     with cluster.create_ledger() as ledger:
         meddler = Meddler(cluster)
-        told: Ack[list[object]] = Ack()
+        told: AppendFuture[list[object]] = AppendFuture()
 
-        def callback(_: Ack[int]) -> None:
+        def callback(_: AppendFuture[int]) -> None:
             errors: list[object] = []
             for call in (lambda: ledger.append(b""), lambda: cluster.open_ledger(ledger.id), cluster.close):
                 try:
@@ -127,17 +127,17 @@ def test_callbacks_run_in_the_driver_and_must_not_wait(cluster: Cluster, apart: 
             errors.append(ledger.submit(b"more"))
             told.complete(errors)
 
-        meddler.rule(meddler.hold, kind=Kind.ADD)
+        meddler.rule(meddler.hold, kind=RequestKind.ADD)
         ledger.submit(b"first").add_done_callback(callback)
         meddler.clear()
         meddler.release()
         *errors, more = told.result(30)
         assert errors == [InvalidArgumentError] * 3
-        assert apart(cluster._around.wait, more) == 1
+        assert apart(cluster._runtime.wait, more) == 1
 
 
-def test_the_largest_entry_and_large_batches(cluster: Cluster) -> None:
-    size = cluster._around.entry_bytes_max - 64
+def test_the_largest_entry_and_large_batches(cluster: LedgerCluster) -> None:
+    size = cluster._runtime.entry_bytes_max - 64
     big = bytes(size)
     with cluster.create_ledger(3, 3, 2) as ledger:
         assert ledger.append(big) == 0
@@ -149,7 +149,9 @@ def test_the_largest_entry_and_large_batches(cluster: Cluster) -> None:
     assert cluster.count_copies(ledger.id).tolist() == [3] * 7
 
 
-def test_a_bookie_that_comes_back_elsewhere(store: SQLiteStore, cluster: Cluster, nodes: dict[str, BookieNode]) -> None:
+def test_a_bookie_that_comes_back_elsewhere(
+    store: SQLiteStore, cluster: LedgerCluster, nodes: dict[str, BookieNode]
+) -> None:
     ledger = cluster.create_ledger(3, 3, 3)  # all three have stored the first before one is closed
     ledger.append(b"before")
     name = ledger.metadata.last_fragment.ensemble[0].partition("@")[0]
@@ -166,7 +168,7 @@ def test_a_bookie_that_comes_back_elsewhere(store: SQLiteStore, cluster: Cluster
     assert cluster.count_copies(ledger.id).tolist() == [3, 3]
 
 
-def test_nobody_serves(store: SQLiteStore, cluster: Cluster, nodes: dict[str, BookieNode]) -> None:
+def test_nobody_serves(store: SQLiteStore, cluster: LedgerCluster, nodes: dict[str, BookieNode]) -> None:
     ledger = cluster.create_ledger(4, 3, 2)
     try:
         for one in nodes.values():
@@ -183,7 +185,7 @@ def test_nobody_serves(store: SQLiteStore, cluster: Cluster, nodes: dict[str, Bo
         nodes.update({name: node(store, name) for name in NAMES})
 
 
-def test_a_connected_client_sees_who_is_read_only(store: SQLiteStore, cluster: Cluster) -> None:
+def test_a_connected_client_sees_who_is_read_only(store: SQLiteStore, cluster: LedgerCluster) -> None:
     """And who is not any more: for as long as it is connected, not as it was when it connected."""
     bookie = cluster.status().bookies[0].bookie
 
@@ -202,7 +204,7 @@ def test_a_connected_client_sees_who_is_read_only(store: SQLiteStore, cluster: C
         ledger.append(b"value")
 
 
-def test_registrations_that_are_none_are_left_out(store: SQLiteStore, cluster: Cluster) -> None:
+def test_registrations_that_are_none_are_left_out(store: SQLiteStore, cluster: LedgerCluster) -> None:
     store.create(availability_key("garbage@00"), b"garbage")
     endless = b'{"address":"127.0.0.1:1","rack":"","read_only":false,"free_bytes":Infinity}'
     store.create(availability_key("endless@00"), endless)
@@ -219,7 +221,7 @@ def test_registrations_that_are_none_are_left_out(store: SQLiteStore, cluster: C
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_ctrl_c_while_driving(cluster: Cluster) -> None:
+def test_ctrl_c_while_driving(cluster: LedgerCluster) -> None:
     """The thread that waits does the work of all meanwhile: it is finished, whenever Ctrl-C comes."""
     ledger = cluster.create_ledger(3, 3, 2)
     main, ended = threading.get_ident(), threading.Event()
@@ -259,14 +261,14 @@ def test_ctrl_c_while_driving(cluster: Cluster) -> None:
 
 
 def test_closing_wakes_those_who_drive(store: SQLiteStore) -> None:
-    cluster = Cluster.connect(f"sqlite:{store.path}")
+    cluster = LedgerCluster.connect(f"sqlite:{store.path}")
     ledger = cluster.create_ledger(3, 3, 2, window_bytes=1)
     meddler = Meddler(cluster)
     meddler.rule(meddler.lose)
-    ack = ledger.submit(b"fills the window")
+    future = ledger.submit(b"fills the window")
     with ThreadPoolExecutor(3) as pool:
-        waiting = [pool.submit(ledger.append, b"waits"), pool.submit(cluster._around.wait, ack)]
-        meddler.wait_for(Kind.ADD, 3)
+        waiting = [pool.submit(ledger.append, b"waits"), pool.submit(cluster._runtime.wait, future)]
+        meddler.wait_for(RequestKind.ADD, 3)
         with pytest.raises(OutcomeUnknownError):
             ledger.close(timeout=0.05)
         cluster.close()
@@ -282,7 +284,7 @@ def test_a_connection_that_fails_leaves_nothing_behind(store: SQLiteStore, monke
     monkeypatch.setattr(SQLiteStore, "watch", fail)
     before = {thread for thread in threading.enumerate() if "pyreplog" in thread.name}
     with pytest.raises(MetadataUnavailableError):
-        Cluster.connect(f"sqlite:{store.path}")
+        LedgerCluster.connect(f"sqlite:{store.path}")
     left = {thread for thread in threading.enumerate() if "pyreplog" in thread.name} - before
     until(lambda: not any(thread.is_alive() for thread in left))
 

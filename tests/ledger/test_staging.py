@@ -6,8 +6,8 @@ import numpy
 import pytest
 
 from pyreplog._native.ledger.staging import STAGE_BYTES, Staging
-from pyreplog.ack import Ack
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
+from pyreplog.future import AppendFuture
 from pyreplog.ledger.protocol.staging import Entry, columns, outcomes
 
 SIZE_MAX = 1 << 16
@@ -45,7 +45,7 @@ def test_who_begins_alone_holds_up_others_until_it_has_landed() -> None:
 def test_a_batch_that_lands_has_those_that_wait_sent() -> None:
     sent: list[int] = []
     staging = Staging(lambda: sent.append(len(staging.take())))
-    ids: Ack[range] = Ack(range(1))
+    ids: AppendFuture[range] = AppendFuture(range(1))
     assert staging.leave()
     ids.add_done_callback(staging)
     assert not staging.add(entry()) and not staging.add(entry())
@@ -108,12 +108,12 @@ def test_columns_that_nobody_uses_are_left_out() -> None:
 
 def test_outcomes_of_a_batch_are_those_of_its_entries() -> None:
     entries = [entry(), entry()]
-    ids = Ack(range(5, 7))
+    ids = AppendFuture(range(5, 7))
     ids.complete()
-    for ack, error in outcomes(entries, ids):
+    for future, error in outcomes(entries, ids):
         assert error is None
-        ack.complete()
-    assert [found.ack.result(0) for found in entries] == [5, 6]
-    failed: Ack[range] = Ack()
+        future.complete()
+    assert [found.future.result(0) for found in entries] == [5, 6]
+    failed: AppendFuture[range] = AppendFuture()
     failed.fail(error := ValueError("no"))
-    assert outcomes(entries, failed) == [(found.ack, error) for found in entries]
+    assert outcomes(entries, failed) == [(found.future, error) for found in entries]

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from pyreplog.ledger.workers import Workers
+from pyreplog.ledger.thread_pool import ThreadPool
 
 
 def test_jobs_that_were_submitted_are_done() -> None:
-    workers, done = Workers(2, "worker"), list[int]()
+    workers, done = ThreadPool(2, "worker"), list[int]()
     for number in range(100):
         workers.submit(lambda number=number: done.append(number))  # type: ignore[misc]
     assert workers.close()
@@ -21,7 +21,7 @@ def test_jobs_that_were_submitted_are_done() -> None:
 
 def test_jobs_that_did_not_begin_in_time_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
     """The one that runs is left alone, and its thread ends behind it."""
-    workers, done = Workers(1, "worker"), list[int]()
+    workers, done = ThreadPool(1, "worker"), list[int]()
     began, goes_on = threading.Event(), threading.Event()
 
     def wait() -> None:

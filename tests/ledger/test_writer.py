@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from pyreplog.bookie.protocol import Flag, Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import (
     DisconnectedError,
     EntryRefusedError,
@@ -22,7 +22,7 @@ from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
 
 from .lab import KEY, LEDGER, OK, Lab, acked, value_of
 
-HOW_FAR = Request(Kind.LAST, LEDGER, key=KEY)
+HOW_FAR = Request(RequestKind.LAST, LEDGER, key=KEY)
 
 
 # ---- acks ------------------------------------------------------------------------------------------------------
@@ -30,11 +30,11 @@ HOW_FAR = Request(Kind.LAST, LEDGER, key=KEY)
 
 def test_an_entry_is_acked_at_the_ack_quorum() -> None:
     writer = Lab().writer()
-    ack = writer.append()
+    future = writer.append()
     writer.deliver("b")
-    assert not acked(ack)
+    assert not acked(future)
     writer.deliver("a")
-    assert ack.result() == range(1)
+    assert future.result() == range(1)
     assert writer.machine.last_add_confirmed == 0
 
 
@@ -65,7 +65,7 @@ def test_an_idle_writer_tells_the_lac() -> None:
     writer.append()
     writer.deliver()
     writer.do(writer.machine.tell_lac())
-    assert {send.request.kind for send in writer.sends} == {Kind.SET_LAC}
+    assert {send.request.kind for send in writer.sends} == {RequestKind.SET_LAC}
     writer.deliver()
     assert lab.ask("c", HOW_FAR).lac == 0
     assert writer.machine.tell_lac() == []
@@ -100,9 +100,9 @@ def test_five_failing_adds_change_the_metadata_once() -> None:
     lab = Lab()
     lab.down = {"a"}
     writer = lab.writer()
-    acks = [writer.append() for _ in range(5)]
+    futures = [writer.append() for _ in range(5)]
     writer.run()
-    assert [ack.result().start for ack in acks] == [0, 1, 2, 3, 4]
+    assert [future.result().start for future in futures] == [0, 1, 2, 3, 4]
     assert (lab.version, lab.fragments) == (2, {0: "dbc"})
 
 
@@ -110,7 +110,7 @@ def test_a_second_failure_while_the_first_is_stored() -> None:
     """16, .testSecondFailureOccursWhileFirstBeingHandled: two writes, one fragment."""
     lab = Lab()
     writer = lab.writer()
-    ack = writer.append()
+    future = writer.append()
     writer.fail("a")
     writer.fail("b")
     assert len(writer.stores) == 1
@@ -118,7 +118,7 @@ def test_a_second_failure_while_the_first_is_stored() -> None:
     assert len(writer.stores) == 1
     writer.run()
     assert (lab.version, lab.fragments) == (3, {0: "dec"})
-    assert acked(ack)
+    assert acked(future)
 
 
 def test_a_bookie_fails_after_the_first_entry() -> None:
@@ -140,10 +140,10 @@ def test_several_fail_and_too_few_can_take_their_places() -> None:
     writer = lab.writer()
     writer.append()
     writer.deliver()
-    ack = writer.append()
+    future = writer.append()
     writer.fail("ab")
     writer.run()
-    assert isinstance(ack.exception(), NotEnoughBookiesError)
+    assert isinstance(future.exception(), NotEnoughBookiesError)
     assert (lab.end, lab.fragments) == (0, {0: "abc"})
     assert isinstance(writer.error, NotEnoughBookiesError)
     with pytest.raises(
@@ -155,9 +155,12 @@ def test_several_fail_and_too_few_can_take_their_places() -> None:
 @pytest.mark.parametrize(
     ("reply", "why"),
     [
-        (Reply(Status.READ_ONLY, LEDGER, 0, 0, -1, b"only 7 bytes are free"), "b: READ_ONLY, only 7 bytes are free"),
-        (Reply(Status.OVERLOADED, LEDGER, 0, 0), "b: OVERLOADED"),
-        (Reply(Status.OK, LEDGER, 7, 9), "b: its answer is of other entries"),
+        (
+            Reply(ReplyStatus.READ_ONLY, LEDGER, 0, 0, -1, b"only 7 bytes are free"),
+            "b: READ_ONLY, only 7 bytes are free",
+        ),
+        (Reply(ReplyStatus.OVERLOADED, LEDGER, 0, 0), "b: OVERLOADED"),
+        (Reply(ReplyStatus.OK, LEDGER, 7, 9), "b: its answer is of other entries"),
     ],
 )
 def test_it_says_why_bookies_failed(reply: Reply, why: str) -> None:
@@ -177,11 +180,11 @@ def test_somebody_else_takes_the_ledger_during_a_change(state: State, error: typ
     """19, .testMetadataSetToClosedDuringFailureHandler, ...ToInRecovery..."""
     lab = Lab()
     writer = lab.writer()
-    ack = writer.append()
+    future = writer.append()
     writer.fail("a")
     lab.change(lab.metadata.closed(-1, 0, 0) if state is State.CLOSED else lab.metadata.in_recovery())
     writer.run()
-    assert isinstance(ack.exception(), error)
+    assert isinstance(future.exception(), error)
     assert (lab.metadata.state, lab.version, lab.fragments) == (state, 2, {0: "abc"})
 
 
@@ -189,12 +192,12 @@ def test_closing_during_a_change() -> None:
     """19, .testClientClosesWhileFailureHandlerInProgress: here the close waits for the change, and for all copies."""
     lab = Lab()
     writer = lab.writer()
-    ack = writer.append()
+    future = writer.append()
     writer.fail("a")
     writer.close()
     assert writer.finished == []
     writer.run()
-    assert acked(ack) and writer.result.last_entry == lab.end == 0
+    assert acked(future) and writer.result.last_entry == lab.end == 0
     assert lab.holders(0) == "bcd"
 
 
@@ -228,12 +231,12 @@ def test_nothing_is_acked_during_a_change() -> None:
     """21, .testNoAddsAreCompletedWhileFailureHandlingInProgress."""
     lab = Lab()
     writer = lab.writer()
-    ack = writer.append()
+    future = writer.append()
     writer.fail("a")
     writer.deliver()
-    assert not acked(ack)
+    assert not acked(future)
     writer.store()
-    assert acked(ack)
+    assert acked(future)
 
 
 def test_an_entry_that_does_not_touch_the_failed_place() -> None:
@@ -242,10 +245,10 @@ def test_an_entry_that_does_not_touch_the_failed_place() -> None:
     writer = lab.writer()
     writer.append()
     writer.deliver()
-    ack = writer.append(1)  # b, c
+    future = writer.append(1)  # b, c
     writer.append(1)  # c, a
     writer.deliver("bc")
-    assert acked(ack)
+    assert acked(future)
     writer.fail("a")
     writer.run()
     assert writer.machine.last_add_confirmed == 2
@@ -256,9 +259,9 @@ def test_copies_above_the_ack_quorum_are_written_after_a_late_failure() -> None:
     """#1390, 25, BookWriteLedgerTest.testDelayedWriteEnsembleChange: BookKeeper leaves the entry at two copies."""
     lab = Lab()
     writer = lab.writer()
-    ack = writer.append()
+    future = writer.append()
     writer.deliver("ab")
-    assert acked(ack)
+    assert acked(future)
     writer.fail("c")
     writer.run()
     assert (lab.fragments, lab.holders(0)) == ({0: "abd"}, "abd")
@@ -300,7 +303,7 @@ def test_batches_are_kept_while_a_change_is_stored() -> None:
     """The bookie had stored entry 0, its place is taken from entry 0 on: the new one must still be sent it."""
     lab = Lab()
     writer = lab.writer()
-    ack = writer.append()
+    future = writer.append()
     writer.append()
     writer.reply(writer.take("a"))
     writer.fail("a")
@@ -308,7 +311,7 @@ def test_batches_are_kept_while_a_change_is_stored() -> None:
     writer.store()
     assert [send.request.first for send in writer.to("d")] == [0, 1]
     writer.run()
-    assert acked(ack) and lab.holders(0) == "abcd"
+    assert acked(future) and lab.holders(0) == "abcd"
 
 
 def test_a_bookie_of_a_later_fragment_takes_no_second_place_in_it() -> None:
@@ -335,15 +338,15 @@ def test_metadata_first_then_the_new_bookies() -> None:
     """#1591: an ensemble changed before the metadata were, which were never written: acked entries nobody finds."""
     lab = Lab()
     writer = lab.writer()
-    ack = writer.append()
+    future = writer.append()
     writer.deliver("b")
     writer.fail("a")
     assert writer.to("d") == []
     writer.deliver("c")
-    assert not acked(ack)
+    assert not acked(future)
     assert lab.recovery().run().result.last_entry == 0  # before the change is stored
     writer.store()
-    assert isinstance(ack.exception(), LedgerClosedError)
+    assert isinstance(future.exception(), LedgerClosedError)
 
 
 def test_no_entry_is_acked_before_the_acks_of_replaced_bookies_are_withdrawn() -> None:
@@ -351,7 +354,7 @@ def test_no_entry_is_acked_before_the_acks_of_replaced_bookies_are_withdrawn() -
     acking it drained entry 3 with it, which had its quorum through a, and was never sent to e."""
     lab = Lab(size=4, write_quorum=2, ack_quorum=2)
     writer = lab.writer()
-    acks = [writer.append() for _ in range(5)]  # ab bc cd da ab
+    futures = [writer.append() for _ in range(5)]  # ab bc cd da ab
     held_back = [writer.take("c"), writer.take("c")]  # entries 1 and 2
     writer.deliver("bd")
     for _ in range(2):
@@ -359,19 +362,19 @@ def test_no_entry_is_acked_before_the_acks_of_replaced_bookies_are_withdrawn() -
     writer.reply(held_back[0])
     writer.fail("a")
     writer.reply(held_back[1])
-    assert [acked(ack) for ack in acks] == [True, True, False, False, False]
+    assert [acked(future) for future in futures] == [True, True, False, False, False]
     writer.store()
     assert lab.fragments == {0: "abcd", 2: "ebcd"}
-    assert [acked(ack) for ack in acks] == [True, True, True, False, False]
+    assert [acked(future) for future in futures] == [True, True, True, False, False]
     writer.run()
-    assert acked(acks[4]) and lab.holders(3) == "ade"
+    assert acked(futures[4]) and lab.holders(3) == "ade"
 
 
 def test_late_errors_of_a_replaced_bookie_are_ignored() -> None:
     """#4459, #4261: a change that changed nothing was begun, and the writer hung."""
     lab = Lab()
     writer = lab.writer()
-    acks = [writer.append() for _ in range(3)]
+    futures = [writer.append() for _ in range(3)]
     late = [writer.take("a") for _ in range(2)]
     writer.fail("a")
     writer.store()
@@ -379,36 +382,36 @@ def test_late_errors_of_a_replaced_bookie_are_ignored() -> None:
         writer.do(writer.machine.failed(send, DisconnectedError("connection lost")))
     assert writer.stores == []
     writer.run()
-    assert all(acked(ack) for ack in acks)
+    assert all(acked(future) for future in futures)
     assert lab.version == 2
 
 
 def test_late_acks_of_a_replaced_bookie_are_ignored() -> None:
     lab = Lab()
     writer = lab.writer()
-    ack = writer.append()
+    future = writer.append()
     late = writer.take("a")
     writer.sends.append(late)
     writer.fail("a")
     writer.store()
     writer.reply(late, Reply(OK, LEDGER, 0, 0))
     writer.deliver("b")
-    assert not acked(ack)
+    assert not acked(future)
     writer.deliver("d")
-    assert acked(ack)
+    assert acked(future)
 
 
 def test_the_new_bookie_fails_too() -> None:
     """#1886, #1887: the same place fails twice."""
     lab = Lab()
     writer = lab.writer()
-    ack = writer.append()
+    future = writer.append()
     writer.fail("a")
     writer.store()
     writer.fail("d")
     writer.fail("b")
     writer.run()
-    assert acked(ack)
+    assert acked(future)
     assert (list(lab.fragments), lab.version) == ([0], 4)
     assert set(lab.fragments[0]) == set(lab.holders(0))
 
@@ -447,18 +450,18 @@ def test_bookies_that_store_nothing_take_a_place_only_so_often_without_a_pause()
         Reply(OK, LEDGER, 0, 5),
         Reply(OK, LEDGER, 1, 1),
         Reply(OK, LEDGER + 1, 0, 0),
-        Reply(Status.UNKNOWN, LEDGER, 0, 0),
+        Reply(ReplyStatus.UNKNOWN, LEDGER, 0, 0),
     ],
     ids=["more", "another entry", "another ledger", "unknown"],
 )
 def test_a_bookie_that_answers_what_it_was_not_asked_is_replaced(reply: Reply) -> None:
     lab = Lab()
     writer = lab.writer()
-    ack = writer.append()
+    future = writer.append()
     writer.reply(writer.take("a"), reply)
-    assert not acked(ack)
+    assert not acked(future)
     writer.run()
-    assert acked(ack) and lab.fragments == {0: "dbc"}
+    assert acked(future) and lab.fragments == {0: "dbc"}
 
 
 def test_several_fail_in_the_last_fragment() -> None:
@@ -469,9 +472,9 @@ def test_several_fail_in_the_last_fragment() -> None:
         writer.append(2)
     writer.run()
     lab.down = {"a", "c"}
-    acks = [writer.append(2) for _ in range(5)]
+    futures = [writer.append(2) for _ in range(5)]
     writer.run()
-    assert all(acked(ack) for ack in acks)
+    assert all(acked(future) for future in futures)
     assert writer.close().run().result.last_entry == 19
     assert list(lab.fragments) == [0, 10]
     values = [value for first in (0, 10) for value in lab.reading(first, 19).run().result.values()]
@@ -485,12 +488,12 @@ def test_a_delayed_change_waits_while_the_ack_quorum_can_be_reached() -> None:
     """23, TestDelayEnsembleChange.testNotChangeEnsembleIfNotBrokenAckQuorum, .testChangeEnsembleIfBrokenAckQuorum."""
     lab = Lab(size=5, write_quorum=5, ack_quorum=3, spares=3)
     writer = lab.writer(delay_ensemble_change=True)
-    acks = [writer.append() for _ in range(3)]
+    futures = [writer.append() for _ in range(3)]
     writer.fail("a")
     writer.fail("b")
     assert writer.stores == []
     writer.deliver("cde")
-    assert all(acked(ack) for ack in acks)
+    assert all(acked(future) for future in futures)
     writer.append()
     writer.fail("c")
     writer.run()
@@ -509,11 +512,13 @@ def test_while_a_change_is_delayed_every_entry_reaches_its_ack_quorum(seed: int)
     writer = lab.writer(delay_ensemble_change=True)
     failed = random.sample("abcdefg"[:size], random.randint(1, size))
     for name in failed:
-        acks = [writer.append(random.randint(1, 3)) for _ in range(size)]
+        futures = [writer.append(random.randint(1, 3)) for _ in range(size)]
         lab.down.add(name)
         writer.fail(name)
         writer.run()
-        assert all(acked(ack) for ack in acks), f"{size}/{write_quorum}/{ack_quorum}, of {failed} {name} has failed"
+        assert all(acked(future) for future in futures), (
+            f"{size}/{write_quorum}/{ack_quorum}, of {failed} {name} has failed"
+        )
 
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 1)])
@@ -539,7 +544,7 @@ def test_a_delayed_change_does_not_wait_for_who_takes_no_more() -> None:
     lab = Lab()
     writer = lab.writer(delay_ensemble_change=True)
     writer.append()
-    writer.reply(writer.take("a"), Reply(Status.READ_ONLY, LEDGER, 0, 0))
+    writer.reply(writer.take("a"), Reply(ReplyStatus.READ_ONLY, LEDGER, 0, 0))
     writer.run()
     assert lab.fragments == {0: "dbc"}
 
@@ -561,10 +566,10 @@ def test_a_delayed_change_and_too_few_spares() -> None:
     """23, .testChangeEnsembleIfBookieReadOnly, not enough of them."""
     lab = Lab(spares=0)
     writer = lab.writer(delay_ensemble_change=True)
-    ack = writer.append()
+    future = writer.append()
     writer.fail("ab")
     writer.run()
-    assert isinstance(ack.exception(), NotEnoughBookiesError)
+    assert isinstance(future.exception(), NotEnoughBookiesError)
     assert lab.end == -1
 
 
@@ -584,10 +589,10 @@ def test_closing_does_not_delay_the_change() -> None:
 def test_a_fenced_writer_ends_at_once() -> None:
     lab = Lab()
     writer = lab.writer()
-    acks = [writer.append() for _ in range(2)]
+    futures = [writer.append() for _ in range(2)]
     lab.recovery().run()
     writer.deliver("a")
-    assert [type(ack.exception()) for ack in acks] == [LedgerFencedError] * 2
+    assert [type(future.exception()) for future in futures] == [LedgerFencedError] * 2
     assert isinstance(writer.error, LedgerFencedError)
     assert writer.stores == []
     with pytest.raises(LedgerFencedError):
@@ -595,15 +600,15 @@ def test_a_fenced_writer_ends_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "error"), [(Status.UNAUTHORIZED, UnauthorizedError), (Status.REFUSED, LedgerRefusedError)]
+    ("status", "error"), [(ReplyStatus.UNAUTHORIZED, UnauthorizedError), (ReplyStatus.REFUSED, LedgerRefusedError)]
 )
-def test_what_no_bookie_will_take_ends_the_writer(status: Status, error: type[Exception]) -> None:
+def test_what_no_bookie_will_take_ends_the_writer(status: ReplyStatus, error: type[Exception]) -> None:
     """Somebody else may own the ledger: it is not closed."""
     lab = Lab()
     writer = lab.writer(key=b"g" * 16)
-    ack = writer.append()
+    future = writer.append()
     writer.reply(writer.take("a"), Reply(status, LEDGER, 0, 0, body=b"another record is stored"))
-    assert isinstance(ack.exception(), error)
+    assert isinstance(future.exception(), error)
     assert lab.metadata.state is State.OPEN and writer.stores == []
 
 
@@ -611,10 +616,10 @@ def test_a_bookie_that_was_given_another_key_is_replaced() -> None:
     """The writer's is the ledger's: that bookie is at fault, and no other one."""
     lab = Lab()
     writer = lab.writer()
-    ack = writer.append()
-    lab.ask("a", Request(Kind.LAST, LEDGER, key=b"s" * 16, flags=Flag.FENCE))
+    future = writer.append()
+    lab.ask("a", Request(RequestKind.LAST, LEDGER, key=b"s" * 16, flags=Flag.FENCE))
     writer.run()
-    assert acked(ack) and writer.machine.error is None
+    assert acked(future) and writer.machine.error is None
     assert "a" not in lab.metadata.last_fragment.ensemble and lab.metadata.state is State.OPEN
 
 
@@ -668,12 +673,12 @@ def test_giving_up_in_the_middle_of_a_batch() -> None:
     """28, LedgerCloseTest.testLedgerCloseWithConsistentLength: E > Qw, the LAC is inside a batch."""
     lab = Lab(size=3, write_quorum=2, ack_quorum=2)
     writer = lab.writer()
-    ack = writer.append(3)
+    future = writer.append(3)
     writer.deliver("ab")  # entry 0
     assert writer.machine.last_add_confirmed == 0
     writer.do(writer.machine.give_up(NotEnoughBookiesError("enough")))
     writer.run()
-    assert ack.exception() is not None
+    assert future.exception() is not None
     assert (lab.end, lab.metadata.messages, lab.metadata.length) == (0, 1, len(value_of(0)))
 
 
@@ -681,12 +686,12 @@ def test_giving_up_during_a_change() -> None:
     """28, .testLedgerCloseDuringUnrecoverableErrors: first the outcome of the change, then the close."""
     lab = Lab()
     writer = lab.writer()
-    ack = writer.append()
+    future = writer.append()
     writer.fail("a")
     writer.do(writer.machine.give_up(NotEnoughBookiesError("enough")))
     assert len(writer.stores) == 1
     writer.run()
-    assert ack.exception() is not None
+    assert future.exception() is not None
     assert lab.end == -1
     assert len(writer.finished) == 1
 
@@ -706,11 +711,11 @@ def test_all_acks_are_settled_when_the_writer_ends() -> None:
     """28, .testAllWritesAreCompletedOnClosedLedger."""
     lab = Lab()
     writer = lab.writer()
-    acks = [writer.append() for _ in range(100)]
+    futures = [writer.append() for _ in range(100)]
     writer.deliver("a")
     lab.recovery().run()
     writer.deliver("bc")
-    assert all(ack.done() for ack in acks)
+    assert all(future.done() for future in futures)
 
 
 def test_appending_after_the_close() -> None:
@@ -797,11 +802,11 @@ def test_the_answer_about_a_change_is_lost(stored: bool) -> None:
     """30: BOOKKEEPER's token for creation, here for every change: what is there is what was wanted, or it is done again."""
     lab = Lab()
     writer = lab.writer()
-    ack = writer.append()
+    future = writer.append()
     writer.fail("a")
     writer.lose_answer(stored=stored)
     writer.run()
-    assert acked(ack)
+    assert acked(future)
     assert (lab.version, lab.fragments) == (2, {0: "dbc"})
 
 
@@ -821,21 +826,21 @@ def test_a_lost_change_is_stored_after_it_was_tried_again() -> None:
     """The first request comes late, the second conflicts with it: that is no conflict."""
     lab = Lab()
     writer = lab.writer()
-    ack = writer.append()
+    future = writer.append()
     writer.fail("a")
     late = writer.stores[0]
     writer.lose_answer(stored=False)
     assert writer.compare_and_set(late)
     writer.run()
-    assert acked(ack) and lab.version == 2
+    assert acked(future) and lab.version == 2
 
 
 def test_the_ledger_is_deleted() -> None:
     lab = Lab()
     writer = lab.writer()
-    ack = writer.append()
+    future = writer.append()
     writer.fail("a")
     writer.do(writer.machine.deleted())
-    assert isinstance(ack.exception(), NoSuchLedgerError)
+    assert isinstance(future.exception(), NoSuchLedgerError)
     assert isinstance(writer.error, NoSuchLedgerError)
     assert writer.machine.deleted() == []

@@ -11,10 +11,10 @@ import sys
 import threading
 from collections import deque
 
-from pyreplog.ack import Ack
 from pyreplog.errors import ReplogError
-from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.handle import Ledger
+from pyreplog.future import AppendFuture
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.remote import QUEUED_BYTES
 from pyreplog.net.limits import Limits
 
@@ -33,7 +33,7 @@ def say(**fields: object) -> None:
 
 
 def write(ledger: Ledger, stop: threading.Event) -> None:
-    waiting: deque[Ack[range]] = deque()
+    waiting: deque[AppendFuture[range]] = deque()
     entry = 0
     while not stop.is_set():
         waiting.append(ledger.submit_batch([value_of(entry + i) for i in range(BATCH)]))
@@ -47,7 +47,7 @@ def write(ledger: Ledger, stop: threading.Event) -> None:
 def main(url: str, ensemble: int, write_quorum: int, ack_quorum: int) -> None:
     stop = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
-    with Cluster.connect(url, request_timeout_s=60.0, limits=PATIENT) as cluster:
+    with LedgerCluster.connect(url, request_timeout_s=60.0, limits=PATIENT) as cluster:
         try:
             with cluster.create_ledger(ensemble, write_quorum, ack_quorum) as ledger:
                 say(ledger=ledger.id)

@@ -24,7 +24,7 @@ from pyreplog.errors import (
     MetadataUnavailableError,
 )
 from pyreplog.metadata import LeaseState
-from pyreplog.metadata.owner import Owner
+from pyreplog.metadata.process_identity import ProcessIdentity
 from pyreplog.metadata.sqlite import SQLiteStore
 from tests.waiting import until
 
@@ -257,12 +257,12 @@ def test_a_key_that_came_and_went_between_two_looks_is_told(path):
 
 
 def test_which_processes_live():
-    own = Owner.this_process()
+    own = ProcessIdentity.this_process()
     assert not own.is_dead() and own.pid == os.getpid()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        code = f"from pyreplog.metadata.owner import _started; print(_started({child.pid}))"
+        code = f"from pyreplog.metadata.process_identity import _started; print(_started({child.pid}))"
         started = int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
-        owner = Owner(own.boot, own.pid_namespace, child.pid, started)
+        owner = ProcessIdentity(own.boot, own.pid_namespace, child.pid, started)
         assert not owner.is_dead()
         child.kill()
         until(owner.is_dead)  # a zombie: nobody has waited for it yet

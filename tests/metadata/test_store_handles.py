@@ -182,7 +182,7 @@ def test_relative_paths(tmp_path, monkeypatch):
 def test_kazoo_is_an_extra(monkeypatch):
     for module in [name for name in sys.modules if name.partition(".")[0] == "kazoo" or "metadata.zoo" in name]:
         monkeypatch.delitem(sys.modules, module)
-    monkeypatch.delitem(sys.modules, "pyreplog.metadata.session", raising=False)
+    monkeypatch.delitem(sys.modules, "pyreplog.metadata.zookeeper_session", raising=False)
     monkeypatch.setitem(sys.modules, "kazoo", None)
     with pytest.raises(MissingExtraError, match=r"pyreplog\[zookeeper\]"):
         open_store("zk://localhost:2181/a")

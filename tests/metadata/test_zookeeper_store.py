@@ -19,8 +19,8 @@ from pyreplog.errors import (
     VersionConflictError,
 )
 from pyreplog.metadata import LeaseState, MetadataStore, open_store
-from pyreplog.metadata.session import Session
 from pyreplog.metadata.zookeeper import ZooKeeperStore
+from pyreplog.metadata.zookeeper_session import ZooKeeperSession
 from tests.metadata.zookeeper import Ensemble, Server
 from tests.waiting import until
 
@@ -59,7 +59,9 @@ def test_roots_are_apart(zookeeper, zookeeper_url):
 def test_the_server_bounds_the_ttl(zookeeper, zookeeper_url):
     with open_store(zookeeper_url) as store, store.lease(1000) as lease:
         assert lease.ttl == 20
-    session = Session(zookeeper.hosts, ttl=0.15, timeout=60.0, listener=lambda state: None)  # nobody has to renew it
+    session = ZooKeeperSession(
+        zookeeper.hosts, ttl=0.15, timeout=60.0, listener=lambda state: None
+    )  # nobody has to renew it
     assert session.ttl == 0.2
     session.close()
 
@@ -159,7 +161,9 @@ def test_an_expired_session_loses_its_lease_and_nothing_else(server):
         seen: list[bool] = []
         with store.watch("/leased", lambda key: seen.append(store.get(key) is not None)):
             until(lambda: seen[-1:] == [True])
-            end_session(server, lease._vigil.session._client.client_id, lambda: lease.state is LeaseState.LOST)
+            end_session(
+                server, lease._session_heartbeat.session._client.client_id, lambda: lease.state is LeaseState.LOST
+            )
             assert lost.wait(60)
             until(lambda: seen[-1] is False)
             with pytest.raises(LeaseLostError, match="/again"):

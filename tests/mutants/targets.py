@@ -34,7 +34,7 @@ TARGETS = (
     ),
     Target(
         "replica group",
-        ("ha/protocol/*.py", "ha/stream/*.py", "ha/node.py", "ha/candidacy.py", "_native/ha/*.pyx", "_native/log/mark.pyx"),
+        ("ha/protocol/*.py", "ha/stream/*.py", "ha/node.py", "ha/election_runner.py", "_native/ha/*.pyx", "_native/log/log_position.pyx"),
         ("tests/unit/test_parking.py", "tests/ha", "tests/simulation/ha"),
     ),
     Target(

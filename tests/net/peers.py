@@ -14,13 +14,13 @@ from pyreplog._native.net.frame import HEADER_SIZE, FrameBatch, FrameParser, enc
 from pyreplog.errors import ReplogError
 from pyreplog.net.client import Channel
 from pyreplog.net.connection import Connection
-from pyreplog.net.handshake import ClientHandshake, Identity, Secret
+from pyreplog.net.handshake import ClientHandshake, NodeIdentity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 
 TIMEOUT_S = 60.0
-NODE = Identity(node="n1", incarnation=b"i" * 16, cluster="cluster", service="echo")
+NODE = NodeIdentity(node="n1", incarnation=b"i" * 16, cluster="cluster", service="echo")
 
 
 class Recorder:
@@ -99,7 +99,7 @@ class RawClient:
         self.sock = socket.create_connection(server.address, timeout=TIMEOUT_S)
         self.parser = FrameParser(max_body=1 << 26)
         self.inbox: list[tuple[int, bytes]] = []
-        handshake = ClientHandshake(Identity(), Identity(), limits or Limits(), b"n" * 32, secret=secret)
+        handshake = ClientHandshake(NodeIdentity(), NodeIdentity(), limits or Limits(), b"n" * 32, secret=secret)
         try:
             while handshake.peer is None:
                 offset, body = self.receive()

@@ -31,7 +31,7 @@ from pyreplog.errors import (
 from pyreplog.net import dialer
 from pyreplog.net.backoff import Backoff
 from pyreplog.net.client import Channel
-from pyreplog.net.handshake import Identity, Secret
+from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
@@ -195,8 +195,8 @@ def test_names_are_looked_up(reactor: Reactor, opened: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
-        ({"expected": Identity(cluster="other")}, WrongClusterError),
-        ({"expected": Identity(incarnation=b"j" * 16)}, IncarnationError),
+        ({"expected": NodeIdentity(cluster="other")}, WrongClusterError),
+        ({"expected": NodeIdentity(incarnation=b"j" * 16)}, IncarnationError),
         ({"secret": Secret(b"another secret, as long")}, AuthenticationError),
         ({"secret": None}, AuthenticationError),
     ],

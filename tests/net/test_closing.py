@@ -13,15 +13,15 @@ import pytest
 
 import pyreplog.net.server as servers
 from pyreplog.errors import ClosedError, DisconnectedError, NotConnectedError, ReplogError
-from pyreplog.net.baton import Baton
-from pyreplog.net.bell import Bell
 from pyreplog.net.client import Channel
 from pyreplog.net.connection import Connection
+from pyreplog.net.driver_lock import DriverLock
 from pyreplog.net.handshake import Peer
-from pyreplog.net.inflight import Budget, ServerConnection
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
+from pyreplog.net.server_connection import Budget, ServerConnection
+from pyreplog.net.wakeup import Wakeup
 from tests.net.peers import NODE, TIMEOUT_S, RawClient, Recorder, wait
 
 PEER = Peer(NODE, 1, 1000, 60.0, None)
@@ -154,10 +154,10 @@ def test_a_driver_and_who_closes_finish_once(monkeypatch: pytest.MonkeyPatch) ->
     """The one who drove has seen that there is something left to close, and another one closes it."""
     reactor, closed, outcomes = Reactor(), threading.Event(), list[ReplogError]()
 
-    def take_late(baton: Baton) -> bool:
+    def take_late(driver_lock: DriverLock) -> bool:
         if threading.current_thread() is thread:
             assert closed.wait(TIMEOUT_S)
-        return take(baton)
+        return take(driver_lock)
 
     def drive() -> None:
         try:
@@ -165,9 +165,9 @@ def test_a_driver_and_who_closes_finish_once(monkeypatch: pytest.MonkeyPatch) ->
         except ReplogError as error:
             outcomes.append(error)
 
-    take = Baton.take
+    take = DriverLock.take
     thread = threading.Thread(target=drive)
-    monkeypatch.setattr(Baton, "take", take_late)
+    monkeypatch.setattr(DriverLock, "take", take_late)
     driving = threading.Event()
     reactor.call_soon(driving.set)
     thread.start()
@@ -181,24 +181,24 @@ def test_a_driver_and_who_closes_finish_once(monkeypatch: pytest.MonkeyPatch) ->
 def test_who_rings_a_closed_reactor_writes_into_no_other_file() -> None:
     """It had the bell in its hand; the descriptor's number is not given to another file before it lets go."""
     reactor = Reactor()
-    bell = reactor._bell
-    assert bell is not None
-    number = bell.fd
+    wakeup = reactor._wakeup
+    assert wakeup is not None
+    number = wakeup.fd
     reactor.close()
-    bell.ring()
+    wakeup.ring()
     assert os.eventfd_read(number) >= 1
-    del bell
+    del wakeup
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(number)
 
 
 def test_a_bell_takes_any_number_of_rings() -> None:
-    bell = Bell()
-    bell.hush()
-    os.eventfd_write(bell.fd, (1 << 64) - 2)
-    bell.ring()
-    bell.hush()
-    bell.hush()
+    wakeup = Wakeup()
+    wakeup.clear()
+    os.eventfd_write(wakeup.fd, (1 << 64) - 2)
+    wakeup.ring()
+    wakeup.clear()
+    wakeup.clear()
 
 
 def test_a_child_refuses_a_channel_that_was_in_use_when_it_was_forked(reactor: Reactor) -> None:

@@ -20,21 +20,21 @@ from pyreplog.errors import (
     WrongServiceError,
 )
 from pyreplog.net.connection import Connection
-from pyreplog.net.dialer import Dialer, Link
-from pyreplog.net.handshake import Identity
+from pyreplog.net.dialer import Dialer, ReconnectingConnection
+from pyreplog.net.handshake import NodeIdentity
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from tests.net.conftest import Serve
 from tests.net.peers import NODE, Recorder, wait
 from tests.ports import free_ports
 
-MakeLink = Callable[..., Link]
+MakeLink = Callable[..., ReconnectingConnection]
 
 
 @pytest.fixture
 def link(reactor: Reactor, opened: ExitStack) -> MakeLink:
-    def link(address: tuple[str, int], handler: Recorder, **settings: Any) -> Link:
-        return opened.enter_context(Link(reactor, address, handler, random=lambda: 0.0, **settings))
+    def link(address: tuple[str, int], handler: Recorder, **settings: Any) -> ReconnectingConnection:
+        return opened.enter_context(ReconnectingConnection(reactor, address, handler, random=lambda: 0.0, **settings))
 
     return link
 
@@ -89,7 +89,7 @@ def test_another_address_while_nobody_answers(reactor: Reactor, serve: Serve, li
 def test_a_server_of_another_kind_is_not_taken(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
     server = serve(Recorder(), identity=NODE)
     client = Recorder()
-    made = link(server.address, client, expected=Identity(service="other"))
+    made = link(server.address, client, expected=NodeIdentity(service="other"))
     wait(reactor, lambda: isinstance(made.error, WrongServiceError))
     assert not client.connections
 
@@ -113,7 +113,7 @@ def test_what_is_no_name_is_an_error_of_the_link(host: str, reactor: Reactor, li
 def test_a_name_that_is_looked_up_for_longer_than_its_reactor_lives_harms_nobody(host: str) -> None:
     """An exception in that thread would be whoever's test runs then."""
     reactor = Reactor()
-    dialer = Dialer(reactor, Mock(), identity=Identity(), expected=Identity(), limits=Limits())
+    dialer = Dialer(reactor, Mock(), identity=NodeIdentity(), expected=NodeIdentity(), limits=Limits())
     reactor.close()
     dialer._look_up(object(), (host, 1))
 

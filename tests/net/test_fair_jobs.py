@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pyreplog._native.net.frame import FrameBatch
-from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, OutcomeUnknownError, ReplogError
+from pyreplog.future import AppendFuture
 from pyreplog.net.connection import JOBS_FULL, Connection
-from pyreplog.net.fairjobs import FairJobs, check_wanted, wait_wanted
+from pyreplog.net.fair_executor import FairExecutor, check_wanted, wait_wanted
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from tests.net.conftest import Connect, Serve
@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE_S, until
 
 
 class Peer:
-    """A connection, as far as FairJobs knows one."""
+    """A connection, as far as FairExecutor knows one."""
 
     def __init__(self) -> None:
         self.held = 0
@@ -52,8 +52,8 @@ class Work:
 
 
 @contextmanager
-def opened(*, threads: int = 4, **settings: int) -> Iterator[tuple[FairJobs, Any, Work]]:
-    jobs, work = FairJobs("test-jobs", threads=threads, **settings), Work()
+def opened(*, threads: int = 4, **settings: int) -> Iterator[tuple[FairExecutor, Any, Work]]:
+    jobs, work = FairExecutor("test-jobs", threads=threads, **settings), Work()
     try:
         yield jobs, jobs.submit, work
     finally:
@@ -101,7 +101,7 @@ def test_threads_that_stand_still_do_not_hold_up_all() -> None:
 
 def test_jobs_that_compute_do_not_take_every_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """While one after the other is begun, no more run at a time than are wanted."""
-    monkeypatch.setattr("pyreplog.net.fairjobs.STALL_S", PATIENCE_S)
+    monkeypatch.setattr("pyreplog.net.fair_executor.STALL_S", PATIENCE_S)
     running, most, done = [0], [0], [0]
     lock = threading.Lock()
 
@@ -165,20 +165,20 @@ def test_a_job_sees_between_its_steps_that_nobody_wants_it_any_more() -> None:
 
 
 def test_a_job_does_not_wait_on_for_who_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyreplog.net.fairjobs.LOOK_S", 0.01)
+    monkeypatch.setattr("pyreplog.net.fair_executor.LOOK_S", 0.01)
     with opened(threads_max=3, running_max=2) as (jobs, submit, _):
         gone, outcomes = Peer(), list[Any]()
-        never, late, unknown = Ack[int](), Ack(7), Ack[int]()
+        never, late, unknown = AppendFuture[int](), AppendFuture(7), AppendFuture[int]()
         unknown.fail(OutcomeUnknownError("of the ack itself"))
 
-        def wait(ack: Ack[int]) -> None:
+        def wait(future: AppendFuture[int]) -> None:
             try:
-                outcomes.append(wait_wanted(Ack.result, ack))
+                outcomes.append(wait_wanted(AppendFuture.result, future))
             except ReplogError as error:
                 outcomes.append(f"{type(error).__name__}: {error}")
 
-        for ack in (late, unknown, never):
-            submit(gone, lambda ack=ack: wait(ack))
+        for future in (late, unknown, never):
+            submit(gone, lambda future=future: wait(future))
         until(lambda: jobs._running == 2)
         late.complete()
         until(lambda: len(outcomes) == 2)
@@ -187,7 +187,7 @@ def test_a_job_does_not_wait_on_for_who_has_gone(monkeypatch: pytest.MonkeyPatch
         until(lambda: len(outcomes) == 3)
         assert outcomes[2] == "ClosedError: the connection that asked for this has ended"
         assert not never.done(), "others may wait for it, too"
-        assert wait_wanted(Ack.result, late) == 7
+        assert wait_wanted(AppendFuture.result, late) == 7
 
 
 def test_who_asks_for_too_much_is_not_read_until_half_of_it_is_begun() -> None:
@@ -214,7 +214,7 @@ def test_a_job_that_raises_costs_nobody_else_anything(caplog: pytest.LogCaptureF
 
 
 def test_threads_end_and_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyreplog.net.fairjobs.IDLE_S", 0.01)
+    monkeypatch.setattr("pyreplog.net.fair_executor.IDLE_S", 0.01)
     with opened(threads_max=3, running_max=3) as (_, submit, work):
         peer = Peer()
         for name in "abc":
@@ -227,7 +227,7 @@ def test_threads_end_and_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_comes_behind_the_end_is_not_done() -> None:
-    jobs, work = FairJobs("test-jobs"), Work()
+    jobs, work = FairExecutor("test-jobs"), Work()
     jobs.close()
     jobs.submit(Peer(), work.job("late"))  # type: ignore[arg-type]
     assert work.begun == [] and jobs.queued == 0
@@ -240,7 +240,7 @@ class Blocking:
     """A handler whose requests block until they may end, but those that say "now"."""
 
     def __init__(self) -> None:
-        self.jobs = FairJobs("test-jobs", threads_max=3, running_max=2, queued_max=8)
+        self.jobs = FairExecutor("test-jobs", threads_max=3, running_max=2, queued_max=8)
         self.work = Work()
         self.taken = 0
         self.connections: list[Connection] = []

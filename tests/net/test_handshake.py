@@ -24,15 +24,23 @@ from pyreplog.errors import (
     WrongServiceError,
 )
 from pyreplog.net import hello
-from pyreplog.net.handshake import ClientHandshake, Identity, Refused, Secret, ServerHandshake, refusal, secret_in
-from pyreplog.net.hello import Auth, ClientHello, Kind, Proof, Refusal, ServerHello, Welcome
+from pyreplog.net.handshake import (
+    ClientHandshake,
+    NodeIdentity,
+    RefusedByPeerError,
+    Secret,
+    ServerHandshake,
+    parse_secret,
+    refusal,
+)
+from pyreplog.net.hello import Auth, ClientHello, HelloKind, Proof, Refusal, ServerHello, Welcome
 from pyreplog.net.limits import Limits
 from tests.net.peers import NODE
 
 SECRET = Secret(b"a secret of sixteen bytes or more")
 OTHER_SECRET = Secret(b"another secret, as long as that")
 LIMITS = Limits(max_body_bytes=1000, silence_s=12.0)
-ME = Identity(node="me", incarnation=b"m" * 16)
+ME = NodeIdentity(node="me", incarnation=b"m" * 16)
 
 names = st.text(max_size=60)
 ids = st.binary(min_size=16, max_size=16)
@@ -44,16 +52,16 @@ messages = st.one_of(
         ServerHello, st.sampled_from(Auth), ids, nonces, sizes, sizes, sizes, names, names, names, versions, versions
     ),
     st.builds(ClientHello, ids, ids, nonces, sizes, sizes, names, names, names, versions, versions),
-    st.builds(Proof, st.sampled_from([Kind.SERVER_PROOF, Kind.CLIENT_PROOF]), nonces),
+    st.builds(Proof, st.sampled_from([HelloKind.SERVER_PROOF, HelloKind.CLIENT_PROOF]), nonces),
     st.builds(Welcome, versions),
 )
 
 
-def server(identity: Identity = NODE, secret: Secret | None = None, **more: bool) -> ServerHandshake:
+def server(identity: NodeIdentity = NODE, secret: Secret | None = None, **more: bool) -> ServerHandshake:
     return ServerHandshake(identity, LIMITS, b"s" * 32, secret=secret, **more)
 
 
-def client(expected: Identity = NODE, secret: Secret | None = None, nonce: bytes = b"c" * 32, **more: bool):
+def client(expected: NodeIdentity = NODE, secret: Secret | None = None, nonce: bytes = b"c" * 32, **more: bool):
     return ClientHandshake(ME, expected, LIMITS, nonce, secret=secret, **more)
 
 
@@ -74,13 +82,13 @@ def test_both_sides_know_each_other_afterwards(secret: Secret | None) -> None:
     greet(one, other)
     assert one.peer is not None and other.peer is not None
     assert other.peer.identity == NODE
-    assert one.peer.identity == Identity(node="me", incarnation=b"m" * 16, cluster="cluster", service="echo")
+    assert one.peer.identity == NodeIdentity(node="me", incarnation=b"m" * 16, cluster="cluster", service="echo")
     assert (one.peer.max_body_bytes, one.peer.silence_s, one.peer.version) == (1000, 12.0, 1)
     assert (one.peer.inflight_bytes, other.peer.inflight_bytes) == (None, LIMITS.connection_inflight_bytes)
 
 
 def test_a_client_may_expect_nothing() -> None:
-    one, other = server(), client(Identity())
+    one, other = server(), client(NodeIdentity())
     greet(one, other)
     assert other.peer is not None and other.peer.identity == NODE
 
@@ -97,7 +105,7 @@ WRONG = [
 def test_a_client_refuses_a_server_it_does_not_expect(expected, error, words) -> None:
     with pytest.raises(error, match=words) as refused:
         client(expected).receive(server().begin()[0])
-    with pytest.raises(Refused) as told:
+    with pytest.raises(RefusedByPeerError) as told:
         server().receive(refusal(refused.value)[0])
     assert type(told.value.error) is error
 
@@ -106,13 +114,13 @@ def test_a_client_refuses_a_server_it_does_not_expect(expected, error, words) ->
 def test_a_server_refuses_a_client_that_expects_another(expected, error, words) -> None:
     """The client's own check is left out: it takes any server and then says what it expects."""
     other = client(expected)
-    other._expected = Identity()
+    other._expected = NodeIdentity()
     hello_of_it = dataclasses.replace(
         other._hello, expected_incarnation=expected.incarnation, cluster=expected.cluster, service=expected.service
     )
     with pytest.raises(error, match=words) as refused:
         server().receive(hello_of_it.encode())
-    with pytest.raises(Refused) as told:
+    with pytest.raises(RefusedByPeerError) as told:
         other.receive(refusal(refused.value)[0])
     assert type(told.value.error) is error and refusal(told.value) == []
 
@@ -147,14 +155,14 @@ def test_a_wrong_server_learns_nothing(server_secret: Secret | None, client_secr
     with pytest.raises(AuthenticationError) as refused:
         greet(one, other)
     assert other.peer is None and one.peer is None
-    assert not any(isinstance(hello.decode(body), Proof) for body in refusal(refused.value))
+    assert not any(isinstance(hello.decode_hello(body), Proof) for body in refusal(refused.value))
 
 
 def test_a_wrong_client_is_refused() -> None:
     one, wrong = server(secret=SECRET), client(secret=OTHER_SECRET)
     said = wrong.receive(one.begin()[0])
     one.receive(said[0])
-    proof = OTHER_SECRET.proof(Kind.CLIENT_PROOF, one.begin()[0], said[0])
+    proof = OTHER_SECRET.proof(HelloKind.CLIENT_PROOF, one.begin()[0], said[0])
     with pytest.raises(AuthenticationError, match="client"):
         one.receive(proof.encode())
     assert one.peer is None
@@ -174,7 +182,7 @@ def test_a_servers_proof_is_not_a_clients() -> None:
     proof = one.receive(other.receive(one.begin()[0])[0])[0]
     with pytest.raises(HandshakeError, match="turn"):
         one.receive(proof)
-    mirrored = dataclasses.replace(hello.decode(proof), kind=Kind.CLIENT_PROOF)  # type: ignore[type-var]
+    mirrored = dataclasses.replace(hello.decode_hello(proof), kind=HelloKind.CLIENT_PROOF)  # type: ignore[type-var]
     with pytest.raises(AuthenticationError):
         one.receive(mirrored.encode())  # type: ignore[union-attr]
 
@@ -183,7 +191,7 @@ def test_a_servers_proof_is_not_a_clients() -> None:
 def test_what_was_changed_on_the_way_is_noticed(change: dict[str, object]) -> None:
     one, other = server(secret=SECRET), client(secret=SECRET)
     changed = dataclasses.replace(one._hello, **change).encode()
-    other._expected = Identity()
+    other._expected = NodeIdentity()
     with pytest.raises(AuthenticationError, match="server"):
         other.receive(one.receive(other.receive(changed)[0])[0])
 
@@ -196,41 +204,41 @@ def test_certificates_instead_of_a_secret() -> None:
         greet(server(mutual_tls=True), client())
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_out_of_turn(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", HelloKind)
+def test_out_of_turn(kind: HelloKind) -> None:
     samples = {
-        Kind.SERVER: server()._hello.encode(),
-        Kind.CLIENT: client()._hello.encode(),
-        Kind.SERVER_PROOF: Proof(Kind.SERVER_PROOF, b"m" * 32).encode(),
-        Kind.CLIENT_PROOF: Proof(Kind.CLIENT_PROOF, b"m" * 32).encode(),
-        Kind.WELCOME: Welcome(1).encode(),
-        Kind.REFUSAL: Refusal(IncarnationError("no")).encode(),
+        HelloKind.SERVER: server()._hello.encode(),
+        HelloKind.CLIENT: client()._hello.encode(),
+        HelloKind.SERVER_PROOF: Proof(HelloKind.SERVER_PROOF, b"m" * 32).encode(),
+        HelloKind.CLIENT_PROOF: Proof(HelloKind.CLIENT_PROOF, b"m" * 32).encode(),
+        HelloKind.WELCOME: Welcome(1).encode(),
+        HelloKind.REFUSAL: Refusal(IncarnationError("no")).encode(),
     }
-    for side, first in ((server(secret=SECRET), Kind.CLIENT), (client(secret=SECRET), Kind.SERVER)):
+    for side, first in ((server(secret=SECRET), HelloKind.CLIENT), (client(secret=SECRET), HelloKind.SERVER)):
         if kind is first:
             continue
         with pytest.raises(HandshakeError):
             side.receive(samples[kind])
         assert side.peer is None
     one = server()
-    one.receive(samples[Kind.CLIENT])
+    one.receive(samples[HelloKind.CLIENT])
     with pytest.raises(HandshakeError):
-        one.receive(samples[Kind.CLIENT])
+        one.receive(samples[HelloKind.CLIENT])
 
 
 @given(messages)
 def test_bytes_there_and_back(message: hello.Message) -> None:
     encoded = message.encode()
     assert len(encoded) <= hello.BODY_MAX
-    assert hello.decode(encoded) == message
+    assert hello.decode_hello(encoded) == message
     for wrong in (encoded[:-1], encoded + b"\0"):
         with pytest.raises(HandshakeError):
-            hello.decode(wrong)
+            hello.decode_hello(wrong)
 
 
 def test_reasons_there_and_back() -> None:
     for error in hello.REASONS.values():
-        decoded = hello.decode(Refusal(error("why " * 1000)).encode())
+        decoded = hello.decode_hello(Refusal(error("why " * 1000)).encode())
         assert isinstance(decoded, Refusal) and type(decoded.error) is error and str(decoded.error).startswith("why")
 
 
@@ -254,7 +262,7 @@ def test_flipped_bytes(message: hello.Message, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(body) - 1))
     body[at] ^= data.draw(st.integers(1, 255))
     try:
-        hello.decode(bytes(body))
+        hello.decode_hello(bytes(body))
     except HandshakeError as error:
         assert str(error)
 
@@ -272,8 +280,8 @@ def test_secrets_are_not_shown() -> None:
 def test_identities_are_bounded() -> None:
     for wrong in ({"node": "x" * 256}, {"cluster": "\u00e9" * 128}, {"incarnation": b"short"}):
         with pytest.raises(InvalidArgumentError):
-            Identity(**wrong)  # type: ignore[arg-type]
-    longest = Identity(node="n" * 255, cluster="c" * 255, service="s" * 255)
+            NodeIdentity(**wrong)  # type: ignore[arg-type]
+    longest = NodeIdentity(node="n" * 255, cluster="c" * 255, service="s" * 255)
     one, other = server(longest), client(longest)
     greet(one, other)
     assert other.peer is not None and other.peer.identity == longest
@@ -324,8 +332,8 @@ def test_a_secret_that_is_replaced_holds_for_greetings_to_come() -> None:
 
 def test_secrets_of_a_file() -> None:
     old, new = b"o" * 16, b"n" * 16
-    one = secret_in(new + b"\r\n" + old + b"\n\n")
+    one = parse_secret(new + b"\r\n" + old + b"\n\n")
     for key in (old, new):
         greet(server(secret=Secret(key)), client(secret=one))
     noise = b"\xff\n" + bytes(range(16))
-    greet(server(secret=Secret(noise)), client(secret=secret_in(noise)))
+    greet(server(secret=Secret(noise)), client(secret=parse_secret(noise)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog.net.pending import PendingConnections
+from pyreplog.net.pending_connections import PendingConnections
 
 
 class Greeting:
@@ -18,13 +18,13 @@ class Greeting:
 
 
 def add(pending: PendingConnections, name: str, address: str) -> str | None:
-    greeting: Any = Greeting(name)
-    former = pending.add(greeting, address)
+    connection: Any = Greeting(name)
+    former = pending.add(connection, address)
     return None if former is None else repr(former)
 
 
 def names(pending: PendingConnections) -> list[str]:
-    return [repr(greeting) for greeting in pending]
+    return [repr(connection) for connection in pending]
 
 
 def test_the_oldest_of_the_address_that_has_most() -> None:
@@ -40,9 +40,9 @@ def test_what_is_over_makes_room() -> None:
     pending = PendingConnections(2, 2)
     for name in "ab":
         add(pending, name, "10.0.0.1")
-    for greeting in pending:
-        pending.discard(greeting)
-        pending.discard(greeting)
+    for connection in pending:
+        pending.discard(connection)
+        pending.discard(connection)
     assert len(pending) == 0 and add(pending, "c", "10.0.0.1") is None
     pending.clear()
     assert add(pending, "d", "10.0.0.1") is None and names(pending) == ["d"]

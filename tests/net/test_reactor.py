@@ -22,7 +22,7 @@ import pytest
 from pyreplog._native.system.polling import Epoll
 from pyreplog.clock import ManualClock
 from pyreplog.errors import ClosedError, ForkedError, InvalidArgumentError, ReplogError
-from pyreplog.net import baton
+from pyreplog.net import driver_lock
 from pyreplog.net import reactor as reactor_module
 from pyreplog.net.reactor import READ, Reactor
 from tests.net.peers import TIMEOUT_S, Recorder, ask, call, forgotten, wait
@@ -193,7 +193,7 @@ def test_a_callback_cannot_wait(reactor: Reactor) -> None:
 def test_many_threads_each_get_their_own_reply(
     started: bool, serve: Any, connect: Any, opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(baton, "REST_S", TIMEOUT_S)  # wake-ups are not to be made up for
+    monkeypatch.setattr(driver_lock, "REST_S", TIMEOUT_S)  # wake-ups are not to be made up for
     reactor = opened.enter_context(Reactor())
     if started:
         reactor.start()
@@ -217,8 +217,8 @@ def test_many_threads_each_get_their_own_reply(
 
 
 def test_the_one_who_leaves_wakes_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(baton, "REST_S", TIMEOUT_S)
-    held, asleep = baton.Baton(), threading.Event()
+    monkeypatch.setattr(driver_lock, "REST_S", TIMEOUT_S)
+    held, asleep = driver_lock.DriverLock(), threading.Event()
     held.owner = threading.get_ident()
     assert held.take() and held.take() and held.mine()
     took: list[bool] = []
@@ -230,7 +230,7 @@ def test_the_one_who_leaves_wakes_the_next(monkeypatch: pytest.MonkeyPatch) -> N
     thread = threading.Thread(target=follow)
     thread.start()
     assert asleep.wait(TIMEOUT_S)
-    del held.holder[baton.DRIVER]
+    del held.holder[driver_lock.DRIVER]
     held.given_back()
     thread.join(TIMEOUT_S / 2)
     assert took == [True]

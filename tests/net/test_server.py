@@ -31,11 +31,11 @@ from pyreplog.errors import (
 from pyreplog.net import hello
 from pyreplog.net.client import Channel
 from pyreplog.net.connection import INFLIGHT_FULL, QUEUE_FULL, Connection
-from pyreplog.net.handshake import Peer, Refused, Secret
-from pyreplog.net.inflight import REQUEST_BYTES, ServerConnection
+from pyreplog.net.handshake import Peer, RefusedByPeerError, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
+from pyreplog.net.server_connection import REQUEST_BYTES, ServerConnection
 from pyreplog.net.sockets import unacknowledged_s
 from tests.net.peers import NODE, TIMEOUT_S, RawClient, Recorder, ask, call, forgotten, wait
 from tests.ports import free_ports
@@ -178,7 +178,7 @@ def test_a_flood_of_garbage_while_others_are_served(seed: int, reactor: Reactor,
             except ConnectionError:
                 continue
         survives(reactor, server, channel)
-    wait(reactor, lambda: len(server.connections) == 1 and not server._greetings and server.refused >= 60)
+    wait(reactor, lambda: len(server.connections) == 1 and not server._pending and server.refused >= 60)
     assert server.refused == 60
 
 
@@ -232,7 +232,7 @@ def test_the_surplus_is_refused(reactor: Reactor, serve: Any, connect: Any) -> N
     first = connect(server)
     assert call(reactor, first, b"x") == b"x"
     with RawClient(server):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RefusedByPeerError) as refused:
             RawClient(server)
         assert type(refused.value.error) is TooManyConnectionsError
         third = connect(server)
@@ -270,7 +270,7 @@ def test_silent_sockets_keep_nobody_out(secret: Secret | None, reactor: Reactor,
         assert call(reactor, first, b"x") == b"x"
         mute = [stack.enter_context(sock) for sock in silent(server, 60)]
         assert call(reactor, connect(server, secret=secret), b"x") == b"x"
-        wait(reactor, lambda: len(server._greetings) == 60 - server.refused)
+        wait(reactor, lambda: len(server._pending) == 60 - server.refused)
         assert server.refused >= 50 and len(server.connections) == 2
         for sock in mute[:50]:
             while sock.recv(1000):
@@ -287,7 +287,7 @@ def test_silent_sockets_of_one_address_take_no_room_of_another(reactor: Reactor,
         for _ in range(3):
             for sock in silent(server, 20):
                 stack.enter_context(sock)
-            wait(reactor, lambda: len(server._greetings) == 20)
+            wait(reactor, lambda: len(server._pending) == 20)
         for sock in slow:  # none of these was closed
             sock.setblocking(False)
             assert sock.recv(1) == b"\xff"
@@ -367,9 +367,9 @@ def test_a_hello_takes_its_time_only(opened: Any) -> None:
     reactor.start()
     server = opened.enter_context(Server(reactor, Recorder(), limits=PATIENCE))
     with socket.create_connection(server.address, timeout=TIMEOUT_S) as sock:
-        wait(reactor, lambda: bool(server._greetings))
+        wait(reactor, lambda: bool(server._pending))
         tick(reactor, clock, 2.5)
-        wait(reactor, lambda: not server._greetings and server.refused == 1)
+        wait(reactor, lambda: not server._pending and server.refused == 1)
         while sock.recv(1000):
             continue
 

@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 
 import pyreplog.net.server as servers
 from pyreplog.errors import AuthenticationError, DisconnectedError, NotConnectedError, PeerError, TlsMismatchError
-from pyreplog.net import greeting
+from pyreplog.net import pending_connection
 from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
@@ -202,9 +202,13 @@ def test_who_knocks_at_a_slow_server_is_let_in(
     reactor: Reactor, serve: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looked as if it waited for TLS."""
-    monkeypatch.setattr(greeting, "KNOCK_S", 0.01)
+    monkeypatch.setattr(pending_connection, "KNOCK_S", 0.01)
     server = serve(Recorder())
-    monkeypatch.setattr(server, "_greet", lambda *peer: reactor.call_later(0.1, lambda: Server._greet(server, *peer)))
+    monkeypatch.setattr(
+        server,
+        "_begin_handshake",
+        lambda *peer: reactor.call_later(0.1, lambda: Server._begin_handshake(server, *peer)),
+    )
     channel = connect(server)
     assert call(reactor, channel, b"x") == b"x"
     assert server.refused == 0
@@ -219,4 +223,4 @@ def test_arbitrary_bytes_on_a_tls_port(
         with socket.create_connection(server.address, timeout=TIMEOUT_S) as sock:
             sock.sendall(draw.randbytes(draw.randrange(1, 3000)))
     assert call(reactor, connect(server, tls=certificates.client()), b"x") == b"x"
-    wait(reactor, lambda: not server._greetings)
+    wait(reactor, lambda: not server._pending)

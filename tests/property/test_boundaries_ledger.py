@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog._native.ledgerlog.entries import encode_entries
-from pyreplog.ha.relay.applying import Allowed, Applied, Applying, Until
+from pyreplog.ha.relay.applier_machine import Allowed, Applied, ApplierMachine, Until
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata
-from pyreplog.ledger.protocol import push
-from pyreplog.ledger.protocol.push import batches_of
+from pyreplog.ledger.protocol import pending_adds
+from pyreplog.ledger.protocol.pending_adds import batches_of
 
 
 @given(steps=st.lists(st.integers(1, 3), max_size=5))
@@ -33,7 +33,7 @@ def test_entries_are_sent_in_batches_of_so_many_bytes_or_of_one_entry(sizes: lis
     sums = {sum(records[low:high]) for low in range(len(sizes)) for high in range(low + 1, len(sizes) + 1)}
     for most in sorted(size + step for size in sums for step in (-1, 0, 1)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(push, "BATCH_BYTES", most)
+            patch.setattr(pending_adds, "BATCH_BYTES", most)
             found = [(one.first - 7, one.last - 7, one.nbytes) for one in batches_of(7, made.view, made.offsets)]
         expected, start = [], 0
         while start < len(records):
@@ -53,7 +53,7 @@ def test_records_are_applied_before_a_time_and_once_they_are_old_enough(
     steps: list[int], until: int, delay: int, now: int
 ) -> None:
     times = [sum(steps[: at + 1]) for at in range(len(steps))]
-    applying = Applying(Applied(bytes(16), 0, 0), workers=1, batch_entries=9, delay_us=delay)
+    applying = ApplierMachine(Applied(bytes(16), 0, 0), workers=1, batch_entries=9, delay_us=delay)
     applying.start(Applied(bytes(16), 0, 0), Until(time_us=until))
     before = sum(time < until for time in times)
     old = sum(now - time >= delay for time in times) if delay else len(times)

@@ -15,15 +15,15 @@ from pyreplog.errors import OutOfRangeError, TrimmedError
 from pyreplog.offload.index import ObjectIndex
 from pyreplog.offload.manifest import LogIdentity, SealedObject
 from pyreplog.reports.cursors import Course
-from pyreplog.reports.facts import SubscriptionFact
 from pyreplog.reports.records.duplicates import _is_within
+from pyreplog.reports.snapshot import SubscriptionSnapshot
 from pyreplog.spark.stream.logs import LogTrack
 from pyreplog.tables import objects, scan
 from pyreplog.tables.cluster import entryscan
 from pyreplog.tables.objects import ObjectSlice
 from pyreplog.tables.offsets import LAST
 from pyreplog.tables.ranges import bounded, common, is_among
-from pyreplog.tables.slices import LogName, Wanted
+from pyreplog.tables.slices import LogName, RecordFilter
 
 few = st.integers(0, 6)
 
@@ -100,13 +100,13 @@ def test_rows_that_are_wanted(
         return bounds is None or bounds[0] <= value < bounds[1]
 
     batch: Any = _Columns(*columns)
-    scan.select(batch, Wanted(entries, times, ledgers))
+    scan.select(batch, RecordFilter(entries, times, ledgers))
     assert batch.kept == [
         at for at, (number, time, ledger) in enumerate(rows)
         if is_within(number, entries) and is_within(time, times) and (ledgers is None or ledger in numbers_in(ledgers))
     ]  # fmt: skip
     batch = _Columns(*columns)
-    entryscan._select(batch, Wanted(entries, times), np.array(apart, np.int64).tobytes())
+    entryscan._select(batch, RecordFilter(entries, times), np.array(apart, np.int64).tobytes())
     assert batch.kept == [
         at for at, (number, time, _) in enumerate(rows)
         if is_within(number, entries) and is_within(time, times) and number not in numbers_in(acked)
@@ -181,7 +181,7 @@ def test_where_a_mark_was_at_a_time(steps: list[tuple[int, int]], time: int) -> 
     for step, mark in steps:
         at += step
         marks.append((at, mark))
-    told = SubscriptionFact.mark_at(  # type: ignore[misc]
+    told = SubscriptionSnapshot.mark_at(  # type: ignore[misc]
         SimpleNamespace(marks=np.array(marks, np.int64).reshape(-1, 2)), time  # type: ignore[arg-type]
     )  # fmt: skip
     assert told == next((mark for us, mark in reversed(marks) if us <= time), None)

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.topic.messageencoder import encode_messages
-from pyreplog.ack import Ack
 from pyreplog.errors import OutOfRangeError
+from pyreplog.future import AppendFuture
 from pyreplog.topic.config import QUOTA_POLICIES, TopicConfig
-from pyreplog.topic.managed.chain import Chain, ChainLedger
+from pyreplog.topic.managed.chain import ChainLedger, LedgerChain
 from pyreplog.topic.managed.chainreader import ChainReader, View
-from pyreplog.topic.place import ORIGIN, Total
 from pyreplog.topic.policies.backlog import CursorBacklog, Quota, is_system
 from pyreplog.topic.policies.expiry import Usage, expired, next_expiry, next_unused, unused
 from pyreplog.topic.remote import batches
+from pyreplog.topic.topic_position import ORIGIN, TopicPosition
 from tests.topic.entries import decoded
 
 # ---- a chain of ledgers ----------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ class Chained:
     """Ledgers in memory, and what a topic's chain says of them. before: at each entry, and at the end."""
 
     def __init__(self, ledgers: list[list[Entry]], is_open: bool) -> None:
-        self.before: list[Total] = []
+        self.before: list[TopicPosition] = []
         self.times: list[int] = []
         self._records: dict[int, Callable[[int, int], RecordBatch]] = {}
         at, time, items = ORIGIN, T0, list[ChainLedger]()
@@ -47,7 +47,7 @@ class Chained:
                 time += step
                 self.before.append(at)
                 self.times.append(time)
-                at = Total(at.offset + count, at.entries + 1, at.size + len(data))
+                at = TopicPosition(at.offset + count, at.entries + 1, at.size + len(data))
             counts = [count for count, _ in entries]
             self._records[ledger] = self._reader(ledger, made, counts, self.times[-len(made) :])
             item = ChainLedger(ledger, start, T0)
@@ -57,7 +57,7 @@ class Chained:
             items.append(item)
         self.before.append(at)
         self.end = at
-        chain = Chain(
+        chain = LedgerChain(
             topic="t",
             token="a",
             epoch=1,
@@ -90,8 +90,8 @@ class Chained:
 
         return read
 
-    def _read(self, ledger: int, first: int, last: int, bytes_max: int) -> Ack[RecordBatch]:
-        done: Ack[RecordBatch] = Ack()
+    def _read(self, ledger: int, first: int, last: int, bytes_max: int) -> AppendFuture[RecordBatch]:
+        done: AppendFuture[RecordBatch] = AppendFuture()
         done.complete(self._records[ledger](first, first if bytes_max == 1 else last))
         return done
 
@@ -157,10 +157,10 @@ def test_a_quota_is_exceeded_beyond_it_and_fine_again_at_nine_tenths(
     config = dataclasses.replace(TopicConfig(), quota_bytes=size, quota_ms=age, quota_policy=policy)
     for round_ in rounds:
         cursors = [
-            CursorBacklog(name, durable, Total(mark, mark, mark), None if oldest is None else oldest * 1000)
+            CursorBacklog(name, durable, TopicPosition(mark, mark, mark), None if oldest is None else oldest * 1000)
             for name, (mark, oldest, durable) in round_.items()
         ]
-        found = quota.decide(config, Total(END, END, END), cursors, NOW_MS * 1000)
+        found = quota.decide(config, TopicPosition(END, END, END), cursors, NOW_MS * 1000)
         levels = {
             "bytes": {name: END - mark for name, (mark, _, durable) in round_.items() if durable and size},
             "age": {

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pyreplog._native.bookie.ledgerstate import NOTHING
-from pyreplog.bookie import keychecks, ledgerstates
+from pyreplog._native.bookie.ledger_state_base import NOTHING
+from pyreplog.bookie import key_verifier, ledgerstates
 from pyreplog.bookie.controls import Controls
-from pyreplog.bookie.keychecks import KeyChecks, Verdict
+from pyreplog.bookie.key_verifier import KeyVerdict, KeyVerifier
 from pyreplog.bookie.ledgerstate import LedgerState
 from pyreplog.bookie.ledgerstates import LedgerStates
-from pyreplog.bookie.polls import Poll, Polls
-from pyreplog.bookie.protocol import Kind, Request
+from pyreplog.bookie.long_polls import LongPoll, LongPolls
+from pyreplog.bookie.protocol import Request, RequestKind
 from pyreplog.clock import ManualClock
 
 # ---- states of ledgers ----------------------------------------------------------------------------------------------
@@ -104,11 +104,11 @@ polled = st.one_of(
 
 @given(limit=st.integers(1, 4), steps=st.lists(polled, max_size=40))
 def test_the_oldest_poll_of_who_has_most_makes_room(limit: int, steps: list[tuple[Any, ...]]) -> None:
-    polls = Polls(limit)
-    waiting: list[Poll] = []  # the oldest first
+    polls = LongPolls(limit)
+    waiting: list[LongPoll] = []  # the oldest first
     for number, (step, *what) in enumerate(steps):
-        ended: list[Poll] = []
-        expected: list[Poll] = []
+        ended: list[LongPoll] = []
+        expected: list[LongPoll] = []
         if step == "add":
             client, ledger, above, deadline = what
             assert polls.has_room == (len(waiting) < limit)
@@ -122,7 +122,7 @@ def test_the_oldest_poll_of_who_has_most_makes_room(limit: int, steps: list[tupl
                 assert gone == next(poll for poll in waiting if poll.client == gone.client)
                 waiting.remove(gone)
             polls.add(ledger, above, deadline, len, client)
-            waiting.append(Poll(deadline, polls._number, ledger, above, len, client))
+            waiting.append(LongPoll(deadline, polls._number, ledger, above, len, client))
         elif step == "leave":
             polls.leave(what[0])
             expected = ended = [poll for poll in waiting if poll.client == what[0]]
@@ -163,10 +163,12 @@ class _Reactor:
 def test_a_connection_gives_keys_to_so_many_ledgers_unproven(most: int, steps: list[tuple[str, bool]]) -> None:
     """And to none more, until it has left."""
     reactor: Any = _Reactor()
-    told: list[tuple[Any, Verdict]] = []
+    told: list[tuple[Any, KeyVerdict]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keychecks, "UNPROVEN_MAX", most)
-        checks = KeyChecks(reactor, lambda *_: None, lambda connection, _, verdict: told.append((connection, verdict)))
+        patch.setattr(key_verifier, "UNPROVEN_MAX", most)
+        checks = KeyVerifier(
+            reactor, lambda *_: None, lambda connection, _, verdict: told.append((connection, verdict))
+        )
         checks._away_until_us = 1  # the store did not answer a moment ago
         counts = dict.fromkeys("abc", 0)
         try:
@@ -176,10 +178,10 @@ def test_a_connection_gives_keys_to_so_many_ledgers_unproven(most: int, steps: l
                     checks.leave(connection)
                     counts[who] = 0
                     continue
-                checks.ask(connection, number, Request(Kind.ADD, number, 0, 0, bytes(16), records=b""))
+                checks.ask(connection, number, Request(RequestKind.ADD, number, 0, 0, bytes(16), records=b""))
                 reactor.soon.pop()()
                 counts[who] += 1
-                expected = Verdict.UNKNOWN if counts[who] <= most else Verdict.SURPLUS
+                expected = KeyVerdict.UNKNOWN if counts[who] <= most else KeyVerdict.SURPLUS
                 assert told.pop() == (who, expected)
         finally:
             checks.close()

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog.ha.protocol import terms
-from pyreplog.ha.protocol.holding import Holding, floor_of_copy
-from pyreplog.ha.protocol.mark import Mark
-from pyreplog.ha.protocol.standing import Standing
+from pyreplog.ha.protocol.log_position import LogPosition
+from pyreplog.ha.protocol.progress import Progress
+from pyreplog.ha.protocol.retention_hold import RetentionHold, floor_of_copy
 from pyreplog.ha.protocol.terms import History, Term, TermStart
 from pyreplog.ha.rocketmq import rawlog
 from pyreplog.ha.rocketmq.rawlog import RawLog
@@ -39,17 +39,17 @@ def test_the_log_is_kept_for_those_that_may_come_for_it(
     standings = {}
     needed: list[int] = []
     for name, connected, observer, synced, left in known:
-        made = standings[name] = Standing(name, 0)
-        made.synced, made.observer, made.left_us = Mark(synced, synced), observer, left
+        made = standings[name] = Progress(name, 0)
+        made.synced, made.observer, made.left_us = LogPosition(synced, synced), observer, left
         made.connection = "here" if connected else None
         if connected or (name in members and not observer and now - left <= remember):
             needed.append(synced)
     if any(name not in standings for name in members) and later <= remember:
         needed.append(start)
-    holding = Holding(hold, remember)
-    holding.floor({}, set(), Mark(0, 0), Mark(0, 0), began)
+    holding = RetentionHold(hold, remember)
+    holding.floor({}, set(), LogPosition(0, 0), LogPosition(0, 0), began)
     expected = max(min(needed), end - hold) if needed else None
-    assert holding.floor(standings, members, Mark(start, start), Mark(end, end), now) == expected
+    assert holding.floor(standings, members, LogPosition(start, start), LogPosition(end, end), now) == expected
 
 
 @given(log_start=st.none() | few, followers=st.lists(few, max_size=3), end=few, hold=few)
@@ -76,7 +76,7 @@ def test_a_history_forgets_the_oldest_terms(most: int, steps: list[tuple[int, in
         place = 0
         for number, (forth, back) in enumerate(steps, 1):
             place = max(place + forth - back, 0)
-            term, start = Term(number, "a"), Mark(place, place)
+            term, start = Term(number, "a"), LogPosition(place, place)
             history = history.begin(term, start)
             model = [*(one for one in model if one.start.position < place), TermStart(term, start)][-most:]
             assert list(history.starts) == model
@@ -85,7 +85,7 @@ def test_a_history_forgets_the_oldest_terms(most: int, steps: list[tuple[int, in
                 assert history.start_of(wanted) == next((s for t, s in model if t == wanted), None)
                 assert history.start_of(Term(looked, "")) is None and history.start_of(Term(looked, "b")) is None
             for end in range(place + 2):
-                kept = history.up_to(Mark(end, end)).starts
+                kept = history.up_to(LogPosition(end, end)).starts
                 assert list(kept) == [one for one in model if one.start.position < end]
 
 

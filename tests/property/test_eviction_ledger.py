@@ -9,23 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyreplog._native.ledger.pushing import Batch
+from pyreplog._native.ledger.pending_adds_base import EntryBatch
 from pyreplog._native.ledgerlog.entries import encode_entries
 from pyreplog.clock import ManualClock
-from pyreplog.ledger import justwritten, quarantine
-from pyreplog.ledger.justwritten import JustWritten
+from pyreplog.ledger import quarantine, tail_cache
 from pyreplog.ledger.quarantine import Quarantine
+from pyreplog.ledger.tail_cache import TailCache
 
 LEDGER = 5
 sizes = st.lists(st.sampled_from([0, 8, 100]), min_size=1, max_size=4)
 
 
-def batch(first: int, found: list[int]) -> Batch:
+def batch(first: int, found: list[int]) -> EntryBatch:
     made = encode_entries([bytes(size) for size in found], ledger=LEDGER, first=first, lac=first - 1, time=1)
-    return Batch(first, made.last, made.view, made.offsets, made.nbytes)
+    return EntryBatch(first, made.last, made.view, made.offsets, made.nbytes)
 
 
-def record_bytes(made: Batch) -> list[int]:
+def record_bytes(made: EntryBatch) -> list[int]:
     return [stop - start for start, stop in zip(made.offsets[:-1], made.offsets[1:], strict=True)]
 
 
@@ -33,7 +33,7 @@ def record_bytes(made: Batch) -> list[int]:
 @given(found=sizes, first=st.integers(1, 2))
 def test_what_was_written_last_is_read_up_to_so_many_bytes(found: list[int], first: int) -> None:
     """At least one entry; of those that fit exactly, the last, too."""
-    there, made = JustWritten(LEDGER), batch(first, found)
+    there, made = TailCache(LEDGER), batch(first, found)
     there.keep(made)
     behind = made.last + 2
     for low, last in itertools.combinations_with_replacement(range(first - 1, behind), 2):
@@ -53,8 +53,8 @@ def test_only_the_last_batch_is_kept_and_only_if_it_is_small(beside: int, found:
     """As large as the bound is small."""
     made = batch(0, found)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(justwritten, "KEPT_BYTES", made.nbytes + beside)
-        there, kept, first = JustWritten(LEDGER), None, 0
+        patch.setattr(tail_cache, "KEPT_BYTES", made.nbytes + beside)
+        there, kept, first = TailCache(LEDGER), None, 0
         for step in steps:
             if step == "told":
                 there.told()

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.net.inflight import Budget
-from pyreplog.net.pending import PendingConnections
+from pyreplog.net.pending_connections import PendingConnections
+from pyreplog.net.server_connection import Budget
 
 PLACES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 coming = st.one_of(st.tuples(st.just("add"), st.sampled_from(PLACES)), st.tuples(st.just("over"), st.integers(0, 6)))

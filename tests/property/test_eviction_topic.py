@@ -10,15 +10,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pyreplog.ack import Ack
 from pyreplog.errors import NotEnoughBookiesError
+from pyreplog.future import AppendFuture
 from pyreplog.topic.cursors import history
 from pyreplog.topic.cursors.history import CursorHistory
 from pyreplog.topic.managed import chainreader, entryreader
 from pyreplog.topic.managed.chainreader import ChainReader
 from pyreplog.topic.managed.entryreader import EntryReader
 from pyreplog.topic.publishing import dedup
-from pyreplog.topic.publishing.dedup import Producers, Verdict
+from pyreplog.topic.publishing.dedup import DedupVerdict, Producers
 
 # ---- producers -------------------------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ def test_the_lowest_failures_are_forgotten_first(most: int, failing: list[int]) 
                     failed.remove(lowest)
                     lowest += 1
         producers.persisted(b"p", (50,), 0)
-        found = {number for number in range(12) if producers.judge(b"p", number) is Verdict.NEW}
+        found = {number for number in range(12) if producers.judge(b"p", number) is DedupVerdict.NEW}
         assert found == failed
 
 
@@ -121,8 +121,8 @@ class _Reader:
         self._opened = opened
         opened.append(self)
 
-    def read_some(self, first: int, last: int, *, bytes_max: int) -> Ack[Any]:
-        done: Ack[Any] = Ack()
+    def read_range(self, first: int, last: int, *, bytes_max: int) -> AppendFuture[Any]:
+        done: AppendFuture[Any] = AppendFuture()
         done.complete(self.id)
         return done
 
@@ -139,10 +139,10 @@ def test_readers_used_longest_ago_are_closed(most: int, steps: list[tuple[str, i
     maker: Any = SimpleNamespace(
         open_reader=lambda ledger: _Reader(ledger, opened), reader=lambda metadata: _Reader(metadata, opened)
     )
-    around: Any = SimpleNamespace(expect=lambda _: None, work=lambda job: job())
+    runtime: Any = SimpleNamespace(expect=lambda _: None, work=lambda job: job())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(entryreader, "READERS_MAX", most)
-        reader = EntryReader(maker, around, lambda: None)
+        reader = EntryReader(maker, runtime, lambda: None)
         kept: list[int] = []  # used last at the end
         for step, ledger in steps:
             if step == "read":

@@ -71,8 +71,8 @@ class LedgerLogMachine(RuleBasedStateMachine):
 
     @rule(batches=st.lists(st.lists(PAIRS, min_size=1, max_size=5), max_size=5))
     def submit(self, batches: list[list[tuple[int, int]]]) -> None:
-        acks = [self.log.submit(self._put([(n, e, record_for(n, e)) for n, e in batch])) for batch in batches]
-        ends = [ack.result(30) for ack in acks]
+        futures = [self.log.submit(self._put([(n, e, record_for(n, e)) for n, e in batch])) for batch in batches]
+        ends = [future.result(30) for future in futures]
         assert ends == sorted(ends) and self.log.end_position == self.end
 
     @rule(ledger=LEDGERS, code=st.integers(0, 3))
@@ -133,11 +133,11 @@ class LedgerLogMachine(RuleBasedStateMachine):
         self._forget(range(start))
 
     @rule(choice=st.floats(0, 1))
-    def hollow(self, choice: float) -> None:
+    def punch_hole(self, choice: float) -> None:
         sealed = [base for base, _ in self.log.segments()]
         if sealed:
             base = sealed[round(choice * (len(sealed) - 1))]
-            self.log.hollow(base)
+            self.log.punch_hole(base)
             self._forget(range(base, base + SEGMENT_BYTES))
 
     def _forget(self, gone: range) -> None:

@@ -65,8 +65,8 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(values=st.lists(VALUES, min_size=1, max_size=10))
     def submit(self, values: list[bytes]) -> None:
-        acks = [self.log.submit(value) for value in values]
-        assert [ack.result(30) for ack in acks] == list(range(self.end, self.end + len(values)))
+        futures = [self.log.submit(value) for value in values]
+        assert [future.result(30) for future in futures] == list(range(self.end, self.end + len(values)))
         self.rows += [(None, value, None) for value in values]
 
     @precondition(lambda self: self.rows)

@@ -14,7 +14,7 @@ import pytest
 import pyreplog
 from pyreplog import LogReader, ManualClock
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError, WrongTypeError
-from pyreplog.log.access import Access
+from pyreplog.log.log_view import LogView
 from tests.spark.reading import read_table
 
 SEGMENT_BYTES, BLOCK, PAGE = 1 << 18, 1 << 16, 1 << 12
@@ -73,7 +73,7 @@ def filled(
 
 
 @pytest.fixture(params=["a", "r"])
-def log(request: pytest.FixtureRequest, filled: tuple[Path, list[Entry], Random]) -> Iterator[Access]:
+def log(request: pytest.FixtureRequest, filled: tuple[Path, list[Entry], Random]) -> Iterator[LogView]:
     with pyreplog.open(filled[0], request.param) as opened:
         assert isinstance(opened, LogReader) == (request.param == "r")
         yield opened
@@ -87,7 +87,7 @@ def test_boundaries_are_met(filled: Filled) -> None:
     assert sum(place % BLOCK == 0 for place in places) >= 2 and sum(place % PAGE == 0 for place in places) >= 4
 
 
-def test_by_number(log: Access, filled: Filled) -> None:
+def test_by_number(log: LogView, filled: Filled) -> None:
     _, entries, draw = filled
     for entry in entries:
         record = log.read(entry.number)
@@ -106,7 +106,7 @@ def test_by_number(log: Access, filled: Filled) -> None:
                 assert found == list(range(start, min(stop, len(entries))))
 
 
-def test_slices(log: Access, filled: Filled) -> None:
+def test_slices(log: LogView, filled: Filled) -> None:
     """As a list's, whatever their bounds; what is no integer is refused by name."""
     _, entries, draw = filled
     values, end, far = [entry.value for entry in entries], len(entries), 1 << 80
@@ -123,14 +123,14 @@ def test_slices(log: Access, filled: Filled) -> None:
             log[wrong]
 
 
-def test_by_append_time(log: Access, filled: Filled) -> None:
+def test_by_append_time(log: LogView, filled: Filled) -> None:
     _, entries, draw = filled
     for time in beside({entry.time for entry in entries}, draw, 60):
         wanted = next((entry.number for entry in entries if entry.time >= time), len(entries))
         assert log.entry_at_time(time) == wanted
 
 
-def test_by_event_time(log: Access, filled: Filled) -> None:
+def test_by_event_time(log: LogView, filled: Filled) -> None:
     _, entries, draw = filled
     times = {entry.event_time for entry in entries if entry.event_time is not None}
     ends: set[int] = set()  # the lowest and the highest of each block, by which blocks are passed over

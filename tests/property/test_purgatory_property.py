@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import pyreplog.purgatory
 import pyreplog.timing_wheel
-from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, OutcomeUnknownError, PoisonedError
-from pyreplog.purgatory import Purgatory, Watch
+from pyreplog.future import AppendFuture
+from pyreplog.purgatory import Purgatory, PurgatoryEntry
 from pyreplog.timing_wheel import TimingWheel
 
 TICK_US = 4
@@ -48,7 +48,7 @@ class WaitingRoom(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.room = Purgatory(TICK_US)
-        self.watches: list[Watch] = []
+        self.watches: list[PurgatoryEntry] = []
         self.log: list[tuple[int, str]] = []
         self.waiters: list[Waiter] = []
         self.expected: list[tuple[int, str]] = []
@@ -56,9 +56,9 @@ class WaitingRoom(RuleBasedStateMachine):
         self.failed: set[str] = set()
         self.now_us = 0
 
-    def note(self, ack: Ack[int]) -> None:
-        exception = ack.exception(0)
-        self.log.append((ack._result, type(exception).__name__))
+    def note(self, future: AppendFuture[int]) -> None:
+        exception = future.exception(0)
+        self.log.append((future._result, type(exception).__name__))
 
     def settle(self, waiters: list[Waiter], outcome: type[BaseException] | None) -> None:
         self.expected += [(w.name, "NoneType" if outcome is None else outcome.__name__) for w in waiters]
@@ -67,9 +67,9 @@ class WaitingRoom(RuleBasedStateMachine):
     @rule(key=keys, threshold=numbers, delay=delays)
     def watch(self, key: str, threshold: int, delay: int | None) -> None:
         waiter = Waiter(len(self.watches), key, threshold, None if delay is None else max(0, self.now_us + delay))
-        ack = Ack(waiter.name)
-        ack.add_done_callback(self.note)
-        self.watches.append(self.room.watch(key, threshold, ack, waiter.deadline_us))
+        future = AppendFuture(waiter.name)
+        future.add_done_callback(self.note)
+        self.watches.append(self.room.watch(key, threshold, future, waiter.deadline_us))
         self.waiters.append(waiter)
         if key in self.reached and threshold <= self.reached[key]:
             self.settle([waiter], None)
@@ -232,17 +232,17 @@ def expire(purgatory: Purgatory) -> Callable[[], object]:
 def test_an_event_at_any_moment_of_a_registration_is_not_lost(
     event: Callable[[Purgatory], Callable[[], object]], watcher_first: bool
 ) -> None:
-    acks: list[Ack[int]] = []
+    futures: list[AppendFuture[int]] = []
     rooms: list[Purgatory] = []
 
     def scene() -> Play:
         rooms.append(Purgatory())
-        acks.append(Ack(5))
-        pair = (lambda: rooms[-1].watch("log", 5, acks[-1]), event(rooms[-1]))
+        futures.append(AppendFuture(5))
+        pair = (lambda: rooms[-1].watch("log", 5, futures[-1]), event(rooms[-1]))
         return pair if watcher_first else (pair[1], pair[0])
 
     for _ in preempted_everywhere(scene):
-        assert acks[-1].done()
+        assert futures[-1].done()
         assert rooms[-1].waiting("log") == 0
 
 
@@ -253,19 +253,19 @@ def test_an_event_at_any_moment_of_a_registration_is_not_lost(
 def test_two_events_at_any_moment_settle_once_and_leave_nothing(
     first: Callable[[Purgatory], Callable[[], object]], second: Callable[[Purgatory], Callable[[], object]]
 ) -> None:
-    told: list[Ack[int]] = []
+    told: list[AppendFuture[int]] = []
     rooms: list[Purgatory] = []
 
     def scene() -> Play:
         rooms.append(Purgatory())
         for threshold in (5, 3):
-            ack = Ack(threshold)
-            ack.add_done_callback(told.append)
-            rooms[-1].watch("log", threshold, ack, deadline_us=1000)
+            future = AppendFuture(threshold)
+            future.add_done_callback(told.append)
+            rooms[-1].watch("log", threshold, future, deadline_us=1000)
         return first(rooms[-1]), second(rooms[-1])
 
     for _ in preempted_everywhere(scene):
-        assert sorted(ack._result for ack in told) == [3, 5]
+        assert sorted(future._result for future in told) == [3, 5]
         assert rooms[-1].waiting("log") == 0
         assert len(rooms[-1]._wheel) == 0
         told.clear()
@@ -276,13 +276,13 @@ def test_a_cancellation_at_any_moment_leaves_nothing(
     event: Callable[[Purgatory], Callable[[], object]],
 ) -> None:
     rooms: list[Purgatory] = []
-    others: list[Ack[int]] = []
+    others: list[AppendFuture[int]] = []
 
     def scene() -> Play:
         room = Purgatory()
         rooms.append(room)
-        watch = room.watch("log", 4, Ack(0), deadline_us=1000)
-        others.append(Ack(1))
+        watch = room.watch("log", 4, AppendFuture(0), deadline_us=1000)
+        others.append(AppendFuture(1))
         room.watch("log", 5, others[-1], deadline_us=1000)
         return event(room), lambda: room.cancel(watch)
 
@@ -303,6 +303,6 @@ def test_the_larger_of_two_racing_advances_stays() -> None:
         )
 
     for _ in preempted_everywhere(scene):
-        ack = Ack(9)
-        rooms[-1].watch("log", 9, ack)
-        assert ack.done()
+        future = AppendFuture(9)
+        rooms[-1].watch("log", 9, future)
+        assert future.done()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from pyreplog._native.bookie.plainadd import LATER, PlainAdd, plain_add
+from pyreplog._native.bookie.fast_add import LATER, FastAdd, parse_fast_add
 from pyreplog._native.net.frame import FrameParser, encode
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.polls import Respond
-from pyreplog.bookie.protocol import Reply, Request, Status, encode_request
+from pyreplog.bookie.long_polls import Respond
+from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, encode_request
 from pyreplog.errors import DiskFullError, PoisonedError
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, ledger_key
 from pyreplog.ledger.placement import Candidate, choose
@@ -89,12 +89,12 @@ class Node:
 
     def handle(self, request: Request, respond: Respond) -> None:
         """As the service does: an ADD that nothing speaks against takes the short way."""
-        plain = plain_add(FrameParser().feed(encode(0, encode_request(request) + bytes(request.records))), {})
-        lac = None if plain is None else self.bookie.add_plainly(plain, partial(_tell, respond))
+        plain = parse_fast_add(FrameParser().feed(encode(0, encode_request(request) + bytes(request.records))), {})
+        lac = None if plain is None else self.bookie.add_fast(plain, partial(_tell, respond))
         if lac is None:
             self.bookie.handle(request, respond)
         elif lac != LATER:
-            respond(Reply(Status.OK, request.ledger, request.first, request.last, lac))
+            respond(Reply(ReplyStatus.OK, request.ledger, request.first, request.last, lac))
         if self.bookie.waits and not self._syncing:
             self._syncing = True
             self.world.after(self.world.random.random() * SYNC_S, self._begin_sync, self.life)
@@ -114,10 +114,10 @@ class Node:
             self._begin_sync(life)
 
 
-def _tell(respond: Respond, found: Reply | PlainAdd) -> None:
+def _tell(respond: Respond, found: Reply | FastAdd) -> None:
     """An ADD that took the short way stands for its OK."""
-    if isinstance(found, PlainAdd):
-        found = Reply(Status.OK, found.ledger, found.first, found.last, found.confirmed)
+    if isinstance(found, FastAdd):
+        found = Reply(ReplyStatus.OK, found.ledger, found.first, found.last, found.confirmed)
     respond(found)
 
 

@@ -6,12 +6,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from pyreplog._native.machines.effects import Send, Settle
-from pyreplog.ack import Ack, settle_all
 from pyreplog.bookie.protocol import Reply
 from pyreplog.errors import NoSuchEntryError, NotEnoughBookiesError, UnreadableError
+from pyreplog.future import AppendFuture, settle_all
 from pyreplog.ledger.protocol.effects import Degraded, Effect, Finished, Load, Store, Wake
 from pyreplog.ledger.protocol.lac import LacQuery
-from pyreplog.ledger.protocol.reading import LedgerReading
+from pyreplog.ledger.protocol.ledger_read_op import LedgerReadOp
 from pyreplog.ledger.protocol.recovery import LedgerRecovery
 from pyreplog.ledger.protocol.writer import LedgerWriter
 
@@ -104,7 +104,7 @@ class Writer(Client):
             random=self.world.random.random, **plan.writer_options,
         )  # fmt: skip
         self._left = plan.entries
-        self._acks: deque[tuple[int, Ack[range]]] = deque()
+        self._acks: deque[tuple[int, AppendFuture[range]]] = deque()
         self.has_ended = False
 
     def run(self) -> None:
@@ -136,9 +136,9 @@ class Writer(Client):
         self._left -= count
         values = [value_of(entry) for entry in range(first, first + count)]
         time_us = max(0, int(1e15 + world.now * 1e6 + self.schedule.plan.clock_jump_us * world.random.randint(-1, 1)))
-        ack, effects = self.machine.append(values, None, None, time_us=time_us)
+        future, effects = self.machine.append(values, None, None, time_us=time_us)
         world.note(self.name, f"appends {first}..{first + count - 1}")
-        self._acks.append((first + count - 1, ack))
+        self._acks.append((first + count - 1, future))
         self.perform(self.machine, effects)
 
     def perform(self, machine: Any, effects: list[Effect]) -> None:
@@ -146,8 +146,8 @@ class Writer(Client):
         super().perform(machine, effects)
         self.schedule.invariants.let_go(self.machine)
         while self._acks and self._acks[0][1].done():
-            last, ack = self._acks.popleft()
-            error = ack.exception()
+            last, future = self._acks.popleft()
+            error = future.exception()
             self.world.note(self.name, "gets", error or f"the ack of entry {last}")
             self.schedule.invariants.settled(last, error)
 
@@ -216,7 +216,7 @@ class Reader(Client):
                 self._lac = end.result
             if self._lac >= 0:
                 first = world.random.randint(0, self._lac)
-                reading = LedgerReading(
+                reading = LedgerReadOp(
                     self.schedule.store.metadata, self.schedule.key, first, self._lac, speculate_s=0.01
                 )
                 self.perform(reading, reading.start())
@@ -239,7 +239,7 @@ class LastReader(Client):
     def run(self) -> None:
         metadata = self.schedule.store.metadata
         if self.next <= metadata.last_entry:
-            reading = LedgerReading(
+            reading = LedgerReadOp(
                 metadata, self.schedule.key, self.next, metadata.last_entry, bytes_max=400, speculate_s=0.01
             )
             self.perform(reading, reading.start())

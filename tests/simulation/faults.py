@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pyreplog._native.quorum.stripe import members
-from pyreplog.bookie.protocol import Flag, Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata
 
 from .bookies import KEY, LEDGER, Node
@@ -121,14 +121,16 @@ class Faults:
         copies = {entry: copy for entry in entries if (copy := self._copy(ensemble, entry)) is not None}
         if target.name in ensemble or target.has_lost or len(copies) < len(entries):
             return
-        request = Request(Kind.ADD, LEDGER, first, stop - 1, KEY, Flag.RECOVERY, records=b"".join(copies.values()))
+        request = Request(
+            RequestKind.ADD, LEDGER, first, stop - 1, KEY, Flag.RECOVERY, records=b"".join(copies.values())
+        )
         if not copies or not target.is_up or target.stopped_until > self._world.now:
             return
         target.handle(request, lambda reply: self._moved(reply, metadata, at, index, target.name))
 
     def _moved(self, reply: Reply, metadata: LedgerMetadata, at: int, index: int, target: str) -> None:
         schedule = self._schedule
-        if reply.status != Status.OK or schedule.store.metadata != metadata:
+        if reply.status != ReplyStatus.OK or schedule.store.metadata != metadata:
             return
         first, ensemble = metadata.fragments[at]
         moved = (*ensemble[:index], target, *ensemble[index + 1 :])

@@ -8,7 +8,7 @@ from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.quorum.quorum import write_set
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
 from pyreplog.ledger.protocol.effects import Finished
-from pyreplog.ledger.protocol.reading import LedgerReading
+from pyreplog.ledger.protocol.ledger_read_op import LedgerReadOp
 from pyreplog.ledger.protocol.writer import LedgerWriter
 
 from .clients import value_of
@@ -180,7 +180,7 @@ class Invariants:
 
     # ---- reading --------------------------------------------------------------------------------------------
 
-    def read(self, reading: LedgerReading, batch: RecordBatch) -> int:
+    def read(self, reading: LedgerReadOp, batch: RecordBatch) -> int:
         """Returns the next entry."""
         first: Any = reading._first
         times = batch.timestamp.tolist()

@@ -11,7 +11,7 @@ from typing import Any
 import pyreplog
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.node import BookieNode
-from pyreplog.ledger.stored import StoredLedgers
+from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.net.handshake import Secret
 from tests import samples

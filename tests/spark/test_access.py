@@ -17,15 +17,15 @@ from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.node import BookieNode
 from pyreplog.cli.app import main
 from pyreplog.errors import ConfigError, ReplogError
-from pyreplog.ledger.stored import StoredLedgers
+from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.metadata.sqlite import SQLiteStore
-from pyreplog.net.access import Access
+from pyreplog.net.credentials import Credentials
 from pyreplog.net.handshake import Secret
 from pyreplog.reports.copies.replicationlag import ReplicationLag
 from pyreplog.spark.write.options import WriteOptions
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.planning import plan
-from pyreplog.topic.remote.serving import TopicServer
+from pyreplog.topic.remote.topic_server import TopicServer
 from tests.net.test_tls import Certificates
 from tests.spark.clusters import KEPT, embedded
 from tests.spark.reading import column, options_of
@@ -121,8 +121,8 @@ def test_a_report_by_its_command(guarded: Guarded, tmp_path: Path) -> None:
 
     files = guarded.files
     arguments = ["report", guarded.url, "-o", str(tmp_path / "r.html"), "--parquet", str(tmp_path)]
-    access = ["--secret-file", files["secretFile"], "--tls-ca", files["tlsCa"], "--tls-cert", files["tlsCert"]]
-    assert main([*arguments, *access, "--only", "partition_skew"]) == 0
+    credentials = ["--secret-file", files["secretFile"], "--tls-ca", files["tlsCa"], "--tls-cert", files["tlsCert"]]
+    assert main([*arguments, *credentials, "--only", "partition_skew"]) == 0
     rows = parquet.read_table(tmp_path / "partition_skew.parquet").to_pylist()
     assert [row["entries"] for row in rows if row["topic"] == "orders"] == [COUNT]
 
@@ -144,7 +144,7 @@ def test_a_copy_that_lets_others_in(guarded: Guarded, tmp_path: Path) -> None:
         (row,) = reports.run("replication_lag", source, to=to).to_pylist()
         assert (row["to_cluster"], row["missing_entries"]) == (to.get("path", guarded.url), missing)
     files = guarded.files
-    access = ["--secret-file", files["secretFile"], "--tls-ca", files["tlsCa"], "--tls-cert", files["tlsCert"]]
+    credentials = ["--secret-file", files["secretFile"], "--tls-ca", files["tlsCa"], "--tls-cert", files["tlsCert"]]
     arguments = [
         "-o",
         str(tmp_path / "r.html"),
@@ -159,7 +159,7 @@ def test_a_copy_that_lets_others_in(guarded: Guarded, tmp_path: Path) -> None:
         (guarded.url, str(tmp_path / "copy"), COUNT - copied),
         (str(tmp_path / "copy"), guarded.url, copied),
     ):
-        assert main(["report", here, "--copy", there, *arguments, *access]) == 0
+        assert main(["report", here, "--copy", there, *arguments, *credentials]) == 0
         (row,) = parquet.read_table(tmp_path / "replication_lag.parquet").to_pylist()
         assert (row["from_cluster"], row["to_cluster"], row["missing_entries"]) == (here, there, missing)
     assert SECRET not in repr(ReplicationLag({"secret": SECRET}))
@@ -195,16 +195,16 @@ def test_files_that_a_host_does_not_see(tmp_path: Path) -> None:
     bad.write_text("nothing")
     host = f"on host {socket.gethostname()}, found: "
     with pytest.raises(ConfigError, match=f"secretFile: expected a file that holds the secret, {host}.*nowhere"):
-        Access(secret_file=str(tmp_path / "nowhere")).read_secret()
+        Credentials(secret_file=str(tmp_path / "nowhere")).read_secret()
     with pytest.raises(ConfigError, match=rf"tlsCa: expected certificates in .*bad.pem, {host}"):
-        Access(tls_ca=str(bad)).context()
+        Credentials(tls_ca=str(bad)).context()
     empty = tmp_path / "empty"
     empty.write_text("\n")
     with pytest.raises(ConfigError, match=r"secretFile: expected a secret in .*empty, found nothing"):
-        Access(secret_file=str(empty)).read_secret()
+        Credentials(secret_file=str(empty)).read_secret()
 
 
 def test_a_certificate_without_a_key(guarded: Guarded) -> None:
-    access = Access(tls_ca=guarded.files["tlsCa"], tls_cert=guarded.files["tlsCa"])
+    credentials = Credentials(tls_ca=guarded.files["tlsCa"], tls_cert=guarded.files["tlsCa"])
     with pytest.raises(ConfigError, match="tlsCert, tlsKey: expected a certificate with its key, unencrypted, in "):
-        access.context()
+        credentials.context()

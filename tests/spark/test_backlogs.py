@@ -14,8 +14,8 @@ from pyreplog.errors import InvalidMetadataError
 from pyreplog.tables.planning import plan
 from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, create_subscription, load_subscription
-from pyreplog.topic.place import Total
 from pyreplog.topic.subscription import NOBODY
+from pyreplog.topic.topic_position import TopicPosition
 from tests.spark.clusters import KEPT, embedded
 from tests.spark.reading import column, options_of
 from tests.topic.owners import until
@@ -106,7 +106,7 @@ def test_a_cursor_ledger_that_is_gone(tmp_path: Path) -> None:
         cluster.delete_ledger(metadata.cursor_ledger)
         lost = SubscriptionMetadata(token="t", created_us=1, cursor_ledger=metadata.cursor_ledger)
         create_subscription(cluster.metadata, "a", "bad", lost)
-        _, snapshot = Cursor("old", Total(7, 1, 1)).snapshot_record()
+        _, snapshot = Cursor("old", TopicPosition(7, 1, 1)).snapshot_record()
         create_subscription(cluster.metadata, "a", "old", dataclasses.replace(lost, snapshot=snapshot))
         assert column(path, "offset", topics="a", subscription="old") == list(range(7, MESSAGES))
         with pytest.raises(InvalidMetadataError, match="where subscription bad of topic a stands cannot be told"):

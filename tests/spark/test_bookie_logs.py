@@ -69,7 +69,7 @@ def test_a_hollow_segment(log: Path) -> None:
         before = read_table(log, columns="ledgerId,entryId,segment").to_pylist()
         base = sorted(int(row["segment"][:20]) for row in before)[0]
         tasks = plan(options)
-        open_log.hollow(base)
+        open_log.punch_hole(base)
         rest = [row for row in before if int(row["segment"][:20]) != base]
         assert 0 < len(rest) < len(before)
         assert read_table(log, columns="ledgerId,entryId,segment").to_pylist() == rest

@@ -197,7 +197,7 @@ def test_entries_that_were_moved_behind_the_plan(made: Made) -> None:
             for ledger in log.ledgers():
                 log.append(log.read(ledger, 0, 1 << 40, 1 << 30)[0])
             for base in old:
-                log.hollow(base)
+                log.punch_hole(base)
             moved += len(old)
     assert moved > 3
     rows = read_slices(options, tasks).to_pylist()

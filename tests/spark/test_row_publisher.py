@@ -21,7 +21,7 @@ from pyreplog.spark.write import publisher as rowpublisher
 from pyreplog.spark.write.columns import WrittenColumns
 from pyreplog.spark.write.options import WriteOptions
 from pyreplog.spark.write.publisher import RowPublisher
-from pyreplog.spark.write.rows import Rows, rows_of
+from pyreplog.spark.write.rows import RowBatch, rows_of
 from pyreplog.topic.topic import Topic
 from tests.topic.owners import until
 from tests.topic.remoting import PLAIN, Served, Wire, served
@@ -47,7 +47,7 @@ def options(server: Served, topic: Topic | None = None, address: str | None = No
     return WriteOptions(cluster=f"pyreplog://{address or server.server.address}", topic=name, **more)
 
 
-def rows(topic: Topic, values: list[bytes], first: int = 0) -> Iterator[Rows]:
+def rows(topic: Topic, values: list[bytes], first: int = 0) -> Iterator[RowBatch]:
     batch = pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], names=["value"])
     return rows_of(batch, COLUMNS, topic.name, first)
 

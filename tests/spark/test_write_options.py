@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyreplog.errors import ConfigError
-from pyreplog.net.access import Access
+from pyreplog.net.credentials import Credentials
 from pyreplog.spark.write.columns import WrittenColumns, written_columns
 from pyreplog.spark.write.options import SECRET, WriteOptions
 
@@ -42,10 +42,10 @@ def test_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET, "of the environment")
     given = {"cluster": URL, "topic": "orders", "deliveryguarantee": "At-Least-Once", "checkpointLocation": "/c"}
     wanted = WriteOptions(
-        cluster=URL, topic="orders", access=Access(secret=b"of the environment"), is_exactly_once=False
+        cluster=URL, topic="orders", credentials=Credentials(secret=b"of the environment"), is_exactly_once=False
     )
     assert WriteOptions.of(given) == wanted
-    assert WriteOptions.of({"cluster": URL, "secret": "mine"}).access.secret == b"mine"
+    assert WriteOptions.of({"cluster": URL, "secret": "mine"}).credentials.secret == b"mine"
     assert "mine" not in repr(WriteOptions.of({"cluster": URL, "secret": "mine"}))
 
 

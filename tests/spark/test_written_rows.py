@@ -10,7 +10,7 @@ import pytest
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.spark.write import rows as writtenrows
 from pyreplog.spark.write.columns import WrittenColumns
-from pyreplog.spark.write.rows import Rows, rows_of
+from pyreplog.spark.write.rows import RowBatch, rows_of
 
 pa = pytest.importorskip("pyarrow")
 
@@ -40,7 +40,7 @@ def arrow(rows: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> pa.RecordBa
     return pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
-def flat(calls: list[Rows]) -> dict[str, list[tuple[Any, ...]]]:
+def flat(calls: list[RowBatch]) -> dict[str, list[tuple[Any, ...]]]:
     """By topic, as the topic has them: what producers are given, row by row."""
     found: dict[str, list[tuple[Any, ...]]] = {}
     for rows in calls:

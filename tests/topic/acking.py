@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pyreplog.topic.cursors.cursor import Cursor
-from pyreplog.topic.place import EntryPlace, Total
+from pyreplog.topic.topic_position import EntryPosition, TopicPosition
 
 NOW = 1_000_000
 
@@ -38,7 +38,7 @@ class Topic:
         self.sizes = [10 * count for count in counts] if sizes is None else sizes
         self.firsts = [0, *accumulate(counts)]
         self.bytes = [0, *accumulate(self.sizes)]
-        self.end = Total(self.firsts[-1], len(counts), self.bytes[-1])
+        self.end = TopicPosition(self.firsts[-1], len(counts), self.bytes[-1])
 
     @classmethod
     def random(cls, seed: int, entries: int, most: int) -> Topic:
@@ -48,16 +48,18 @@ class Topic:
     def entry_of(self, offset: int) -> int:
         return bisect_right(self.firsts, offset) - 1
 
-    def place(self, entry: int) -> EntryPlace:
-        return EntryPlace(7, entry, self.firsts[entry], self.counts[entry], self.sizes[entry], entry, self.bytes[entry])
+    def place(self, entry: int) -> EntryPosition:
+        return EntryPosition(
+            7, entry, self.firsts[entry], self.counts[entry], self.sizes[entry], entry, self.bytes[entry]
+        )
 
-    def locate(self, offset: int) -> EntryPlace:
+    def locate(self, offset: int) -> EntryPosition:
         """Of the message; of the last one for the end of the topic."""
         return self.place(self.entry_of(min(offset, self.end.offset - 1)))
 
-    def total(self, offset: int) -> Total:
+    def total(self, offset: int) -> TopicPosition:
         entry = min(self.entry_of(offset), len(self.counts))
-        return Total(offset, entry, self.bytes[entry])
+        return TopicPosition(offset, entry, self.bytes[entry])
 
     def columns(self, start: int, stop: int) -> Entries:
         """Of entries from start up to stop."""
@@ -99,7 +101,7 @@ def cumulative(cursor: Cursor, topic: Topic, to: int, *, before: bool = False) -
 class Counted(NamedTuple):
     """What counting one by one says."""
 
-    mark: Total
+    mark: TopicPosition
     messages: int
     entries: int
     size: int

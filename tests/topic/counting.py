@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pyreplog.ack import Ack
 from pyreplog.errors import MetadataUnavailableError, NotEnoughBookiesError, OutcomeUnknownError, ReplogError
-from pyreplog.ledger.cluster import Cluster
-from pyreplog.topic.cursors.log import CursorLog, Recovered
+from pyreplog.future import AppendFuture
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.topic.cursors.log import CursorLog, RecoveredSubscription
 from pyreplog.topic.cursors.logconfig import CursorLogConfig
 from pyreplog.topic.cursors.slot import CursorSlot
 from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, create_subscription
@@ -82,13 +82,13 @@ def restore(records: list[bytes]) -> tuple[int, int]:
     return state, last
 
 
-def create(cluster: Cluster, topic: str, name: str = "s", snapshot: bytes = b"whole 0 0 ") -> None:
+def create(cluster: LedgerCluster, topic: str, name: str = "s", snapshot: bytes = b"whole 0 0 ") -> None:
     made = SubscriptionMetadata(token=secrets.token_hex(8), created_us=1, snapshot=snapshot)
     create_subscription(cluster.metadata, topic, name, made)
 
 
 def attach(log: CursorLog, topic: str, name: str = "s", *, padding: int = 0) -> tuple[Counting, CursorSlot]:
-    recovered: Recovered = log.recover(topic, name)
+    recovered: RecoveredSubscription = log.recover(topic, name)
     source = Counting(recovered.records, padding=padding)
     return source, log.attach(recovered, source)
 
@@ -102,13 +102,13 @@ def mark(source: Counting, slot: CursorSlot) -> int:
     return state
 
 
-def state_of(cluster: Cluster, topic: str, name: str = "s") -> int:
+def state_of(cluster: LedgerCluster, topic: str, name: str = "s") -> int:
     """Where a cursor is, as another owner finds it."""
     with open_log(cluster) as log:
         return restore(log.recover(topic, name).records)[0]
 
 
-def open_log(cluster: Cluster, **settings: Any) -> CursorLog:
+def open_log(cluster: LedgerCluster, **settings: Any) -> CursorLog:
     chosen = {"ensemble": 1, "durability": "appended", "flush_ms": 1, "retry_ms": 1, "retry_max_ms": 10, **settings}
     return CursorLog(cluster, config=CursorLogConfig.of(chosen))
 
@@ -125,16 +125,16 @@ class Faults:
         self._busy = 0  # calls that are being made
         self._told: list[Call] = []
 
-    def wait(self, ack: Ack[None]) -> bool:
+    def wait(self, future: AppendFuture[None]) -> bool:
         """For it, or the end; whether it is done."""
         came = threading.Event()
-        ack.add_done_callback(lambda _: came.set())
+        future.add_done_callback(lambda _: came.set())
         with self._lock:
             self._told.append(came.set)
             if self.is_dead:
                 came.set()
         assert came.wait(PATIENCE_S), self.calls[-20:]
-        return ack.done()
+        return future.done()
 
     def pause(self) -> None:
         """Nothing goes wrong, nothing counts."""
@@ -198,8 +198,8 @@ class FaultyLedger:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
 
-    def submit_batch(self, values: list[bytes]) -> Ack[range]:
-        failed: Ack[range] = Ack()
+    def submit_batch(self, values: list[bytes]) -> AppendFuture[range]:
+        failed: AppendFuture[range] = AppendFuture()
         try:
             return self._faults.call("append", lambda: self._submit(values), NotEnoughBookiesError("lost"))  # type: ignore[no-any-return]
         except ReplogError as error:
@@ -207,8 +207,8 @@ class FaultyLedger:
                 failed.fail(error)
             return failed
 
-    def _submit(self, values: list[bytes]) -> Ack[range]:
-        ids: Ack[range] = self._ledger.submit_batch(values)
+    def _submit(self, values: list[bytes]) -> AppendFuture[range]:
+        ids: AppendFuture[range] = self._ledger.submit_batch(values)
         ids.result(PATIENCE_S)
         return ids
 
@@ -219,20 +219,20 @@ class FaultyLedger:
 
 
 class _Around:
-    def __init__(self, around: Any, metadata: Any) -> None:
-        self._around, self.metadata = around, metadata
+    def __init__(self, runtime: Any, metadata: Any) -> None:
+        self._runtime, self.metadata = runtime, metadata
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._around, name)
+        return getattr(self._runtime, name)
 
 
 class FaultyCluster:
     """A cluster, as a process sees it to which something happens."""
 
-    def __init__(self, cluster: Cluster, faults: Faults) -> None:
+    def __init__(self, cluster: LedgerCluster, faults: Faults) -> None:
         self._cluster, self._faults = cluster, faults
         self.metadata = FaultyStore(cluster.metadata, faults)
-        self.surroundings = _Around(cluster.surroundings, self.metadata)
+        self.runtime = _Around(cluster.runtime, self.metadata)
         self.made: list[Any] = []
 
     def __getattr__(self, name: str) -> Any:

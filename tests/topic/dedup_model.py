@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
-from pyreplog.topic.publishing.dedup import Verdict
+from pyreplog.topic.publishing.dedup import DedupVerdict
 from tests.topic.entries import records_of
 
 Push = tuple[bytes, list[int]]
@@ -26,17 +26,17 @@ class Model:
     def flying(self, name: bytes) -> set[int]:
         return {number for producer, numbers in self.flights if producer == name for number in numbers}
 
-    def judge(self, name: bytes, number: int) -> Verdict:
+    def judge(self, name: bytes, number: int) -> DedupVerdict:
         stored, flying = self.stored.get(name, set()), self.flying(name)
         if number in stored:
-            return Verdict.DUPLICATE
+            return DedupVerdict.DUPLICATE
         if number in flying:
-            return Verdict.IN_DOUBT
+            return DedupVerdict.IN_DOUBT
         highest = max(stored, default=-1)
         if number in self.failed.get(name, ()) or number > max(highest, self.pushed.get(name, -1) if flying else -1):
-            return Verdict.NEW
+            return DedupVerdict.NEW
         # It was left out when a higher one was published.
-        return Verdict.DUPLICATE if number < highest else Verdict.IN_DOUBT
+        return DedupVerdict.DUPLICATE if number < highest else DedupVerdict.IN_DOUBT
 
     def push(self, name: bytes, numbers: list[int]) -> None:
         self.pushed[name] = max(self.pushed.get(name, -1) if self.flying(name) else -1, numbers[-1])

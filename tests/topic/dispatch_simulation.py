@@ -8,7 +8,7 @@ import random
 import numpy as np
 
 from pyreplog.topic.config import SubscriptionConfig
-from pyreplog.topic.dispatch.effects import Became, Deliver, Effect
+from pyreplog.topic.dispatch.effects import ActiveConsumerChanged, Deliver, Effect
 from tests.topic.dispatching import SECOND, Log, Rig
 
 
@@ -52,7 +52,7 @@ class Simulation(Rig):
 
     def do(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Became):
+            if isinstance(effect, ActiveConsumerChanged):
                 self.drop_all()
             elif isinstance(effect, Deliver):
                 self.check(effect)

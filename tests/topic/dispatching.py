@@ -13,9 +13,18 @@ from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.topic.config import SubscriptionConfig
 from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.dispatch.dispatcher import Dispatcher
-from pyreplog.topic.dispatch.effects import Became, DeadLetter, Deliver, Dirty, Effect, Locate, Read, Wake
+from pyreplog.topic.dispatch.effects import (
+    ActiveConsumerChanged,
+    DeadLetter,
+    Deliver,
+    Dirty,
+    Effect,
+    Locate,
+    ReadEntries,
+    WakeAt,
+)
 from pyreplog.topic.dispatch.status import DispatchStatus
-from pyreplog.topic.place import ORIGIN, EntryPlace, Total
+from pyreplog.topic.topic_position import ORIGIN, EntryPosition, TopicPosition
 
 SECOND = 1_000_000
 NOW = 1_700_000_000 * SECOND
@@ -26,10 +35,10 @@ class Log:
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
-        self.places: list[EntryPlace] = []
+        self.places: list[EntryPosition] = []
 
     @property
-    def end(self) -> Total:
+    def end(self) -> TopicPosition:
         return self.places[-1].behind if self.places else ORIGIN
 
     def publish(
@@ -50,15 +59,15 @@ class Log:
             ledger_messages=before.offset, messages=[count],
         )  # fmt: skip
         self._parts.append(bytes(entries.view))
-        self.places.append(EntryPlace(1, number, before.offset, count, len(entry), before.entries, before.size))
+        self.places.append(EntryPosition(1, number, before.offset, count, len(entry), before.entries, before.size))
         return self.end.offset
 
-    def place(self, offset: int) -> EntryPlace:
+    def place(self, offset: int) -> EntryPosition:
         return next(place for place in self.places if place.first <= offset < place.end)
 
     def read(self, offset: int, end: int, bytes_max: int) -> MessageBatch:
         """As a managed ledger reads."""
-        chosen: list[EntryPlace] = []
+        chosen: list[EntryPosition] = []
         for place in self.places:
             if (
                 place.end > offset
@@ -86,7 +95,7 @@ class Rig:
         )
         self.now = 77 * SECOND
         self.ahead = NOW - self.now
-        self.reads: list[Read] = []
+        self.reads: list[ReadEntries] = []
         self.delivered: dict[int, list[int]] = defaultdict(list)
         self.deliveries: list[Deliver] = []
         self.dead: list[DeadLetter] = []
@@ -108,20 +117,20 @@ class Rig:
     def do(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Read():
+                case ReadEntries():
                     self.reads.append(effect)
                 case Deliver(consumer, batch):
                     self.deliveries.append(effect)
                     self.delivered[consumer] += batch.offset.tolist()
                 case DeadLetter():
                     self.dead.append(effect)
-                case Became(consumer, active):
+                case ActiveConsumerChanged(consumer, active):
                     self.became.append((consumer, active))
                 case Locate(consumer, starts, ends):
                     self.located.append(effect)
                     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
                         self.locate(consumer, start, end)
-                case Wake(at_us):
+                case WakeAt(at_us):
                     self.wake = at_us if self.wake is None else min(self.wake, at_us)
                 case Dirty():
                     self.dirty += 1

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pyreplog._native.topic.messages import Message, MessageBatch
-from pyreplog.ack import Ack
 from pyreplog.clock import Clock
+from pyreplog.future import AppendFuture
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.consumer import Consumer
 from pyreplog.topic.cursors.cursor import Backlog
@@ -82,11 +82,11 @@ class HeldPlaces:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._read = Locator._read
-        self._held: list[tuple[Locator, int, int, Ack[MessageBatch]]] = []
+        self._held: list[tuple[Locator, int, int, AppendFuture[MessageBatch]]] = []
         monkeypatch.setattr(Locator, "_read", lambda locator, start, end: self._hold(locator, start, end))
 
-    def _hold(self, locator: Locator, start: int, end: int) -> Ack[MessageBatch]:
-        self._held.append((locator, start, end, Ack()))
+    def _hold(self, locator: Locator, start: int, end: int) -> AppendFuture[MessageBatch]:
+        self._held.append((locator, start, end, AppendFuture()))
         return self._held[-1][3]
 
     @property
@@ -102,8 +102,8 @@ class HeldPlaces:
             if not self._held:
                 return reads
             reads += 1
-            locator, start, end, ack = self._held.pop(0)
-            ack.complete(self._read(locator, start, end).result(PATIENCE_S))
+            locator, start, end, future = self._held.pop(0)
+            future.complete(self._read(locator, start, end).result(PATIENCE_S))
 
 
 def received(consumer: Consumer, count: int) -> list[int]:

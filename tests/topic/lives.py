@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pyreplog.ack import Ack
 from pyreplog.clock import SystemClock
 from pyreplog.errors import ClosedError, MetadataUnavailableError, OutcomeUnknownError
+from pyreplog.future import AppendFuture
 from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.inlet import Inlet
+from pyreplog.topic.weak_consumer import WeakConsumer
 from tests.topic.counting import Faults
 from tests.topic.handling import PATIENCE_S, hasten
 from tests.topic.owners import FaultyWrites
@@ -20,22 +20,22 @@ from tests.topic.owners import FaultyWrites
 class Life:
     """What a cluster handle of one process is built on; nothing of it happens any more once it is dead."""
 
-    def __init__(self, around: Any, faults: Faults) -> None:
-        self._around, self.faults = around, faults
-        self.metadata = FaultyWrites(around.metadata, faults)
+    def __init__(self, runtime: Any, faults: Faults) -> None:
+        self._runtime, self.faults = runtime, faults
+        self.metadata = FaultyWrites(runtime.metadata, faults)
         self._held: list[Callable[[], object]] | None = None
         self._lock = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._around, name)
+        return getattr(self._runtime, name)
 
     # ---- what it asks for ------------------------------------------------------------------------------------
 
     def add(self, *args: Any) -> None:
-        self._send(lambda: self._around.add(*args))
+        self._send(lambda: self._runtime.add(*args))
 
     def send(self, *args: Any) -> None:
-        self._send(lambda: self._around.send(*args))
+        self._send(lambda: self._runtime.send(*args))
 
     def _send(self, call: Callable[[], object]) -> None:
         with self._lock:
@@ -46,22 +46,22 @@ class Life:
             call()
 
     def work(self, job: Callable[[], object]) -> None:
-        self._around.work(lambda: self.faults.is_dead or job())
+        self._runtime.work(lambda: self.faults.is_dead or job())
 
     def wake_after(self, seconds: float, call: Callable[[], None]) -> Any:
-        return self._around.wake_after(seconds, lambda: None if self.faults.is_dead else call())
+        return self._runtime.wake_after(seconds, lambda: None if self.faults.is_dead else call())
 
-    def wait(self, ack: Ack[Any], timeout: float | None = None) -> Any:
+    def wait(self, future: AppendFuture[Any], timeout: float | None = None) -> Any:
         """Who waits in a process that dies is told so."""
         came = threading.Event()
-        ack.add_done_callback(lambda _: came.set())
+        future.add_done_callback(lambda _: came.set())
         with self.faults._lock:
             self.faults._told.append(came.set)
         if self.faults.is_dead:
             came.set()
         came.wait(PATIENCE_S if timeout is None else timeout)
-        if ack.done():
-            return ack.result()
+        if future.done():
+            return future.result()
         raise MetadataUnavailableError("it died") if self.faults.is_dead else OutcomeUnknownError("the time ran out")
 
     def end_calls_by(self, deadline: float) -> None:
@@ -86,31 +86,31 @@ class Life:
 @contextmanager
 def life(cluster: Cluster, faults: Faults | None = None) -> Iterator[Cluster]:
     """Another process' handle of a cluster. If it dies it leaves everything as it is."""
-    around: Any = Life(cluster.surroundings, faults or Faults())
-    around.faults.pause()
-    one = Cluster("a process", around, SystemClock())
+    runtime: Any = Life(cluster.runtime, faults or Faults())
+    runtime.faults.pause()
+    one = Cluster("a process", runtime, SystemClock())
     hasten(one)
-    around.faults.go_on()
+    runtime.faults.go_on()
     try:
         yield one
     finally:
-        if around.faults.is_dead:
-            around.faults.settle()
+        if runtime.faults.is_dead:
+            runtime.faults.settle()
             bury(one)
         else:
             one.close()
 
 
 def life_of(cluster: Cluster) -> Life:
-    around: Any = cluster.surroundings
-    return around  # type: ignore[no-any-return]
+    runtime: Any = cluster.runtime
+    return runtime  # type: ignore[no-any-return]
 
 
 def lose_lease(cluster: Cluster) -> None:
     """Others may take its topics; it does not know."""
-    for tenure in list(cluster.topics.ownership._tenures.values()):
-        if tenure.lease is not None:
-            tenure.lease.close()
+    for session in list(cluster.topics.ownership._sessions.values()):
+        if session.lease is not None:
+            session.lease.close()
 
 
 def kill(cluster: Cluster) -> None:
@@ -128,7 +128,7 @@ def bury(cluster: Cluster) -> None:
     for topic in topics.opened():
         for subscription in topic.all_subscriptions():
             for consumer in list(subscription._consumers.values()):
-                there: Any = consumer.consumer() if isinstance(consumer, Inlet) else consumer
+                there: Any = consumer.consumer() if isinstance(consumer, WeakConsumer) else consumer
                 if there is not None:
                     there._error = dead
         topic._error = topic.managed._error = dead

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import deque
 
-from pyreplog.ack import Ack
+from pyreplog.future import AppendFuture
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.consumer import Consumer
 from pyreplog.topic.topic import Topic
@@ -37,7 +37,7 @@ def open_topic(cluster: Cluster) -> Topic:
 
 
 def publish(topic: Topic, first: int) -> None:
-    waiting: deque[Ack[int]] = deque()
+    waiting: deque[AppendFuture[int]] = deque()
     for number in range(first, 1 << 30):
         waiting.append(topic.submit(b"%d" % number, producer="p", sequence=number))
         if len(waiting) > AHEAD:

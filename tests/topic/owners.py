@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from pyreplog._native.topic.messageencoder import encode_messages
-from pyreplog.ack import Ack
 from pyreplog.clock import SystemClock
 from pyreplog.errors import ClosedError, MetadataUnavailableError, OutcomeUnknownError, ReplogError
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.future import AppendFuture
+from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.managed.managedledger import ManagedLedger
 from tests.topic.counting import Faults
@@ -28,13 +28,13 @@ def entry(*values: bytes) -> bytes:
     return encode_messages(list(values))
 
 
-def publish(topic: ManagedLedger, values: Sequence[bytes]) -> Ack[range]:
+def publish(topic: ManagedLedger, values: Sequence[bytes]) -> AppendFuture[range]:
     """One entry."""
     return topic.submit([entry(*values)], [len(values)])
 
 
-def result(ack: Ack[Any]) -> Any:
-    return ack.result(PATIENCE_S)
+def result(future: AppendFuture[Any]) -> Any:
+    return future.result(PATIENCE_S)
 
 
 def read_all(topic: ManagedLedger, offset: int | None = None, **options: Any) -> dict[int, bytes]:
@@ -72,11 +72,11 @@ class FaultyWrites:
 class _Around:
     """What a cluster is built on, with another way to the metadata. It is not this one's to close."""
 
-    def __init__(self, around: Any, metadata: Any) -> None:
-        self._around, self.metadata = around, metadata
+    def __init__(self, runtime: Any, metadata: Any) -> None:
+        self._runtime, self.metadata = runtime, metadata
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._around, name)
+        return getattr(self._runtime, name)
 
     def end_calls_by(self, deadline: float) -> None:
         return
@@ -86,10 +86,10 @@ class _Around:
 
 
 @contextmanager
-def process(cluster: Cluster, faults: Faults) -> Iterator[Cluster]:
+def process(cluster: LedgerCluster, faults: Faults) -> Iterator[LedgerCluster]:
     """Another handle of a cluster. Whoever died in it leaves everything as it is."""
-    around: Any = _Around(cluster.surroundings, FaultyWrites(cluster.metadata, faults))
-    one = Cluster("process", around, SystemClock())
+    runtime: Any = _Around(cluster.runtime, FaultyWrites(cluster.metadata, faults))
+    one = LedgerCluster("process", runtime, SystemClock())
     try:
         yield one
     finally:

@@ -21,11 +21,11 @@ PLAIN: dict[str, Any] = {"ensemble": 1, "durability": "appended"}
 class _Around:
     """What a cluster is built on, for another handle: it is not this one's to close."""
 
-    def __init__(self, around: Any) -> None:
-        self._around = around
+    def __init__(self, runtime: Any) -> None:
+        self._runtime = runtime
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._around, name)
+        return getattr(self._runtime, name)
 
     def end_calls_by(self, deadline: float) -> None:
         return
@@ -37,8 +37,8 @@ class _Around:
 @contextmanager
 def other_process(cluster: Cluster) -> Iterator[Cluster]:
     """Another handle of a cluster, as a process of its own has it."""
-    around: Any = _Around(cluster.surroundings)
-    with Cluster("other process", around, SystemClock()) as other:
+    runtime: Any = _Around(cluster.runtime)
+    with Cluster("other process", runtime, SystemClock()) as other:
         yield other
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from pyreplog._native.topic.messages import Message, MessageBatch, decode_messages
-from pyreplog.ack import Ack
 from pyreplog.clock import ManualClock
+from pyreplog.future import AppendFuture
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.publishing.compression import decompress
 from pyreplog.topic.publishing.dedup import Producers
@@ -35,38 +35,38 @@ class Ledgers:
         self.is_full = False
         self.came = threading.Semaphore(0)
         self._lock = threading.Lock()
-        self._held: deque[tuple[Sequence[bytes], Sequence[int], Ack[range]]] = deque()
-        self._rooms: list[Ack[None]] = []
+        self._held: deque[tuple[Sequence[bytes], Sequence[int], AppendFuture[range]]] = deque()
+        self._rooms: list[AppendFuture[None]] = []
 
-    def submit_all(self, parcels: Sequence[Parcel]) -> list[Ack[range]]:
+    def submit_all(self, parcels: Sequence[Parcel]) -> list[AppendFuture[range]]:
         return [self._submit(entries, counts) for entries, counts in parcels]
 
-    def _submit(self, entries: Sequence[bytes], counts: Sequence[int]) -> Ack[range]:
+    def _submit(self, entries: Sequence[bytes], counts: Sequence[int]) -> AppendFuture[range]:
         if self.raises is not None:
             raise self.raises
         assert len(entries) == len(counts) and entries
-        ack: Ack[range] = Ack()
+        future: AppendFuture[range] = AppendFuture()
         with self._lock:
             self.submitted.append(list(counts))
-            self._held.append((entries, counts, ack))
+            self._held.append((entries, counts, future))
         self.came.release()
         if not self.holds:
             self.confirm()
-        return ack
+        return future
 
     def confirm(self, calls: int = 1) -> None:
         for _ in range(calls):
             with self._lock:
-                entries, counts, ack = self._held.popleft()
+                entries, counts, future = self._held.popleft()
                 first = sum(self.counts)
                 self.entries += entries
                 self.counts += counts
-            ack.complete(range(first, first + sum(counts)))
+            future.complete(range(first, first + sum(counts)))
 
     def fail(self, error: Exception) -> None:
         with self._lock:
-            _, _, ack = self._held.popleft()
-        ack.fail(error)
+            _, _, future = self._held.popleft()
+        future.fail(error)
 
     @property
     def held(self) -> int:
@@ -76,18 +76,18 @@ class Ledgers:
     def has_room(self) -> bool:
         return not self.is_full
 
-    def room(self) -> Ack[None]:
-        ack: Ack[None] = Ack()
+    def room(self) -> AppendFuture[None]:
+        future: AppendFuture[None] = AppendFuture()
         if self.is_full:
-            self._rooms.append(ack)
+            self._rooms.append(future)
         else:
-            ack.complete(None)
-        return ack
+            future.complete(None)
+        return future
 
     def drain(self) -> None:
         self.is_full = False
-        for ack in self._rooms:
-            ack.complete(None)
+        for future in self._rooms:
+            future.complete(None)
 
     # ---- what is stored -------------------------------------------------------------------------------------
 
@@ -117,9 +117,9 @@ class Timers:
         self.set: list[tuple[float, Callable[[], None]]] = []
         self.waits = threading.Semaphore(0)
 
-    def wait(self, ack: Ack[T], timeout: float | None = None) -> T:
+    def wait(self, future: AppendFuture[T], timeout: float | None = None) -> T:
         self.waits.release()
-        return ack.result(WAIT_S)
+        return future.result(WAIT_S)
 
     def wake_after(self, seconds: float, call: Callable[[], None]) -> None:
         self.set.append((seconds, call))

@@ -13,7 +13,7 @@ from typing import Any
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.consumer import Consumer
 from pyreplog.topic.remote.client import Client, connect
-from pyreplog.topic.remote.serving import TopicServer
+from pyreplog.topic.remote.topic_server import TopicServer
 from tests.topic.owners import until
 
 PATIENCE_S = 30.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog.bookie.protocol import Kind
+from pyreplog.bookie.protocol import RequestKind
 from pyreplog.errors import ReplogError
 from pyreplog.topic.partitions import partitionedtopics
 from pyreplog.topic.remote.client import Client
@@ -31,7 +31,7 @@ def running(here: Served) -> int:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_waits_for_bookies(name: str, here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyreplog.net.fairjobs.LOOK_S", 0.01)
+    monkeypatch.setattr("pyreplog.net.fair_executor.LOOK_S", 0.01)
     with here.cluster.topic("news", **PLAIN) as topic:
         topic.create_subscription("s", start="earliest", type="shared")
         topic.publish_batch([b"a", b"b", b"c"])
@@ -39,7 +39,7 @@ def test_a_call_that_waits_for_bookies(name: str, here: Served, monkeypatch: pyt
         client: Client = here.client()
         remote = client.topic("news")
         with Meddler(here.cluster) as meddler:
-            for kind in (Kind.ADD, Kind.READ):
+            for kind in (RequestKind.ADD, RequestKind.READ):
                 meddler.rule(meddler.lose, kind=kind)
             asking = threading.Thread(target=_ask, args=(CALLS[name], remote))
             asking.start()

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.remote.attachment import FETCHES, Attachment, Wanted
 from pyreplog.topic.remote.batches import Delivered, encode_delivered
-from pyreplog.topic.remote.fields import Reader
-from pyreplog.topic.remote.link import Link, OnOutcome, outcome_of
+from pyreplog.topic.remote.connection_pool import ConnectionPool, OnOutcome, outcome_of
+from pyreplog.topic.remote.fields import WireReader
 from pyreplog.topic.remote.protocol import Done, Fetch, Moved, Request, Seek, Subscribe, encode_reply
+from pyreplog.topic.remote.remote_subscription import FETCHES, RemoteSubscribeOptions, RemoteSubscription
 from tests.topic.publishing import Bench
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Hand:
-    """A Link: what was asked, to be answered by the test."""
+    """A ConnectionPool: what was asked, to be answered by the test."""
 
     timeout = patience = 30.0
 
@@ -43,14 +43,14 @@ class Hand:
     def wake_after(self, seconds: float, call: Callable[[], None]) -> None:
         raise AssertionError
 
-    def wait(self, ack: Any, timeout: float | None = None) -> Any:
-        return ack.result(0)
+    def wait(self, future: Any, timeout: float | None = None) -> Any:
+        return future.result(0)
 
     def answer(self, kind: type[Any], reply: Sequence[ReadableBuffer] | ReplogError) -> None:
         """The first request of a kind that has no answer."""
         at = next(at for at, (request, _) in enumerate(self._asked) if isinstance(request, kind))
         _, came = self._asked.pop(at)
-        outcome: Reader | ReplogError = (
+        outcome: WireReader | ReplogError = (
             reply if isinstance(reply, ReplogError) else outcome_of(memoryview(b"".join(reply)))[0]
         )
         came(("a server", 7400), outcome)
@@ -60,8 +60,11 @@ def test_a_reply_of_the_owner_before_does_not_count_for_the_next() -> None:
     bench, link = Bench(holds=False), Hand()
     bench.submit_batch([b"one", b"two"])
     with Consumer("news", "s", "c") as consumer:
-        attachment = Attachment(
-            cast("Link", link), Wanted("news", "s", "earliest", True, 0, ""), consumer, lambda _: None
+        attachment = RemoteSubscription(
+            cast("ConnectionPool", link),
+            RemoteSubscribeOptions("news", "s", "earliest", True, 0, ""),
+            consumer,
+            lambda _: None,
         )
         attached = attachment.attach()
         link.answer(Subscribe, [encode_reply(Done())])

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog.topic.config import QUOTA_POLICIES, TopicConfig
-from pyreplog.topic.place import ORIGIN, Total
 from pyreplog.topic.policies.backlog import CursorBacklog, Eviction, Quota, QuotaDecision, is_system
 from pyreplog.topic.policies.expiry import Expiry, Usage, expired, unused
 from pyreplog.topic.policies.trend import Sample, trend
+from pyreplog.topic.topic_position import ORIGIN, TopicPosition
 
 S = 1_000_000
 NOW = 1_700_000_000 * S
@@ -17,11 +17,13 @@ NOW = 1_700_000_000 * S
 
 def cursor(name: str, size: int, *, age_s: float | None = None, durable: bool = True) -> CursorBacklog:
     """Whose mark is `size` bytes into the topic."""
-    return CursorBacklog(name, durable, Total(size, size, size), None if age_s is None else NOW - round(age_s * S))
+    return CursorBacklog(
+        name, durable, TopicPosition(size, size, size), None if age_s is None else NOW - round(age_s * S)
+    )
 
 
 def decide(config: TopicConfig, end: int, *cursors: CursorBacklog, quota: Quota | None = None) -> QuotaDecision:
-    return (quota or Quota()).decide(config, Total(end, end, end), cursors, NOW)
+    return (quota or Quota()).decide(config, TopicPosition(end, end, end), cursors, NOW)
 
 
 # ---- quotas ----------------------------------------------------------------------------------------------------

@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
-from pyreplog.topic.publishing.batcher import GATHERED_BYTES, MESSAGE_BYTES, Batcher, Group, Single
+from pyreplog.topic.publishing.batcher import GATHERED_BYTES, MESSAGE_BYTES, Batcher, MessageGroup, SingleMessage
 from tests.topic.entries import decoded
 
 
-def single(value: bytes = b"value", sequence: int = -1, **fields: Any) -> Single:
+def single(value: bytes = b"value", sequence: int = -1, **fields: Any) -> SingleMessage:
     properties, event_time, deliver_at = (fields.get(name) for name in ("properties", "event_time", "deliver_at"))
-    return Single.of(value, fields.get("key"), properties, event_time, deliver_at, sequence)
+    return SingleMessage.of(value, fields.get("key"), properties, event_time, deliver_at, sequence)
 
 
 def make(linger_us: int = 0, messages_max: int = 10, bytes_max: int = 100_000) -> Batcher:
     return Batcher(linger_us=linger_us, messages_max=messages_max, bytes_max=bytes_max)
 
 
-def values(groups: list[Group]) -> list[tuple[bytes, list[bytes]]]:
+def values(groups: list[MessageGroup]) -> list[tuple[bytes, list[bytes]]]:
     return [(group.producer, [one.value for one in group.singles]) for group in groups]
 
 
@@ -106,7 +106,7 @@ def test_an_entry_holds_all_that_belongs_to_its_messages() -> None:
         {"key": bytearray(b"key"), "properties": {"a": "1", "b": b"\xff"}},
         {"event_time": -5, "deliver_at": 7},
     ]
-    group = Group(b"p")
+    group = MessageGroup(b"p")
     for n, one in enumerate(fields):
         group.add(single(b"%d" % n, **one))
     batch = list(decoded([group.encode()], [4]))
@@ -147,6 +147,6 @@ def test_what_cannot_be_encoded_is_refused_at_once(fields: dict[str, Any], error
 @pytest.mark.parametrize("fields", [{}, {"key": bytes(999)}, {"properties": {"a": bytes(5000)}}])
 def test_the_size_of_a_message_is_what_it_may_take_in_an_entry(fields: dict[str, Any]) -> None:
     one = single(bytes(777), sequence=8, event_time=5, deliver_at=6, **fields)
-    group = Group(b"")
+    group = MessageGroup(b"")
     group.add(one)
     assert one.size - 32 <= len(group.encode()) <= one.size + 32

@@ -13,19 +13,21 @@ from hypothesis import strategies as st
 from pyreplog.errors import InvalidArgumentError, InvalidMetadataError, NoSuchTopicError, TopicFullError, WrongTypeError
 from pyreplog.metadata.keys import VALUE_MAX, check_key
 from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.managed.chain import ANY_US, RESERVE_BYTES, Chain, Counts
+from pyreplog.topic.managed.chain import ANY_US, RESERVE_BYTES, LedgerChain, LedgerTotals
 from pyreplog.topic.names import topic_key, unquote_name
-from pyreplog.topic.place import ORIGIN, Total
+from pyreplog.topic.topic_position import ORIGIN, TopicPosition
 
 US = 1_700_000_000_000_000
 
 
-def new() -> Chain:
-    return Chain(topic="t", token="a", epoch=1, owner="me", nonce="b", created_us=US, config=TopicConfig())
+def new() -> LedgerChain:
+    return LedgerChain(topic="t", token="a", epoch=1, owner="me", nonce="b", created_us=US, config=TopicConfig())
 
 
-def with_ledger(chain: Chain, ledger: int, entries: int, messages: int, size: int, closed_us: int = US + 1) -> Chain:
-    counts = Counts(ledger, entries, messages, size, closed_us, US - 1)
+def with_ledger(
+    chain: LedgerChain, ledger: int, entries: int, messages: int, size: int, closed_us: int = US + 1
+) -> LedgerChain:
+    counts = LedgerTotals(ledger, entries, messages, size, closed_us, US - 1)
     return chain.added(ledger, US).closed(counts)
 
 
@@ -61,20 +63,20 @@ def test_against_lists(life: list[tuple[str, int, int]]) -> None:
             chain = chain.taken("other", "c")
     assert [item.ledger for item in chain.ledgers] == list(dict.fromkeys(h for h in holders if h is not None))
     assert list(chain.doomed) == doomed
-    assert chain.end == Total(len(holders), sum(entries.values()), sum(entries.values()) * 10)
+    assert chain.end == TopicPosition(len(holders), sum(entries.values()), sum(entries.values()) * 10)
     for offset in range(-1, len(holders) + 2):
         at = chain.index_of(offset)
         found = chain.ledgers[at].ledger if at >= 0 else None
         assert found == (holders[offset] if 0 <= offset < len(holders) else None)
     kept = [offset for offset, holder in enumerate(holders) if holder is not None]
     assert chain.start.offset == (kept[0] if kept else len(holders))
-    assert Chain.decode(chain.encode()) == chain
+    assert LedgerChain.decode(chain.encode()) == chain
 
 
 def test_the_open_ledger_holds_what_is_to_come() -> None:
     chain = with_ledger(new(), 1, 2, 5, 20).added(2, US)
     assert chain.open_ledger == chain.last and chain.index_of(4) == 0 and chain.index_of(5) == 1
-    assert chain.index_of(1 << 40) == 1 and chain.end == Total(5, 2, 20)
+    assert chain.index_of(1 << 40) == 1 and chain.end == TopicPosition(5, 2, 20)
     assert chain.trimmed(1 << 40).ledgers == (chain.last,), "an open ledger is never trimmed"
     with pytest.raises(InvalidMetadataError):
         chain.added(3, US)
@@ -83,16 +85,16 @@ def test_the_open_ledger_holds_what_is_to_come() -> None:
 def test_changes_made_twice_are_made_once() -> None:
     """Whoever does not know whether it was stored makes it again."""
     one = with_ledger(new(), 1, 2, 5, 20)
-    counts = Counts(2, 1, 3, 10, US + 9, US + 8)
+    counts = LedgerTotals(2, 1, 3, 10, US + 9, US + 8)
     two = one.added(2, US)
     assert two.added(2, US + 5) is two
     rolled = two.closed(counts).added(4, US)
     assert rolled.closed(counts).added(4, US) is rolled
-    empty = two.closed(Counts(2, 0, 0, 0, US, 0))
-    assert empty.closed(Counts(2, 0, 0, 0, US, 0)) is empty and empty.doomed == (2,) and empty.ids == {1}
+    empty = two.closed(LedgerTotals(2, 0, 0, 0, US, 0))
+    assert empty.closed(LedgerTotals(2, 0, 0, 0, US, 0)) is empty and empty.doomed == (2,) and empty.ids == {1}
     trimmed = rolled.trimmed(5)
     assert trimmed.trimmed(5) is trimmed and trimmed.doomed == (1,)
-    assert trimmed.buried([1]).buried([1]).doomed == ()
+    assert trimmed.without_deleted([1]).without_deleted([1]).doomed == ()
 
 
 def test_a_condemned_topic_takes_no_ledger() -> None:
@@ -107,13 +109,13 @@ def test_ten_thousand_ledgers_fit() -> None:
     row = (1 << 40, US, US, 1 << 40, 1 << 50, 1 << 50)
     body = json.loads(new().encode())
     body["ledgers"] = [[row[0] + i, *row[1:3], 1 << 20, 1 << 27, 1 << 30, US] for i in range(10_000)]
-    chain = Chain.decode(json.dumps(body).encode())
+    chain = LedgerChain.decode(json.dumps(body).encode())
     assert len(chain.ledgers) == 10_000 and len(chain.encode()) <= VALUE_MAX - RESERVE_BYTES
     chain = chain.added(7, US)
     size = len(json.dumps(body["ledgers"][0], separators=(",", ":"))) + 1
     more = (VALUE_MAX - RESERVE_BYTES - len(chain.encode())) // size + 1
     body["ledgers"] += [[(1 << 41) + i, *row[1:3], 1 << 20, 1 << 27, 1 << 30, US] for i in range(more)]
-    full = Chain.decode(json.dumps(body).encode())
+    full = LedgerChain.decode(json.dumps(body).encode())
     with pytest.raises(TopicFullError, match="topic t"):
         full.added(7, US)
     assert len(full.condemned().encode()) <= VALUE_MAX
@@ -133,15 +135,15 @@ def test_ten_thousand_ledgers_fit() -> None:
 )  # fmt: skip
 def test_metadata_that_makes_no_sense(change: dict[str, Any]) -> None:
     body = json.loads(with_ledger(new(), 1, 1, 1, 1).encode())
-    assert Chain.decode(json.dumps(body).encode()).end == Total(1, 1, 1)
+    assert LedgerChain.decode(json.dumps(body).encode()).end == TopicPosition(1, 1, 1)
     with pytest.raises(InvalidMetadataError):
-        Chain.decode(json.dumps({**body, **change}).encode())
+        LedgerChain.decode(json.dumps({**body, **change}).encode())
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 9999])
 def test_metadata_that_is_none(data: bytes) -> None:
     with pytest.raises(InvalidMetadataError):
-        Chain.decode(data)
+        LedgerChain.decode(data)
 
 
 def test_ledgers_of_which_no_append_time_is_noted() -> None:
@@ -149,7 +151,7 @@ def test_ledgers_of_which_no_append_time_is_noted() -> None:
     chain = with_ledger(new(), 1, 2, 5, 20).added(2, US)
     body = json.loads(chain.encode())
     body["ledgers"] = [row[:6] for row in body["ledgers"]]
-    closed, last = Chain.decode(json.dumps(body).encode()).ledgers
+    closed, last = LedgerChain.decode(json.dumps(body).encode()).ledgers
     assert (closed, last) == (chain.ledgers[0]._replace(last_us=ANY_US), chain.ledgers[1])
 
 
@@ -157,7 +159,7 @@ def test_all_fields_survive() -> None:
     chain = dataclasses.replace(
         with_ledger(new(), 5, 1, 2, 3), properties={"a": "ü"}, doomed=(3, 4), config=TopicConfig(roll_ms=5, ensemble=1)
     )
-    assert Chain.decode(chain.encode()) == chain
+    assert LedgerChain.decode(chain.encode()) == chain
     assert new().start == ORIGIN == new().end and new().last is None
 
 

@@ -10,7 +10,7 @@ import tracemalloc
 import pytest
 
 from pyreplog._native.topic.messageencoder import compress_entry, encode_messages
-from pyreplog.errors import InvalidMessagesError, MissingExtraError
+from pyreplog.errors import InvalidEntryError, MissingExtraError
 from pyreplog.topic.config import COMPRESSIONS, Compression
 from pyreplog.topic.publishing import compression
 from pyreplog.topic.publishing.compression import LZ4, RAW_BYTES_MAX, ZSTD, codec_number, compressor, decompress
@@ -91,7 +91,7 @@ def test_entries_are_read_by_what_they_say(codec: Compression) -> None:
     batch = decoded([plain, made, large], [1, 2, 2], decompress=decompress)
     assert batch.values() == [noise, RAW, RAW, RAW, RAW]
     damaged = made[:-9] + bytes(8) + made[-1:]
-    with pytest.raises(InvalidMessagesError, match="ledger 9, entry 1"):
+    with pytest.raises(InvalidEntryError, match="ledger 9, entry 1"):
         decoded([plain, damaged], [1, 2], decompress=decompress)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.fair_lock import FairLock
 from pyreplog.topic.topic import Topic
-from pyreplog.topic.turn import Turn
 
 PATIENCE_S = 30.0
 
@@ -81,14 +81,14 @@ def test_batches_begin_with_the_rest(topic: Topic) -> None:
 
 
 def test_turns_are_taken_in_order() -> None:
-    turn = Turn()
-    first, second, third = turn.enter(), turn.enter(), turn.enter()
-    assert [ack.done() for ack in (first, second, third)] == [True, False, False]
-    turn.give_up(second)
-    turn.leave()
+    lock = FairLock()
+    first, second, third = lock.enter(), lock.enter(), lock.enter()
+    assert [future.done() for future in (first, second, third)] == [True, False, False]
+    lock.give_up(second)
+    lock.leave()
     assert third.done()
-    turn.give_up(third)
-    assert turn.enter().done()
+    lock.give_up(third)
+    assert lock.enter().done()
 
 
 def test_a_cumulative_acknowledgement_of_a_part_of_a_read(topic: Topic) -> None:

@@ -11,8 +11,8 @@ from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, OutOfRang
 from pyreplog.topic.cursors import cursor as cursor_module
 from pyreplog.topic.cursors.cursor import SAMPLE_US, SAMPLES_MAX, SNAPSHOT_AFTER_BYTES, Backlog, Cursor
 from pyreplog.topic.cursors.record import PROPERTIES_MAX, CursorRecord, is_snapshot
-from pyreplog.topic.place import ORIGIN, Total
 from pyreplog.topic.policies.trend import Sample
+from pyreplog.topic.topic_position import ORIGIN, TopicPosition
 from tests.topic.acking import NOW, Topic, acknowledge, acknowledge_range, check, count, counted, cumulative, int64s
 
 SINGLES = Topic([1] * 20)
@@ -149,7 +149,7 @@ def test_seek_goes_anywhere() -> None:
         check(cursor, PAIRS, set(range(to)))
     cursor.seek(PAIRS.total(3), NOW)
     acknowledge(cursor, PAIRS, [3])
-    assert cursor.mark == Total(4, 2, 40)
+    assert cursor.mark == TopicPosition(4, 2, 40)
 
 
 def test_what_is_trimmed_is_passed() -> None:
@@ -209,7 +209,7 @@ def test_a_cursor_that_is_not_durable_writes_nothing() -> None:
     cursor = Cursor("reader", ORIGIN, durable=False)
     acknowledge(cursor, PAIRS, [0])
     assert not cursor.has_changes and cursor.take_changes() is None
-    assert cursor.durable_mark == cursor.mark == Total(1, 0, 0)
+    assert cursor.durable_mark == cursor.mark == TopicPosition(1, 0, 0)
 
 
 @pytest.mark.parametrize("order", ["as written", "reversed"])

@@ -13,7 +13,7 @@ from pyreplog.errors import (
     NoSuchSubscriptionError,
     NotEnoughBookiesError,
 )
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.topic.cursors import log as cursor_log
 from pyreplog.topic.cursors.subscriptionmetadata import delete_subscription, load_subscription
 from pyreplog.topic.cursors.sweep import CURSOR_LEDGERS, Sweep
@@ -22,23 +22,23 @@ from tests.waiting import until
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster.embedded(tmp_path / "c", bookies=2) as cluster:
+def cluster(tmp_path: Path) -> Iterator[LedgerCluster]:
+    with LedgerCluster.embedded(tmp_path / "c", bookies=2) as cluster:
         yield cluster
 
 
-def sweep(cluster: Cluster, mine: str = "nobody", given_up: frozenset[int] = frozenset()) -> set[int]:
+def sweep(cluster: LedgerCluster, mine: str = "nobody", given_up: frozenset[int] = frozenset()) -> set[int]:
     look = Sweep(cluster, mine, given_up)
     while look.step():
         continue
     return look.deleted
 
 
-def ledger_of(cluster: Cluster, topic: str, name: str = "s") -> int:
+def ledger_of(cluster: LedgerCluster, topic: str, name: str = "s") -> int:
     return load_subscription(cluster.metadata, topic, name).cursor_ledger
 
 
-def test_a_clean_cursor_goes_into_the_metadata_and_its_ledger_goes(cluster: Cluster) -> None:
+def test_a_clean_cursor_goes_into_the_metadata_and_its_ledger_goes(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster) as log:
         source, slot = attach(log, "t")
@@ -55,7 +55,7 @@ def test_a_clean_cursor_goes_into_the_metadata_and_its_ledger_goes(cluster: Clus
     assert state_of(cluster, "t") == 2
 
 
-def test_a_roll_moves_those_with_state_in_the_old_ledger_and_nobody_else(cluster: Cluster) -> None:
+def test_a_roll_moves_those_with_state_in_the_old_ledger_and_nobody_else(cluster: LedgerCluster) -> None:
     for name in ("busy", "idle", "clean"):
         create(cluster, "t", name)
     with open_log(cluster, roll_entries=3) as log:
@@ -72,7 +72,7 @@ def test_a_roll_moves_those_with_state_in_the_old_ledger_and_nobody_else(cluster
 
 
 def test_a_ledger_that_is_opened_while_the_log_is_closed_goes(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(cluster, "t")
     go_on = threading.Event()
@@ -80,12 +80,12 @@ def test_a_ledger_that_is_opened_while_the_log_is_closed_goes(
     log = open_log(cluster)
     try:
         source, slot = attach(log, "t")
-        homes = log._flusher.homes
-        post = homes._post
-        monkeypatch.setattr(homes, "_post", lambda job: (go_on.wait(PATIENCE_S), post(job)))
+        cursor_ledgers = log._flusher.cursor_ledgers
+        post = cursor_ledgers._post
+        monkeypatch.setattr(cursor_ledgers, "_post", lambda job: (go_on.wait(PATIENCE_S), post(job)))
         source.acknowledge()
         slot.dirty()
-        until(lambda: homes._opened)
+        until(lambda: cursor_ledgers._opened)
     finally:
         log.close()
         go_on.set()
@@ -93,7 +93,7 @@ def test_a_ledger_that_is_opened_while_the_log_is_closed_goes(
     assert cluster.metadata.list(CURSOR_LEDGERS) == []
 
 
-def test_a_deleted_subscription_is_lost_and_its_ledger_goes(cluster: Cluster) -> None:
+def test_a_deleted_subscription_is_lost_and_its_ledger_goes(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster, roll_entries=1) as log:
         source, slot = attach(log, "t")
@@ -107,7 +107,7 @@ def test_a_deleted_subscription_is_lost_and_its_ledger_goes(cluster: Cluster) ->
 
 
 @pytest.mark.parametrize("how", ["deleted", "garbled"])
-def test_a_broken_ledger_rolls_back_to_the_snapshot(cluster: Cluster, how: str) -> None:
+def test_a_broken_ledger_rolls_back_to_the_snapshot(cluster: LedgerCluster, how: str) -> None:
     create(cluster, "t")
     with open_log(cluster) as log:
         source, slot = attach(log, "t")
@@ -128,7 +128,7 @@ def test_a_broken_ledger_rolls_back_to_the_snapshot(cluster: Cluster, how: str) 
     assert state_of(cluster, "t") == 2
 
 
-def test_a_ledger_is_read_once_for_all_its_cursors(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_is_read_once_for_all_its_cursors(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"s{i}" for i in range(5)]
     for name in names:
         create(cluster, "t", name)
@@ -145,7 +145,7 @@ def test_a_ledger_is_read_once_for_all_its_cursors(cluster: Cluster, monkeypatch
         assert other._history.forget_old() is False
 
 
-def test_an_abandoned_ledger_is_swept_when_nobody_refers_to_it(cluster: Cluster) -> None:
+def test_an_abandoned_ledger_is_swept_when_nobody_refers_to_it(cluster: LedgerCluster) -> None:
     for name in ("a", "b"):
         create(cluster, "t", name)
     with open_log(cluster) as log:
@@ -161,12 +161,12 @@ def test_an_abandoned_ledger_is_swept_when_nobody_refers_to_it(cluster: Cluster)
         assert [restore(last.recover("t", name).records)[0] for name in ("a", "b")] == [2, 2]
 
 
-def test_a_ledger_is_not_swept_while_its_writer_has_a_subscription(cluster: Cluster) -> None:
+def test_a_ledger_is_not_swept_while_its_writer_has_a_subscription(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster, flush_ms=60_000) as log:  # nothing is stored beside what is waited for
         source, slot = attach(log, "t")
         mark(source, slot)
-        current = log._flusher.homes.current
+        current = log._flusher.cursor_ledgers.current
         assert current is not None
         create(cluster, "t", "not named yet")
         log.recover("t", "not named yet")
@@ -177,7 +177,7 @@ def test_a_ledger_is_not_swept_while_its_writer_has_a_subscription(cluster: Clus
         slot.close(deleted=True)
 
 
-def test_unreadable_now_is_an_error_unless_forced(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_now_is_an_error_unless_forced(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     create(cluster, "t")
     with open_log(cluster) as log:
         mark(*attach(log, "t"))

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import pyreplog.topic.cursors.log as logs
-from pyreplog.ack import Ack
 from pyreplog.errors import (
     ClosedError,
     ConfigError,
@@ -18,7 +17,8 @@ from pyreplog.errors import (
     NotEnoughBookiesError,
     TopicFencedError,
 )
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.future import AppendFuture
+from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.topic.cursors.logconfig import CursorLogConfig
 from pyreplog.topic.cursors.slot import CursorSlot
 from pyreplog.topic.cursors.subscriptionmetadata import load_subscription
@@ -27,16 +27,16 @@ from tests.topic.counting import PATIENCE_S, attach, create, mark, open_log, res
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster.embedded(tmp_path / "c", bookies=2) as cluster:
+def cluster(tmp_path: Path) -> Iterator[LedgerCluster]:
+    with LedgerCluster.embedded(tmp_path / "c", bookies=2) as cluster:
         yield cluster
 
 
-def ledger_of(cluster: Cluster, topic: str, name: str = "s") -> int:
+def ledger_of(cluster: LedgerCluster, topic: str, name: str = "s") -> int:
     return load_subscription(cluster.metadata, topic, name).cursor_ledger
 
 
-def test_a_new_subscription_begins_with_the_snapshot_of_its_metadata(cluster: Cluster) -> None:
+def test_a_new_subscription_begins_with_the_snapshot_of_its_metadata(cluster: LedgerCluster) -> None:
     create(cluster, "t", snapshot=b"whole 0 7 ")
     with open_log(cluster) as log:
         source, slot = attach(log, "t")
@@ -45,7 +45,7 @@ def test_a_new_subscription_begins_with_the_snapshot_of_its_metadata(cluster: Cl
     assert cluster.ledgers() == []
 
 
-def test_marks_are_found_by_the_next_owner(cluster: Cluster) -> None:
+def test_marks_are_found_by_the_next_owner(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster) as log:
         source, slot = attach(log, "t")
@@ -56,7 +56,7 @@ def test_marks_are_found_by_the_next_owner(cluster: Cluster) -> None:
     assert state_of(cluster, "t") == 5
 
 
-def test_the_timer_flushes_without_anybody_waiting(cluster: Cluster) -> None:
+def test_the_timer_flushes_without_anybody_waiting(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster) as log:
         source, slot = attach(log, "t")
@@ -69,7 +69,7 @@ def test_the_timer_flushes_without_anybody_waiting(cluster: Cluster) -> None:
         assert source.persisted_state == 1
 
 
-def test_many_cursors_share_a_ledger_and_a_flush(cluster: Cluster) -> None:
+def test_many_cursors_share_a_ledger_and_a_flush(cluster: LedgerCluster) -> None:
     names = [f"s{i}" for i in range(40)]
     for name in names:
         create(cluster, "t", name)
@@ -90,14 +90,14 @@ def test_many_cursors_share_a_ledger_and_a_flush(cluster: Cluster) -> None:
         assert [restore(other.recover("t", name).records)[0] for name in names] == [2] * 40
 
 
-def test_a_record_larger_than_an_entry_comes_back_whole(cluster: Cluster) -> None:
+def test_a_record_larger_than_an_entry_comes_back_whole(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster) as log:
         source, slot = attach(log, "t", padding=900_000)
         mark(source, slot)
         mark(source, slot)
         ledger, key = ledger_of(cluster, "t"), ("t", "s")
-        assert len(log._flusher.homes.current.slots) == 1  # type: ignore[union-attr]
+        assert len(log._flusher.cursor_ledgers.current.slots) == 1  # type: ignore[union-attr]
     with open_log(cluster) as other:
         records = other.recover(*key).records
         assert [len(record) > 900_000 for record in records] == [True, True]
@@ -105,7 +105,7 @@ def test_a_record_larger_than_an_entry_comes_back_whole(cluster: Cluster) -> Non
     assert ledger == ledger_of(cluster, "t")
 
 
-def test_a_snapshot_that_goes_on_in_further_records_moves_with_them(cluster: Cluster) -> None:
+def test_a_snapshot_that_goes_on_in_further_records_moves_with_them(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster, roll_entries=1) as log:
         source, slot = attach(log, "t", padding=1 << 20)
@@ -117,7 +117,7 @@ def test_a_snapshot_that_goes_on_in_further_records_moves_with_them(cluster: Clu
     assert state_of(cluster, "t") == 12
 
 
-def test_a_cursor_too_large_for_the_metadata_stays_in_the_ledger(cluster: Cluster) -> None:
+def test_a_cursor_too_large_for_the_metadata_stays_in_the_ledger(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster) as log:
         source, slot = attach(log, "t", padding=70_000)
@@ -129,7 +129,7 @@ def test_a_cursor_too_large_for_the_metadata_stays_in_the_ledger(cluster: Cluste
 
 
 def test_a_cursor_too_large_for_the_metadata_never_seems_stored(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even while it is put back to go into the ledger."""
     create(cluster, "t")
@@ -150,7 +150,7 @@ def test_a_cursor_too_large_for_the_metadata_never_seems_stored(
         assert source.persisted_state == 1
 
 
-def test_each_of_several_cursors_recovers_its_own_from_ledgers_of_one_entry(cluster: Cluster) -> None:
+def test_each_of_several_cursors_recovers_its_own_from_ledgers_of_one_entry(cluster: LedgerCluster) -> None:
     names = ["a", "b", "c", "d"]
     for name in names:
         create(cluster, "t", name)
@@ -163,17 +163,17 @@ def test_each_of_several_cursors_recovers_its_own_from_ledgers_of_one_entry(clus
         assert [restore(other.recover("t", name).records)[0] for name in names] == [1, 2, 3, 4]
 
 
-def test_the_last_of_many_marks_wins_with_tiny_ledgers(cluster: Cluster) -> None:
+def test_the_last_of_many_marks_wins_with_tiny_ledgers(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster, roll_entries=5, flush_ms=0) as log:
         source, slot = attach(log, "t")
-        acks = []
+        futures = []
         for _ in range(101):
             source.acknowledge()
             slot.dirty()
-            acks.append(slot.flush())
-        for ack in acks:
-            ack.result(PATIENCE_S)
+            futures.append(slot.flush())
+        for future in futures:
+            future.result(PATIENCE_S)
         assert source.persisted_state == 101
         for _ in range(12):
             mark(source, slot)
@@ -181,7 +181,7 @@ def test_the_last_of_many_marks_wins_with_tiny_ledgers(cluster: Cluster) -> None
     assert len(cluster.ledgers()) == 1, "the former ones were deleted"
 
 
-def test_a_former_owner_learns_that_it_is_one(cluster: Cluster) -> None:
+def test_a_former_owner_learns_that_it_is_one(cluster: LedgerCluster) -> None:
     for topic in ("moved", "kept"):
         create(cluster, topic)
     with open_log(cluster) as former, open_log(cluster) as owner:
@@ -201,7 +201,7 @@ def test_a_former_owner_learns_that_it_is_one(cluster: Cluster) -> None:
     assert (state_of(cluster, "moved"), state_of(cluster, "kept")) == (2, 2)
 
 
-def test_a_former_owner_that_never_wrote_cannot_begin(cluster: Cluster) -> None:
+def test_a_former_owner_that_never_wrote_cannot_begin(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster) as former, open_log(cluster) as owner:
         source, slot = attach(former, "t")
@@ -214,7 +214,7 @@ def test_a_former_owner_that_never_wrote_cannot_begin(cluster: Cluster) -> None:
         assert ledger_of(cluster, "t") == -1
 
 
-def test_opened_again_by_the_same_process_it_goes_on_in_the_open_ledger(cluster: Cluster) -> None:
+def test_opened_again_by_the_same_process_it_goes_on_in_the_open_ledger(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster) as log:
         source, slot = attach(log, "t")
@@ -228,7 +228,7 @@ def test_opened_again_by_the_same_process_it_goes_on_in_the_open_ledger(cluster:
         assert len(cluster.ledgers()) == 1
 
 
-def test_without_bookies_snapshots_go_into_the_metadata(cluster: Cluster) -> None:
+def test_without_bookies_snapshots_go_into_the_metadata(cluster: LedgerCluster) -> None:
     for name in ("small", "large"):
         create(cluster, "t", name)
     with open_log(cluster, ensemble=3, retry_ms=1) as log:
@@ -241,14 +241,14 @@ def test_without_bookies_snapshots_go_into_the_metadata(cluster: Cluster) -> Non
         waiting = large[1].flush()
         assert mark(source, slot) == 2
         assert not waiting.done(), "it does not fit there"
-        log._flusher.homes._config = CursorLogConfig(ensemble=2)  # the third bookie is not needed after all
+        log._flusher.cursor_ledgers._config = CursorLogConfig(ensemble=2)  # the third bookie is not needed after all
         waiting.result(PATIENCE_S)
         assert mark(source, slot) == 3
         assert ledger_of(cluster, "t", "small") >= 0
     assert (state_of(cluster, "t", "small"), state_of(cluster, "t", "large")) == (3, 1)
 
 
-def test_without_a_metadata_store_those_in_the_ledger_go_on_and_others_wait(cluster: Cluster) -> None:
+def test_without_a_metadata_store_those_in_the_ledger_go_on_and_others_wait(cluster: LedgerCluster) -> None:
     for name in ("in", "out"):
         create(cluster, "t", name)
     store = FailingStore.before(cluster)
@@ -269,7 +269,7 @@ def test_without_a_metadata_store_those_in_the_ledger_go_on_and_others_wait(clus
     assert (state_of(cluster, "t", "in"), state_of(cluster, "t", "out")) == (2, 1)
 
 
-def test_flushes_of_a_closed_log_and_slot_fail(cluster: Cluster) -> None:
+def test_flushes_of_a_closed_log_and_slot_fail(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     create(cluster, "u")
     log = open_log(cluster)
@@ -292,7 +292,7 @@ def test_flushes_of_a_closed_log_and_slot_fail(cluster: Cluster) -> None:
         log.recover("t", "s")
 
 
-def test_a_flush_that_is_late_for_the_end_is_told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_that_is_late_for_the_end_is_told(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was taken, and its log is closed before the log's thread hears of it."""
     create(cluster, "t")
     log = open_log(cluster)
@@ -308,7 +308,7 @@ def test_a_flush_that_is_late_for_the_end_is_told(cluster: Cluster, monkeypatch:
             assert closed.wait(PATIENCE_S)
         post(job)
 
-    def flush() -> Ack[None]:
+    def flush() -> AppendFuture[None]:
         nonlocal flushing
         flushing = threading.get_ident()
         return slot.flush()
@@ -320,12 +320,12 @@ def test_a_flush_that_is_late_for_the_end_is_told(cluster: Cluster, monkeypatch:
         assert taken.wait(PATIENCE_S)
         log.close()
         closed.set()
-        ack = flush_later.result(PATIENCE_S)
-    assert ack.done() and isinstance(ack.exception(), ClosedError)
+        future = flush_later.result(PATIENCE_S)
+    assert future.done() and isinstance(future.exception(), ClosedError)
 
 
 def test_who_waits_for_what_cannot_be_stored_is_told_at_the_end(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "CLOSE_S", 0.0)
     create(cluster, "t")
@@ -347,7 +347,7 @@ def test_settings_are_checked() -> None:
             CursorLogConfig.of(wrong)
 
 
-def test_a_damaged_cursor_is_lost_and_others_go_on(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_cursor_is_lost_and_others_go_on(cluster: LedgerCluster, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("bad", "good"):
         create(cluster, "t", name)
 
@@ -364,7 +364,7 @@ def test_a_damaged_cursor_is_lost_and_others_go_on(cluster: Cluster, caplog: pyt
     assert "raised" in caplog.text
 
 
-def test_what_was_not_appended_is_not_persisted(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_appended_is_not_persisted(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     create(cluster, "t")
     tried = threading.Event()
 
@@ -378,7 +378,7 @@ def test_what_was_not_appended_is_not_persisted(cluster: Cluster, monkeypatch: p
     with open_log(cluster) as log:
         source, slot = attach(log, "t")
         mark(source, slot)
-        home = log._flusher.homes.current
+        home = log._flusher.cursor_ledgers.current
         assert home is not None
         with monkeypatch.context() as patched:
             patched.setattr(home.handle, "submit_batch", refuse)

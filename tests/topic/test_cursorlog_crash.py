@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import ClosedError
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.topic.cursors.log import CursorLog
 from pyreplog.topic.cursors.slot import CursorSlot
 from tests.topic.counting import Counting, Faults, FaultyCluster, attach, create, mark, open_log, state_of
@@ -18,8 +18,8 @@ NAMES = ("a", "b")
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster.embedded(tmp_path_factory.mktemp("crash") / "c", bookies=1) as cluster:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerCluster]:
+    with LedgerCluster.embedded(tmp_path_factory.mktemp("crash") / "c", bookies=1) as cluster:
         yield cluster
 
 
@@ -27,7 +27,7 @@ class Run:
     """One process, from the first acknowledgement on: rolls, a cursor put away clean and taken up again, large
     records, a takeover of its own ledger."""
 
-    def __init__(self, cluster: Cluster, topic: str, faults: Faults) -> None:
+    def __init__(self, cluster: LedgerCluster, topic: str, faults: Faults) -> None:
         self.cluster, self.topic, self.faults = cluster, topic, faults
         for name in NAMES:
             create(cluster, topic, name)
@@ -61,9 +61,9 @@ class Run:
         if flush:
             self._wait(slot.flush())
 
-    def _wait(self, ack: Any) -> None:
-        if not self.faults.is_dead and self.faults.wait(ack):
-            ack.result()
+    def _wait(self, future: Any) -> None:
+        if not self.faults.is_dead and self.faults.wait(future):
+            future.result()
 
     def end(self) -> None:
         """It closes, or nothing of it runs any more."""
@@ -84,7 +84,7 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def calls(cluster: Cluster) -> int:
+def calls(cluster: LedgerCluster) -> int:
     """How many it makes when nothing goes wrong."""
     run = Run(cluster, "whole", Faults())
     run.go()
@@ -97,7 +97,7 @@ def calls(cluster: Cluster) -> int:
 
 @pytest.mark.parametrize("dies", [True, False], ids=["dies", "goes on"])
 @pytest.mark.parametrize("after", [True, False], ids=["done", "not done"])
-def test_at_every_call(cluster: Cluster, calls: int, after: bool, dies: bool) -> None:
+def test_at_every_call(cluster: LedgerCluster, calls: int, after: bool, dies: bool) -> None:
     for at in range(calls):
         run = Run(cluster, f"{after} {dies} {at}", Faults(at, after=after, dies=dies))
         run.go()
@@ -106,7 +106,7 @@ def test_at_every_call(cluster: Cluster, calls: int, after: bool, dies: bool) ->
         run.process.bury()
 
 
-def test_a_successor_that_recovers_at_any_moment_finds_what_was_reported(cluster: Cluster) -> None:
+def test_a_successor_that_recovers_at_any_moment_finds_what_was_reported(cluster: LedgerCluster) -> None:
     """The former owner lives on, and goes on acknowledging: nothing that it is told is persisted later is lost."""
     for moment in range(12):
         topic = f"successor {moment}"
@@ -118,12 +118,12 @@ def test_a_successor_that_recovers_at_any_moment_finds_what_was_reported(cluster
                     successor, taken = attach(owner, topic)
                 source.acknowledge()
                 slot.dirty()
-                ack = slot.flush()
+                future = slot.flush()
                 if turn >= moment:
-                    error = ack.exception(30.0)
+                    error = future.exception(30.0)
                     assert source.came.wait(30.0) and error is source.lost_with is not None
                 else:
-                    ack.result(30.0)
+                    future.result(30.0)
             assert successor.state == source.persisted_state == moment
             assert mark(successor, taken) == moment + 1
         assert state_of(cluster, topic) == moment + 1

@@ -6,7 +6,7 @@ import mmh3
 import numpy as np
 import pytest
 
-from pyreplog.topic.dispatch import bykey
+from pyreplog.topic.dispatch import key_shared_selector
 from pyreplog.topic.dispatch.keyring import SLOTS, KeyRing, slots_of
 from tests.topic.dispatching import Log, Rig
 
@@ -126,7 +126,7 @@ def test_what_a_consumer_leaves_comes_before_what_is_new() -> None:
 
 
 def test_a_slow_consumer_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bykey, "ASIDE_PER_CONSUMER", 100)
+    monkeypatch.setattr(key_shared_selector, "ASIDE_PER_CONSUMER", 100)
     one = rig()
     one.attach(1)
     one.attach(2, 10_000)

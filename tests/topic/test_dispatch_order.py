@@ -9,7 +9,7 @@ import pytest
 
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError, SubscriptionBusyError
 from pyreplog.topic.config import SubscriptionConfig
-from pyreplog.topic.dispatch.effects import Read
+from pyreplog.topic.dispatch.effects import ReadEntries
 from pyreplog.topic.dispatch.readsize import BYTES_FIRST, BYTES_MAX
 from tests.topic.dispatching import SECOND, Log, Rig
 
@@ -191,7 +191,7 @@ def test_an_answer_without_anything_is_no_busy_loop() -> None:
     empty = type("Nothing", (), {"end": 0, "__len__": lambda self: 0})()
     assert len(nothing) == 0
     effects = one.dispatcher.entries(read.id, empty, one.now)
-    assert not [effect for effect in effects if isinstance(effect, Read)]
+    assert not [effect for effect in effects if isinstance(effect, ReadEntries)]
     one.do(effects)
     one.sleep(1)
     one.answer()

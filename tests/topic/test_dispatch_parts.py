@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.topic.dispatch.aside import Aside
-from pyreplog.topic.dispatch.later import Later
+from pyreplog.topic.dispatch.blocked_messages import BlockedMessages
+from pyreplog.topic.dispatch.delayed_delivery_tracker import DelayedDeliveryTracker
 from pyreplog.topic.dispatch.offsets import Offsets, ascending, runs, within
 from pyreplog.topic.dispatch.pending import DEAD_LETTERS, PAGE, Pending
 from pyreplog.topic.dispatch.pendingranges import PendingRanges
@@ -91,7 +91,7 @@ def test_pending_is_a_table(kind: type[Pending] | type[PendingRanges], steps: li
 
 @given(st.lists(st.tuples(OFFSETS, st.integers(0, 100 * SECOND)), max_size=10))
 def test_later_is_never_early_and_hardly_late(puts: list[tuple[set[int], int]]) -> None:
-    later, due = Later(), dict[int, int]()
+    later, due = DelayedDeliveryTracker(), dict[int, int]()
     for offsets, wait in puts:
         new = offsets - due.keys()
         later.add(array(new), NOW + wait, NOW)
@@ -109,7 +109,7 @@ def test_later_is_never_early_and_hardly_late(puts: list[tuple[set[int], int]]) 
 
 
 def test_each_with_its_own_time() -> None:
-    later = Later()
+    later = DelayedDeliveryTracker()
     later.add_each(array([1, 2, 3, 9]), np.array([NOW + 5, NOW + 9 * SECOND, NOW + 5, NOW]), NOW)
     soon = [start for bucket in later.pop(NOW + 20_000) for start in bucket.intersect()[0].tolist()]
     assert sorted(soon) == [1, 3, 9]
@@ -118,7 +118,7 @@ def test_each_with_its_own_time() -> None:
 
 def test_nothing_is_never_due() -> None:
     """It would be waited for, and never be taken."""
-    later = Later()
+    later = DelayedDeliveryTracker()
     later.add(array([]), NOW, NOW)
     assert later.first_us is None
 
@@ -165,18 +165,18 @@ def test_redeliveries_are_counted(steps: list[tuple[str, set[int]]]) -> None:
 
 @given(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)))
 def test_what_is_aside_goes_first(first: set[int], gone: set[int], batch: set[int]) -> None:
-    aside = Aside()
+    blocked = BlockedMessages()
     for some in (first, gone & first, {at for at in first if at % 2}):
-        aside.add(array(some), (array(some) % 5 + 1).astype(np.uint16))
-    aside.remove(array(gone))
+        blocked.add(array(some), (array(some) % 5 + 1).astype(np.uint16))
+    blocked.remove(array(gone))
     left = first - gone
-    assert aside.offsets.tolist() == sorted(left)
-    assert aside.slots.tolist() == [at % 5 + 1 for at in sorted(left)]
-    found = aside.in_turn(array(batch), (array(batch) % 5 + 1).astype(np.uint16))
+    assert blocked.offsets.tolist() == sorted(left)
+    assert blocked.slots.tolist() == [at % 5 + 1 for at in sorted(left)]
+    found = blocked.in_turn(array(batch), (array(batch) % 5 + 1).astype(np.uint16))
     waiting = left - batch
     assert found.tolist() == [not any(o < at and o % 5 == at % 5 for o in waiting) for at in sorted(batch)]
-    aside.remove_range(10, 20)
-    assert aside.offsets.tolist() == [at for at in sorted(left) if not 10 <= at < 20]
+    blocked.remove_range(10, 20)
+    assert blocked.offsets.tolist() == [at for at in sorted(left) if not 10 <= at < 20]
 
 
 def test_answers_are_put_in_order_and_gaps_are_read() -> None:

@@ -32,11 +32,11 @@ def test_what_a_dropped_producer_submitted_is_stored(place: Any, partitions: int
     made = {} if partitions is None else {"partitions": partitions}
     topic = place.topic("t", **made, deduplicate=deduplicate, linger_ms=60_000, batch_messages=1 << 16, **KEPT)
     producer = topic.producer("p")
-    acks = [producer.submit(value) for value in VALUES]
+    futures = [producer.submit(value) for value in VALUES]
     del producer
     gc.collect()
     topic.close()  # nothing but this sends what is gathered
-    assert all(ack.result(PATIENCE_S) is not None for ack in acks)
+    assert all(future.result(PATIENCE_S) is not None for future in futures)
     assert stored(place.topic("t"), partitions) == VALUES
 
 
@@ -52,13 +52,13 @@ def test_a_dropped_topic_is_there_and_keeps_what_was_acknowledged(place: Any) ->
     with topic.subscribe("s", start="earliest") as consumer:
         consumer.acknowledge(range(150))
         consumer.flush()
-    ack, known = topic.submit(b"late"), id(topic)
+    future, known = topic.submit(b"late"), id(topic)
     del topic, consumer
     gc.collect()
     topic = place.topic("t")
     assert id(topic) == known, "the same object"
     topic.close()
-    assert ack.result(PATIENCE_S) == len(VALUES)
+    assert future.result(PATIENCE_S) == len(VALUES)
     with place.topic("t") as topic:
         assert stored(topic, None) == [*VALUES, b"late"]
         assert topic.stats().subscriptions[0].backlog_messages == len(VALUES) + 1 - 150

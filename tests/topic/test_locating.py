@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog.topic.managed.locating import FirstSearch, OffsetSearch
-from pyreplog.topic.place import EntryPlace
+from pyreplog.topic.topic_position import EntryPosition
 
 COUNTS = st.lists(st.one_of(st.just(1), st.integers(1, 5), st.integers(1, 10_000)), min_size=1, max_size=300)
 
 
-def places(counts: list[int], start: int) -> list[EntryPlace]:
+def places(counts: list[int], start: int) -> list[EntryPosition]:
     firsts = list(accumulate(counts, initial=start))
-    return [EntryPlace(7, at, firsts[at], count, 1, at, at) for at, count in enumerate(counts)]
+    return [EntryPosition(7, at, firsts[at], count, 1, at, at) for at, count in enumerate(counts)]
 
 
-def hunt(search: OffsetSearch | FirstSearch, there: list[EntryPlace], times: list[int] | None = None) -> int:
+def hunt(search: OffsetSearch | FirstSearch, there: list[EntryPosition], times: list[int] | None = None) -> int:
     """How many entries it looked at."""
     steps = 0
     while (entry := search.next()) is not None:

@@ -12,8 +12,8 @@ import pytest
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.node import BookieNode
 from pyreplog.errors import NotEnoughBookiesError, TopicFencedError
-from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.stored import StoredLedgers
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.topic.managed import chainwriter
 from pyreplog.topic.managed.managedledger import ManagedLedger
@@ -45,13 +45,13 @@ def node(store: SQLiteStore, name: str) -> BookieNode:
 def test_one_owner_after_the_other(store: SQLiteStore, nodes: dict[str, BookieNode]) -> None:
     url = f"sqlite:{store.path}"
     with (
-        Cluster.connect(url, request_timeout_s=30.0) as there,
-        Cluster.connect(url, request_timeout_s=30.0) as here,
+        LedgerCluster.connect(url, request_timeout_s=30.0) as there,
+        LedgerCluster.connect(url, request_timeout_s=30.0) as here,
     ):
         settings = config(ensemble=3, roll_entries=3)
         with ManagedLedger.open(there, "t", config=settings) as one:
-            acks = [publish(one, [b"%d" % number, b"x"]) for number in range(20)]
-            assert [result(ack).start for ack in acks] == list(range(0, 40, 2))
+            futures = [publish(one, [b"%d" % number, b"x"]) for number in range(20)]
+            assert [result(future).start for future in futures] == list(range(0, 40, 2))
             with ManagedLedger.open(here, "t") as two:
                 with pytest.raises(TopicFencedError):
                     result(publish(one, [b"late"]))
@@ -64,16 +64,16 @@ def test_one_owner_after_the_other(store: SQLiteStore, nodes: dict[str, BookieNo
 def test_one_of_three_bookies_is_away(store: SQLiteStore, nodes: dict[str, BookieNode]) -> None:
     """Publishing goes on, in the ledger there is and in those that follow it; and for the next owner, who recovers it."""
     url = f"sqlite:{store.path}"
-    with Cluster.connect(url) as cluster, Cluster.connect(url) as other:
+    with LedgerCluster.connect(url) as cluster, LedgerCluster.connect(url) as other:
         topic = ManagedLedger.open(cluster, "t", config=config(ensemble=3))
         assert result(publish(topic, [b"0"])).start == 0
         away = nodes["b1"].identity.id
         nodes["b1"].close()
-        acks = [publish(topic, [b"%d" % number]) for number in range(1, 8)]
-        assert [result(ack).start for ack in acks] == list(range(1, 8))
+        futures = [publish(topic, [b"%d" % number]) for number in range(1, 8)]
+        assert [result(future).start for future in futures] == list(range(1, 8))
         until(lambda: away not in [one.bookie for one in other.status().bookies])
-        acks = [publish(topic, [b"%d" % number]) for number in range(8, 12)]
-        assert [result(ack).start for ack in acks] == list(range(8, 12)) and topic.stats().failures == 0
+        futures = [publish(topic, [b"%d" % number]) for number in range(8, 12)]
+        assert [result(future).start for future in futures] == list(range(8, 12)) and topic.stats().failures == 0
         with ManagedLedger.open(other, "t") as successor:
             assert read_all(successor) == {number: b"%d" % number for number in range(12)}
             assert result(publish(successor, [b"12"])).start == 12
@@ -100,10 +100,10 @@ def test_bookies_that_refuse_make_no_storm_of_ledgers(
         nodes[name].close()
         nodes[name] = refusing(store, name)
     with (
-        Cluster.connect(f"sqlite:{store.path}") as cluster,
+        LedgerCluster.connect(f"sqlite:{store.path}") as cluster,
         ManagedLedger.open(cluster, "t", config=config(ensemble=3)) as topic,
     ):
-        ack = publish(topic, [b"0"])
+        future = publish(topic, [b"0"])
         until(lambda: topic.stats().failures)
         begin = time.monotonic()
         until(lambda: topic.stats().failures >= 5)
@@ -112,7 +112,7 @@ def test_bookies_that_refuse_make_no_storm_of_ledgers(
         for name in ("b1", "b2"):
             nodes[name].close()
             nodes[name] = node(store, name)
-        assert result(ack).start == 0
+        assert result(future).start == 0
 
 
 def test_publishers_are_told_that_bookies_stay_away(
@@ -121,15 +121,15 @@ def test_publishers_are_told_that_bookies_stay_away(
     """Nothing was stored. Those that publish when the bookies are back do not notice."""
     monkeypatch.setattr(chainwriter, "STUCK_S", 0.2)
     with (
-        Cluster.connect(f"sqlite:{store.path}") as cluster,
+        LedgerCluster.connect(f"sqlite:{store.path}") as cluster,
         ManagedLedger.open(cluster, "t", config=config(ensemble=3)) as topic,
     ):
         for name in ("b1", "b2"):
             nodes[name].close()
-        acks = [publish(topic, [b"lost"]) for _ in range(3)]
-        for ack in acks:
+        futures = [publish(topic, [b"lost"]) for _ in range(3)]
+        for future in futures:
             with pytest.raises(NotEnoughBookiesError):
-                result(ack)
+                result(future)
         for name in ("b1", "b2"):
             nodes[name] = node(store, name)
         until(lambda: len(cluster.status().bookies) == 3)
@@ -142,30 +142,30 @@ def test_closing_does_not_wait_for_bookies_that_stay_away(
     store: SQLiteStore, nodes: dict[str, BookieNode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chainwriter, "CLOSING_STUCK_S", 0.0)
-    with Cluster.connect(f"sqlite:{store.path}") as cluster:
+    with LedgerCluster.connect(f"sqlite:{store.path}") as cluster:
         topic = ManagedLedger.open(cluster, "t", config=config(ensemble=3))
         for name in ("b1", "b2"):
             nodes[name].close()
-        ack = publish(topic, [b"lost"])
+        future = publish(topic, [b"lost"])
         until(lambda: topic.stats().waits_for or topic.stats().failures)
         topic.close()
         with pytest.raises(NotEnoughBookiesError):
-            result(ack)
+            result(future)
 
 
 def test_bookies_that_go_and_come_back(store: SQLiteStore, nodes: dict[str, BookieNode]) -> None:
     """With too few of them what is published waits; nothing fails."""
     with (
-        Cluster.connect(f"sqlite:{store.path}") as cluster,
+        LedgerCluster.connect(f"sqlite:{store.path}") as cluster,
         ManagedLedger.open(cluster, "t", config=config(ensemble=3)) as topic,
     ):
-        acks = [publish(topic, [b"%d" % number]) for number in range(4)]
-        assert [result(ack).start for ack in acks] == list(range(4))
+        futures = [publish(topic, [b"%d" % number]) for number in range(4)]
+        assert [result(future).start for future in futures] == list(range(4))
         for name in ("b1", "b2"):
             nodes[name].close()
-        acks = [publish(topic, [b"%d" % number]) for number in range(4, 9)]
+        futures = [publish(topic, [b"%d" % number]) for number in range(4, 9)]
         until(lambda: topic.stats().state == "idle" or topic.stats().failures)
         for name in ("b1", "b2"):
             nodes[name] = node(store, name)
-        assert [result(ack).start for ack in acks] == list(range(4, 9))
+        assert [result(future).start for future in futures] == list(range(4, 9))
         assert read_all(topic) == {number: b"%d" % number for number in range(9)}

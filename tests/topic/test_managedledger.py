@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog.ack import Ack
-from pyreplog.bookie.protocol import Kind
+from pyreplog.bookie.protocol import RequestKind
 from pyreplog.clock import ManualClock
 from pyreplog.errors import (
     ClosedError,
@@ -25,14 +24,15 @@ from pyreplog.errors import (
     TrimmedError,
     UnreadableError,
 )
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.future import AppendFuture
+from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.topic.managed import entryreader
 from pyreplog.topic.managed.chainstore import find_chain
 from pyreplog.topic.managed.ledgermaker import LedgerMaker
 from pyreplog.topic.managed.managedledger import ManagedLedger
-from pyreplog.topic.place import EntryPlace, Total
+from pyreplog.topic.topic_position import EntryPosition, TopicPosition
 from tests.ledger.standins import FailingStore, Meddler
 from tests.topic.owners import config, entry, publish, read_all, result, until
 
@@ -40,15 +40,15 @@ US = 1_700_000_000_000_000
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerCluster]:
     """For tests that leave nothing behind but topics."""
     folder = tmp_path_factory.mktemp("shared")
-    with Cluster.embedded(folder, bookies=3, segment_bytes=1 << 20, collect_interval_ms=3_600_000) as cluster:
+    with LedgerCluster.embedded(folder, bookies=3, segment_bytes=1 << 20, collect_interval_ms=3_600_000) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def topic(shared: Cluster, request: pytest.FixtureRequest) -> Iterator[ManagedLedger]:
+def topic(shared: LedgerCluster, request: pytest.FixtureRequest) -> Iterator[ManagedLedger]:
     """Ledgers of two entries."""
     with ManagedLedger.open(shared, request.node.name, config=config()) as topic:
         yield topic
@@ -57,10 +57,10 @@ def topic(shared: Cluster, request: pytest.FixtureRequest) -> Iterator[ManagedLe
 def fill(topic: ManagedLedger, counts: list[int]) -> list[list[bytes]]:
     """So many messages in each entry; the values."""
     values = [[b"%d.%d" % (number, at) for at in range(count)] for number, count in enumerate(counts)]
-    acks = [publish(topic, some) for some in values]
+    futures = [publish(topic, some) for some in values]
     first = 0
-    for ack, count in zip(acks, counts, strict=True):
-        assert result(ack) == range(first, first + count)
+    for future, count in zip(futures, counts, strict=True):
+        assert result(future) == range(first, first + count)
         first += count
     return values
 
@@ -68,7 +68,7 @@ def fill(topic: ManagedLedger, counts: list[int]) -> list[list[bytes]]:
 def test_offsets_are_dense_across_ledgers(topic: ManagedLedger) -> None:
     values = fill(topic, [1, 3, 2, 2, 1, 4, 1])
     flat = [value for some in values for value in some]
-    assert topic.end == Total(14, 7, sum(len(entry(*some)) for some in values))
+    assert topic.end == TopicPosition(14, 7, sum(len(entry(*some)) for some in values))
     assert [item.entries for item in topic.chain.ledgers] == [2, 2, 2, 0]
     for offset in range(14):
         assert read_all(topic, offset)[13] == flat[13]
@@ -85,17 +85,17 @@ def test_an_idle_topic_has_no_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyP
             started.append(thread.name)
         start(thread)
 
-    with Cluster.embedded(tmp_path, bookies=1) as cluster:
+    with LedgerCluster.embedded(tmp_path, bookies=1) as cluster:
         monkeypatch.setattr(threading.Thread, "start", note)
         topics = [ManagedLedger.open(cluster, f"idle-{number}", config=config()) for number in range(20)]
         assert started == [] and cluster.ledgers() == []
-        assert all(topic.stats().state == "idle" and topic.end == Total(0, 0, 0) for topic in topics)
+        assert all(topic.stats().state == "idle" and topic.end == TopicPosition(0, 0, 0) for topic in topics)
         for topic in topics:
             topic.close()
         assert cluster.ledgers() == []
 
 
-def test_reopened(shared: Cluster) -> None:
+def test_reopened(shared: LedgerCluster) -> None:
     for number in range(3):
         with ManagedLedger.open(shared, "reopened", config=config(roll_entries=9)) as topic:
             assert topic.epoch == number + 1
@@ -105,7 +105,7 @@ def test_reopened(shared: Cluster) -> None:
         assert len(topic.chain.ledgers) == 3 and topic.config.roll_entries == 9, "the settings it was made with"
 
 
-def test_there_is_none_of_that_name(shared: Cluster) -> None:
+def test_there_is_none_of_that_name(shared: LedgerCluster) -> None:
     with pytest.raises(NoSuchTopicError):
         ManagedLedger.open(shared, "nobody", create=False)
     shared.metadata.create("/topics/parent/subscriptions/s", b"")
@@ -140,22 +140,22 @@ def test_places(topic: ManagedLedger) -> None:
     for number, (count, some) in enumerate(zip(counts, values, strict=True)):
         for offset in (first, first + count - 1):
             place = result(topic.locate(offset))
-            assert isinstance(place, EntryPlace)
+            assert isinstance(place, EntryPosition)
             assert (place.first, place.count, place.size) == (first, count, len(entry(*some)))
-            assert place.before == Total(first, number, size)
-            assert place.behind == Total(first + count, number + 1, size + place.size)
+            assert place.before == TopicPosition(first, number, size)
+            assert place.behind == TopicPosition(first + count, number + 1, size + place.size)
         first, size = first + count, size + place.size
     with pytest.raises(OutOfRangeError):
         result(topic.locate(first))
 
 
-def test_sequential_reads_do_not_search(topic: ManagedLedger, shared: Cluster, monkeypatch: Any) -> None:
+def test_sequential_reads_do_not_search(topic: ManagedLedger, shared: LedgerCluster, monkeypatch: Any) -> None:
     result(topic.set_config(config(roll_entries=50)))
     fill(topic, [1, 9, 1, 1, 9, 1, 2])
     asked: list[tuple[int, int]] = []
     read = topic._entries.read
 
-    def note(ledger: int, first: int, last: int, bytes_max: int) -> Ack[Any]:
+    def note(ledger: int, first: int, last: int, bytes_max: int) -> AppendFuture[Any]:
         asked.append((first, last))
         return read(ledger, first, last, bytes_max)
 
@@ -164,7 +164,7 @@ def test_sequential_reads_do_not_search(topic: ManagedLedger, shared: Cluster, m
     assert asked == [(entry, 6) for entry in range(7)]
 
 
-def test_offsets_at_times(shared: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_at_times(shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock(US)
     monkeypatch.setattr(shared, "_clock", clock)
     with ManagedLedger.open(shared, "times", config=config(roll_entries=3), clock=clock) as topic:
@@ -201,7 +201,7 @@ class Setting:
         return 0
 
 
-def test_offsets_at_times_of_clocks_that_are_set_back(shared: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_at_times_of_clocks_that_are_set_back(shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ledgers of which some are ended by their writer, others by the next owner; what entries say of themselves
     counts."""
     clock, chance = Setting(), random.Random(7)
@@ -222,7 +222,7 @@ def test_offsets_at_times_of_clocks_that_are_set_back(shared: Cluster, monkeypat
 
 
 def test_offsets_at_times_where_a_last_entry_could_not_be_read(
-    shared: Cluster, monkeypatch: pytest.MonkeyPatch
+    shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By who took over: he knows no time of that ledger, and looks into it."""
     clock = Setting()
@@ -286,42 +286,42 @@ def test_who_waits_for_more_is_told(topic: ManagedLedger) -> None:
 def test_what_is_acknowledged_can_be_read(topic: ManagedLedger) -> None:
     """At once, by whoever is told first."""
     ends: list[tuple[int, int]] = []
-    acks = [publish(topic, [b"a", b"b"]) for _ in range(9)]
-    for ack in acks:
-        ack.add_done_callback(lambda done: ends.append((done.result().stop, topic.end.offset)))
-    result(acks[-1])
+    futures = [publish(topic, [b"a", b"b"]) for _ in range(9)]
+    for future in futures:
+        future.add_done_callback(lambda done: ends.append((done.result().stop, topic.end.offset)))
+    result(futures[-1])
     until(lambda: len(ends) == 9)
     assert all(stop <= end for stop, end in ends)
 
 
-def test_what_callbacks_publish_comes_in_order(topic: ManagedLedger, shared: Cluster) -> None:
+def test_what_callbacks_publish_comes_in_order(topic: ManagedLedger, shared: LedgerCluster) -> None:
     """A callback must not wait, and need not."""
-    told: Ack[list[Any]] = Ack()
+    told: AppendFuture[list[Any]] = AppendFuture()
 
-    def callback(first: Ack[range]) -> None:
+    def callback(first: AppendFuture[range]) -> None:
         more = [publish(topic, [b"%d" % number]) for number in range(5)]
         try:
-            topic._around.wait(more[-1])
+            topic._runtime.wait(more[-1])
         except Exception as error:
             told.complete([first.result(), type(error), more])
 
     with Meddler(shared) as meddler:
-        meddler.rule(meddler.hold, kind=Kind.ADD)
+        meddler.rule(meddler.hold, kind=RequestKind.ADD)
         publish(topic, [b"a"]).add_done_callback(callback)  # before it is confirmed: else it would be no callback
-        meddler.wait_for(Kind.ADD)
+        meddler.wait_for(RequestKind.ADD)
         meddler.clear()
         meddler.release()
     first, error, more = result(told)
     assert first == range(1) and error is InvalidArgumentError
-    assert [result(ack) for ack in more] == [range(number + 1, number + 2) for number in range(5)]
+    assert [result(future) for future in more] == [range(number + 1, number + 2) for number in range(5)]
 
 
 def test_many_publishers(topic: ManagedLedger) -> None:
     """Each one's messages are in its order; offsets are dense."""
 
     def run(number: int) -> list[range]:
-        acks = [publish(topic, [b"%d %d" % (number, at)]) for at in range(40)]
-        return [result(ack) for ack in acks]
+        futures = [publish(topic, [b"%d %d" % (number, at)]) for at in range(40)]
+        return [result(future) for future in futures]
 
     topic.set_config(config(roll_entries=7))
     with ThreadPoolExecutor(6) as pool:
@@ -338,17 +338,17 @@ def test_entries_that_cannot_be(topic: ManagedLedger) -> None:
     for entries, counts in (([], []), ([b"a"], [1, 1]), ([b"a"], [0])):
         with pytest.raises(InvalidArgumentError):
             topic.submit(entries, counts)
-    acks = [topic.submit([value], [1]) for value in (entry(b"a"), bytes(5 << 20), entry(b"b"))]
-    assert result(acks[0]) == range(1) and result(acks[2]) == range(1, 2)
+    futures = [topic.submit([value], [1]) for value in (entry(b"a"), bytes(5 << 20), entry(b"b"))]
+    assert result(futures[0]) == range(1) and result(futures[2]) == range(1, 2)
     with pytest.raises(RecordTooLargeError):
-        result(acks[1])
+        result(futures[1])
     assert topic.pending_bytes == 0
 
 
-def test_old_ledgers_end(shared: Cluster) -> None:
+def test_old_ledgers_end(shared: LedgerCluster) -> None:
     clock = ManualClock(US)
     with ManagedLedger.open(shared, "old", config=config(roll_ms=1000, roll_entries=99), clock=clock) as topic:
-        around: Any = shared._clock
+        runtime: Any = shared._clock
         shared._clock = clock
         try:
             result(publish(topic, [b"a"]))
@@ -363,10 +363,10 @@ def test_old_ledgers_end(shared: Cluster) -> None:
             until(lambda: [item.entries for item in topic.chain.ledgers] == [2, 1])
             assert topic.stats().state == "idle"
         finally:
-            shared._clock = around
+            shared._clock = runtime
 
 
-def test_a_ledger_that_was_begun_far_ahead_ends(shared: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_that_was_begun_far_ahead_ends(shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clock was set back: until it ends, messages say that they were published when that clock had been."""
     clock = Setting()
     monkeypatch.setattr(shared, "_clock", clock)
@@ -382,7 +382,7 @@ def test_a_ledger_that_was_begun_far_ahead_ends(shared: Cluster, monkeypatch: py
         assert _times(topic) == [US, US, US - 1_000_000]
 
 
-def test_ledgers_end_at_so_many_bytes(shared: Cluster) -> None:
+def test_ledgers_end_at_so_many_bytes(shared: LedgerCluster) -> None:
     size = len(entry(bytes(100)))
     with ManagedLedger.open(shared, "bytes", config=config(roll_bytes=3 * size - 1, roll_entries=99)) as topic:
         for _ in range(7):
@@ -393,7 +393,10 @@ def test_ledgers_end_at_so_many_bytes(shared: Cluster) -> None:
 
 def test_rolling_waits_for_the_metadata_store(tmp_path: Any) -> None:
     """Without it the ledger that there is goes on, however full it is."""
-    with Cluster.embedded(tmp_path, bookies=1) as cluster, ManagedLedger.open(cluster, "t", config=config()) as topic:
+    with (
+        LedgerCluster.embedded(tmp_path, bookies=1) as cluster,
+        ManagedLedger.open(cluster, "t", config=config()) as topic,
+    ):
         fill(topic, [1, 1])
         store = FailingStore.before(cluster)
         store.fail("put", *[MetadataUnavailableError("away")] * 10_000)
@@ -407,7 +410,7 @@ def test_rolling_waits_for_the_metadata_store(tmp_path: Any) -> None:
 # ---- trimming --------------------------------------------------------------------------------------------------
 
 
-def test_trimming(topic: ManagedLedger, shared: Cluster) -> None:
+def test_trimming(topic: ManagedLedger, shared: LedgerCluster) -> None:
     fill(topic, [1, 2, 3, 4, 5, 6, 7])  # ledgers of 3, 7, 11 messages; 7 in the open one
     first, second, third, last = (item.ledger for item in topic.chain.ledgers)
     now_us = topic.chain.ledgers[-1].created_us
@@ -422,13 +425,13 @@ def test_trimming(topic: ManagedLedger, shared: Cluster) -> None:
     assert result(topic.trim(28, now_us)) == 1 and topic.start.offset == 21
 
 
-def find_doomed(cluster: Cluster, name: str) -> tuple[int, ...]:
+def find_doomed(cluster: LedgerCluster, name: str) -> tuple[int, ...]:
     found = find_chain(cluster.metadata, name)
     assert found is not None and found.chain is not None
     return found.chain.doomed
 
 
-def test_retention(shared: Cluster) -> None:
+def test_retention(shared: LedgerCluster) -> None:
     """Bytes and age keep ledgers; the first bound that is reached counts."""
     size = len(entry(b"a"))
     kept = config(retention_bytes=4 * size, retention_ms=None)
@@ -443,7 +446,7 @@ def test_retention(shared: Cluster) -> None:
         assert topic.start.offset == 6 and topic.config.retention_ms == 1000
 
 
-def test_a_reader_of_what_is_deleted(topic: ManagedLedger, shared: Cluster) -> None:
+def test_a_reader_of_what_is_deleted(topic: ManagedLedger, shared: LedgerCluster) -> None:
     """A read that began before the trim, and comes to its ledger behind it."""
     fill(topic, [1] * 5)
     views = [topic._view]
@@ -466,7 +469,7 @@ def test_clearing(topic: ManagedLedger) -> None:
     assert result(publish(topic, [b"a"])) == range(10, 11) and read_all(topic) == {10: b"a"}
 
 
-def test_deleting(shared: Cluster) -> None:
+def test_deleting(shared: LedgerCluster) -> None:
     topic = ManagedLedger.open(shared, "deleted", config=config())
     fill(topic, [1] * 5)
     ledgers = topic.chain.ids

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from pyreplog.errors import ClosedError, NoSuchTopicError
-from pyreplog.topic.remote import session
+from pyreplog.topic.remote import client_session
 from pyreplog.topic.remote.client import Client
 from tests.topic.remoting import PLAIN, Served
 from tests.waiting import until
@@ -16,7 +16,7 @@ ONCE = {**PLAIN, "deduplicate": True}
 
 
 def test_a_closed_producer_gives_its_place_back(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "LANES_MAX", 4)
+    monkeypatch.setattr(client_session, "LANES_MAX", 4)
     topic = client.topic("news", **ONCE)
     topic.publish(b"x")
     for at in range(12):
@@ -31,12 +31,12 @@ def test_a_closed_producer_gives_its_place_back(client: Client, monkeypatch: pyt
 def test_a_closed_producer_of_partitions_gives_all_its_places_back(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "LANES_MAX", 5)
+    monkeypatch.setattr(client_session, "LANES_MAX", 5)
     topic = client.topic("clicks", partitions=2, **ONCE)
     for at in range(8):
         with topic.producer(f"p{at}") as producer:
-            ack = producer.submit(b"x")
-        assert ack.result() == (at % 2, at // 2)
+            future = producer.submit(b"x")
+        assert future.result() == (at % 2, at // 2)
         until(lambda: all(list(topic.partition(part)._publishers) == [""] for part in range(2)))
     for closed in (lambda: producer.publish(b"x"), lambda: producer.submit_batch([b"x", b"y"])):
         with pytest.raises(ClosedError, match="the producer 'p7'"):
@@ -58,9 +58,9 @@ def test_its_numbers_go_on(client: Client) -> None:
     assert first.publish(b"0", sequence=5) == 0
     first.close()
     assert second.publish(b"1") == 1, "the other one of that name goes on"
-    ack = second.submit(b"2")
+    future = second.submit(b"2")
     second.close()
-    assert ack.result() == 2
+    assert future.result() == 2
     until(lambda: list(topic._publishers) == [""])
     with topic.producer("p") as third:
         assert third.last_sequence == 7

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from pyreplog.ack import Ack, Outcome
 from pyreplog.errors import TopicFullError
-from pyreplog.topic.managed.pipeline import STAGE_BYTES
-from pyreplog.topic.publishing.flight import Encoder, Share
+from pyreplog.future import AppendFuture, Outcome
+from pyreplog.topic.managed.append_pipeline import STAGE_BYTES
 from pyreplog.topic.publishing.outbox import Landing, Outbox, Parcel
+from pyreplog.topic.publishing.publish_batch import Encoder, Share
 
 
 class Plane:
@@ -34,7 +34,7 @@ class Plane:
         return []
 
 
-class Unwaited(Ack[range]):
+class Unwaited(AppendFuture[range]):
     """Nobody may wait for it: callbacks must not."""
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -49,26 +49,26 @@ class Sink:
         self.at_once = at_once
         self.taken: list[bytes] = []
         self.calls: list[int] = []  # how many parcels each had
-        self.open: list[Ack[range]] = []
+        self.open: list[AppendFuture[range]] = []
 
-    def submit_all(self, parcels: Sequence[Parcel]) -> list[Ack[range]]:
+    def submit_all(self, parcels: Sequence[Parcel]) -> list[AppendFuture[range]]:
         self.calls.append(len(parcels))
         return [self._submit(entries, counts) for entries, counts in parcels]
 
-    def _submit(self, entries: Sequence[bytes], counts: Sequence[int]) -> Ack[range]:
-        ack = Unwaited(range(len(self.taken), len(self.taken) + sum(counts)))
+    def _submit(self, entries: Sequence[bytes], counts: Sequence[int]) -> AppendFuture[range]:
+        future = Unwaited(range(len(self.taken), len(self.taken) + sum(counts)))
         self.taken += entries
         if self.at_once:
-            ack.complete()
+            future.complete()
         else:
-            self.open.append(ack)
-        return ack
+            self.open.append(future)
+        return future
 
     @property
     def has_room(self) -> bool:
         raise AssertionError
 
-    def room(self) -> Ack[None]:
+    def room(self) -> AppendFuture[None]:
         raise AssertionError
 
 
@@ -167,8 +167,8 @@ def test_a_sink_that_becomes_slow_is_not_waited_for() -> None:
     port.send(b"b", is_awaited=True)
     port.send(b"c")
     assert port.sink.taken == [b"a", b"b", b"c"]
-    for ack in port.sink.open:
-        ack.complete()
+    for future in port.sink.open:
+        future.complete()
     assert [name for name, _, _ in port.landed] == [b"a", b"b", b"c"]
 
 
@@ -199,8 +199,8 @@ def test_what_is_ready_goes_together_and_lands_together() -> None:
     port = Port(at_once=False)
     port.send_together(b"a", b"b", b"c")
     assert port.sink.calls == [3]
-    for ack in port.sink.open:
-        ack.complete()
+    for future in port.sink.open:
+        future.complete()
     assert port.landed == [(b"a", range(1), True), (b"b", range(1, 2), True), (b"c", range(2, 3), True)]
 
 

@@ -225,7 +225,7 @@ def test_a_lost_lease_is_told_once_to_each(memory) -> None:
                 first.claim("a")
         again = first.claim("a", on_lost=lambda: lost.append("again"))
         assert again.is_held and first.owner_of("a").incarnation != incarnation
-        until(lambda: not first._tenures.get(incarnation))
+        until(lambda: not first._sessions.get(incarnation))
     assert sorted(lost) == ["a", "b"]
 
 

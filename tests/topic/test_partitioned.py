@@ -317,10 +317,10 @@ def test_only_what_needs_anothers_partition_fails(cluster: Cluster, topic: Parti
                 call()
         assert topic.publish(b"u", mine) == PartitionOffset(0, 1), "nothing of the batch, not even on its way"
         with topic.producer("p") as producer:
-            ack = producer.submit(b"w", mine)
+            future = producer.submit(b"w", mine)
             with pytest.raises(TopicOwnedError, match="t-partition-1"):
                 producer.submit(b"w", theirs)
-        assert ack.result(0) == PartitionOffset(0, 2), "closing waited for what it has"
+        assert future.result(0) == PartitionOffset(0, 2), "closing waited for what it has"
         assert stored_here(topic, 0) == [b"v", b"u", b"w"]
         assert topic.subscriptions() == []
         assert list(topic.stats().parts) == [0, 2]

@@ -23,7 +23,7 @@ from pyreplog.topic import topics
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.partitions.partitionoffset import PartitionOffset
 from pyreplog.topic.remote.client import connect
-from pyreplog.topic.remote.serving import TopicServer
+from pyreplog.topic.remote.topic_server import TopicServer
 from tests.topic.partitioning import PLAIN, key_of, other_process, until
 
 PARTITIONS = 3

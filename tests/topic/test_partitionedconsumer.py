@@ -110,7 +110,7 @@ def test_a_long_backlog_of_one_partition_keeps_no_other_waiting(topic: Partition
 
 def test_partitions_with_much_take_turns() -> None:
     """One delivery of each, while each has some."""
-    one = PartitionedConsumer("t", "s", "c", wait=lambda ack, timeout=None: ack.result(timeout))
+    one = PartitionedConsumer("t", "s", "c", wait=lambda future, timeout=None: future.result(timeout))
     parts = [PartitionConsumer(number, "t", "s", "c", queue=10, on_change=one.changed) for number in range(3)]
     for part, count in zip(parts, (4, 2, 3), strict=True):
         for _ in range(count):

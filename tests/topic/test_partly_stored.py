@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pyreplog.ack import Ack
-from pyreplog.bookie.protocol import Kind, Status
+from pyreplog.bookie.protocol import ReplyStatus, RequestKind
 from pyreplog.errors import EntryRefusedError, NotEnoughBookiesError, OutcomeUnknownError
+from pyreplog.future import AppendFuture
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.managed import chainwriter
 from pyreplog.topic.remote.client import connect
-from pyreplog.topic.remote.serving import TopicServer
+from pyreplog.topic.remote.topic_server import TopicServer
 from pyreplog.topic.topic import Topic
 from tests.ledger.standins import Meddler
 from tests.topic.handling import PATIENCE_S, stored, until
@@ -65,21 +65,21 @@ def publishes(request: pytest.FixtureRequest, wire: Wire, topic: Topic) -> Itera
         yield client.topic("t")
 
 
-def begin(topic: Topic, publishes: Any, meddler: Meddler) -> tuple[Ack[range], Deed]:
+def begin(topic: Topic, publishes: Any, meddler: Meddler) -> tuple[AppendFuture[range], Deed]:
     """A submission of three, of which the ledger has confirmed the first; and what happens to the others with a deed."""
     ledger = topic.managed._writer.ledger
     assert ledger is not None and ledger.last_add_confirmed == 0
-    meddler.rule(meddler.hold, kind=Kind.ADD, bookie=ledger.metadata.last_fragment.ensemble[0])
-    ack = publishes.submit_batch([b"first", b"second", b"third"])
+    meddler.rule(meddler.hold, kind=RequestKind.ADD, bookie=ledger.metadata.last_fragment.ensemble[0])
+    future = publishes.submit_batch([b"first", b"second", b"third"])
     until(lambda: ledger.last_add_confirmed == 1)
 
     def go_on(deed: Deed) -> None:
         meddler.clear()
-        meddler.rule(deed, kind=Kind.ADD)
+        meddler.rule(deed, kind=RequestKind.ADD)
         while meddler._held:
             deed(*meddler._held.popleft())
 
-    return ack, go_on
+    return future, go_on
 
 
 def test_no_ledger_takes_the_rest(
@@ -104,7 +104,7 @@ def test_no_ledger_takes_the_rest(
 def test_bookies_refuse_the_rest(topic: Topic, publishes: Any, meddler: Meddler) -> None:
     """That an entry was refused would say that nothing is stored."""
     in_part, go_on = begin(topic, publishes, meddler)
-    go_on(meddler.saying(status=Status.INVALID))
+    go_on(meddler.saying(status=ReplyStatus.INVALID))
     with pytest.raises(OutcomeUnknownError, match="topic t: a part is stored, the rest is not: "):
         in_part.result(PATIENCE_S)
     assert stored(topic) == {0: b"before", 1: b"first"}

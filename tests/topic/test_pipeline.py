@@ -7,11 +7,18 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.ack import Ack, settle_all
 from pyreplog.errors import EntryRefusedError, NotEnoughBookiesError
+from pyreplog.future import AppendFuture, settle_all
 from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.managed.pipeline import GROUP_BYTES, REFUSALS_MAX, STAGE_BYTES, Pipeline, Submission, outcomes
-from pyreplog.topic.place import ORIGIN, Total
+from pyreplog.topic.managed.append_pipeline import (
+    GROUP_BYTES,
+    REFUSALS_MAX,
+    STAGE_BYTES,
+    AppendPipeline,
+    Submission,
+    outcomes,
+)
+from pyreplog.topic.topic_position import ORIGIN, TopicPosition
 
 EVENTS = st.lists(
     st.one_of(
@@ -28,10 +35,10 @@ class Twin:
     """A ledger that notes what it was given, and the messages that are in closed ledgers for good."""
 
     def __init__(self) -> None:
-        self.pipeline = Pipeline(ORIGIN)
+        self.pipeline = AppendPipeline(ORIGIN)
         self.kept: list[bytes] = []  # the message at each offset
         self.given: list[list[bytes]] = []  # entries of the open ledger
-        self.acks: deque[Ack[range]] = deque()
+        self.acks: deque[AppendFuture[range]] = deque()
         self.confirmed = 0
         self.submitted: list[tuple[Submission, list[bytes]]] = []
 
@@ -47,20 +54,20 @@ class Twin:
             taken = self.pipeline.take(most)
             assert len(taken) == 1 or sum(len(one.entries) for one in taken) <= most
             self.given += [entry.split(b"|") for one in taken for entry in one.entries]
-            self.acks.append(Ack(range(len(self.given))))
+            self.acks.append(AppendFuture(range(len(self.given))))
             self.pipeline.flew(taken, self.acks[-1])
 
     def confirm(self, _: int = 0) -> None:
         if self.acks:
-            ack = self.acks.popleft()
-            ack.complete()
-            self.confirmed = len(ack.result())
+            future = self.acks.popleft()
+            future.complete()
+            self.confirmed = len(future.result())
             self.settle(*self.pipeline.land())
 
     def end(self, beyond: int) -> None:
         """The ledger failed; it kept what was confirmed, and some more."""
-        for ack in self.acks:
-            ack.fail(NotEnoughBookiesError("gone"))
+        for future in self.acks:
+            future.fail(NotEnoughBookiesError("gone"))
         self.settle(*self.pipeline.land())
         entries = min(self.confirmed + beyond, len(self.given))
         settle_all(outcomes(self.pipeline.end_ledger(entries)))
@@ -86,19 +93,19 @@ def test_against_a_twin(events: list[tuple[str, object]]) -> None:
     twin.end(0)
     offset = 0
     for one, messages in twin.submitted:
-        assert one.ack.result(0) == range(offset, offset + len(messages))
+        assert one.future.result(0) == range(offset, offset + len(messages))
         assert twin.kept[offset : offset + len(messages)] == messages
         offset += len(messages)
     assert len(twin.kept) == offset
     entries = sum(one.held[1] for one, _ in twin.submitted)
-    assert twin.pipeline.end == Total(offset, entries, sum(one.held[0] for one, _ in twin.submitted))
+    assert twin.pipeline.end == TopicPosition(offset, entries, sum(one.held[0] for one, _ in twin.submitted))
 
 
 def test_what_is_sent_together() -> None:
-    pipeline = Pipeline(ORIGIN)
+    pipeline = AppendPipeline(ORIGIN)
     pipeline.add([Submission([b"a"], [1])])
     assert pipeline.is_due, "nobody waits for company"
-    pipeline.flew(pipeline.take(9), Ack())
+    pipeline.flew(pipeline.take(9), AppendFuture())
     for size in (STAGE_BYTES - 1, 1):
         assert not pipeline.is_due
         pipeline.add([Submission([bytes(size)], [1])])
@@ -114,19 +121,21 @@ def test_when_a_ledger_is_full() -> None:
         (0, 0, 10**9, False), (1, 1, 999_999, False), (1, 1, 1_000_000, True), (9, 9, 0, False), (10, 10, 0, True),
         (1, 99, 0, False), (1, 100, 0, True),
     ):  # fmt: skip
-        pipeline = Pipeline(ORIGIN)
+        pipeline = AppendPipeline(ORIGIN)
         pipeline.begin_ledger(500)
         if entries:
-            pipeline.flew([Submission([bytes(size - entries + 1), *[b"x"] * (entries - 1)], [1] * entries)], Ack())
+            pipeline.flew(
+                [Submission([bytes(size - entries + 1), *[b"x"] * (entries - 1)], [1] * entries)], AppendFuture()
+            )
         assert pipeline.is_full(config, 500 + age_us) is full
 
 
 def test_what_bookies_refuse_is_tried_a_few_times() -> None:
-    pipeline = Pipeline(ORIGIN)
+    pipeline = AppendPipeline(ORIGIN)
     bad, good = Submission([b"bad"], [1]), Submission([b"good"], [1])
     pipeline.add([bad, good])
     for _ in range(REFUSALS_MAX - 1):
-        failed: Ack[range] = Ack()
+        failed: AppendFuture[range] = AppendFuture()
         failed.fail(EntryRefusedError(1, "no"))
         pipeline.flew(pipeline.take(9), failed)
         assert isinstance(pipeline.land()[1], EntryRefusedError) and pipeline.end_ledger(0) == []
@@ -137,20 +146,22 @@ def test_what_bookies_refuse_is_tried_a_few_times() -> None:
 
 def test_half_of_a_submission() -> None:
     """The ledger that failed kept the first of its entries: the result covers both halves."""
-    pipeline = Pipeline(ORIGIN)
+    pipeline = AppendPipeline(ORIGIN)
     one, two = Submission([b"a", b"bb", b"c"], [1, 2, 3]), Submission([b"d"], [4])
     for submission in (one, two):
         pipeline.add([submission])
-    pipeline.flew(pipeline.take(9), Ack())
-    assert pipeline.end_ledger(1) == [] and pipeline.end == Total(1, 1, 1)
+    pipeline.flew(pipeline.take(9), AppendFuture())
+    assert pipeline.end_ledger(1) == [] and pipeline.end == TopicPosition(1, 1, 1)
     pipeline.begin_ledger(0)
-    pipeline.flew(pipeline.take(9), Ack())
-    assert pipeline.end_ledger(1) == [] and pipeline.end == Total(3, 2, 3)
+    pipeline.flew(pipeline.take(9), AppendFuture())
+    assert pipeline.end_ledger(1) == [] and pipeline.end == TopicPosition(3, 2, 3)
     pipeline.begin_ledger(0)
     again = pipeline.take(9)
     assert [(item.entries, item.held) for item in again] == [([b"c"], (4, 3)), ([b"d"], (1, 1))]
-    landed: Ack[range] = Ack()
+    landed: AppendFuture[range] = AppendFuture()
     landed.complete()
     pipeline.flew(again, landed)
     settle_all(outcomes(pipeline.land()[0]))
-    assert (one.ack.result(0), two.ack.result(0)) == (range(6), range(6, 10)) and pipeline.end == Total(10, 4, 5)
+    assert (one.future.result(0), two.future.result(0)) == (range(6), range(6, 10)) and pipeline.end == TopicPosition(
+        10, 4, 5
+    )

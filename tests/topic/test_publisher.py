@@ -11,7 +11,6 @@ import numpy
 import pyarrow
 import pytest
 
-from pyreplog.ack import Ack
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -22,6 +21,7 @@ from pyreplog.errors import (
     WindowFullError,
     WrongTypeError,
 )
+from pyreplog.future import AppendFuture
 from tests.topic.publishing import ENTRY_BYTES_MAX, WAIT_S, Bench
 
 FENCED = TopicFencedError("news", "somebody else owns it")
@@ -37,13 +37,13 @@ def test_a_lone_message_goes_at_once() -> None:
 
 def test_what_comes_meanwhile_goes_together() -> None:
     bench = Bench()
-    acks = [bench.submit(b"%d" % n) for n in range(5)]
+    futures = [bench.submit(b"%d" % n) for n in range(5)]
     assert bench.ledgers.submitted == [[1]]
     bench.ledgers.confirm()
     assert bench.ledgers.submitted == [[1], [4]]
-    assert [ack.done() for ack in acks] == [True] + [False] * 4
+    assert [future.done() for future in futures] == [True] + [False] * 4
     bench.ledgers.confirm()
-    assert [ack.result() for ack in acks] == [0, 1, 2, 3, 4]
+    assert [future.result() for future in futures] == [0, 1, 2, 3, 4]
     assert bench.ledgers.values() == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -66,7 +66,7 @@ def test_a_batch_follows_the_messages_before_it() -> None:
     assert bench.ledgers.submitted == [[1], [1], [2, 1]]
     bench.ledgers.confirm(3)
     bench.ledgers.confirm()
-    assert [ack.result() for ack in single] == [0, 1]
+    assert [future.result() for future in single] == [0, 1]
     assert batch.result() == range(2, 5)
     assert last.result() == 5
     assert bench.ledgers.values() == [b"%d" % n for n in range(6)]
@@ -126,13 +126,13 @@ def test_entries_are_compressed(compression: str) -> None:
 
 def test_a_failure_is_everyones_who_was_in_it_and_nobody_elses() -> None:
     bench = Bench()
-    acks = [bench.submit(b"%d" % n) for n in range(3)]
+    futures = [bench.submit(b"%d" % n) for n in range(3)]
     bench.ledgers.fail(TopicFullError("news", "no more ledgers"))
     batch = bench.submit_batch([b"3"])
     bench.ledgers.confirm()
     bench.ledgers.fail(FENCED)
-    assert isinstance(acks[0].exception(), TopicFullError)
-    assert [ack.result() for ack in acks[1:]] == [0, 1]
+    assert isinstance(futures[0].exception(), TopicFullError)
+    assert [future.result() for future in futures[1:]] == [0, 1]
     assert batch.exception() is FENCED
     counts = bench.publisher.counts
     assert (counts.messages, counts.entries, counts.errors, counts.duplicates) == (2, 1, 2, 0)
@@ -143,9 +143,9 @@ def test_a_failure_is_everyones_who_was_in_it_and_nobody_elses() -> None:
 def test_what_the_ledgers_refuse_at_once_fails_as_well() -> None:
     bench = Bench()
     bench.ledgers.raises = ClosedError("the topic was closed")
-    for ack in (bench.submit(b"0"), bench.submit_batch([b"1"])):
+    for future in (bench.submit(b"0"), bench.submit_batch([b"1"])):
         with pytest.raises(ClosedError):
-            ack.result(0)
+            future.result(0)
     bench.ledgers.raises = None
     bench.submit(b"2")
     assert bench.ledgers.held == 1, "what failed does not hold up the next"
@@ -202,13 +202,13 @@ def test_batches_that_cannot_be_are_refused(fields: dict[str, Any], error: type[
 
 def test_messages_linger_until_the_first_is_due() -> None:
     bench = Bench(linger_ms=5)
-    acks = [bench.submit(b"0"), bench.submit(b"1")]
+    futures = [bench.submit(b"0"), bench.submit(b"1")]
     assert [seconds for seconds, _ in bench.timers.set] == [0.005]
     bench.clock.advance(5000)
     bench.timers.fire()
     assert bench.ledgers.submitted == [[2]]
     bench.ledgers.confirm()
-    assert [ack.result() for ack in acks] == [0, 1]
+    assert [future.result() for future in futures] == [0, 1]
     assert bench.timers.set == [], "nothing lingers: no timer"
 
 
@@ -261,7 +261,7 @@ def test_a_flush_waits_for_what_came_while_the_last_one_was_told(monkeypatch: py
     lock = Interrupted(intake._lock)
     monkeypatch.setattr(intake, "_lock", lock)
     bench.submit(b"0")
-    first, later = bench.publisher.flush(), list[Ack[None]]()
+    first, later = bench.publisher.flush(), list[AppendFuture[None]]()
 
     def meanwhile() -> None:
         bench.submit(b"1")
@@ -284,7 +284,7 @@ def test_a_flush_waits_for_what_came_while_the_last_one_was_told(monkeypatch: py
 def test_what_lingers_fails_when_the_publisher_is_stopped() -> None:
     bench = Bench(linger_ms=5)
     sent = bench.submit_batch([b"0"])
-    ack, flushed = bench.submit(b"1"), bench.publisher.flush()
+    future, flushed = bench.submit(b"1"), bench.publisher.flush()
     left = bench.submit(b"2")
     bench.publisher.stop(ClosedError("the topic was closed"))
     assert isinstance(left.exception(0), ClosedError)
@@ -294,7 +294,7 @@ def test_what_lingers_fails_when_the_publisher_is_stopped() -> None:
         bench.submit_batch([b"3"])
     assert not flushed.done()
     bench.ledgers.confirm(2)
-    assert (sent.result(0), ack.result(0)) == (range(1), 1)
+    assert (sent.result(0), future.result(0)) == (range(1), 1)
     assert flushed.done()
 
 
@@ -346,9 +346,9 @@ def test_coroutines_go_on_to_twice_the_window() -> None:
 
 def test_callbacks_publish_but_do_not_wait() -> None:
     bench = Bench()
-    found: list[Ack[int]] = []
+    found: list[AppendFuture[int]] = []
 
-    def publish(_: Ack[int]) -> None:
+    def publish(_: AppendFuture[int]) -> None:
         found.append(bench.submit(b"2"))
         with pytest.raises(InvalidArgumentError, match="callback"):  # it would wait for itself
             bench.publisher.publish(b"3")
@@ -358,7 +358,7 @@ def test_callbacks_publish_but_do_not_wait() -> None:
     bench.ledgers.holds = False
     bench.submit_batch([b"1"])  # while it is submitted, the first one is confirmed
     bench.ledgers.confirm()
-    assert [ack.result(0) for ack in found] == [2, 3]
+    assert [future.result(0) for future in found] == [2, 3]
     assert bench.ledgers.values() == [b"0", b"1", b"2", b"4"]
 
 
@@ -372,9 +372,9 @@ def test_threads_and_coroutines_share_a_publisher() -> None:
             offsets[bench.publisher.publish(value)] = value
 
     async def submit(who: int) -> None:
-        acks = {n: bench.submit(b"%d/%d" % (who, n)) for n in range(100)}
-        for n, ack in acks.items():
-            offsets[await ack] = b"%d/%d" % (who, n)
+        futures = {n: bench.submit(b"%d/%d" % (who, n)) for n in range(100)}
+        for n, future in futures.items():
+            offsets[await future] = b"%d/%d" % (who, n)
 
     threads = [threading.Thread(target=publish, args=(who,)) for who in range(3)]
     threads.append(threading.Thread(target=lambda: asyncio.run(submit(3))))

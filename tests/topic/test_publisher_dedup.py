@@ -11,8 +11,8 @@ import numpy
 import pyarrow
 import pytest
 
-from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, InvalidArgumentError, TopicFencedError, TopicFullError
+from pyreplog.future import AppendFuture
 from pyreplog.topic.publishing.dedup import Producers
 from pyreplog.topic.publishing.intake import DUPLICATE
 from pyreplog.topic.publishing.producer import Producer
@@ -178,7 +178,7 @@ def test_every_message_is_stored_once_whatever_happens(seed: int) -> None:
     """A producer that publishes again what has failed; calls fail, owners crash with something on its way."""
     rng = random.Random(seed)
     bench, snapshot = make(batch_messages=3), None
-    todo, results = set(range(60)), dict[int, Ack[int]]()
+    todo, results = set(range(60)), dict[int, AppendFuture[int]]()
     while todo:
         for number in sorted(todo - results.keys())[: rng.randrange(1, 9)]:
             results[number] = bench.submit(b"%d" % number, sequence=number, producer="p")
@@ -186,10 +186,10 @@ def test_every_message_is_stored_once_whatever_happens(seed: int) -> None:
             bench.ledgers.confirm() if rng.random() < 0.7 else bench.ledgers.fail(FAILED)
             if bench.publisher.has_new_failures or rng.random() < 0.2:
                 snapshot = bench.publisher.snapshot()
-        for number, ack in list(results.items()):
-            if ack.done():
+        for number, future in list(results.items()):
+            if future.done():
                 results.pop(number)
-                if ack.exception() is None:
+                if future.exception() is None:
                     todo.remove(number)
         if rng.random() < 0.3:
             while bench.ledgers.held and rng.random() < 0.5:
@@ -223,7 +223,7 @@ def test_a_producer_numbers_what_it_publishes() -> None:
 def test_a_closed_producer_has_published_all_it_took() -> None:
     bench = make(linger_ms=5)
     producer = Producer(bench.publisher, "p")
-    ack = producer.submit(b"0")
+    future = producer.submit(b"0")
 
     def confirm() -> None:
         bench.ledgers.came.acquire(timeout=WAIT_S)
@@ -232,7 +232,7 @@ def test_a_closed_producer_has_published_all_it_took() -> None:
     thread = threading.Thread(target=confirm)
     thread.start()
     producer.close()
-    assert ack.done()
+    assert future.done()
     thread.join(WAIT_S)
     producer.close()
     for call in (producer.publish, producer.submit, producer.publish_batch, producer.submit_batch):
@@ -244,14 +244,14 @@ def test_a_closed_producer_has_published_all_it_took() -> None:
 def test_a_coroutine_closes_a_producer_without_waiting() -> None:
     bench = make()
 
-    async def go() -> Ack[int]:
+    async def go() -> AppendFuture[int]:
         with Producer(bench.publisher, "p") as producer:
             return producer.submit(b"0")
 
-    ack = asyncio.run(go())
-    assert not ack.done()
+    future = asyncio.run(go())
+    assert not future.done()
     bench.ledgers.confirm()
-    assert ack.result(0) == 0
+    assert future.result(0) == 0
 
 
 def test_threads_share_the_numbers_of_a_producer() -> None:
@@ -260,7 +260,9 @@ def test_threads_share_the_numbers_of_a_producer() -> None:
     threads = [
         threading.Thread(target=lambda: [producer.publish(b"") for _ in range(100)]),
         threading.Thread(target=lambda: [producer.publish_batch([b"", b""]) for _ in range(100)]),
-        threading.Thread(target=lambda: [ack.result(WAIT_S) for ack in [producer.submit(b"") for _ in range(100)]]),
+        threading.Thread(
+            target=lambda: [future.result(WAIT_S) for future in [producer.submit(b"") for _ in range(100)]]
+        ),
     ]
     for thread in threads:
         thread.start()

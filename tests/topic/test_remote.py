@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import pyreplog
-from pyreplog._native.machines.turns import in_callback
+from pyreplog._native.machines.serial_executor import in_callback
 from pyreplog.errors import (
     AuthenticationError,
     ClosedError,
@@ -51,8 +51,8 @@ def topic(client: Client) -> RemoteTopic:
 def test_what_is_published_is_at_the_owner(here: Served, topic: RemoteTopic) -> None:
     assert topic.publish(b"one", b"key", properties={"a": b"b"}, event_time=5, deliver_at=6) == 0
     assert topic.publish_batch([b"two", b"three"], [b"k", None]) == range(1, 3)
-    ack = topic.submit(b"four")
-    assert ack.result(PATIENCE_S) == 3
+    future = topic.submit(b"four")
+    assert future.result(PATIENCE_S) == 3
     local = here.cluster.topic("news")
     messages = [message for batch in local.read() for message in batch]
     assert [message.value for message in messages] == VALUES
@@ -128,8 +128,8 @@ def test_one_client_at_a_time_publishes_as_somebody(client: Client, here: Served
 def test_entries_of_peers_are_not_believed(topic: RemoteTopic) -> None:
     sender = topic._publishers[""][1]
     for bad in (bytes(32), bytes(64), b"\x01" + bytes(7) + b"\x02" + bytes(100)):
-        with pytest.raises(pyreplog.InvalidMessagesError):
-            topic._link.wait(sender.submit_all([([bad], [1])])[0])
+        with pytest.raises(pyreplog.InvalidEntryError):
+            topic._pool.wait(sender.submit_all([([bad], [1])])[0])
     assert topic.publish(b"good") == 0
 
 
@@ -208,11 +208,11 @@ def test_tls(tmp_path: Path) -> None:
 
 def test_coroutines(topic: RemoteTopic) -> None:
     async def publish() -> list[int]:
-        acks = []
+        futures = []
         for number in range(200):
             await topic.room()
-            acks.append(topic.submit(b"%d" % number))
-        return [await ack for ack in acks]
+            futures.append(topic.submit(b"%d" % number))
+        return [await future for future in futures]
 
     async def consume(consumer: Any) -> list[bytes]:
         found = []
@@ -245,7 +245,7 @@ def test_callbacks_do_not_wait(topic: RemoteTopic) -> None:
             told.append(error)
 
     held, added = threading.Event(), threading.Event()
-    topic._link.reactor.call_soon(lambda: (held.set(), added.wait(PATIENCE_S)))  # no answer is heard before
+    topic._pool.reactor.call_soon(lambda: (held.set(), added.wait(PATIENCE_S)))  # no answer is heard before
     assert held.wait(PATIENCE_S)
     topic.submit(b"one").add_done_callback(call)
     added.set()
@@ -260,9 +260,9 @@ def test_a_client_that_is_closed_takes_its_consumers_along(here: Served) -> None
     client = here.client()
     topic = client.topic("news", **PLAIN)
     consumer = topic.subscribe("s", start="earliest")
-    ack = topic.submit(b"one")
+    future = topic.submit(b"one")
     client.close()
-    assert ack.result(0) == 0
+    assert future.result(0) == 0
     for call in (client.topics, consumer.receive, lambda: topic.publish(b"x"), topic.stats):
         with pytest.raises(ClosedError):
             call()
@@ -271,9 +271,9 @@ def test_a_client_that_is_closed_takes_its_consumers_along(here: Served) -> None
 
 def test_a_server_that_drains_answers_what_it_has(here: Served, topic: RemoteTopic) -> None:
     consumer = topic.subscribe("s", start="earliest")
-    acks = [topic.submit(b"%d" % number) for number in range(100)]
-    acks[-1].result(PATIENCE_S)
+    futures = [topic.submit(b"%d" % number) for number in range(100)]
+    futures[-1].result(PATIENCE_S)
     assert here.server.drain(PATIENCE_S)
-    assert [ack.result(0) for ack in acks] == list(range(100))
+    assert [future.result(0) for future in futures] == list(range(100))
     assert here.cluster.topic("news").end == 100
     consumer.close()

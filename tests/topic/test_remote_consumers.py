@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pyreplog.ack import Ack
 from pyreplog.errors import NoSuchSubscriptionError, SubscriptionBusyError
+from pyreplog.future import AppendFuture
 from pyreplog.topic.remote.client import Client
-from pyreplog.topic.remote.outlet import Outlet
+from pyreplog.topic.remote.consumer_session import ConsumerSession
 from pyreplog.topic.remote.remotetopic import RemoteTopic
 from pyreplog.topic.statistics.stats import TopicStats
 from tests.topic.owners import until
@@ -79,13 +79,13 @@ def test_closing_waits_until_its_place_is_free(
     """An exclusive subscription takes the next consumer at once."""
     consumer = topic.subscribe("s")
     asked, go = threading.Event(), threading.Event()
-    detach = Outlet.detach
+    detach = ConsumerSession.detach
 
-    def later(outlet: Outlet, *args: Any, **more: Any) -> None:
+    def later(outlet: ConsumerSession, *args: Any, **more: Any) -> None:
         spare.submit(lambda: go.wait(PATIENCE_S) and detach(outlet, *args, **more))
         asked.set()
 
-    monkeypatch.setattr(Outlet, "detach", later)
+    monkeypatch.setattr(ConsumerSession, "detach", later)
     closing = spare.submit(consumer.close)
     assert asked.wait(PATIENCE_S) and not closing.done()
     go.set()
@@ -226,12 +226,12 @@ def test_acknowledgements_pass_what_waits_to_be_published(client: Client, here: 
     """Though more waits, for topics that take no more, than a server reads of one connection: they make room."""
     topics = [client.topic(f"news {number}", **PLAIN) for number in range(6)]
     consumers = [topic.subscribe("s", start="earliest") for topic in topics]
-    room: Ack[None] = Ack()
+    room: AppendFuture[None] = AppendFuture()
     with pytest.MonkeyPatch.context() as patch:
         for topic in topics:
             topic.publish(b"before")
             patch.setattr(here.cluster.topic(topic.name).gate, "room", lambda: room)
-        acks = [topic.submit(bytes(1 << 20)) for topic in topics for _ in range(15)]
+        futures = [topic.submit(bytes(1 << 20)) for topic in topics for _ in range(15)]
         try:
             for consumer in consumers:
                 assert receive(consumer, 1) == [b"before"]
@@ -241,5 +241,5 @@ def test_acknowledgements_pass_what_waits_to_be_published(client: Client, here: 
         finally:
             patch.undo()
             room.complete(None)
-    for ack in acks:
-        ack.result(PATIENCE_S)
+    for future in futures:
+        future.result(PATIENCE_S)

@@ -9,8 +9,8 @@ from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog.errors import DamagedMessageError, InvalidMessageError, OutcomeUnknownError
 from pyreplog.topic.remote import protocol
 from pyreplog.topic.remote.batches import Delivered, decode_delivered, encode_delivered
-from pyreplog.topic.remote.fields import Reader, checksum
-from pyreplog.topic.remote.link import outcome_of
+from pyreplog.topic.remote.connection_pool import outcome_of
+from pyreplog.topic.remote.fields import WireReader, checksum
 from pyreplog.topic.remote.protocol import decode_request, encode_request
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, receive
 from tests.topic.test_remote_protocol import batch_of
@@ -49,7 +49,7 @@ def test_no_bit_of_what_is_delivered_can_be_another() -> None:
 
     def read(body: bytes) -> Delivered:
         outcome, _ = outcome_of(memoryview(body), is_checked=True)
-        if not isinstance(outcome, Reader):
+        if not isinstance(outcome, WireReader):
             raise outcome
         return decode_delivered(outcome, tells_era=True)
 
@@ -95,9 +95,9 @@ def test_damaged_messages_are_not_received(here: Served, wire: Wire) -> None:
 
 def test_an_older_client_is_understood(here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """And an older server: nothing of theirs has a checksum."""
-    from pyreplog.topic.remote import link
+    from pyreplog.topic.remote import connection_pool
 
-    monkeypatch.setattr(link, "VERSION", 1)
+    monkeypatch.setattr(connection_pool, "VERSION", 1)
     topic = here.client().topic("news", **PLAIN)
     with topic.subscribe("s", start="earliest") as consumer:
         assert topic.publish(b"one") == 0

@@ -9,13 +9,13 @@ import pytest
 
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog._native.topic.messages import decode_messages
+from pyreplog.topic.interfaces import DeliveredMessages
 from pyreplog.topic.remote import protocol
-from pyreplog.topic.remote.attachment import FETCHES
 from pyreplog.topic.remote.batches import BATCH_BYTES
 from pyreplog.topic.remote.client import Client
-from pyreplog.topic.remote.outlet import WAITING_BYTES, Outlet
+from pyreplog.topic.remote.consumer_session import WAITING_BYTES, ConsumerSession
+from pyreplog.topic.remote.remote_subscription import FETCHES
 from pyreplog.topic.remote.service import TopicService
-from pyreplog.topic.source import Delivery
 from pyreplog.topic.subscription import Subscription
 from tests.topic.entries import records_of
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, receive
@@ -78,14 +78,14 @@ class Flows:
 def test_what_is_handed_out_in_parts_leaves_room_for_as_much_again() -> None:
     """Three entries, each nearly all that a delivery has."""
     flows, answers = Flows(), list[tuple[int, int]]()
-    outlet = Outlet("c", lambda request, *buffers: answers.append((request, sum(map(len, buffers)))))
+    outlet = ConsumerSession("c", lambda request, *buffers: answers.append((request, sum(map(len, buffers)))))
     outlet.attached(cast("Subscription", flows), 1)
     entries = [encode_messages([bytes(BATCH_BYTES - 1000)]) for _ in range(3)]
     batch = decode_messages(records_of(entries, [1] * 3), offset=0, entries=0, size=0)
     for number in range(5):
         outlet.flow(3)
         assert sum(flows.given) == 3 * number + 3
-        outlet.deliver(Delivery(batch, {}))
+        outlet.deliver(DeliveredMessages(batch, {}))
         for request in range(3):
             outlet.fetch(request)
         for request, (answered, size) in enumerate(answers):

@@ -15,12 +15,12 @@ from pyreplog.topic import topics as topics_module
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.consumer import Consumer
 from pyreplog.topic.publishing.producer import Producer
-from pyreplog.topic.remote import link as link_module
-from pyreplog.topic.remote.attachment import Attachment
+from pyreplog.topic.remote import connection_pool as link_module
 from pyreplog.topic.remote.client import Client, connect
-from pyreplog.topic.remote.link import reads
-from pyreplog.topic.remote.protocol import Answer, Call
-from pyreplog.topic.remote.serving import TopicServer
+from pyreplog.topic.remote.connection_pool import reads
+from pyreplog.topic.remote.protocol import Call, CallResult
+from pyreplog.topic.remote.remote_subscription import RemoteSubscription
+from pyreplog.topic.remote.topic_server import TopicServer
 from tests.ledger.processes import Cast
 from tests.topic.owners import until
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, receive
@@ -41,20 +41,20 @@ def publishes(producer: Producer, value: bytes) -> bool:
 
 
 def connected(client: Client) -> bool:
-    return any(channel.connected for channel in list(client._link._channels.values()))
+    return any(channel.connected for channel in list(client._pool._channels.values()))
 
 
 def attached(consumer: Consumer) -> bool:
     """As far as it knows."""
     source = consumer._source
-    assert isinstance(source, Attachment)
+    assert isinstance(source, RemoteSubscription)
     return source._handle > 0
 
 
 def asks(consumer: Consumer) -> bool:
     """As soon as it is attached."""
     source = consumer._source
-    assert isinstance(source, Attachment)
+    assert isinstance(source, RemoteSubscription)
     return bool(source._waiting)
 
 
@@ -210,11 +210,11 @@ def test_a_named_producer_sends_again_and_nothing_is_stored_twice(here: Served, 
     for turn in range(10):
         wire.swallow()
         mine = values[30 * turn : 30 * turn + 30]
-        acks = [producer.submit(value) for value in mine[:20]]
+        futures = [producer.submit(value) for value in mine[:20]]
         batch = producer.submit_batch(mine[20:])
         assert wire.swallowed.wait(PATIENCE_S)
         wire.cut()
-        offsets = [ack.result(PATIENCE_S) for ack in acks]
+        offsets = [future.result(PATIENCE_S) for future in futures]
         assert {offset for offset in offsets if offset >= 0} <= set(range(30 * turn, 30 * turn + 20))
         assert batch.result(PATIENCE_S) in (range(0), range(30 * turn + 20, 30 * turn + 30))
     assert values_of(here) == values
@@ -224,7 +224,7 @@ def test_a_named_producer_sends_again_and_nothing_is_stored_twice(here: Served, 
 def test_numbers_whose_outcome_is_unknown_are_not_given_again(here: Served, wire: Wire) -> None:
     client = here.client(wire.address)
     producer = client.topic("news", **PLAIN, deduplicate=True).producer("me")
-    client._link.timeout = 0.2  # of what is asked from now on
+    client._pool.timeout = 0.2  # of what is asked from now on
     wire.swallow()
     lost = producer.submit(b"lost")
     assert wire.swallowed.wait(PATIENCE_S)
@@ -233,7 +233,7 @@ def test_numbers_whose_outcome_is_unknown_are_not_given_again(here: Served, wire
     with pytest.raises(OutcomeUnknownError):
         lost.result(PATIENCE_S)
     assert values_of(here) == [b"lost"]
-    client._link.timeout = PATIENCE_S
+    client._pool.timeout = PATIENCE_S
     here.cluster.topic("news").close()
     with TopicServer(here.cluster) as server:
         wire.lead_to(server.address)
@@ -246,7 +246,7 @@ def test_nobody_is_asked_for_ever(here: Served, wire: Wire) -> None:
     topic = client.topic("news", **PLAIN, deduplicate=True)
     producer = topic.producer("me")
     with topic.subscribe("s") as consumer:
-        client._link.timeout = 0.2  # of what is asked from now on
+        client._pool.timeout = 0.2  # of what is asked from now on
         here.server.close()
         with pytest.raises((NotConnectedError, OutcomeUnknownError)):
             producer.publish(b"x")
@@ -265,7 +265,7 @@ def test_who_asks_while_the_server_is_away_is_answered_when_it_is_back(here: Ser
     here.cluster.topic("news").close()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(topic.stats)
-        until(lambda: bool(client._link._resting))
+        until(lambda: bool(client._pool._resting))
         with TopicServer(here.cluster) as server:
             wire.lead_to(server.address)
             assert asked.result(PATIENCE_S).end.offset == 1
@@ -278,7 +278,7 @@ def test_who_asks_while_the_server_is_away_is_told_of_the_end(here: Served) -> N
     until(lambda: not connected(client))
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(topic.stats)
-        until(lambda: bool(client._link._resting))
+        until(lambda: bool(client._pool._resting))
         client.close()
         with pytest.raises(ClosedError):
             asked.result(PATIENCE_S)
@@ -290,7 +290,7 @@ def test_who_asks_while_it_connects_is_told_of_the_end(here: Served, wire: Wire)
     client.topic("news", **PLAIN)
     with wire.apart():
         until(lambda: not connected(client))
-        asked = client._link.ask_for("", Call("", "topics", "{}"), reads(Answer))
+        asked = client._pool.ask_for("", Call("", "topics", "{}"), reads(CallResult))
         client.close()
         assert isinstance(asked.exception(PATIENCE_S), ClosedError)
 
@@ -303,10 +303,10 @@ def test_a_topic_that_is_closed_at_the_server_is_opened_again(here: Served) -> N
     with topic.subscribe("s") as consumer:
         for turn in range(5):
             producer = topic.producer("me")
-            acks = [producer.submit(b"%d.%d" % (turn, number)) for number in range(50)]
+            futures = [producer.submit(b"%d.%d" % (turn, number)) for number in range(50)]
             here.cluster.topic("news").close()
-            for ack in acks:
-                ack.result(PATIENCE_S)
+            for future in futures:
+                future.result(PATIENCE_S)
             assert topic.publish(b"end %d" % turn, producer="me") == 51 * turn + 50
             found: set[bytes] = set()
             while len(found) < 51:
@@ -362,11 +362,11 @@ def test_a_server_is_killed_and_another_takes_over(cast: Cast) -> None:
             thread.start()
             producer = topic.producer("me")
             values = [b"%d" % number for number in range(400)]
-            acks = [producer.submit(value) for value in values[:200]]
-            acks[100].result(PATIENCE_S)
+            futures = [producer.submit(value) for value in values[:200]]
+            futures[100].result(PATIENCE_S)
             servers[0].kill()
-            acks += [producer.submit(value) for value in values[200:]]
-            assert len([ack.result(PATIENCE_S) for ack in acks]) == 400
+            futures += [producer.submit(value) for value in values[200:]]
+            assert len([future.result(PATIENCE_S) for future in futures]) == 400
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
         assert [value for batch in topic.read() for value in batch.values()] == values

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import NotConnectedError
-from pyreplog.topic.remote import calls
+from pyreplog.topic.remote import admin_calls
 from pyreplog.topic.remote.client import connect
 from pyreplog.topic.remote.protocol import (
     AcknowledgeRange,
@@ -104,7 +104,7 @@ def test_one_client_does_not_starve_the_others(tmp_path: Path, monkeypatch: pyte
         assert may_end.wait(PATIENCE_S)
         return "[]"
 
-    monkeypatch.setitem(calls._TOPIC_LESS, "topics", block)
+    monkeypatch.setitem(admin_calls._TOPIC_LESS, "topics", block)
     with served(tmp_path) as there:
         try:
             with RawClient(there.server._server) as greedy:

@@ -20,7 +20,7 @@ from pyreplog.errors import (
 from pyreplog.topic.partitions.partitionoffset import PartitionOffset
 from pyreplog.topic.remote.client import Client
 from pyreplog.topic.remote.remotepartitioned import RemotePartitionedTopic
-from pyreplog.topic.remote.serving import TopicServer
+from pyreplog.topic.remote.topic_server import TopicServer
 from tests.topic.partitioning import key_of, other_process, receive, until
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served
 from tests.topic.test_routing import PULSAR

@@ -15,14 +15,13 @@ from pyreplog import errors
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.errors import InvalidMessageError, MissingExtraError, PeerError, ReplogError
-from pyreplog.topic.place import Total
 from pyreplog.topic.remote import protocol
 from pyreplog.topic.remote.batches import Delivered, cut, decode_delivered, encode_delivered, size_of
-from pyreplog.topic.remote.faults import decode_fault, encode_fault
-from pyreplog.topic.remote.fields import Reader
-from pyreplog.topic.remote.link import outcome_of, parse_address
+from pyreplog.topic.remote.connection_pool import outcome_of, parse_address
+from pyreplog.topic.remote.error_codec import decode_fault, encode_fault
+from pyreplog.topic.remote.fields import WireReader
 from pyreplog.topic.remote.protocol import (
-    Answer,
+    CallResult,
     Done,
     Moved,
     Opened,
@@ -34,12 +33,13 @@ from pyreplog.topic.remote.protocol import (
 from pyreplog.topic.remote.sender import _offsets
 from pyreplog.topic.remote.statscodec import decode_stats, encode_stats
 from pyreplog.topic.statistics.stats import CursorStats, InternalStats, LedgerStats, SubscriptionStats, TopicStats
+from pyreplog.topic.topic_position import TopicPosition
 from tests.topic.entries import records_of
 
 OFFSETS = np.array([0, 3, 4, 1 << 40], np.int64)
 REQUESTS: list[Any] = [
     protocol.Open(7, True, "news", "me", "c1", '{"ensemble": 1}'),
-    protocol.Leave(7),
+    protocol.CloseProducer(7),
     protocol.Publish(7, [b"one", b"", b"three" * 100]),
     protocol.Subscribe(8, -3, False, "earliest", "news", "ü" * 100, "c", ""),
     protocol.Subscribe(8, 0, True, 17, "news", "s", "c", "{}"),
@@ -57,7 +57,7 @@ REQUESTS: list[Any] = [
     protocol.Redeliver(8),
     protocol.Seek(8, "latest"),
     protocol.Flush(8),
-    protocol.Read(5, 9, 1 << 20, "news"),
+    protocol.ReadRequest(5, 9, 1 << 20, "news"),
     protocol.Call("news", "skip", '{"messages": 3}'),
 ]
 
@@ -114,10 +114,10 @@ def test_a_count_is_bounded_before_it_is_believed() -> None:
             decode_request(memoryview(head + b"\xff" * 4))
 
 
-@pytest.mark.parametrize("reply", [Done(), Opened(-1, 1 << 20, "{}"), Moved(3, 4), Answer("[1]")])
+@pytest.mark.parametrize("reply", [Done(), Opened(-1, 1 << 20, "{}"), Moved(3, 4), CallResult("[1]")])
 def test_replies_come_as_they_went(reply: Any) -> None:
     outcome, _ = outcome_of(memoryview(encode_reply(reply)))
-    assert isinstance(outcome, Reader)
+    assert isinstance(outcome, WireReader)
     assert decode_reply(type(reply), outcome) == reply
 
 
@@ -137,13 +137,13 @@ def test_replies_come_as_they_went(reply: Any) -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_errors_keep_their_class_and_words(error: ReplogError) -> None:
-    found, address = decode_fault(Reader("reply", memoryview(encode_fault(error, "h:1")), 1))
+    found, address = decode_fault(WireReader("reply", memoryview(encode_fault(error, "h:1")), 1))
     assert (type(found), str(found), address) == (type(error), str(error), "h:1")
 
 
 def test_errors_that_have_no_number_are_told_as_the_nearest_that_has() -> None:
     def told(error: BaseException) -> ReplogError:
-        return decode_fault(Reader("reply", memoryview(encode_fault(error)), 1))[0]
+        return decode_fault(WireReader("reply", memoryview(encode_fault(error)), 1))[0]
 
     assert type(told(errors.DisconnectedError("lost"))) is PeerError
     strange = told(KeyError("x"))
@@ -154,7 +154,7 @@ def test_errors_that_have_no_number_are_told_as_the_nearest_that_has() -> None:
 @given(st.binary(max_size=120), st.booleans())
 def test_noise_is_no_reply_that_breaks_anything(body: bytes, messages: bool) -> None:
     outcome, _ = outcome_of(memoryview(body))
-    if isinstance(outcome, Reader):
+    if isinstance(outcome, WireReader):
         try:
             decode_delivered(outcome) if messages else decode_reply(Opened, outcome)
         except (InvalidMessageError, MissingExtraError):
@@ -176,7 +176,7 @@ def batch_of(*entries: int) -> MessageBatch:
 def through(delivered: Delivered) -> Delivered:
     body = b"".join(bytes(part) for part in encode_delivered(delivered))
     outcome, _ = outcome_of(memoryview(body))
-    assert isinstance(outcome, Reader)
+    assert isinstance(outcome, WireReader)
     return decode_delivered(outcome)
 
 
@@ -210,7 +210,7 @@ def test_garbled_messages_are_refused(data: st.DataObject) -> None:
     at = data.draw(st.integers(1, len(body) - 1))
     body[at] ^= data.draw(st.integers(1, 255))
     outcome, _ = outcome_of(memoryview(bytes(body)))
-    assert isinstance(outcome, Reader)
+    assert isinstance(outcome, WireReader)
     try:
         found = decode_delivered(outcome)
     except InvalidMessageError:
@@ -233,7 +233,7 @@ def test_a_delivery_is_cut_between_entries() -> None:
 def test_offsets_of_what_is_stored() -> None:
     def told(first: int, total: int, stored: int, bits: bytes = b"") -> Any:
         head = first.to_bytes(8, "big", signed=True) + total.to_bytes(4, "big") + stored.to_bytes(4, "big")
-        return _offsets(Reader("reply", memoryview(head + bits)), 10)
+        return _offsets(WireReader("reply", memoryview(head + bits)), 10)
 
     assert told(7, 10, 10) == range(7, 17)
     assert told(-1, 10, 0) == [-1] * 10
@@ -250,15 +250,15 @@ def test_statistics_come_as_they_went() -> None:
     from pyreplog.topic.statistics.stats import ConsumerStats
 
     sub = SubscriptionStats(
-        name="s", at_us=5, mark=Total(1, 2, 3), drain_s=1.5, properties={"a": "b"},
+        name="s", at_us=5, mark=TopicPosition(1, 2, 3), drain_s=1.5, properties={"a": "b"},
         consumers=(ConsumerStats(name="c", consumer=1),),
     )  # fmt: skip
-    stats = TopicStats(name="news", at_us=5, end=Total(4, 5, 6), quota_exceeded=("age",), subscriptions=(sub,))
+    stats = TopicStats(name="news", at_us=5, end=TopicPosition(4, 5, 6), quota_exceeded=("age",), subscriptions=(sub,))
     assert decode_stats(TopicStats, encode_stats(stats)) == stats
     inside = InternalStats(
         name="news", state="open", epoch=3, last_entry=(4, 5),
-        ledgers=(LedgerStats(ledger=4, start=Total(0, 0, 0), entries=1, messages=2, size=3, created_us=4),),
-        cursors=(CursorStats(name="s", mark=Total(1, 2, 3)),),
+        ledgers=(LedgerStats(ledger=4, start=TopicPosition(0, 0, 0), entries=1, messages=2, size=3, created_us=4),),
+        cursors=(CursorStats(name="s", mark=TopicPosition(1, 2, 3)),),
     )  # fmt: skip
     assert decode_stats(InternalStats, encode_stats(inside)) == inside
     assert decode_stats(InternalStats, encode_stats(dataclasses.replace(inside, last_entry=None))).last_entry is None

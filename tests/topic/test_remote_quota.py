@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from pyreplog._native.topic.messageencoder import encode_messages
-from pyreplog.ack import Ack
 from pyreplog.errors import BacklogFullError
-from pyreplog.topic.publishing.gate import Gate
-from pyreplog.topic.remote.faults import decode_fault
-from pyreplog.topic.remote.fields import Reader
-from pyreplog.topic.remote.lane import Lane
+from pyreplog.future import AppendFuture
+from pyreplog.topic.publishing.backlog_gate import BacklogGate
+from pyreplog.topic.remote.error_codec import decode_fault
+from pyreplog.topic.remote.fields import WireReader
+from pyreplog.topic.remote.producer_session import ProducerSession
 from pyreplog.topic.remote.protocol import OK
 from pyreplog.topic.topic import Topic
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served
@@ -44,14 +44,14 @@ def waits(topic: Topic) -> bool:
 def test_closing_tells_what_a_quota_kept_out(here: Served) -> None:
     owner = held(here)
     topic = here.client(timeout=NEVER_S).topic("news")
-    acks: list[Ack[Any]] = [topic.submit(b"%d" % at) for at in range(3)]
-    acks.append(topic.submit_batch([b"3", b"4"]))
+    futures: list[AppendFuture[Any]] = [topic.submit(b"%d" % at) for at in range(3)]
+    futures.append(topic.submit_batch([b"3", b"4"]))
     until(lambda: waits(owner))
     with pytest.raises(BacklogFullError, match="slow"):
         topic.close()
-    for ack in acks:
+    for future in futures:
         with pytest.raises(BacklogFullError, match="slow"):
-            ack.result(0)
+            future.result(0)
     owner.clear("slow")
     until(lambda: owner.gate.state == "open")
     assert values_of(owner) == [b"first"]
@@ -66,7 +66,7 @@ def test_what_it_kept_out_can_be_published_later(here: Served) -> None:
     until(lambda: waits(owner))
     with pytest.raises(BacklogFullError):
         client.close()
-    assert [type(ack.exception()) for ack in refused] == [BacklogFullError] * 3
+    assert [type(future.exception()) for future in refused] == [BacklogFullError] * 3
     owner.clear("slow")
     until(lambda: owner.gate.state == "open")
     with here.client(timeout=NEVER_S).topic("news").producer("me") as again:
@@ -78,37 +78,37 @@ def test_what_it_kept_out_can_be_published_later(here: Served) -> None:
 def test_who_does_not_close_waits(here: Served) -> None:
     owner = held(here)
     topic = here.client(timeout=NEVER_S).topic("news")
-    ack = topic.submit(b"second")
+    future = topic.submit(b"second")
     until(lambda: waits(owner))
-    assert not ack.done()
+    assert not future.done()
     owner.clear("slow")
-    assert ack.result(PATIENCE_S) == 1
+    assert future.result(PATIENCE_S) == 1
     topic.close()
 
 
 class Room:
     """In place of a topic's publisher: has none until it is made."""
 
-    def __init__(self, gate: Gate) -> None:
-        self.forwarded: list[Ack[range]] = []
-        self._gate, self._is_there, self._waiting = gate, False, list[Ack[None]]()
+    def __init__(self, gate: BacklogGate) -> None:
+        self.forwarded: list[AppendFuture[range]] = []
+        self._gate, self._is_there, self._waiting = gate, False, list[AppendFuture[None]]()
 
     @property
     def has_room(self) -> bool:
         return self._is_there and self._gate.state != "held"
 
-    def room(self) -> Ack[None]:
-        self._waiting.append(Ack())
+    def room(self) -> AppendFuture[None]:
+        self._waiting.append(AppendFuture())
         return self._waiting[-1]
 
     def make(self) -> None:
         self._is_there = True
         waiting, self._waiting = self._waiting, []
-        for ack in waiting:
-            ack.complete(None)
+        for future in waiting:
+            future.complete(None)
 
-    def forward(self, forwarded: Any) -> Ack[range]:
-        self.forwarded.append(forwarded.ack)
+    def forward(self, forwarded: Any) -> AppendFuture[range]:
+        self.forwarded.append(forwarded.future)
         return self.forwarded[-1]
 
 
@@ -116,10 +116,10 @@ class Left:
     """A lane at a server, with two PUBLISHes that wait for room, and its client has left."""
 
     def __init__(self) -> None:
-        self.gate = Gate("news", SimpleNamespace())  # type: ignore[arg-type]
+        self.gate = BacklogGate("news", SimpleNamespace())  # type: ignore[arg-type]
         self.room, self.answers, self.is_over = Room(self.gate), dict[int, bytes](), False
         topic: Any = SimpleNamespace(name="news", publisher=self.room, gate=self.gate)
-        lane = Lane(topic, "", "client", self.answers.__setitem__)
+        lane = ProducerSession(topic, "", "client", self.answers.__setitem__)
         for request in (1, 2):
             lane.publish(request, [encode_messages([b"%d" % request])])
         lane.leave(self.over)
@@ -134,8 +134,8 @@ def test_what_waits_for_room_is_published_when_its_client_has_left() -> None:
     assert not there.is_over and not there.answers, "no quota holds it"
     there.room.make()
     assert there.is_over and len(there.room.forwarded) == 2
-    for at, ack in enumerate(there.room.forwarded):
-        ack.complete(range(at, at + 1))
+    for at, future in enumerate(there.room.forwarded):
+        future.complete(range(at, at + 1))
     assert [answer[0] for answer in there.answers.values()] == [OK, OK]
 
 
@@ -145,5 +145,5 @@ def test_a_quota_that_comes_to_hold_when_a_client_has_left_refuses_all() -> None
     there.room.make()
     assert there.is_over and not there.room.forwarded
     for request in (1, 2):
-        error, _ = decode_fault(Reader("reply", memoryview(there.answers[request]), 1))
+        error, _ = decode_fault(WireReader("reply", memoryview(there.answers[request]), 1))
         assert isinstance(error, BacklogFullError) and "slow has too much" in str(error)

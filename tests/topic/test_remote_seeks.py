@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.remote.attachment import FETCHES_LEAST
-from pyreplog.topic.remote.outlet import Outlet
+from pyreplog.topic.remote.consumer_session import ConsumerSession
+from pyreplog.topic.remote.remote_subscription import FETCHES_LEAST
 from tests.topic.owners import until
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, receive
 
@@ -30,15 +30,15 @@ def came(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set when the owner has done with an acknowledgement of a client."""
     event = threading.Event()
     for name in ("acknowledge", "acknowledge_cumulative"):
-        done = getattr(Outlet, name)
+        done = getattr(ConsumerSession, name)
 
-        def spy(outlet: Outlet, *args: Any, done: Callable[..., Any] = done) -> Any:
+        def spy(outlet: ConsumerSession, *args: Any, done: Callable[..., Any] = done) -> Any:
             try:
                 return done(outlet, *args)
             finally:
                 event.set()
 
-        monkeypatch.setattr(Outlet, name, spy)
+        monkeypatch.setattr(ConsumerSession, name, spy)
     return event
 
 
@@ -108,7 +108,7 @@ def test_between_two_seeks(here: Served, came: threading.Event, monkeypatch: pyt
         assert receive(consumer, 4) == VALUES
         there = here.cluster.topic("news").subscription("s")
         (outlet,) = there._consumers.values()
-        assert isinstance(outlet, Outlet)
+        assert isinstance(outlet, ConsumerSession)
         until(lambda: len(outlet._fetches) >= FETCHES_LEAST)  # one is answered by the discard, one by the delivery
         standing = pool.submit(outlet._events.post, partial(stand_still, *stands[0]))
         try:

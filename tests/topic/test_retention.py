@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.topic.place import Total
 from pyreplog.topic.policies.retention import ClosedLedger, trimmable
+from pyreplog.topic.topic_position import TopicPosition
 
 S = 1_000_000
 NOW = 1_700_000_000 * S
@@ -18,7 +18,7 @@ def chain(*sizes: int, closed_s: float = 3600.0) -> list[ClosedLedger]:
     """Closed so many seconds ago, all of them; a message per byte."""
     ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
     return [
-        ClosedLedger(Total(end, end, end), NOW - round(closed_s * S), size)
+        ClosedLedger(TopicPosition(end, end, end), NOW - round(closed_s * S), size)
         for end, size in zip(ends, sizes, strict=True)
     ]
 
@@ -26,7 +26,7 @@ def chain(*sizes: int, closed_s: float = 3600.0) -> list[ClosedLedger]:
 def count(
     ledgers: list[ClosedLedger], slowest: int | None, *, open_size: int = 0, bytes_: int | None = 0, ms: int | None = 0
 ) -> int:
-    mark = None if slowest is None else Total(slowest, slowest, slowest)
+    mark = None if slowest is None else TopicPosition(slowest, slowest, slowest)
     kept = sum(ledger.size for ledger in ledgers) + open_size
     return trimmable(ledgers, mark, kept_bytes=kept, retention_bytes=bytes_, retention_ms=ms, now_us=NOW)
 

@@ -10,7 +10,7 @@ import pytest
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.node import BookieNode
 from pyreplog.errors import NoSuchTopicError, NotEnoughBookiesError
-from pyreplog.ledger.stored import StoredLedgers
+from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.config import TopicConfig

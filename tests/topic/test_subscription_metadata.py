@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pyreplog.errors import (
     InvalidArgumentError,
-    InvalidMessagesError,
+    InvalidEntryError,
     InvalidMetadataError,
     KeyExistsError,
     MetadataUnavailableError,
@@ -194,8 +194,8 @@ def test_a_damaged_page_says_where() -> None:
     pages.add(("t", "s"), b"record", whole=True)
     (page,) = pages.finish()
     for cut in range(len(page)):
-        with pytest.raises(InvalidMessagesError, match="ledger 1, entry 2, byte"):
+        with pytest.raises(InvalidEntryError, match="ledger 1, entry 2, byte"):
             list(parse_page(page[:cut], 1, 2))
     for wrong in (b"XXXX" + page[4:], page + b"\0", page[:6] + b"\2" + page[7:], page[:24] + b"\xff" + page[25:]):
-        with pytest.raises(InvalidMessagesError, match="ledger 1, entry 2, byte"):
+        with pytest.raises(InvalidEntryError, match="ledger 1, entry 2, byte"):
             list(parse_page(wrong, 1, 2))

@@ -192,8 +192,8 @@ def test_eight_producers_and_eight_consumers(topic: Topic) -> None:
     done = threading.Event()
 
     def produce(number: int) -> None:
-        acks = [topic.submit(b"%d.%d" % (number, at)) for at in range(count)]
-        assert all(ack.result(PATIENCE_S) >= 20 for ack in acks)
+        futures = [topic.submit(b"%d.%d" % (number, at)) for at in range(count)]
+        assert all(future.result(PATIENCE_S) >= 20 for future in futures)
 
     def consume(number: int) -> None:
         while not done.is_set():

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pyreplog._native.topic.messages import Message
-from pyreplog.bookie.protocol import Kind
+from pyreplog.bookie.protocol import RequestKind
 from pyreplog.errors import TopicFencedError
-from pyreplog.ledger.cluster import Cluster as Ledgers
+from pyreplog.ledger.cluster import LedgerCluster as Ledgers
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.managed.managedledger import ManagedLedger
 from pyreplog.topic.topic import Topic
@@ -32,7 +32,7 @@ def open_topic(cluster: Cluster) -> Topic:
 
 def is_nothing_kept(topic: Topic) -> bool:
     ledger = topic.managed._writer.ledger
-    return ledger is None or ledger._just_written.read(ledger.last_add_pushed, ledger.last_add_pushed, 1) is None
+    return ledger is None or ledger._tail_cache.read(ledger.last_add_pushed, ledger.last_add_pushed, 1) is None
 
 
 def test_no_bookie_is_asked(cluster: Cluster) -> None:
@@ -41,13 +41,13 @@ def test_no_bookie_is_asked(cluster: Cluster) -> None:
     with topic.subscribe("one") as one, topic.subscribe("two") as two, Meddler(cluster) as meddler:
 
         def came_without() -> bool:
-            before, number = meddler.count(Kind.READ), topic.end
+            before, number = meddler.count(RequestKind.READ), topic.end
             topic.publish(b"%d" % number, b"key", properties={"a": "b"}, event_time=number)
             for consumer in (one, two):
                 message = consumer.receive(timeout=PATIENCE_S)
                 assert message is not None and message.offset == number
                 told.append(said(message))
-            return meddler.count(Kind.READ) == before
+            return meddler.count(RequestKind.READ) == before
 
         until(came_without)
         until(lambda: is_nothing_kept(topic))
@@ -79,9 +79,9 @@ def test_nothing_comes_before_it_is_confirmed(cluster: Cluster) -> None:
     topic.publish(b"0")
     with topic.subscribe("one", start="earliest") as consumer, Meddler(cluster) as meddler:
         assert consumer.receive(timeout=PATIENCE_S) is not None
-        meddler.rule(meddler.hold, kind=Kind.ADD)
+        meddler.rule(meddler.hold, kind=RequestKind.ADD)
         coming = topic.submit(b"1")
-        meddler.wait_for(Kind.ADD, 3)
+        meddler.wait_for(RequestKind.ADD, 3)
         assert len(result(topic.managed.read(1))) == 0 and topic.end == 1
         assert consumer.receive(timeout=0) is None
         meddler.clear()
@@ -98,9 +98,9 @@ def test_the_owner_before_gives_out_nothing_that_was_not_confirmed(cluster: Clus
         before = ManagedLedger.open(one, "taken", config=config(ensemble=3, ack_quorum=2, roll_entries=9))
         result(publish(before, [b"confirmed"]))
         meddler = Meddler(one)
-        meddler.rule(meddler.hold, kind=Kind.ADD)
+        meddler.rule(meddler.hold, kind=RequestKind.ADD)
         lost = publish(before, [b"lost"])
-        meddler.wait_for(Kind.ADD, 3)
+        meddler.wait_for(RequestKind.ADD, 3)
         with ManagedLedger.open(ledgers, "taken") as after:
             assert result(publish(after, [b"another"])) == range(1, 2)
             assert read_all(before) == {0: b"confirmed"}

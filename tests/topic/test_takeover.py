@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog.bookie.protocol import Kind, Request
+from pyreplog.bookie.protocol import Request, RequestKind
 from pyreplog.errors import (
     DisconnectedError,
     LedgerFencedError,
@@ -18,12 +18,12 @@ from pyreplog.errors import (
     TopicFencedError,
     TopicFullError,
 )
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledgermetadata import State
 from pyreplog.topic.managed import chain
 from pyreplog.topic.managed.chainstore import ChainStore, find_chain
 from pyreplog.topic.managed.managedledger import ManagedLedger
-from pyreplog.topic.managed.strays import delete_strays
+from pyreplog.topic.managed.orphans import delete_orphans
 from tests.ledger.standins import FailingStore, Meddler, OnReply
 from tests.topic.counting import Faults
 from tests.topic.owners import config, entry, process, publish, read_all, result, until
@@ -32,14 +32,14 @@ US = 1_700_000_000_000_000
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerCluster]:
     folder = tmp_path_factory.mktemp("takeover")
-    with Cluster.embedded(folder, bookies=2, segment_bytes=1 << 20, collect_interval_ms=3_600_000) as cluster:
+    with LedgerCluster.embedded(folder, bookies=2, segment_bytes=1 << 20, collect_interval_ms=3_600_000) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def name(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
+def name(request: pytest.FixtureRequest, cluster: LedgerCluster) -> Iterator[str]:
     """A topic of this test, which leaves no ledgers behind."""
     name: str = request.node.name
     yield name
@@ -47,14 +47,14 @@ def name(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
         ManagedLedger.open(cluster, name, create=False).delete()
     except NoSuchTopicError:
         assert find_chain(cluster.metadata, name) is None
-    delete_strays(cluster)
+    delete_orphans(cluster)
     assert cluster.ledgers() == []
 
 
 # ---- fencing ---------------------------------------------------------------------------------------------------
 
 
-def test_the_second_owner_fences_the_first(cluster: Cluster, name: str) -> None:
+def test_the_second_owner_fences_the_first(cluster: LedgerCluster, name: str) -> None:
     with ManagedLedger.open(cluster, name, config=config(roll_entries=9), owner="one") as one:
         fenced: list[TopicFencedError] = []
         one.on_fenced.append(fenced.append)
@@ -72,7 +72,7 @@ def test_the_second_owner_fences_the_first(cluster: Cluster, name: str) -> None:
             assert read_all(two) == dict(enumerate([b"a", b"b", b"e"]))
 
 
-def test_an_idle_owner_is_fenced_by_its_next_publish(cluster: Cluster, name: str) -> None:
+def test_an_idle_owner_is_fenced_by_its_next_publish(cluster: LedgerCluster, name: str) -> None:
     """It has no ledger whose bookies could tell it: the chain does, and the ledger it had made goes."""
     with ManagedLedger.open(cluster, name, config=config()) as one, ManagedLedger.open(cluster, name, owner="b") as two:
         with pytest.raises(TopicFencedError, match="b took it over, in epoch 2"):
@@ -82,7 +82,7 @@ def test_an_idle_owner_is_fenced_by_its_next_publish(cluster: Cluster, name: str
 
 
 @pytest.mark.parametrize("call", ["trim", "set_config", "clear", "roll"])
-def test_whatever_writes_the_chain_is_fenced(cluster: Cluster, name: str, call: str) -> None:
+def test_whatever_writes_the_chain_is_fenced(cluster: LedgerCluster, name: str, call: str) -> None:
     with ManagedLedger.open(cluster, name, config=config()) as one:
         for _ in range(4):
             result(publish(one, [b"a"]))
@@ -95,7 +95,7 @@ def test_whatever_writes_the_chain_is_fenced(cluster: Cluster, name: str, call: 
             assert two.chain == before and read_all(two).keys() == set(range(4))
 
 
-def test_pending_entries_of_a_fenced_owner(cluster: Cluster, name: str) -> None:
+def test_pending_entries_of_a_fenced_owner(cluster: LedgerCluster, name: str) -> None:
     """The next owner has those that it found, at the same offsets; of the others nobody says that they are there."""
     with ManagedLedger.open(cluster, name, config=config(ensemble=2, ack_quorum=2, roll_entries=99)) as one:
         result(publish(one, [b"a"]))
@@ -105,7 +105,7 @@ def test_pending_entries_of_a_fenced_owner(cluster: Cluster, name: str) -> None:
             meddler._send(bookie, request, lambda reply: lost.append(on_reply))
 
         with Meddler(cluster) as meddler:
-            meddler.rule(lose, kind=Kind.ADD)
+            meddler.rule(lose, kind=RequestKind.ADD)
             pending = [publish(one, [b"0"])]
             until(lambda: len(lost) == 2)
             pending += [publish(one, [b"%d" % number]) for number in (1, 2)]  # these wait until it is confirmed
@@ -113,13 +113,13 @@ def test_pending_entries_of_a_fenced_owner(cluster: Cluster, name: str) -> None:
             for on_reply in lost:
                 on_reply(DisconnectedError("the reply was lost"))
             assert result(pending[0]) == range(1, 2), "it finds the ledger closed, with this entry"
-            for ack in pending[1:]:
+            for future in pending[1:]:
                 with pytest.raises(TopicFencedError):
-                    result(ack)
+                    result(future)
             assert read_all(two) == dict(enumerate([b"a", b"0"]))
 
 
-def test_several_take_over_at_once(cluster: Cluster, name: str) -> None:
+def test_several_take_over_at_once(cluster: LedgerCluster, name: str) -> None:
     """The last one has it, with all that was acknowledged; the others are fenced, some while they open."""
 
     def take(_: int) -> ManagedLedger | None:
@@ -147,7 +147,7 @@ def test_several_take_over_at_once(cluster: Cluster, name: str) -> None:
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["not-done", "done"])
-def test_a_lost_reply_to_taking_over(cluster: Cluster, name: str, done: bool) -> None:
+def test_a_lost_reply_to_taking_over(cluster: LedgerCluster, name: str, done: bool) -> None:
     with process(cluster, Faults()) as there:
         store = FailingStore.before(there)
         store.fail("create", OutcomeUnknownError("lost"), done=done)
@@ -158,7 +158,7 @@ def test_a_lost_reply_to_taking_over(cluster: Cluster, name: str, done: bool) ->
             assert topic.epoch == 2
 
 
-def test_a_write_that_comes_late(cluster: Cluster, name: str) -> None:
+def test_a_write_that_comes_late(cluster: LedgerCluster, name: str) -> None:
     """It was given up as not done, and then it is: the next one finds it there."""
     ChainStore(cluster.metadata, name, "one").take(config(), US, create=True)
 
@@ -188,7 +188,7 @@ def test_a_write_that_comes_late(cluster: Cluster, name: str) -> None:
     assert two.chain.ids == {7} and two.check().ids == {7}
 
 
-def test_edits_of_others_stay(cluster: Cluster, name: str) -> None:
+def test_edits_of_others_stay(cluster: LedgerCluster, name: str) -> None:
     """A tool may change settings in the store: that takes nothing over."""
     with ManagedLedger.open(cluster, name, config=config()) as topic:
         found = find_chain(cluster.metadata, name)
@@ -200,7 +200,7 @@ def test_edits_of_others_stay(cluster: Cluster, name: str) -> None:
         assert topic.config.roll_entries == 1 and len(topic.chain.ledgers) == 3
 
 
-def test_a_topic_that_is_edited_while_it_is_deleted(cluster: Cluster, name: str) -> None:
+def test_a_topic_that_is_edited_while_it_is_deleted(cluster: LedgerCluster, name: str) -> None:
     """By a tool, or by whoever buries its ledgers: it goes all the same."""
     ManagedLedger.open(cluster, name, config=config()).close()
 
@@ -224,7 +224,7 @@ def test_a_topic_that_is_edited_while_it_is_deleted(cluster: Cluster, name: str)
     edited: Any = Edited()
     two = ChainStore(cluster.metadata, name, "two")
     two.take(None, US, create=False)
-    two.update(chain.Chain.condemned)
+    two.update(chain.LedgerChain.condemned)
     two._store = edited
     two.remove()
     assert edited.deletes == 2 and find_chain(cluster.metadata, name) is None
@@ -233,16 +233,16 @@ def test_a_topic_that_is_edited_while_it_is_deleted(cluster: Cluster, name: str)
 # ---- failing ledgers -------------------------------------------------------------------------------------------
 
 
-def test_a_ledger_that_fails(cluster: Cluster, name: str) -> None:
+def test_a_ledger_that_fails(cluster: LedgerCluster, name: str) -> None:
     """What it kept has its offsets, the rest goes to the next one; nobody is told."""
     with ManagedLedger.open(cluster, name, config=config(ensemble=2, roll_entries=99)) as topic:
         acked = [result(publish(topic, [b"a"]))]
         with Meddler(cluster) as meddler:
-            meddler.rule(meddler.fail, kind=Kind.ADD)
-            acks = [topic.submit(*batch(number)) for number in range(4)]
+            meddler.rule(meddler.fail, kind=RequestKind.ADD)
+            futures = [topic.submit(*batch(number)) for number in range(4)]
             until(lambda: topic.stats().failures > 1)
-            assert not any(ack.done() for ack in acks)
-        acked += [result(ack) for ack in acks]
+            assert not any(future.done() for future in futures)
+        acked += [result(future) for future in futures]
         assert [found.start for found in acked] == [0, 1, 4, 7, 10]
         assert read_all(topic) == dict(enumerate([b"a", *[b"%d" % n for n in range(4) for _ in range(3)]]))
         assert topic.stats().failures > 1 and all(item.entries for item in topic.chain.ledgers[:-1])
@@ -254,7 +254,7 @@ def batch(number: int) -> tuple[list[bytes], list[int]]:
     return [entry(value), entry(value, value)], [1, 2]
 
 
-def test_a_ledger_that_somebody_closed(cluster: Cluster, name: str) -> None:
+def test_a_ledger_that_somebody_closed(cluster: LedgerCluster, name: str) -> None:
     """Recovered, which is not how topics are taken over: then it is fenced; or deleted."""
     with ManagedLedger.open(cluster, name, config=config(roll_entries=99)) as topic:
         result(publish(topic, [b"a"]))
@@ -268,22 +268,22 @@ def test_a_ledger_that_somebody_closed(cluster: Cluster, name: str) -> None:
         assert read_all(topic) == {0: b"a"}
 
 
-def test_a_ledger_that_is_deleted_while_it_is_written(cluster: Cluster, name: str) -> None:
+def test_a_ledger_that_is_deleted_while_it_is_written(cluster: LedgerCluster, name: str) -> None:
     """What was in it is lost; its offsets are not given to others."""
     with ManagedLedger.open(cluster, name, config=config(ensemble=2, roll_entries=99)) as topic:
         assert result(publish(topic, [b"a", b"b"])) == range(2)
         ledger = topic.chain.ledgers[-1].ledger
         with Meddler(cluster) as meddler:
-            meddler.rule(meddler.fail, kind=Kind.ADD)
+            meddler.rule(meddler.fail, kind=RequestKind.ADD)
             pending = publish(topic, [b"c"])
-            meddler.wait_for(Kind.ADD)
+            meddler.wait_for(RequestKind.ADD)
             cluster.delete_ledger(ledger)
         assert result(pending).start in (2, 3)
         assert topic.end.offset == result(pending).stop
         assert read_all(topic, result(pending).start) == {result(pending).start: b"c"}
 
 
-def test_more_ledgers_than_fit(cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_ledgers_than_fit(cluster: LedgerCluster, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ledger that there is goes on; without one, nothing is published until some are trimmed."""
     with ManagedLedger.open(cluster, name, config=config()) as topic:
         for _ in range(4):

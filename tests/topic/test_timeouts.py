@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, NotConnectedError, OutcomeUnknownError, WindowFullError
+from pyreplog.future import AppendFuture
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.remote.client import Client, connect
-from pyreplog.topic.remote.serving import TopicServer
+from pyreplog.topic.remote.topic_server import TopicServer
 from tests.topic.owners import until
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, receive
 
@@ -88,7 +88,7 @@ def test_a_call_may_be_shorter_than_its_client(here: Served, wire: Wire) -> None
 
 
 def test_with_a_full_window_nothing_is_published(place: Cluster | Client, here: Served) -> None:
-    room: Ack[None] = Ack()
+    room: AppendFuture[None] = AppendFuture()
     topic = place.topic("news", **PLAIN)
     owner = here.cluster.topic("news")
     with pytest.MonkeyPatch.context() as patch:
@@ -111,7 +111,7 @@ def test_who_publishes_while_the_server_is_away_waits_for_it(here: Served, wire:
     topic = here.client(wire.address).topic("news", **PLAIN)
     topic.publish(b"one")
     here.server.close()
-    until(lambda: all(channel.error for channel in list(topic._link._channels.values())))
+    until(lambda: all(channel.error for channel in list(topic._pool._channels.values())))
     here.cluster.topic("news").close()
     with ThreadPoolExecutor(1) as pool:
         publishing = pool.submit(topic.publish, b"two")
@@ -147,9 +147,9 @@ def test_a_consumer_that_its_server_does_not_know_is_attached_anew(here: Served,
     topic.publish_batch([b"one", b"two"])
     with topic.subscribe("s", start="earliest") as consumer:
         assert receive(consumer, 2) == [b"one", b"two"]
-        (session,) = [one for one in here.server._service._sessions.values() if one._outlets]
-        (outlet,) = session._outlets.values()
-        session._outlets.clear()
+        (session,) = [one for one in here.server._service._sessions.values() if one._consumers]
+        (outlet,) = session._consumers.values()
+        session._consumers.clear()
         arguments = {"flush": (), "seek": (1,), "acknowledge_cumulative": (0,)}[call]
         with ThreadPoolExecutor(1) as pool:
             calling = pool.submit(getattr(consumer, call), *arguments)

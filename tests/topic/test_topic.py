@@ -129,11 +129,11 @@ def test_in_asyncio(topic: Topic) -> None:
                 for _ in range(20):  # whoever gives up loses nothing
                     given_up = asyncio.create_task(consumer.receive_async())
                     await asyncio.sleep(0)
-                    ack = topic.submit(b"b")
+                    future = topic.submit(b"b")
                     await asyncio.sleep(0)
                     given_up.cancel()
                     await asyncio.gather(given_up, return_exceptions=True)
-                    offset = await ack
+                    offset = await future
                     if given_up.cancelled():
                         assert (await consumer.receive_async()).offset == offset
                     else:
@@ -246,9 +246,9 @@ def test_closing_in_the_middle_of_receiving(cluster: Cluster) -> None:
 
 def test_closing_publishes_what_was_submitted(cluster: Cluster) -> None:
     topic = cluster.topic("last", **PLAIN, linger_ms=60_000)
-    acks = [topic.submit(value) for value in values(10)]
+    futures = [topic.submit(value) for value in values(10)]
     topic.close()
-    assert [ack.result(0) for ack in acks] == list(range(10))
+    assert [future.result(0) for future in futures] == list(range(10))
     with cluster.topic("last") as topic:
         assert stored(topic) == dict(enumerate(values(10)))
 
@@ -263,9 +263,9 @@ def test_closing_in_a_callback_is_refused(cluster: Cluster) -> None:
             except InvalidArgumentError as error:
                 came.append(error)
 
-        ack = topic.submit(b"x")
-        ack.add_done_callback(close)
-        ack.result(PATIENCE_S)
+        future = topic.submit(b"x")
+        future.add_done_callback(close)
+        future.result(PATIENCE_S)
         until(lambda: came or topic._error)
         if came:
             topic.publish(b"y")  # nothing happened to it

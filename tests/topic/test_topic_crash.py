@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pyreplog.ack import Ack
 from pyreplog.errors import MetadataUnavailableError, OutcomeUnknownError, ReplogError, TopicFencedError
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.future import AppendFuture
+from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.protocol import recovery, writer
-from pyreplog.topic.managed import burial, jobs
+from pyreplog.topic.managed import jobs, ledger_deleter
 from pyreplog.topic.managed.managedledger import ManagedLedger
-from pyreplog.topic.managed.strays import delete_strays, stray_ledgers
+from pyreplog.topic.managed.orphans import delete_orphans, orphan_ledgers
 from tests.topic.counting import Faults
 from tests.topic.owners import PATIENCE_S, config, process, publish, read_all, result, until
 
@@ -25,9 +25,9 @@ LOST = (TopicFencedError, MetadataUnavailableError, OutcomeUnknownError)
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerCluster]:
     folder = tmp_path_factory.mktemp("crash")
-    with Cluster.embedded(folder, bookies=2, segment_bytes=1 << 20, collect_interval_ms=3_600_000) as cluster:
+    with LedgerCluster.embedded(folder, bookies=2, segment_bytes=1 << 20, collect_interval_ms=3_600_000) as cluster:
         yield cluster
 
 
@@ -35,7 +35,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """What failed is tried again soon."""
     for module, name in (
-        (writer, "RETRY_METADATA_S"), (recovery, "RETRY_METADATA_S"), (jobs, "RETRY_FIRST_S"), (burial, "RETRY_FIRST_S"),
+        (writer, "RETRY_METADATA_S"), (recovery, "RETRY_METADATA_S"), (jobs, "RETRY_FIRST_S"), (ledger_deleter, "RETRY_FIRST_S"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 0.001)
 
@@ -48,11 +48,11 @@ class Life:
         self.acked: dict[int, bytes] = {}
         self.trimmed = 0
 
-    def wait(self, ack: Ack[Any]) -> Any:
+    def wait(self, future: AppendFuture[Any]) -> Any:
         """Its result; MetadataUnavailableError when the owner is dead before that."""
-        if not self.faults.wait(ack):
+        if not self.faults.wait(future):
             raise MetadataUnavailableError("it died")
-        return ack.result()
+        return future.result()
 
     def publish(self, topic: ManagedLedger, count: int) -> None:
         for _ in range(count):
@@ -73,7 +73,7 @@ class Life:
         self.trimmed = below
         self.insist(lambda: self.wait(topic.trim(below, US * 2)))
 
-    def live(self, cluster: Cluster) -> None:
+    def live(self, cluster: LedgerCluster) -> None:
         for _ in range(2):
             topic = self.insist(lambda: ManagedLedger.open(cluster, NAME, config=config()))
             try:
@@ -87,7 +87,7 @@ class Life:
                 topic.close(timeout=0)
 
 
-def writes_of_a_life(cluster: Cluster) -> int:
+def writes_of_a_life(cluster: LedgerCluster) -> int:
     faults = Faults()
     with process(cluster, faults) as there:
         Life(faults).live(there)
@@ -96,7 +96,7 @@ def writes_of_a_life(cluster: Cluster) -> int:
     return count
 
 
-def check(cluster: Cluster, life: Life) -> None:
+def check(cluster: LedgerCluster, life: Life) -> None:
     """As the next owner finds it: what was acknowledged is there, offsets are dense, nothing is left over."""
     with ManagedLedger.open(cluster, NAME, config=config()) as topic:
         there = read_all(topic)
@@ -107,13 +107,13 @@ def check(cluster: Cluster, life: Life) -> None:
         }
         assert all(offset < end for offset in life.acked)
         assert result(publish(topic, [b"next"])) == range(end, end + 1)
-        delete_strays(cluster)
+        delete_orphans(cluster)
         until(lambda: set(cluster.ledgers()) == topic.chain.ids)
-        assert stray_ledgers(cluster) == []
+        assert orphan_ledgers(cluster) == []
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_crash_at_every_write(cluster: Cluster, after: bool) -> None:
+def test_a_crash_at_every_write(cluster: LedgerCluster, after: bool) -> None:
     for at in range(writes_of_a_life(cluster)):
         faults = Faults(at, after=after, dies=True)
         life = Life(faults)
@@ -127,7 +127,7 @@ def test_a_crash_at_every_write(cluster: Cluster, after: bool) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["not-done", "done"])
-def test_a_fault_at_every_write(cluster: Cluster, after: bool) -> None:
+def test_a_fault_at_every_write(cluster: LedgerCluster, after: bool) -> None:
     """The store was away for a moment, or its reply was lost: nobody notices."""
     for at in range(writes_of_a_life(cluster)):
         faults = Faults(at, after=after)
@@ -142,16 +142,16 @@ def test_a_fault_at_every_write(cluster: Cluster, after: bool) -> None:
 class Opening:
     """Opens a topic in a thread of its own, as who dies in it never comes back."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.ack: Ack[ManagedLedger] = Ack()
+    def __init__(self, cluster: LedgerCluster) -> None:
+        self.future: AppendFuture[ManagedLedger] = AppendFuture()
         self._thread = threading.Thread(target=self._open, args=(cluster,))
         self._thread.start()
 
-    def _open(self, cluster: Cluster) -> None:
+    def _open(self, cluster: LedgerCluster) -> None:
         try:
-            self.ack.complete(ManagedLedger.open(cluster, NAME))
+            self.future.complete(ManagedLedger.open(cluster, NAME))
         except ReplogError as error:
-            self.ack.fail(error)
+            self.future.fail(error)
 
     def join(self) -> None:
         self._thread.join(PATIENCE_S)
@@ -159,7 +159,7 @@ class Opening:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_crash_at_every_write_of_taking_over(cluster: Cluster, after: bool) -> None:
+def test_a_crash_at_every_write_of_taking_over(cluster: LedgerCluster, after: bool) -> None:
     """The owner before died with its ledger open. Whoever was dead for a while, and goes on, has lost the topic."""
     at, died = 0, True
     while died:
@@ -170,14 +170,14 @@ def test_a_crash_at_every_write_of_taking_over(cluster: Cluster, after: bool) ->
             life.publish(topic, 3)
             dead.is_dead = True
             opening = Opening(elsewhere)
-            if died := not faults.wait(opening.ack) or opening.ack.exception() is not None:
+            if died := not faults.wait(opening.future) or opening.future.exception() is not None:
                 assert faults.is_dead
             else:
-                opening.ack.result().close()
+                opening.future.result().close()
             check(cluster, life)
             faults.is_dead = False
             opening.join()
-            assert not died or isinstance(opening.ack.exception(), LOST)
+            assert not died or isinstance(opening.future.exception(), LOST)
             topic.close(timeout=0)
         ManagedLedger.open(cluster, NAME).delete()
         at += 1

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pyreplog.ack import Ack
 from pyreplog.errors import ReplogError
+from pyreplog.future import AppendFuture
 from pyreplog.topic import topics as topics_module
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.publishing import dedupcursor
@@ -94,9 +94,9 @@ def test_an_older_snapshot_that_is_located_later_does_not_replace_a_newer_one(
         topic = one.topic(NAME, **DEDUP)
         publish(topic, range(9))
         assert topic.dedup is not None
-        held: list[tuple[Ack[object], object]] = []
+        held: list[tuple[AppendFuture[object], object]] = []
         position = dedupcursor.position
-        first: Ack[object] = Ack()
+        first: AppendFuture[object] = AppendFuture()
         monkeypatch.setattr(
             dedupcursor, "position", lambda log, start: held.append((first, position(log, start))) or first
         )

@@ -95,8 +95,8 @@ class Model(RuleBasedStateMachine):
         wanted = values(count, self.end)
         keys = [b"%d" % (int(value) % 3) for value in wanted]
         if gathered:
-            acks = [self.topic.submit(value, key) for value, key in zip(wanted, keys, strict=True)]
-            assert [ack.result() for ack in acks] == list(range(self.end, self.end + count))
+            futures = [self.topic.submit(value, key) for value, key in zip(wanted, keys, strict=True)]
+            assert [future.result() for future in futures] == list(range(self.end, self.end + count))
         else:
             assert self.topic.publish_batch(wanted, keys) == range(self.end, self.end + count)
         self.end += count

@@ -111,7 +111,7 @@ def test_what_a_former_owner_does_shows_nowhere(cluster: Cluster) -> None:
         new.configure(retention_bytes=0)
         before = shown(new)
         life_of(one).go_on()
-        assert all(isinstance(ack.exception(PATIENCE_S), TopicFencedError) for ack in late)
+        assert all(isinstance(future.exception(PATIENCE_S), TopicFencedError) for future in late)
         all_that_it_can(old)
         with pytest.raises(ReplogError):
             consumer.acknowledge([messages[11]])
@@ -221,7 +221,7 @@ def claimed_again(one: Cluster, topic: Topic, monkeypatch: pytest.MonkeyPatch, *
 
     monkeypatch.setattr(ownership, "claim", claims)
     monkeypatch.setattr(topics_module, "LOOK_S", 0.005)
-    for incarnation in list(ownership._tenures):
+    for incarnation in list(ownership._sessions):
         ownership._lost(incarnation)
     until(lambda: topic.claim.is_held or topic.gone.done())
     assert not left

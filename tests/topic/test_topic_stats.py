@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.topic.place import Total
 from pyreplog.topic.statistics.stats import (
     CursorStats,
     InternalStats,
@@ -18,6 +17,7 @@ from pyreplog.topic.statistics.stats import (
     SubscriptionStats,
     TopicStats,
 )
+from pyreplog.topic.topic_position import TopicPosition
 from tests.topic.stats_samples import NOW, S, orders
 
 
@@ -34,10 +34,10 @@ def test_lag_is_the_age_of_the_oldest_message_whoever_is_connected() -> None:
 def test_a_topic_speaks_of_its_slowest_durable_subscription() -> None:
     topic = orders()
     assert topic.backlog_bytes == 500 and topic.oldest == ("left", 3600.0)
-    alone = TopicStats(name="t", at_us=NOW, end=Total(9, 9, 9), subscriptions=(topic.subscriptions[2],))
+    alone = TopicStats(name="t", at_us=NOW, end=TopicPosition(9, 9, 9), subscriptions=(topic.subscriptions[2],))
     assert alone.backlog_bytes == 0 and alone.oldest is None
-    done = SubscriptionStats(name="done", at_us=NOW, mark=Total(9, 9, 9))
-    assert TopicStats(name="t", at_us=NOW, end=Total(9, 9, 9), subscriptions=(done,)).oldest is None
+    done = SubscriptionStats(name="done", at_us=NOW, mark=TopicPosition(9, 9, 9))
+    assert TopicStats(name="t", at_us=NOW, end=TopicPosition(9, 9, 9), subscriptions=(done,)).oldest is None
 
 
 def test_json_of_a_topic() -> None:
@@ -54,12 +54,12 @@ def test_json_of_a_topic() -> None:
 
 def test_json_of_the_inside() -> None:
     ledgers = (
-        LedgerStats(ledger=7, start=Total(0, 0, 0), entries=3, messages=5, size=50, created_us=1, closed_us=2),
-        LedgerStats(ledger=9, start=Total(5, 3, 50), entries=1, messages=1, size=9, created_us=3),
+        LedgerStats(ledger=7, start=TopicPosition(0, 0, 0), entries=3, messages=5, size=50, created_us=1, closed_us=2),
+        LedgerStats(ledger=9, start=TopicPosition(5, 3, 50), entries=1, messages=1, size=9, created_us=3),
     )
-    cursors = (CursorStats(name="s", mark=Total(2, 1, 20), read=6, properties={"p": 1}),)
+    cursors = (CursorStats(name="s", mark=TopicPosition(2, 1, 20), read=6, properties={"p": 1}),)
     inside = InternalStats(
-        name="t", state="open", epoch=2, start=Total(0, 0, 0), end=Total(6, 4, 59), last_entry=(9, 0), ledgers=ledgers,
+        name="t", state="open", epoch=2, start=TopicPosition(0, 0, 0), end=TopicPosition(6, 4, 59), last_entry=(9, 0), ledgers=ledgers,
         cursors=cursors,
     )  # fmt: skip
     found = inside.to_dict()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.ack import Ack
-from pyreplog.bookie.protocol import Kind, Request
+from pyreplog.bookie.protocol import Request, RequestKind
 from pyreplog.errors import ClosedError, OutcomeUnknownError
+from pyreplog.future import AppendFuture
 from pyreplog.topic.cluster import Cluster
 from tests.ledger.standins import Meddler, OnReply
 from tests.topic.handling import PATIENCE_S, PLAIN, check_backlog, open_cluster, received
@@ -23,15 +23,15 @@ class Stuck(Meddler):
     def __init__(self, cluster: Cluster, ledgers: set[int]) -> None:
         super().__init__(cluster)
         self._ledgers = ledgers
-        self.rule(self.lose_some, kind=Kind.ADD)
+        self.rule(self.lose_some, kind=RequestKind.ADD)
 
     def lose_some(self, bookie: str, request: Request, on_reply: OnReply) -> None:
         if request.ledger not in self._ledgers:
             self._send(bookie, request, on_reply)
 
 
-def fails(ack: Ack[int]) -> bool:
-    return isinstance(ack.exception(PATIENCE_S), OutcomeUnknownError)
+def fails(future: AppendFuture[int]) -> bool:
+    return isinstance(future.exception(PATIENCE_S), OutcomeUnknownError)
 
 
 def test_those_that_are_stuck_have_one_time_together(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -41,12 +41,12 @@ def test_those_that_are_stuck_have_one_time_together(tmp_path: Path, caplog: pyt
         for topic in topics:
             topic.publish(b"a")
         Stuck(cluster, {topic.managed.chain.ledgers[-1].ledger for topic in topics})
-        acks = [topic.submit(b"b") for topic in topics]
+        futures = [topic.submit(b"b") for topic in topics]
         began = time.monotonic()
         with pytest.raises(OutcomeUnknownError, match=r"12 of 12 topics were closed .* no outcome: t\d, t\d+, t\d+, …"):
             cluster.close(timeout=3.5)
         assert time.monotonic() - began < 3.5 * COUNT
-        assert all(fails(ack) for ack in acks)
+        assert all(fails(future) for future in futures)
         with pytest.raises(ClosedError):
             topics[0].publish(b"c")
     assert "12 of 12 topics are not closed yet: t0, t1, t2, …" in caplog.text

@@ -24,8 +24,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(asyncio.wait_for(main, PATIENCE_S))
 
 
-async def outcome(ack: pyreplog.Ack[T]) -> T:
-    return await ack
+async def outcome(future: pyreplog.AppendFuture[T]) -> T:
+    return await future
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])

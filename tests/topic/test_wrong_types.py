@@ -199,9 +199,9 @@ def _of_ledgers() -> Iterator[Case]:
     yield reader("wait_beyond", "entry", lambda reader, wrong: reader.wait_beyond(wrong, 0), (*NO_INT, None))
     yield reader("wait_beyond", "timeout", lambda reader, wrong: reader.wait_beyond(0, wrong), NO_SECONDS)
     for made in (reader, ledger):
-        yield made("read_some", "first", lambda one, wrong: one.read_some(wrong, 0), (*NO_INT, None))
-        yield made("read_some", "last", lambda one, wrong: one.read_some(0, wrong), (*NO_INT, None))
-        yield made("read_some", "bytes_max", lambda one, wrong: one.read_some(0, 0, bytes_max=wrong), (*NO_INT, None))
+        yield made("read_range", "first", lambda one, wrong: one.read_range(wrong, 0), (*NO_INT, None))
+        yield made("read_range", "last", lambda one, wrong: one.read_range(0, wrong), (*NO_INT, None))
+        yield made("read_range", "bytes_max", lambda one, wrong: one.read_range(0, 0, bytes_max=wrong), (*NO_INT, None))
     for what in ("append", "submit"):
         yield ledger(what, "value", lambda one, wrong, what=what: getattr(one, what)(wrong), NO_BYTES)
         yield ledger(what, "key", lambda one, wrong, what=what: getattr(one, what)(b"", wrong), ("text", 7, [1]))

@@ -7,7 +7,7 @@ import json
 import sys
 
 from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.remote.serving import TopicServer
+from pyreplog.topic.remote.topic_server import TopicServer
 
 LEASE_S = 1.0
 

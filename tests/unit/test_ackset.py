@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyreplog._native.topic.ackset import AckSet
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, OutOfRangeError, WrongTypeError
-from pyreplog.topic.place import ORIGIN, EntryPlace, Total
+from pyreplog.topic.topic_position import ORIGIN, EntryPosition, TopicPosition
 from tests.topic.acking import Topic, int64s
 
 END = 1 << 40
@@ -89,7 +89,7 @@ def test_places_that_do_not_fit_a_cumulative_one() -> None:
         with pytest.raises(InvalidArgumentError, match="in or next to"):
             acks.cumulative(topic.place(entry), 10)
     with pytest.raises(InvalidArgumentError, match="expected one behind"):
-        acks.cumulative(EntryPlace(0, 0, 6, 2, 20, 9, 60), 7)
+        acks.cumulative(EntryPosition(0, 0, 6, 2, 20, 9, 60), 7)
     assert (acks.mark, acks.acked_messages) == ((0, 0, 0), 4)
 
 
@@ -127,11 +127,11 @@ def test_entries_are_forgotten_when_they_are_done() -> None:
 @pytest.mark.parametrize("first, count", [(3, 2), (2, 1), (4, 8), (0, 3), (2, 3), (0, 5)])
 def test_entries_cannot_overlap(first: int, count: int) -> None:
     acks = AckSet(ORIGIN)
-    acks.note(EntryPlace(0, 0, 2, 2, 5, 1, 1))
-    acks.note(EntryPlace(0, 0, 2, 2, 5, 1, 1))
-    acks.note(EntryPlace(0, 0, 8, 2, 5, 3, 3))
+    acks.note(EntryPosition(0, 0, 2, 2, 5, 1, 1))
+    acks.note(EntryPosition(0, 0, 2, 2, 5, 1, 1))
+    acks.note(EntryPosition(0, 0, 8, 2, 5, 3, 3))
     with pytest.raises(InvalidArgumentError, match="another one has"):
-        acks.note(EntryPlace(0, 0, first, count, 5, 1, 1))
+        acks.note(EntryPosition(0, 0, first, count, 5, 1, 1))
     assert acks.entries_out == 2
 
 
@@ -139,7 +139,7 @@ def test_entries_cannot_overlap(first: int, count: int) -> None:
 def test_impossible_entries(first: int, count: int, size: int) -> None:
     acks = AckSet(ORIGIN)
     with pytest.raises(InvalidArgumentError, match="impossible"):
-        acks.note(EntryPlace(0, 0, first, count, size, 0, 0))
+        acks.note(EntryPosition(0, 0, first, count, size, 0, 0))
 
 
 def test_columns_must_be_columns() -> None:
@@ -308,7 +308,7 @@ def test_changes_of_another_set(data: bytes) -> None:
 
 
 def test_a_mark_does_not_go_back() -> None:
-    acks = AckSet(Total(5, 2, 9))
+    acks = AckSet(TopicPosition(5, 2, 9))
     for mark in [(4, 2, 9), (5, 1, 9), (6, 2, 8)]:
         with pytest.raises(InvalidRecordsError, match="that follow"):
             acks.apply(ack_bytes(*mark))

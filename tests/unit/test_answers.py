@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native.net.answers import Answer, Group, Lane, settle
+from pyreplog._native.net.answers import AddGroup, AddQueue, Answer, settle
 from pyreplog._native.net.frame import FrameBatch, FrameParser, encode
 from pyreplog._native.quorum.acktracker import AckTracker, Part
-from pyreplog.bookie.protocol import Reply, Status, encode_reply
+from pyreplog.bookie.protocol import Reply, ReplyStatus, encode_reply
 
 LEDGER = 7
 
@@ -32,15 +32,15 @@ class Driver:
         self.answers.append((send, answer))
 
 
-class Way(Lane):
+class Way(AddQueue):
     def __init__(self) -> None:
-        self.told: list[tuple[Group, Any]] = []
+        self.told: list[tuple[AddGroup, Any]] = []
         self.proceeded = 0
 
     def proceed(self) -> None:
         self.proceeded += 1
 
-    def answered(self, group: Group, answer: Any) -> None:
+    def answered(self, group: AddGroup, answer: Any) -> None:
         self.told.append((group, answer))
 
 
@@ -54,13 +54,13 @@ def frames(*replies: tuple[int, bytes]) -> FrameBatch:
     return FrameParser().feed(b"".join(encode(number, body) for number, body in replies))
 
 
-def ok(first: int, last: int, status: int = Status.OK, ledger: int = LEDGER, body: bytes = b"") -> bytes:
+def ok(first: int, last: int, status: int = ReplyStatus.OK, ledger: int = LEDGER, body: bytes = b"") -> bytes:
     return encode_reply(Reply(status, ledger, first, last)) + body
 
 
-def group_of(lane: Lane, driver: Driver, tracker: AckTracker, place: int, *ranges: tuple[int, int]) -> Group:
+def group_of(lane: AddQueue, driver: Driver, tracker: AckTracker, place: int, *ranges: tuple[int, int]) -> AddGroup:
     adds = tuple((None, Answer(driver, r, LEDGER, Part(tracker, place, *r))) for r in ranges)
-    return Group(lane, LEDGER, ranges[0][0], ranges[-1][1], adds)
+    return AddGroup(lane, LEDGER, ranges[0][0], ranges[-1][1], adds)
 
 
 # ---- one answer ------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def group_of(lane: Lane, driver: Driver, tracker: AckTracker, place: int, *range
 def test_an_ok_counts_and_its_driver_hears_when_that_is_news() -> None:
     tracker, driver = tracker_of(3, 3, 2, lap=4), Driver()
     for place in (0, 1, 2):
-        Answer(driver, "send", LEDGER, Part(tracker, place, 0, 4))(Reply(Status.OK, LEDGER, 0, 4))
+        Answer(driver, "send", LEDGER, Part(tracker, place, 0, 4))(Reply(ReplyStatus.OK, LEDGER, 0, 4))
         assert (driver.acks, driver.answers) == ([0, 1, 2][place], [])
     assert (tracker.lac, tracker.has_news) == (4, True)
     tracker.confirm()
@@ -78,10 +78,10 @@ def test_an_ok_counts_and_its_driver_hears_when_that_is_news() -> None:
 
 
 OTHERS = {
-    "refused": Reply(Status.FENCED, LEDGER, 0, 4),
-    "of another ledger": Reply(Status.OK, LEDGER + 1, 0, 4),
-    "of other entries": Reply(Status.OK, LEDGER, 0, 3),
-    "from another entry on": Reply(Status.OK, LEDGER, 1, 4),
+    "refused": Reply(ReplyStatus.FENCED, LEDGER, 0, 4),
+    "of another ledger": Reply(ReplyStatus.OK, LEDGER + 1, 0, 4),
+    "of other entries": Reply(ReplyStatus.OK, LEDGER, 0, 3),
+    "from another entry on": Reply(ReplyStatus.OK, LEDGER, 1, 4),
     "no reply": OSError("lost"),
     "a tuple": (0, LEDGER, 0),
 }
@@ -105,7 +105,7 @@ def test_what_does_not_count_any_more_is_the_drivers(change: Callable[[AckTracke
     tracker, driver, lane = tracker_of(3, 3, 2, lap=4), Driver(), Way()
     answer, group = Answer(driver, "send", LEDGER, Part(tracker, 0, 0, 4)), group_of(lane, driver, tracker, 0, (0, 4))
     change(tracker)
-    reply = Reply(Status.OK, LEDGER, 0, 4)
+    reply = Reply(ReplyStatus.OK, LEDGER, 0, 4)
     answer(reply)
     assert driver.answers == [("send", reply)]
     others, calls, tellers = settle(frames((5, ok(0, 4))), {5: (group, 0)})
@@ -117,7 +117,7 @@ def test_who_takes_a_muted_place_is_heard() -> None:
     tracker = tracker_of(3, 3, 2, lap=4)
     tracker.mute(0)
     tracker.withdraw([0], 0)
-    Answer(Driver(), "send", LEDGER, Part(tracker, 0, 0, 4))(Reply(Status.OK, LEDGER, 0, 4))
+    Answer(Driver(), "send", LEDGER, Part(tracker, 0, 0, 4))(Reply(ReplyStatus.OK, LEDGER, 0, 4))
     assert tracker.awaited(0) == 5 and tracker.heard(0)
 
 
@@ -164,7 +164,7 @@ def test_a_driver_that_has_looked_since_is_not_told_again() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [ok(0, 9, Status.FENCED), ok(0, 8), ok(1, 9), ok(0, 9, ledger=8), ok(0, 9, body=b"x"), ok(0, 9)[:-1], b"\0"],
+    [ok(0, 9, ReplyStatus.FENCED), ok(0, 8), ok(1, 9), ok(0, 9, ledger=8), ok(0, 9, body=b"x"), ok(0, 9)[:-1], b"\0"],
 )
 def test_all_others_are_left(body: bytes) -> None:
     tracker, driver, lane = tracker_of(2, 2, 1, lap=9), Driver(), Way()
@@ -178,7 +178,7 @@ def test_all_others_are_left(body: bytes) -> None:
 def test_a_group_with_a_stranger_in_it_is_left() -> None:
     tracker, driver, lane = tracker_of(2, 2, 1, lap=9), Driver(), Way()
     adds = ((None, Answer(driver, "send", LEDGER, Part(tracker, 0, 0, 3))), (None, print))
-    group = Group(lane, LEDGER, 0, 9, adds)
+    group = AddGroup(lane, LEDGER, 0, 9, adds)
     others, calls, tellers = settle(frames((3, ok(0, 9))), {3: (group, 0)})
     assert (len(others), calls + tellers, tracker.awaited(0)) == (1, [], 0)
     group("error")

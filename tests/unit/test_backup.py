@@ -168,7 +168,7 @@ def test_of_a_log_that_is_being_appended_to(tmp_path, durability):
 
 def test_of_a_log_whose_front_is_removed_meanwhile(tmp_path, monkeypatch):
     """The copy then begins where the log begins by then."""
-    path, hold = tmp_path / "log", backups.hold
+    path, hold = tmp_path / "log", backups.map_locked
     with pyreplog.open(path, segment_bytes=SEGMENT_BYTES) as log:
         log.append_batch([b"%d" % n * 50 for n in range(1500)])
         assert log.stats().segments > 4
@@ -179,7 +179,7 @@ def test_of_a_log_whose_front_is_removed_meanwhile(tmp_path, monkeypatch):
                 log.trim(starts[3])
             return hold(directory, base)
 
-        monkeypatch.setattr(backups, "hold", trim_first)
+        monkeypatch.setattr(backups, "map_locked", trim_first)
         made = backup(path, tmp_path / "copy")
         assert (made.start, made.end) == (starts[3], 1500)
         assert len(list((tmp_path / "copy").glob("*.segment"))) == len(made.pieces)
@@ -189,7 +189,7 @@ def test_of_a_log_whose_front_is_removed_meanwhile(tmp_path, monkeypatch):
 
 def test_of_a_log_that_is_cut_meanwhile(log, tmp_path, monkeypatch):
     """Half of it from before and half from after would be no log that ever was."""
-    hold = backups.hold
+    hold = backups.map_locked
     with pyreplog.open(log) as writer:
 
         def cut_first(directory: Path, base: int):
@@ -198,7 +198,7 @@ def test_of_a_log_that_is_cut_meanwhile(log, tmp_path, monkeypatch):
                 writer.append(b"another")
             return hold(directory, base)
 
-        monkeypatch.setattr(backups, "hold", cut_first)
+        monkeypatch.setattr(backups, "map_locked", cut_first)
         with pytest.raises(pyreplog.TruncatedError, match="cut while it was copied"):
             backup(log, tmp_path / "copy")
     assert list((tmp_path / "copy").iterdir()) == []

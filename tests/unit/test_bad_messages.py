@@ -14,7 +14,7 @@ import pyreplog
 from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
 from pyreplog._native.topic.messageencoder import compress_entry, encode_messages
 from pyreplog._native.topic.messages import decode_messages
-from pyreplog.errors import InvalidMessagesError, ReplogError
+from pyreplog.errors import InvalidEntryError, ReplogError
 from tests.fuzz import fuzz_messages as fuzz
 from tests.topic.entries import LEDGER, decoded, encoded, records_of, some_messages
 from tests.topic.twin import HEADER
@@ -90,7 +90,7 @@ CASES = {
 def test_it_says_where_and_why(name: str) -> None:
     entry, at, expected, found = CASES[name]
     good = encode_messages([b"fine"])
-    with pytest.raises(InvalidMessagesError) as caught:
+    with pytest.raises(InvalidEntryError) as caught:
         decoded([good, entry], [1, 5 if name == "columns" else 2])
     text = str(caught.value)
     assert text.startswith(f"ledger {LEDGER}, entry 1, byte {at} of its messages: expected ")
@@ -108,7 +108,7 @@ def test_sequences_without_a_column(first: int, last: int) -> None:
     good = encode_messages([b"a", b"b"], first_sequence=5)
     head = [*HEADER.unpack_from(good)]
     assert head[-2:] == [5, 6]
-    with pytest.raises(InvalidMessagesError, match="sequence number"):
+    with pytest.raises(InvalidEntryError, match="sequence number"):
         decoded([HEADER.pack(*head[:-2], first, last) + good[HEADER.size :]], [2])
 
 
@@ -163,7 +163,7 @@ def test_running_totals_must_fit() -> None:
         ((5, 2, 0, 20), (8, 2, 47, 22)): "96 value bytes in the ledger",
         ((0, 2, 1, 0),): "48 value bytes in the ledger",
     }.items():
-        with pytest.raises(InvalidMessagesError, match=header + expected):
+        with pytest.raises(InvalidEntryError, match=header + expected):
             entries_of(*said)
 
 
@@ -171,17 +171,15 @@ def test_a_topics_totals_fit_into_64_bits() -> None:
     top = (1 << 63) - 1
     entries_of((0, 2, 0, 0), offset=top - 2, size=top - 48)
     for bad in ({"offset": top - 1}, {"size": top - 47}):
-        with pytest.raises(InvalidMessagesError, match="header of its record"):
+        with pytest.raises(InvalidEntryError, match="header of its record"):
             entries_of((0, 2, 0, 0), **bad)
-    with pytest.raises(InvalidMessagesError, match=rf"expected entry {(1 << 62)} at most"):
+    with pytest.raises(InvalidEntryError, match=rf"expected entry {(1 << 62)} at most"):
         entries_of(((1 << 62) + 1, 2, 0, 0), entries=(1 << 62) - 2)
 
 
 def test_entries_of_one_ledger_in_order() -> None:
     records = records_of([encode_messages([b"x"])] * 3, [1] * 3)
-    with pytest.raises(
-        InvalidMessagesError, match="entry 0, header of its record: expected an entry behind 2, found 0"
-    ):
+    with pytest.raises(InvalidEntryError, match="entry 0, header of its record: expected an entry behind 2, found 0"):
         decode_messages(records.select(np.array([2, 0])), offset=0, entries=0, size=0)
 
 
@@ -190,23 +188,23 @@ def test_a_log_without_ledgers(tmp_path: Path) -> None:
         log.append(b"x")
         batch = next(iter(log.scan(0)))
         with pytest.raises(
-            InvalidMessagesError, match=r"a record of a log without ledgers.*expected an entry of a ledger"
+            InvalidEntryError, match=r"a record of a log without ledgers.*expected an entry of a ledger"
         ):
             decode_messages(batch, offset=0, entries=0, size=0)
 
 
 def test_bodies_that_do_not_decompress() -> None:
     packed = compress_entry(encode_messages([b"a" * 1000]), 1, zlib.compress)
-    with pytest.raises(InvalidMessagesError, match="byte 1 of its messages: expected a body that is not compressed"):
+    with pytest.raises(InvalidEntryError, match="byte 1 of its messages: expected a body that is not compressed"):
         decoded([packed], [1])
     for size in (1007, 1009):
-        with pytest.raises(InvalidMessagesError, match=f"expected a body of 1008 bytes, found {size}"):
+        with pytest.raises(InvalidEntryError, match=f"expected a body of 1008 bytes, found {size}"):
             decoded([packed], [1], decompress=lambda *_, size=size: bytes(size))
-    with pytest.raises(InvalidMessagesError, match="expected a body of codec 1, found error: Error -3") as caught:
+    with pytest.raises(InvalidEntryError, match="expected a body of codec 1, found error: Error -3") as caught:
         decoded([packed[:-9] + bytes(9)], [1], decompress=lambda _, body, __: zlib.decompress(body))
     assert isinstance(caught.value.__cause__, zlib.error)
     for wrong in (1008, None, "text"):  # bytes(1008) would be zeros
-        with pytest.raises(InvalidMessagesError, match="found TypeError"):
+        with pytest.raises(InvalidEntryError, match="found TypeError"):
             decoded([packed], [1], decompress=lambda *_, wrong=wrong: wrong)
 
     def missing(*_: object) -> bytes:

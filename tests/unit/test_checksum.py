@@ -60,8 +60,8 @@ every_kernel = pytest.mark.parametrize("kernel", checksum.kernels())
 
 
 def check_copy(kernel: str, data: memoryview, pad: int, value: int, offset: int) -> None:
-    crc, around = checksum.copy_with(kernel, data, pad, value, offset=offset)
-    assert around == b"".join([GUARD, data, bytes(pad), GUARD]), (len(data), pad, offset)
+    crc, runtime = checksum.copy_with(kernel, data, pad, value, offset=offset)
+    assert runtime == b"".join([GUARD, data, bytes(pad), GUARD]), (len(data), pad, offset)
     assert crc == reference.crc32c(bytes(pad), reference.crc32c(data, value)), (len(data), pad, offset)
 
 

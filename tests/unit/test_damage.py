@@ -14,7 +14,7 @@ import pyreplog
 from pyreplog import CorruptionError, NotALogError, ReplogError
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.log import names
-from pyreplog.log.fsck.hold import hold
+from pyreplog.log.fsck.locked_segment import map_locked
 from tests import samples
 from tests.samples import ENTRIES, SEGMENT_BYTES, first_entries, flip, position_of, value_of
 
@@ -300,7 +300,7 @@ def test_index_files(log, tmp_path, mode):
 @pytest.mark.parametrize("mode", ["a", "r"])
 def test_an_intact_index_that_says_too_little(log, mode):
     """No damage that a CRC could show: it is that of the first half of its segment."""
-    segment = hold(log, 0)
+    segment = map_locked(log, 0)
     index = SparseIndex(segment.size)
     segment.verify(index, 4096, position_of(log, 150))
     samples.indexes(log)[0].write_bytes(index.to_bytes(segment.uuid, 0, 0, segment.stamp, 0, 0))

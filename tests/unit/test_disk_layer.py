@@ -22,15 +22,15 @@ LAYER = {
 
 EXCEPTED = {
     # The lock file: nothing in it has to outlive its process.
-    "pyreplog/log/lock.py": ["open_plain", "os.pwrite"],
+    "pyreplog/log/lock.py": ["open_regular", "os.pwrite"],
     # The tail page is opened for stores through a mapping; after a power cut it is not believed.
     "pyreplog/log/startup.py": ["open_changing"],
     "pyreplog/log/truncation.py": ["open_changing"],
-    "pyreplog/log/tailpage.py": ["open_changing"],
+    "pyreplog/log/tail_page.py": ["open_changing"],
     # What those calls are.
-    "pyreplog/plainfiles.py": ["open r+b", "open_plain"],
+    "pyreplog/regular_files.py": ["open r+b", "open_regular"],
     # Files in memory (memfd_create).
-    "pyreplog/log/fsck/hold.py": ["os.sendfile", "os.ftruncate", "os.pwrite"],
+    "pyreplog/log/fsck/locked_segment.py": ["os.sendfile", "os.ftruncate", "os.pwrite"],
     "pyreplog/log/fsck/rebuild.py": ["os.truncate", "os.pwrite"],
     "pyreplog/offload/index.py": ["os.write", "os.truncate", "os.pwrite", "os.pwrite"],
     # Stores of objects see to themselves, and SQLite does, its directory included. Its file is made first, empty and for
@@ -42,7 +42,7 @@ EXCEPTED = {
     # left behind are removed; who loses that does it again.
     "pyreplog/cli/report.py": ["Path.write_text", "parquet.write_table"],
     "pyreplog/reports/export.py": ["parquet.ParquetWriter"],
-    "pyreplog/reports/drafts.py": ["shutil.rmtree", "tempfile.mkdtemp", "shutil.rmtree"],
+    "pyreplog/reports/atomic_directories.py": ["shutil.rmtree", "tempfile.mkdtemp", "shutil.rmtree"],
     # A last word to the terminal.
     "pyreplog/cli/shared/serving.py": ["os.write"],
     # The null device, for streams that are closed.
@@ -108,7 +108,7 @@ def changes(source: str) -> Iterator[str]:
 def changing_call(call: ast.Call) -> Iterator[str]:
     of = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
     called = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
-    if (of, called) in {("os", "open"), ("", "open_plain")}:
+    if (of, called) in {("os", "open"), ("", "open_regular")}:
         if {node.attr for node in ast.walk(call) if isinstance(node, ast.Attribute)} & CHANGING_FLAGS:
             yield f"{of}.{called}".lstrip(".")
     elif called in ("open", "fdopen"):
@@ -151,8 +151,8 @@ def test_native_code_changes_files_in_the_layer() -> None:
         ("from os import rename", "os.rename"),
         ("fd = os.open(path, os.O_WRONLY | os.O_CREAT)", "os.open"),
         ("fd = os.open(path, os.O_RDONLY)", None),
-        ("fd = open_plain(path, os.O_RDWR)", "open_plain"),
-        ("fd = open_plain(path, os.O_RDONLY)", None),
+        ("fd = open_regular(path, os.O_RDWR)", "open_regular"),
+        ("fd = open_regular(path, os.O_RDONLY)", None),
         ("file = open_changing(path)", "open_changing"),
         ("path.write_bytes(b'')", "Path.write_bytes"),
         ("path.parent.mkdir(parents=True)", "Path.mkdir"),

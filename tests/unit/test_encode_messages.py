@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pyreplog._native.log.parts import Batch, Columns
+from pyreplog._native.log.append_arguments import ColumnParts, SequenceParts
 from pyreplog._native.topic.messageencoder import encode_messages, encode_slices
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
 from tests.topic.entries import decoded
@@ -30,8 +30,8 @@ PACKED = (np.arange(4) * 3, b"aaabbbccc")
         np.array(VALUES),
         np.frombuffer(b"aaabbbccc", np.uint8).reshape(3, 3),
         pa.array(VALUES),
-        Batch(VALUES, None, None, None),
-        Columns(PACKED, None, None),
+        SequenceParts(VALUES, None, None, None),
+        ColumnParts(PACKED, None, None),
     ],
     ids=lambda values: type(values).__name__,
 )
@@ -57,7 +57,7 @@ def test_columns_are_the_same_bytes_as_lists() -> None:
         properties=({"a": b"b"}, {}, None),
     )  # fmt: skip
     assert columns == lists
-    parts = Columns(PACKED, (np.array([0, 2, 4, 6]), b"k0k1k2"), np.array(times))
+    parts = ColumnParts(PACKED, (np.array([0, 2, 4, 6]), b"k0k1k2"), np.array(times))
     with pytest.raises(InvalidArgumentError, match="to be among the parts"):
         encode_messages(parts, KEYS)
     entries, counts = encode_slices(parts, messages_max=2, bytes_max=1000)

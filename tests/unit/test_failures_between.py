@@ -301,16 +301,16 @@ def test_ctrl_c_at_any_bytecode_of_a_flush_loses_nothing(tmp_path: Path):
 
 
 def test_ctrl_c_at_any_bytecode_of_a_commit_leaves_nobody_waiting(tmp_path: Path):
-    """An Ack waits for the same group; the committing thread, asked only then, does what the interrupted one left."""
+    """An AppendFuture waits for the same group; the committing thread, asked only then, does what the interrupted one left."""
 
     def play(log: pyreplog.CommitLog, step: int) -> bool:
         request = log._commits.request
         log._commits.request = lambda: None
-        ack = log.submit(b"pending")
+        future = log.submit(b"pending")
         came = interrupted_at(step, lambda: log.append(b"interrupted"))
         log._commits.request = request
         request()
-        assert ack.result(60) == log.synced_end - 2
+        assert future.result(60) == log.synced_end - 2
         log.sync()
         return came
 

@@ -18,7 +18,7 @@ from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import headers, names, truncation
 from pyreplog.log.files import RealFiles
 from pyreplog.log.fsck import check as fsck
-from pyreplog.log.fsck import hold as holding
+from pyreplog.log.fsck import locked_segment as holding
 from pyreplog.log.fsck import survey
 from pyreplog.log.fsck.damage import CHECKPOINT, HEADER, INDEX, MARKER, RECORD, SEGMENT
 from pyreplog.log.fsck.repair import repair
@@ -38,7 +38,7 @@ def digest(path: Path) -> dict[str, str]:
     return {str(f.relative_to(path)): hashlib.md5(f.read_bytes()).hexdigest() for f in path.rglob("*") if f.is_file()}
 
 
-def only(report: fsck.Report):
+def only(report: fsck.FsckReport):
     assert len(report.damages) == 1, report.damages
     return report.damages[0]
 
@@ -135,16 +135,16 @@ def test_a_segment_taken_while_headers_are_read(tmp_path, monkeypatch):
 
 
 def test_segments_removed_while_the_log_is_checked(tmp_path, monkeypatch):
-    path, hold = tmp_path / "log", fsck.hold
+    path, map_locked = tmp_path / "log", fsck.map_locked
     with pyreplog.open(path, segment_bytes=SEGMENT_BYTES) as writer:
         writer.append_batch([b"x" * 1000] * 400)
 
         def trim_first(directory: Path, base: int):
             if base == SEGMENT_BYTES:
                 writer.trim(200)
-            return hold(directory, base)
+            return map_locked(directory, base)
 
-        monkeypatch.setattr(fsck, "hold", trim_first)
+        monkeypatch.setattr(fsck, "map_locked", trim_first)
         report = fsck.check(path)
         assert report.clean and report.end == 400 and "was removed" in report.notes[0]
 
@@ -183,7 +183,7 @@ def test_a_recycled_file_is_not_taken_for_its_earlier_life(log, monkeypatch):
 
     monkeypatch.setattr(holding, "share", recycle_first)
     with pytest.raises(pyreplog.TrimmedError):
-        holding.hold(log, 0)
+        holding.map_locked(log, 0)
 
 
 def test_a_torn_tail_is_no_damage(log):
@@ -365,9 +365,9 @@ def test_index_files(log):
 def test_an_intact_index_that_says_something_else(log):
     """Right CRC, right segment, and yet not what the segment holds."""
     from pyreplog._native.log.sparse import SparseIndex
-    from pyreplog.log.fsck.hold import hold
+    from pyreplog.log.fsck.locked_segment import map_locked
 
-    segment, path = hold(log, 0), samples.indexes(log)[0]
+    segment, path = map_locked(log, 0), samples.indexes(log)[0]
     index = SparseIndex(segment.size)
     segment.verify(index, 4096, 30_000)
     path.write_bytes(index.to_bytes(segment.uuid, 0, 0, segment.stamp, 0, 0))

@@ -38,8 +38,8 @@ from pyreplog.log.backup.restoring import restore
 from pyreplog.log.fsck.check import check
 from pyreplog.log.fsck.repair import repair
 from pyreplog.log.ledgerlog import LedgerLog
-from pyreplog.log.ledgermap import Share
-from pyreplog.log.manyledgers import ManyLedgers
+from pyreplog.log.ledgermap import LedgerExtent
+from pyreplog.log.multi_ledger_log import MultiLedgerLog
 from pyreplog.log.segments import SegmentPool
 from tests import samples, twin
 from tests.ledgers import (
@@ -197,8 +197,8 @@ def test_a_copy_that_is_not_synced_does_not_hide_the_one_that_is(wide: bool, pat
 
 def test_submitted_entries_are_acknowledged_when_synced(path: Path) -> None:
     with open_log(path, "synced") as log:
-        acks = [log.submit(records_of(3, n)) for n in range(20)]
-        ends = [ack.result(30) for ack in acks]
+        futures = [log.submit(records_of(3, n)) for n in range(20)]
+        ends = [future.result(30) for future in futures]
         assert ends == sorted(ends) and ends[-1] == log.end_position
         assert list(read_all(log, 3)) == list(range(20))
         assert log.submit(b"").result(30) == ends[-1]
@@ -227,7 +227,7 @@ def test_writers_and_readers_at_once(durability: str, path: Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["before the shares are looked up", "after", "before they are read"])
-@pytest.mark.parametrize("how", ["trim", "hollow"])
+@pytest.mark.parametrize("how", ["trim", "punch_hole"])
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 def test_a_segment_that_goes_while_it_is_read(
     durability: str, how: str, when: str, path: Path, monkeypatch: pytest.MonkeyPatch
@@ -245,10 +245,10 @@ def test_a_segment_that_goes_while_it_is_read(
                 moves.append(copies)
                 log.append(copies)
                 log.sync()
-                log.hollow(base) if how == "hollow" else log.trim(log.segments()[1][0])
+                log.punch_hole(base) if how == "punch_hole" else log.trim(log.segments()[1][0])
 
         def between(name: str) -> Callable[..., object]:
-            method = getattr(ManyLedgers, name)
+            method = getattr(MultiLedgerLog, name)
 
             def called(*arguments: object) -> object:
                 if when != "after":
@@ -260,26 +260,26 @@ def test_a_segment_that_goes_while_it_is_read(
             return called
 
         name = "look" if when == "before they are read" else "shares"
-        monkeypatch.setattr(ManyLedgers, name, between(name))
+        monkeypatch.setattr(MultiLedgerLog, name, between(name))
         assert list(split(log.read(3, 0, going[-1], 1 << 20)[0], 3, 0, going[-1])) == going
         assert moves
 
 
-@pytest.mark.parametrize("how", ["trim", "hollow"])
+@pytest.mark.parametrize("how", ["trim", "punch_hole"])
 def test_the_last_entry_of_a_segment_that_goes(how: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_log(path) as log:
         log.append(record_of(3, 7))
         fill(log, 9, count=500)
-        shares = ManyLedgers.shares
+        shares = MultiLedgerLog.shares
         moved: list[int] = []
 
-        def move(many: ManyLedgers, ledger: int) -> list[Share]:
+        def move(many: MultiLedgerLog, ledger: int) -> list[LedgerExtent]:
             if not moved:
                 moved.append(log.append(record_of(3, 7)))
-                log.hollow(log.segments()[0][0]) if how == "hollow" else log.trim(log.segments()[1][0])
+                log.punch_hole(log.segments()[0][0]) if how == "punch_hole" else log.trim(log.segments()[1][0])
             return shares(many, ledger)
 
-        monkeypatch.setattr(ManyLedgers, "shares", move)
+        monkeypatch.setattr(MultiLedgerLog, "shares", move)
         assert log.last_entry(3) == 7 and moved
 
 
@@ -294,7 +294,7 @@ def test_one_segments_share_of_a_ledger(path: Path) -> None:
             found += split(records, 3, at, after - 1)
             at = after
         assert found == list(range(share.first + 2, share.last + 1))
-        log.hollow(share.base)
+        log.punch_hole(share.base)
         with pytest.raises(TrimmedError):
             log.read_share(share, 3, share.first, 1000)
 
@@ -522,13 +522,13 @@ def test_index_files_are_made_again(path: Path) -> None:
 @pytest.fixture
 def few_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read that tries for ever fails."""
-    hold, holds = ManyLedgers.hold, itertools.count()
+    hold, holds = MultiLedgerLog.hold, itertools.count()
 
-    def holding(log: ManyLedgers, base: int) -> Any:
+    def holding(log: MultiLedgerLog, base: int) -> Any:
         assert next(holds) < 5000
         return hold(log, base)
 
-    monkeypatch.setattr(ManyLedgers, "hold", holding)
+    monkeypatch.setattr(MultiLedgerLog, "hold", holding)
 
 
 def index_files(path: Path) -> list[Path]:
@@ -545,7 +545,7 @@ def test_index_files_from_before_segments_were_hollow(path: Path, tmp_path: Path
     shutil.copytree(path, kept)
     with open_log(path) as log:
         for share in log.shares(3)[:-1]:
-            log.hollow(share.base)
+            log.punch_hole(share.base)
         left = read_all(log, 3)
         assert 0 < len(left) < 150
     for file in index_files(kept):
@@ -578,7 +578,7 @@ def test_index_files_of_another_log(path: Path, tmp_path: Path) -> None:
     for at, ledger in ((path, 4), (twin_path, 7)):
         with open_log(at) as log:
             fill(log, ledger, count=600)
-            log.hollow(log.segments()[ledger - 4][0])
+            log.punch_hole(log.segments()[ledger - 4][0])
     for file in index_files(twin_path):
         shutil.copy(file, path)
     with open_log(path) as log:
@@ -596,12 +596,12 @@ def test_an_index_of_records_that_are_not_there_ends_reads(path: Path, monkeypat
         fill(log, 3)
         refused: list[int] = []
 
-        def gone(_: ManyLedgers, base: int) -> Any:
+        def gone(_: MultiLedgerLog, base: int) -> Any:
             refused.append(base)
             assert len(refused) < 10
             raise TrimmedError(f"the segment at {base} was removed")
 
-        monkeypatch.setattr(ManyLedgers, "hold", gone)
+        monkeypatch.setattr(MultiLedgerLog, "hold", gone)
         for read in (log.read, log.lend):
             with pytest.raises(
                 CorruptionError, match=r"expected ledger indexes.*the segment at 0 was removed"
@@ -659,9 +659,9 @@ def test_an_index_that_points_elsewhere_is_corruption(path: Path) -> None:
             copy_entries(segment, 4, entry, offset, 1 << 20, at_least_one=True)
         with pytest.raises(CorruptionError):
             copy_entries(segment, 3, entry, offset + 8, 1 << 20, at_least_one=True)
-        for places in (offset - 4096, offset + 1, offset + SEGMENT_BYTES, offset[:1]):
+        for locations in (offset - 4096, offset + 1, offset + SEGMENT_BYTES, offset[:1]):
             with pytest.raises(InvalidArgumentError):
-                copy_entries(segment, 3, entry, places, 1 << 20, at_least_one=True)
+                copy_entries(segment, 3, entry, locations, 1 << 20, at_least_one=True)
         with pytest.raises(InvalidArgumentError):
             index_entries(segment, LedgerIndex(), 0, 8192)
 
@@ -785,7 +785,7 @@ CALLS = {
     "segments": lambda log: log.segments(),
     "end_position": lambda log: log.end_position,
     "trim": lambda log: log.trim(0),
-    "hollow": lambda log: log.hollow(0),
+    "punch_hole": lambda log: log.punch_hole(0),
     "sync": lambda log: log.sync(),
 }
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from pyreplog import metricshttp
+from pyreplog import metrics_http_server
 from pyreplog.metrics import Metric, MetricsServer
 from tests.waiting import until
 
@@ -21,8 +21,8 @@ pytest.importorskip("prometheus_client")
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetricsServer]:
-    monkeypatch.setattr(metricshttp, "CONNECTIONS_MAX", 4)
-    monkeypatch.setattr(metricshttp, "REQUEST_S", 3600.0)
+    monkeypatch.setattr(metrics_http_server, "CONNECTIONS_MAX", 4)
+    monkeypatch.setattr(metrics_http_server, "REQUEST_S", 3600.0)
     with MetricsServer([lambda: [Metric("things", "gauge", "Some.", [({}, 1.0)])]]) as server:
         yield server
 
@@ -53,7 +53,7 @@ def test_a_few_connections_at_a_time_and_none_for_long(server: MetricsServer, mo
         assert all(ends(sock) for sock in slow[4:])
         assert threading.active_count() <= before + 4
         assert scrape(server) is None
-        monkeypatch.setattr(metricshttp, "REQUEST_S", 0.1)
+        monkeypatch.setattr(metrics_http_server, "REQUEST_S", 0.1)
         assert all(ends(sock) for sock in slow[:4]), "though more of the request may come yet"
         until(lambda: scrape(server) is not None)
 
@@ -86,7 +86,7 @@ def test_without_descriptors_it_waits(
             raise OSError(failures.pop(), "Too many open files")
         return accept(sock)
 
-    monkeypatch.setattr(metricshttp, "_EXHAUSTED_S", 0.01)
+    monkeypatch.setattr(metrics_http_server, "_EXHAUSTED_S", 0.01)
     monkeypatch.setattr(socket.socket, "accept", failing)
     assert scrape(server) is not None and not failures
     assert caplog.text.count("no connection can be accepted for now") == 1

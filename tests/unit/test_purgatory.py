@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, OutcomeUnknownError, PoisonedError
-from pyreplog.purgatory import Purgatory, Watch
+from pyreplog.future import AppendFuture
+from pyreplog.purgatory import Purgatory, PurgatoryEntry
 
 
 def run_threads(*targets: Callable[[], object]) -> None:
@@ -24,26 +24,26 @@ def run_threads(*targets: Callable[[], object]) -> None:
         thread.join()
 
 
-def watched(purgatory: Purgatory, *thresholds: int, key: str = "log") -> list[Ack[int]]:
-    acks = [Ack(threshold) for threshold in thresholds]
-    for ack, threshold in zip(acks, thresholds, strict=True):
-        purgatory.watch(key, threshold, ack)
-    return acks
+def watched(purgatory: Purgatory, *thresholds: int, key: str = "log") -> list[AppendFuture[int]]:
+    futures = [AppendFuture(threshold) for threshold in thresholds]
+    for future, threshold in zip(futures, thresholds, strict=True):
+        purgatory.watch(key, threshold, future)
+    return futures
 
 
-def done(acks: list[Ack[int]]) -> list[int]:
-    return [ack.result() for ack in acks if ack.done()]
+def done(futures: list[AppendFuture[int]]) -> list[int]:
+    return [future.result() for future in futures if future.done()]
 
 
-class Mine(Ack[int]):
+class Mine(AppendFuture[int]):
     """Other tests' may go at any time."""
 
 
 def alive() -> Counter[str]:
     gc.collect()
-    acks = [each for each in gc.get_objects() if type(each) is Mine]
-    watches = [each for each in gc.get_objects() if type(each) is Watch and type(each.ack) is Mine]
-    return Counter(Ack=len(acks), Watch=len(watches))
+    futures = [each for each in gc.get_objects() if type(each) is Mine]
+    watches = [each for each in gc.get_objects() if type(each) is PurgatoryEntry and type(each.future) is Mine]
+    return Counter(AppendFuture=len(futures), PurgatoryEntry=len(watches))
 
 
 # Reaching a number
@@ -51,15 +51,15 @@ def alive() -> Counter[str]:
 
 def test_an_advance_completes_those_whose_threshold_is_reached() -> None:
     purgatory = Purgatory()
-    acks = watched(purgatory, 1, 2, 3, 4)
+    futures = watched(purgatory, 1, 2, 3, 4)
     assert purgatory.waiting("log") == 4
     purgatory.advance_and_drain("log", 0)
-    assert done(acks) == []
+    assert done(futures) == []
     purgatory.advance_and_drain("log", 3)
-    assert done(acks) == [1, 2, 3]
+    assert done(futures) == [1, 2, 3]
     assert purgatory.waiting("log") == 1
     purgatory.advance_and_drain("log", 10)
-    assert done(acks) == [1, 2, 3, 4]
+    assert done(futures) == [1, 2, 3, 4]
     assert purgatory.waiting("log") == 0
 
 
@@ -75,9 +75,9 @@ def test_numbers_do_not_go_back() -> None:
     purgatory.advance_and_drain("log", 5)
     purgatory.advance_and_drain("log", 3)
     assert done(watched(purgatory, 5)) == [5]
-    acks = watched(purgatory, 6)
+    futures = watched(purgatory, 6)
     purgatory.advance_and_drain("log", 4)
-    assert done(acks) == []
+    assert done(futures) == []
 
 
 def test_keys_are_apart() -> None:
@@ -90,19 +90,19 @@ def test_keys_are_apart() -> None:
 
 def test_advance_completes_nothing_before_drain() -> None:
     purgatory = Purgatory()
-    acks = watched(purgatory, 1)
+    futures = watched(purgatory, 1)
     purgatory.advance("log", 1)
-    assert done(acks) == []
+    assert done(futures) == []
     purgatory.drain()
-    assert done(acks) == [1]
+    assert done(futures) == [1]
 
 
 def test_a_watch_between_advance_and_drain_is_completed() -> None:
     purgatory = Purgatory()
     purgatory.advance("log", 1)
-    acks = watched(purgatory, 1)
+    futures = watched(purgatory, 1)
     purgatory.drain()
-    assert done(acks) == [1]
+    assert done(futures) == [1]
 
 
 def test_waiters_complete_by_threshold_and_then_by_arrival() -> None:
@@ -110,9 +110,9 @@ def test_waiters_complete_by_threshold_and_then_by_arrival() -> None:
     thresholds = [5, 3, 9, 3, 1, 5, 7, 9, 4, 3, 8]
     told: list[int] = []
     for place, threshold in enumerate(thresholds):
-        ack = Ack(place)
-        ack.add_done_callback(lambda ack: told.append(ack.result()))
-        purgatory.watch("log", threshold, ack)
+        future = AppendFuture(place)
+        future.add_done_callback(lambda future: told.append(future.result()))
+        purgatory.watch("log", threshold, future)
     purgatory.advance_and_drain("log", 5)
     assert told == sorted((p for p, t in enumerate(thresholds) if t <= 5), key=lambda p: thresholds[p])
     purgatory.advance_and_drain("log", 9)
@@ -131,10 +131,10 @@ def test_one_who_waits_for_much_blocks_nobody() -> None:
 
 def test_an_ack_that_somebody_else_settled_keeps_its_outcome() -> None:
     purgatory = Purgatory()
-    (ack,) = watched(purgatory, 1)
-    ack.complete(99)
+    (future,) = watched(purgatory, 1)
+    future.complete(99)
     purgatory.advance_and_drain("log", 1)
-    assert ack.result() == 99
+    assert future.result() == 99
     assert purgatory.waiting("log") == 0
 
 
@@ -143,9 +143,9 @@ def test_tasks_wait_in_the_room() -> None:
         purgatory = Purgatory()
 
         async def append(number: int) -> int:
-            ack = Ack(number)
-            purgatory.watch("log", number, ack)
-            return await ack
+            future = AppendFuture(number)
+            purgatory.watch("log", number, future)
+            return await future
 
         tasks = [asyncio.create_task(append(number)) for number in range(100)]
         await asyncio.sleep(0)
@@ -164,7 +164,7 @@ def test_fail_fails_those_who_wait_and_those_who_come() -> None:
     waiting = watched(purgatory, 1, 8, 4)
     purgatory.fail("log", error)
     coming = watched(purgatory, 2)
-    assert [ack.exception(0) for ack in waiting + coming] == [error] * 4
+    assert [future.exception(0) for future in waiting + coming] == [error] * 4
     assert purgatory.waiting("log") == 0
     assert done(watched(purgatory, 1, key="another")) == []
 
@@ -183,8 +183,8 @@ def test_the_last_failure_counts() -> None:
     purgatory = Purgatory()
     purgatory.fail("log", PoisonedError("sync failed"))
     purgatory.fail("log", ClosedError("closed"))
-    (ack,) = watched(purgatory, 1)
-    assert isinstance(ack.exception(0), ClosedError)
+    (future,) = watched(purgatory, 1)
+    assert isinstance(future.exception(0), ClosedError)
 
 
 def test_reset_forgets_number_and_failure_but_not_the_waiters() -> None:
@@ -199,10 +199,10 @@ def test_reset_forgets_number_and_failure_but_not_the_waiters() -> None:
     assert (done(again), done(waiting)) == ([5], [])
     purgatory.fail("log", PoisonedError("sync failed"))
     purgatory.reset("log")
-    acks = watched(purgatory, 6)
-    assert done(acks) == []
+    futures = watched(purgatory, 6)
+    assert done(futures) == []
     purgatory.advance_and_drain("log", 6)
-    assert done(acks) == [6]
+    assert done(futures) == [6]
 
 
 # Deadlines
@@ -210,33 +210,33 @@ def test_reset_forgets_number_and_failure_but_not_the_waiters() -> None:
 
 def test_a_deadline_makes_the_outcome_unknown() -> None:
     purgatory = Purgatory(tick_us=10)
-    ack = Ack(0)
+    future = AppendFuture(0)
     purgatory.advance_and_drain("log", 3)
-    purgatory.watch("log", 7, ack, deadline_us=100)
+    purgatory.watch("log", 7, future, deadline_us=100)
     assert purgatory.expire(99) == 100
-    assert not ack.done()
+    assert not future.done()
     assert purgatory.expire(100) is None
     with pytest.raises(OutcomeUnknownError, match="'log' to reach 7 ran out, it is at 3"):
-        ack.result(0)
+        future.result(0)
     assert purgatory.waiting("log") == 0
     purgatory.advance_and_drain("log", 7)
-    assert isinstance(ack.exception(), OutcomeUnknownError)
+    assert isinstance(future.exception(), OutcomeUnknownError)
 
 
 def test_a_deadline_for_a_key_without_a_number_says_so() -> None:
     purgatory = Purgatory()
-    ack = Ack(0)
-    purgatory.watch("log", 7, ack, deadline_us=0)
+    future = AppendFuture(0)
+    purgatory.watch("log", 7, future, deadline_us=0)
     purgatory.expire(0)
     with pytest.raises(OutcomeUnknownError, match="it has no number yet"):
-        ack.result(0)
+        future.result(0)
 
 
 def test_expire_returns_the_next_deadline() -> None:
     purgatory = Purgatory(tick_us=10)
     assert purgatory.expire(0) is None
     for deadline in (30, 20, 40):
-        purgatory.watch("log", deadline, Ack(0), deadline_us=deadline)
+        purgatory.watch("log", deadline, AppendFuture(0), deadline_us=deadline)
     assert purgatory.expire(10) == 20
     assert purgatory.expire(20) == 30
     purgatory.advance_and_drain("log", 30)
@@ -247,11 +247,11 @@ def test_expire_returns_the_next_deadline() -> None:
 
 def test_the_completed_do_not_expire() -> None:
     purgatory = Purgatory()
-    ack = Ack(1)
-    purgatory.watch("log", 1, ack, deadline_us=100)
+    future = AppendFuture(1)
+    purgatory.watch("log", 1, future, deadline_us=100)
     purgatory.advance_and_drain("log", 1)
     purgatory.expire(1000)
-    assert ack.result(0) == 1
+    assert future.result(0) == 1
 
 
 # Cancelling
@@ -259,25 +259,25 @@ def test_the_completed_do_not_expire() -> None:
 
 def test_a_cancelled_watch_leaves_its_ack_open() -> None:
     purgatory = Purgatory()
-    ack = Ack(1)
-    watch = purgatory.watch("log", 1, ack, deadline_us=100)
+    future = AppendFuture(1)
+    watch = purgatory.watch("log", 1, future, deadline_us=100)
     purgatory.cancel(watch)
     assert purgatory.waiting("log") == 0
     assert purgatory.expire(1000) is None
     purgatory.advance_and_drain("log", 1)
     purgatory.fail("log", PoisonedError("sync failed"))
-    assert not ack.done()
+    assert not future.done()
 
 
 def test_cancelling_twice_or_too_late_changes_nothing() -> None:
     purgatory = Purgatory()
-    first, second = Ack(1), Ack(2)
+    first, second = AppendFuture(1), AppendFuture(2)
     watch = purgatory.watch("log", 1, first)
     purgatory.watch("log", 2, second)
     purgatory.advance_and_drain("log", 1)
     for _ in range(2):
         purgatory.cancel(watch)
-    purgatory.cancel(purgatory.watch("log", 0, Ack(0)))
+    purgatory.cancel(purgatory.watch("log", 0, AppendFuture(0)))
     assert purgatory.waiting("log") == 1
     purgatory.advance_and_drain("log", 2)
     assert done([first, second]) == [1, 2]
@@ -292,7 +292,7 @@ def test_memory_returns_to_zero() -> None:
     numbers = list(range(300))
     random.Random(7).shuffle(numbers)
     watches = [purgatory.watch(n % 7, n, Mine(n), deadline_us=n * 1000 if n % 3 else None) for n in numbers]
-    assert alive() - before == Counter(Ack=300, Watch=300)
+    assert alive() - before == Counter(AppendFuture=300, PurgatoryEntry=300)
     for watch in watches[::5]:
         purgatory.cancel(watch)
     del watches, watch
@@ -314,34 +314,34 @@ def test_waiters_that_gave_up_go_when_they_outnumber_the_rest() -> None:
     for watch in watches[:499]:
         purgatory.cancel(watch)
     del watches, watch
-    assert (alive() - before)["Watch"] <= 1000
+    assert (alive() - before)["PurgatoryEntry"] <= 1000
     purgatory.expire(0)
     for deadline in range(2000):  # each comes and gives up
         purgatory.watch("log", 1, Mine(0), deadline_us=deadline)
         purgatory.expire(deadline + 1000)
         assert purgatory.waiting("log") == 501
-    assert (alive() - before)["Watch"] <= 2 * 501
+    assert (alive() - before)["PurgatoryEntry"] <= 2 * 501
 
 
 def test_the_last_one_to_be_completed_takes_those_who_gave_up_with_it() -> None:
     purgatory = Purgatory()
-    near: list[Ack[int]] = [Mine(n) for n in range(100)]
-    for n, ack in enumerate(near):
-        purgatory.watch("log", n, ack)
+    near: list[AppendFuture[int]] = [Mine(n) for n in range(100)]
+    for n, future in enumerate(near):
+        purgatory.watch("log", n, future)
     before = alive()
     for _ in range(100):
         purgatory.cancel(purgatory.watch("log", 10**6, Mine(0)))
-    assert alive()["Watch"] > before["Watch"]
+    assert alive()["PurgatoryEntry"] > before["PurgatoryEntry"]
     purgatory.advance_and_drain("log", 99)
     assert done(near) == list(range(100))
-    assert alive()["Watch"] == before["Watch"] - 100
+    assert alive()["PurgatoryEntry"] == before["PurgatoryEntry"] - 100
 
 
 def test_a_key_that_only_was_waited_for_leaves_nothing() -> None:
     purgatory = Purgatory()
     for key in range(100):
-        purgatory.watch(key, 1, Ack(0), deadline_us=5)
-        purgatory.cancel(purgatory.watch(-key - 1, 1, Ack(0)))
+        purgatory.watch(key, 1, AppendFuture(0), deadline_us=5)
+        purgatory.cancel(purgatory.watch(-key - 1, 1, AppendFuture(0)))
     purgatory.expire(1000)
     assert not purgatory._lines
     assert purgatory.waiting("never heard of") == 0
@@ -379,10 +379,10 @@ def comparisons_to_complete(numbers: list[int], steps: int) -> int:
     """Watches for `numbers`, advances to the last one in equal `steps`, and returns the comparisons done."""
     Counted.comparisons = 0
     purgatory = Purgatory()
-    acks = watched(purgatory, *map(Counted, numbers))
+    futures = watched(purgatory, *map(Counted, numbers))
     for step in range(1, steps + 1):
         purgatory.advance_and_drain("log", len(numbers) * step // steps)
-    assert all(ack.done() for ack in acks)
+    assert all(future.done() for future in futures)
     return Counted.comparisons
 
 
@@ -422,17 +422,17 @@ def test_ctrl_c_while_events_are_applied_loses_nobody() -> None:
             return int(self) > other
 
     purgatory = Purgatory()
-    acks = watched(purgatory, 1, 2, Interrupting(3), 4, 5)
+    futures = watched(purgatory, 1, 2, Interrupting(3), 4, 5)
     purgatory.advance("log", 4)
     later = watched(purgatory, 3, key="another")
     purgatory.advance("another", 3)
     with pytest.raises(KeyboardInterrupt):
         purgatory.drain()
-    assert done(acks) == [1, 2, 3, 4]
+    assert done(futures) == [1, 2, 3, 4]
     assert done(later) == [3]
     assert purgatory.waiting("log") == 1
     purgatory.advance_and_drain("log", 5)
-    assert done(acks) == [1, 2, 3, 4, 5]
+    assert done(futures) == [1, 2, 3, 4, 5]
 
 
 # Callbacks
@@ -442,11 +442,11 @@ def test_a_callback_may_use_the_room() -> None:
     purgatory = Purgatory()
     told: list[int] = []
 
-    def follow(ack: Ack[int]) -> None:
-        number = ack.result()
+    def follow(future: AppendFuture[int]) -> None:
+        number = future.result()
         told.append(number)
         if number < 20:
-            following = Ack(number + 1)
+            following = AppendFuture(number + 1)
             following.add_done_callback(follow)
             purgatory.watch("log", number + 1, following)
             purgatory.advance_and_drain("log", number + 1)
@@ -464,9 +464,9 @@ def test_a_callback_holds_nothing_that_another_thread_needs() -> None:
     seen: list[list[int]] = []
 
     def in_another_thread() -> None:
-        acks = watched(purgatory, 2)
+        futures = watched(purgatory, 2)
         purgatory.advance_and_drain("log", 2)
-        seen.append(done(acks))
+        seen.append(done(futures))
 
     first.add_done_callback(lambda _: run_threads(in_another_thread))
     purgatory.advance_and_drain("log", 1)
@@ -482,7 +482,7 @@ def test_hammering_threads_settle_everything_exactly_once() -> None:
     per_thread, watchers, keys = 400, 3, 2
     barrier = threading.Barrier(watchers + 3)
     told: Counter[tuple[int, int]] = Counter()
-    acks: list[Ack[tuple[int, int]]] = []
+    futures: list[AppendFuture[tuple[int, int]]] = []
 
     def watch(thread: int) -> Callable[[], None]:
         rng = random.Random(thread)
@@ -490,11 +490,11 @@ def test_hammering_threads_settle_everything_exactly_once() -> None:
         def run() -> None:
             barrier.wait()
             for n in range(per_thread):
-                ack = Ack((thread, n))
-                ack.add_done_callback(lambda ack: told.update([ack._result]))
-                acks.append(ack)
+                future = AppendFuture((thread, n))
+                future.add_done_callback(lambda future: told.update([future._result]))
+                futures.append(future)
                 deadline = rng.choice([None, n])
-                purgatory.watch(n % keys, n + rng.randrange(-20, 20), ack, deadline_us=deadline)
+                purgatory.watch(n % keys, n + rng.randrange(-20, 20), future, deadline_us=deadline)
 
         return run
 
@@ -516,7 +516,7 @@ def test_hammering_threads_settle_everything_exactly_once() -> None:
 
     run_threads(*(watch(thread) for thread in range(watchers)), advance_key(0), advance_key(1), expire_some)
     assert told == Counter((thread, n) for thread in range(watchers) for n in range(per_thread))
-    assert all(ack.done() for ack in acks)
+    assert all(future.done() for future in futures)
     assert [purgatory.waiting(key) for key in range(keys)] == [0, 0]
     assert len(purgatory._wheel) == 0
 
@@ -530,9 +530,9 @@ def test_two_threads_playing_ping_pong_lose_no_wake_up() -> None:
         def run() -> None:
             for turn in range(turns):
                 purgatory.advance_and_drain(mine, turn)
-                ack = Ack(turn)
-                purgatory.watch(theirs, turn, ack)
-                assert ack.result(60) == turn
+                future = AppendFuture(turn)
+                purgatory.watch(theirs, turn, future)
+                assert future.result(60) == turn
 
         return run
 

@@ -204,7 +204,7 @@ def test_words_of_another_boot_or_log_are_cleared_before_the_page_names_this_one
 
             return watched
 
-    def open_watched(path: Path, files: RealFiles, started: startup.Started) -> Tail:
+    def open_watched(path: Path, files: RealFiles, started: startup.StartupResult) -> Tail:
         with monkeypatch.context() as patched:
             patched.setattr(startup, "Tail", lambda file, writable: Watched(Tail(file, writable=writable)))
             return opened(path, files, started)._page

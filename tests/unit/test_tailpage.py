@@ -11,7 +11,7 @@ import pytest
 
 import pyreplog
 from pyreplog.errors import CorruptionError, ReplogError
-from pyreplog.log import names, tailpage
+from pyreplog.log import names, tail_page
 from pyreplog.log.fsck import check as fsck
 from pyreplog.tables import logs
 
@@ -108,4 +108,4 @@ def test_an_older_page_hides_nothing(tmp_path: Path) -> None:
 def test_a_writer_does_not_go_by_a_page_that_cannot_be(log: Path) -> None:
     flip(log, WORDS["visible"], 41)
     with pyreplog.open(log) as writer:
-        assert writer.end == ENTRIES and tailpage.load(log) is not None
+        assert writer.end == ENTRIES and tail_page.load(log) is not None

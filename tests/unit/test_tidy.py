@@ -38,7 +38,7 @@ LAYERS = [
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 # Single modules that count as one part.
 BASE = {
-    "arguments", "config", "clock", "handles", "metrics", "metricshttp", "ack", "purgatory", "sealedjson", "timing_wheel", "uninterrupted", "plainfiles",
+    "arguments", "config", "clock", "handles", "metrics", "metrics_http_server", "future", "purgatory", "checksummed_json", "timing_wheel", "defer_sigint", "regular_files",
 }  # fmt: skip
 
 LAZY = {
@@ -180,7 +180,7 @@ def test_cython_imports_are_found(tmp_path: Path) -> None:
 def test_import_is_light() -> None:
     """A fresh `import pyreplog` loads errors alone; the log no optional, and no heavy, library. Nothing warns.
 
-    asyncio is loaded with the log, and ssl and subprocess with it: an Ack can be awaited.
+    asyncio is loaded with the log, and ssl and subprocess with it: an AppendFuture can be awaited.
     """
     code = "import sys, pyreplog; print(*sys.modules); pyreplog.open; print(*sys.modules)"
     run = subprocess.run(

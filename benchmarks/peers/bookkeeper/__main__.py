@@ -19,7 +19,7 @@ from benchmarks.peers.bookkeeper.cluster import BookKeeper, Loaded, build
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Durability, Figure, Goal, Section
 from benchmarks.sampling import collector_off
-from pyreplog import Ack
+from pyreplog import AppendFuture
 
 _QUORUMS = 3, 3, 2
 _SIZES = (100, 1024)
@@ -89,21 +89,21 @@ def _ours(plan: Plan, durability: Durability, size: int, warm_up: int, seconds: 
 
 def _load(submit: Any, value: bytes, seconds: int) -> tuple[int, list[int]]:
     """(entries, nanoseconds of each)"""
-    clock, taken, pending = time.perf_counter_ns, list[int](), deque[Ack[int]]()
+    clock, taken, pending = time.perf_counter_ns, list[int](), deque[AppendFuture[int]]()
 
-    def note(begin: int, _: Ack[int]) -> None:
+    def note(begin: int, _: AppendFuture[int]) -> None:
         taken.append(clock() - begin)
 
     count, end = 0, clock() + seconds * 1_000_000_000
     while (begin := clock()) < end:
         if len(pending) == _WINDOW:
             pending.popleft().result()
-        ack = submit(value)
-        ack.add_done_callback(partial(note, begin))
-        pending.append(ack)
+        future = submit(value)
+        future.add_done_callback(partial(note, begin))
+        pending.append(future)
         count += 1
-    for ack in pending:
-        ack.result()
+    for future in pending:
+        future.result()
     return count, taken
 
 

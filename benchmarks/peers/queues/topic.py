@@ -15,7 +15,7 @@ from benchmarks.peers.queues import server
 from benchmarks.peers.queues.peer import PATIENCE_S, QueuePeer
 from benchmarks.peers.replicated.peer import Servers
 from benchmarks.result import Durability
-from pyreplog import Ack
+from pyreplog import AppendFuture
 
 _SUBSCRIPTION = "one"
 
@@ -34,7 +34,7 @@ class QueueTopic(QueuePeer):
         self._turn = 0
         self._topic: Any = None
         self._consumer: Any = None
-        self._last: Ack[range] | None = None
+        self._last: AppendFuture[range] | None = None
         try:
             self._home = self._open(directory)
         except BaseException:

@@ -11,8 +11,8 @@ import pyreplog
 from benchmarks.ledgers import SPARES, WINDOW_BYTES, Bookies
 from benchmarks.peers.replicated.peer import ReplicatedPeer
 from benchmarks.result import Durability
-from pyreplog import Ack
-from pyreplog.ledger.handle import Ledger
+from pyreplog import AppendFuture
+from pyreplog.ledger.ledger_handle import Ledger
 
 
 class OurLedger(ReplicatedPeer):
@@ -27,7 +27,7 @@ class OurLedger(ReplicatedPeer):
         self._durability = durability
         self._stack = ExitStack()
         self._ledger: Ledger | None = None
-        self._last: Ack[range] | None = None
+        self._last: AppendFuture[range] | None = None
         try:
             self._side = Bookies(directory, self._stack, 3, {"durability": durability} | self.settings)
         except BaseException:

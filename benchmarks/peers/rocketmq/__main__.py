@@ -16,7 +16,7 @@ from benchmarks.peers.rocketmq.ours import Copied
 from benchmarks.peers.rocketmq.store import Store
 from benchmarks.plan import Plan
 from benchmarks.proc import cpu_ns
-from pyreplog.ha.rocketmq import Master, Message, RawLog
+from pyreplog.ha.rocketmq import RawLog, RocketMQMaster, RocketMQMessage
 from pyreplog.net.reactor import Reactor
 
 _SMALL_FILE = 1 << 20
@@ -66,7 +66,7 @@ def _feed(folder: Path) -> None:
     with (
         Reactor() as reactor,
         RawLog(folder / "ours", file_bytes=_SMALL_FILE) as log,
-        Master(reactor, log) as master,
+        RocketMQMaster(reactor, log) as master,
         Store("slave", folder / "fed", port, _SMALL_FILE) as slave,
     ):
         reactor.start()
@@ -87,9 +87,9 @@ def _feed(folder: Path) -> None:
     print("RocketMQ's store on our files, and ours on what it made of them: 5011 messages", flush=True)
 
 
-def _message(number: int, size: int) -> Message:
+def _message(number: int, size: int) -> RocketMQMessage:
     now_ms = time.time_ns() // 1_000_000
-    return Message(
+    return RocketMQMessage(
         topic="pyreplog",
         body=os.urandom(size),
         properties={"KEYS": f"key{number}"},

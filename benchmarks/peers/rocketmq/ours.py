@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.limits.build import ROOT
-from pyreplog.ha.rocketmq import Master, RawLog, Slave
+from pyreplog.ha.rocketmq import RawLog, RocketMQMaster, RocketMQSlave
 from pyreplog.net.reactor import Reactor
 
 _TIMEOUT_S = 120.0
@@ -37,7 +37,7 @@ def copy(folder: Path, port: int, end: int, *, start: int | None = None, file_by
                 begun.append(time.perf_counter())
 
         cpu_s = time.process_time()
-        with Slave(reactor, log, ("127.0.0.1", port), start=start, landed=landed) as slave:
+        with RocketMQSlave(reactor, log, ("127.0.0.1", port), start=start, landed=landed) as slave:
             if not reactor.drive(lambda: log.end >= end, _TIMEOUT_S):
                 raise TimeoutError(f"our slave is at {log.end} of {end}, {slave.state}: {slave.error}")
             seconds = time.perf_counter() - begun[0]
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     with Reactor() as reactor, RawLog(parser.parse_args().folder) as log:
         reactor.start()
-        with Master(reactor, log) as serving:
+        with RocketMQMaster(reactor, log) as serving:
             print(serving.address[1], flush=True)
             sys.stdin.readline()
 

@@ -14,8 +14,8 @@ from benchmarks.entries import BATCH, in_turn, make_values, stride, verify
 from benchmarks.logs import fill
 from benchmarks.proc import Job, anonymous_bytes, cpu_ns, job
 from pyreplog import ha
-from pyreplog.ack import Ack
 from pyreplog.config import LogConfig
+from pyreplog.future import AppendFuture
 from pyreplog.ha.node import Node
 
 _PATIENCE_S = 600.0
@@ -108,7 +108,7 @@ class _Commands:
     def load(self, size: int, seconds: float, window_bytes: int) -> dict[str, float]:
         """Append without a pause, but for `window_bytes` that no replica has; bytes per second until all were
         confirmed, entries in all, and the largest lag that the master saw."""
-        values, waiting = in_turn(make_values(size), BATCH), deque[Ack[range]]()
+        values, waiting = in_turn(make_values(size), BATCH), deque[AppendFuture[range]]()
         most = window_bytes // (stride(size) * BATCH)
         node, lag = self._node, 0
         first, begin = node.log.tail.end_entry, time.monotonic()

@@ -13,8 +13,8 @@ from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.rows.ledgers.pipelined import QUORUMS
 from benchmarks.sampling import interleave
-from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.surroundings import EmbeddedSurroundings
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.runtime import EmbeddedRuntime
 
 _SIZE = 1024
 _COLLECT_MS = 250
@@ -26,10 +26,10 @@ class EmbeddedBookies:
 
     def __init__(self, plan: Plan, folder: Path, stack: ExitStack) -> None:
         of_each = settings(plan, "appended") | {"collect_interval_ms": _COLLECT_MS if plan.budget >= 1 else 1}
-        self.cluster = stack.enter_context(Cluster.embedded(folder, bookies=3, **of_each))
-        around = self.cluster._around
-        assert isinstance(around, EmbeddedSurroundings)
-        self._bookies = list(around.bookies.values())
+        self.cluster = stack.enter_context(LedgerCluster.embedded(folder, bookies=3, **of_each))
+        runtime = self.cluster._runtime
+        assert isinstance(runtime, EmbeddedRuntime)
+        self._bookies = list(runtime.bookies.values())
 
     def collect(self) -> None:
         """Wait until every bookie keeps nothing but the segment it writes, and has the next ones ready."""

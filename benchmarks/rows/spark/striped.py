@@ -12,7 +12,7 @@ from benchmarks.result import Comparison, Figure, Section
 from benchmarks.rows.spark.warm import Spark, warm_spark
 from benchmarks.sampling import interleave
 from pyreplog._native.log.segment import HEADER_BYTES
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.tables import schema
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import bookie_logs
@@ -67,7 +67,7 @@ def _write(path: Path, plan: Plan) -> int:
     count = max(plan.segment_bytes // long_stride(_SIZE) // _BATCH, 1) * _BATCH
     values = in_turn(make_values(_SIZE), _BATCH)
     with (
-        Cluster.embedded(path, bookies=_BOOKIES, **settings(plan, "appended")) as cluster,
+        LedgerCluster.embedded(path, bookies=_BOOKIES, **settings(plan, "appended")) as cluster,
         cluster.create_ledger(_BOOKIES, _COPIES, _ACKS, durability="appended") as ledger,
     ):
         for _ in range(count // _BATCH):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyreplog._native.ledgerlog.entries import encode_entries
 from pyreplog.config import LogConfig
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
 from pyreplog.log.ledgerlog import LedgerLog
 from pyreplog.metadata.keys import name_of, parent_of
@@ -22,7 +22,7 @@ _AT_ONCE = 1000
 
 def make_ledgers(path: Path, count: int) -> None:
     """A cluster in a directory, of two bookies that have an entry of each ledger."""
-    Cluster.embedded(path, bookies=_COPIES, durability="appended").close()
+    LedgerCluster.embedded(path, bookies=_COPIES, durability="appended").close()
     logs = bookie_logs(path)
     bookies = tuple(logs)
     with SQLiteStore(path / METADATA) as store:

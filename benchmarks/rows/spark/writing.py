@@ -12,7 +12,7 @@ from benchmarks.rows.spark.rows import as_parquet, write_log
 from benchmarks.rows.spark.warm import Spark, warm_spark
 from benchmarks.sampling import interleave
 from benchmarks.topics import COPIES, cluster
-from pyreplog.topic.remote.serving import TopicServer
+from pyreplog.topic.remote.topic_server import TopicServer
 from pyreplog.topic.topic import Topic
 
 _SIZES = (100, 1024)

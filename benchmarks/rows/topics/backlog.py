@@ -11,7 +11,7 @@ from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.sampling import interleave
 from pyreplog.topic.cursors.cursor import Cursor
-from pyreplog.topic.place import ORIGIN, Total
+from pyreplog.topic.topic_position import ORIGIN, TopicPosition
 
 _EVERY = 100
 """One message of so many is acknowledged: a hole each."""
@@ -57,7 +57,7 @@ class _Backlog:
     def __init__(self, holes: int) -> None:
         entries = holes * _EVERY // _PER_ENTRY
         self.holes, self.messages = holes, entries * _PER_ENTRY
-        self.end = Total(self.messages, entries, entries * _ENTRY_BYTES)
+        self.end = TopicPosition(self.messages, entries, entries * _ENTRY_BYTES)
         self.cursor = Cursor("bench", ORIGIN)
         number = np.arange(entries, dtype=np.int64)
         self.cursor.acks.note_entries(

@@ -13,7 +13,7 @@ from benchmarks.plan import Plan
 from benchmarks.proc import anonymous_bytes
 from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.topics import cluster
-from pyreplog.ledger.surroundings import EmbeddedSurroundings
+from pyreplog.ledger.runtime import EmbeddedRuntime
 from pyreplog.topic.cluster import Cluster
 
 _SUBSCRIPTIONS = 10
@@ -72,9 +72,9 @@ def memory(plan: Plan) -> Section:
 
 def _held(cluster: Cluster) -> _Held:
     gc.collect()
-    around = cluster.surroundings
-    assert isinstance(around, EmbeddedSurroundings)
-    wheel = around.reactor._timers._wheel
+    runtime = cluster.runtime
+    assert isinstance(runtime, EmbeddedRuntime)
+    wheel = runtime.reactor._timers._wheel
     return _Held(
         anonymous_bytes([os.getpid()]), threading.active_count(), len(list(Path("/proc/self/fd").iterdir())), len(wheel)
     )

@@ -53,7 +53,7 @@ class _Turns:
         """Messages per second."""
         topic = self._topic
         topic.publisher.wait(topic.managed.clear())
-        collect(topic.topics.surroundings)
+        collect(topic.topics.runtime)
         topic.publish_batch(self._values)  # the ledger is made
         self._start = topic.end
         begin = time.perf_counter()

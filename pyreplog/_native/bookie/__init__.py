@@ -2,8 +2,8 @@
 
 | file | holds |
 |---|---|
-| peek | what encoded entries and control records say of themselves |
-| ledgerstate | what a bookie knows of one ledger, and what of all is not durable yet |
-| plainadd | an ADD that asks for nothing special, from its frame to that of its OK: a bookie's short way |
-| answering | the answers of a bookie when it commits |
+| inspect_records | what encoded entries and control records say of themselves |
+| ledger_state_base | what a bookie knows of one ledger, and what of all is not durable yet |
+| fast_add | an ADD that asks for nothing special, from its frame to that of its OK: a bookie's short way |
+| bookie_service_base | the answers of a bookie when it commits |
 """

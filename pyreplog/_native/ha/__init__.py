@@ -3,8 +3,8 @@
 | file | holds |
 |---|---|
 | parking | where threads wait for the commit point of a replica group, one in the lead |
-| looprounds | acks of what event loops' tasks submit to a replica group, by the rounds of their loops |
+| loop_batches | acks of what event loops' tasks submit to a replica group, by the rounds of their loops |
 | reports | the reports of a replica group's replicas, as bytes |
-| committing | what the master of a replica group does for every report |
+| group_base | what the master of a replica group does for every report |
 | progress | the offsets that a RocketMQ slave reports |
 """

@@ -8,13 +8,13 @@ from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
 
-from pyreplog._native.log.mark cimport entry_of, mark_at, position_of
+from pyreplog._native.log.log_position cimport entry_of, mark_at, position_of
 from pyreplog._native.machines.named cimport named
 from pyreplog._native.net.frame cimport FrameBatch, load_i64, store_i64
 
 from typing import NamedTuple
 
-from pyreplog._native.log.mark import Mark
+from pyreplog._native.log.log_position import LogPosition
 from pyreplog.errors import InvalidMessageError
 
 cdef enum:
@@ -24,16 +24,16 @@ cdef enum:
 
 
 
-class Progress(NamedTuple):
+class ProgressReport(NamedTuple):
     """Replica -> master: ends of what it has; after it has stored the promise and history of ACCEPT."""
 
-    received: Mark
-    synced: Mark
+    received: LogPosition
+    synced: LogPosition
 
 
 def progress_from(received, synced, /):
-    """`Progress(received, synced)` without a call of Python: there is one for each append."""
-    return named(Progress, (received, synced))
+    """`ProgressReport(received, synced)` without a call of Python: there is one for each append."""
+    return named(ProgressReport, (received, synced))
 
 
 def encode_report(received, synced, /):
@@ -55,7 +55,7 @@ def report_alone(FrameBatch batch not None, /):
 
 
 def decode_report(body, /):
-    """The Progress that a body is; None: it is another message, or none. InvalidMessageError: a mark below 0."""
+    """The ProgressReport that a body is; None: it is another message, or none. InvalidMessageError: a mark below 0."""
     cdef Py_buffer view
     cdef const uint8_t *p
     cdef int64_t received, received_entry, synced, synced_entry
@@ -70,4 +70,4 @@ def decode_report(body, /):
         PyBuffer_Release(&view)
     if received < 0 or received_entry < 0 or synced < 0 or synced_entry < 0:
         raise InvalidMessageError(f"control body: expected marks from 0 on, found {received} and {synced}")
-    return named(Progress, (mark_at(received, received_entry), mark_at(synced, synced_entry)))
+    return named(ProgressReport, (mark_at(received, received_entry), mark_at(synced, synced_entry)))

@@ -2,10 +2,10 @@
 
 | file | holds |
 |---|---|
-| driving | a state machine's events and effects |
-| pushing | batches of entries on their way to the bookies of an ensemble |
+| driver_base | a state machine's events and effects |
+| pending_adds_base | batches of entries on their way to the bookies of an ensemble |
 | staging | single entries that wait while others are on their way |
-| appending | what a ledger does for every append |
-| writing | what a ledger's writer does for every append |
-| remotes | what a client of bookies elsewhere does for every append |
+| ledger_base | what a ledger does for every append |
+| ledger_writer_base | what a ledger's writer does for every append |
+| remote_runtime_base | what a client of bookies elsewhere does for every append |
 """

@@ -18,8 +18,8 @@ cdef class Staging:
     """Entries that wait to be sent: tuples, whose first item is the value. Any thread may add; they are taken by one thread
     at a time.
 
-    `Staging(proceed=None)`. Itself a callback of the Ack of a batch: that has landed, and `proceed()` is called when entries
-    wait for it.
+    `Staging(proceed=None)`. Itself a callback of the AppendFuture of a batch: that has landed, and `proceed()` is
+    called when entries wait for it.
     """
 
     def __init__(self, proceed=None):

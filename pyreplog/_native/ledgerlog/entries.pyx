@@ -16,7 +16,7 @@ from pyreplog._native.layout cimport (
 )
 from pyreplog._native.log cimport record as rec
 from pyreplog._native.log.batch cimport RecordBatch, make_batch
-from pyreplog._native.log.parts cimport Batch, get_buffer
+from pyreplog._native.log.append_arguments cimport SequenceParts, get_buffer
 from pyreplog._native.log.record cimport Part
 from pyreplog._native.log.status cimport describe
 from pyreplog._native.system.blocks cimport Block, give_block, make_block, take_block
@@ -103,7 +103,7 @@ def encode_entries(values, keys=None, event_times=None, *, int64_t ledger, int64
 
 cdef Entries encode(values, keys, event_times, int64_t ledger, int64_t first, int64_t lac, int64_t time,
                     uint64_t ledger_bytes, uint64_t ledger_messages, int64_t size_max, messages):
-    cdef Batch batch = Batch(values, keys, event_times, None)
+    cdef SequenceParts batch = SequenceParts(values, keys, event_times, None)
     cdef Entries made = Entries.__new__(Entries)
     cdef _Counts counts = None if messages is None else _Counts(messages, batch.count, ledger_messages)
     cdef Py_ssize_t i

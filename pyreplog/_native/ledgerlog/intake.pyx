@@ -17,7 +17,7 @@ from pyreplog._native.ledgerlog.entries cimport check_entry, check_ids, index_le
 from pyreplog._native.ledgerlog.index cimport INDEX_OK, LedgerIndex
 from pyreplog._native.log cimport record as rec
 from pyreplog._native.log.appender cimport Appender
-from pyreplog._native.log.parts cimport get_buffer
+from pyreplog._native.log.append_arguments cimport get_buffer
 from pyreplog._native.log.segment cimport Segment, pin
 from pyreplog._native.log.sparse cimport is_plain
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError

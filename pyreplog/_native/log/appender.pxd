@@ -1,18 +1,18 @@
 # The append path of a log's writer.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uintptr_t
 
-from pyreplog._native.log.ack cimport Ack
+from pyreplog._native.log.future cimport AppendFuture
 from pyreplog._native.log.groupbuffer cimport GroupBuffer
-from pyreplog._native.log.reader cimport Reader
+from pyreplog._native.log.log_view_base cimport LogViewBase
 from pyreplog._native.log.record cimport Part
 from pyreplog._native.log.segment cimport Segment
 from pyreplog._native.log.sparse cimport SparseIndex
-from pyreplog._native.log.submitted cimport Submitted
+from pyreplog._native.log.position_waiters cimport PositionWaiters
 from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_type_lock
 
 
-cdef class Appender(Reader):
+cdef class Appender(LogViewBase):
     cdef Segment active           # None: closed
     cdef int64_t active_base      # position of its first byte; stays when it is closed
     cdef SparseIndex index
@@ -34,7 +34,7 @@ cdef class Appender(Reader):
     cdef bint staged              # the log is a synced one: records wait in the stage for their group commit
     cdef bint gated               # readers stop at a commit point, not at the end
     cdef GroupBuffer stage
-    cdef readonly Submitted _submitted  # acks of what waits for its commit
+    cdef readonly PositionWaiters _submitted  # acks of what waits for its commit
     cdef int enter(self) except -1
     cdef void leave(self) noexcept
     cdef void leave_if_inside(self) noexcept
@@ -47,8 +47,8 @@ cdef class Appender(Reader):
     cdef Py_ssize_t encode_run(self, const Part *parts, Py_ssize_t count, int64_t time) noexcept nogil
     cdef int put(self, const Part *parts, Py_ssize_t count, int64_t total) except -1
     cdef object append_any(self, value, key, event_time, properties)
-    cdef int64_t put_one(self, value, key, event_time, properties, Ack ack, int64_t *entry) except -1
-    cdef int64_t put_part(self, const Part *part, Ack ack, int64_t *entry) except -1
+    cdef int64_t put_one(self, value, key, event_time, properties, AppendFuture future, int64_t *entry) except -1
+    cdef int64_t put_part(self, const Part *part, AppendFuture future, int64_t *entry) except -1
     cdef object put_list(self, list values)
     cdef void encode_list(self, PyObject *values, Py_ssize_t count, int64_t time) noexcept
     cdef int64_t put_locked(self, const Part *parts, Py_ssize_t count, int64_t *entry) except -1

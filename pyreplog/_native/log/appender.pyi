@@ -5,17 +5,17 @@ from _typeshed import ReadableBuffer
 from numpy.typing import ArrayLike
 from typing_extensions import disjoint_base
 
-from pyreplog._native.log.ack import Ack
-from pyreplog._native.log.parts import _Column
-from pyreplog._native.log.reader import Reader
+from pyreplog._native.log.append_arguments import _Column
+from pyreplog._native.log.future import AppendFuture
+from pyreplog._native.log.log_view_base import LogViewBase
+from pyreplog._native.log.position_waiters import PositionWaiters
 from pyreplog._native.log.segment import Segment
-from pyreplog._native.log.submitted import Submitted
 
 class _Clock(Protocol):
     def now_us(self) -> int: ...
 
 @disjoint_base
-class Appender(Reader):
+class Appender(LogViewBase):
     def append(
         self,
         value: ReadableBuffer,
@@ -31,7 +31,7 @@ class Appender(Reader):
         *,
         event_time: int | None = None,
         properties: Mapping[str, str | bytes] | None = None,
-    ) -> Ack[int]: ...
+    ) -> AppendFuture[int]: ...
     def append_batch(
         self,
         values: Iterable[ReadableBuffer],
@@ -44,7 +44,7 @@ class Appender(Reader):
         self, values: _Column, keys: _Column | None = None, event_times: ArrayLike | None = None
     ) -> range: ...
     @property
-    def _submitted(self) -> Submitted: ...
+    def _submitted(self) -> PositionWaiters: ...
     @property
     def is_staged(self) -> bool: ...
     @property

@@ -18,7 +18,7 @@ from libc.string cimport memset
 from pyreplog._native.layout cimport KIND_DATA, LAG_NONE, SHORT_HEADER
 from pyreplog._native.log cimport record as rec
 from pyreplog._native.log.groupbuffer cimport GroupBuffer
-from pyreplog._native.log.parts cimport Batch, Columns, check_time, fill_part, fill_plain, get_buffer, measure, rolls
+from pyreplog._native.log.append_arguments cimport SequenceParts, ColumnParts, check_time, fill_part, fill_plain, get_buffer, measure, rolls
 from pyreplog._native.log.attributes import encode_attributes
 from pyreplog._native.log.sparse cimport SparseIndex, is_plain
 from pyreplog._native.log.tail cimport fence, load32, order, store, wake_sleepers
@@ -48,14 +48,14 @@ cdef extern from * nogil:
     int64_t coarse_now_us "replog_now_us"()
 
 
-cdef class Appender(Reader):
+cdef class Appender(LogViewBase):
     """Base of CommitLog: everything of an append that touches bytes. Not for use by itself."""
 
     def __cinit__(self, *args, **kwargs):
         self.gate = PyThread_allocate_lock()
         if self.gate == NULL:
             raise MemoryError
-        self._submitted = Submitted()
+        self._submitted = PositionWaiters()
         self.stage = GroupBuffer()
 
     def __dealloc__(self):
@@ -122,7 +122,7 @@ cdef class Appender(Reader):
 
     def _configure(self, *, bint staged, clock, bint gated=False):
         """staged: append into a stage for group commits instead of the map. clock: None for the system's. gated: the
-        end that readers see is moved by `landing.show_up_to` alone."""
+        end that readers see is moved by `apply_replicated.show_up_to` alone."""
         self.staged, self.clock, self.gated = staged, clock, gated
 
     def _set_open(self, bint is_open):
@@ -292,31 +292,32 @@ cdef class Appender(Reader):
         return entry
 
     def submit(self, value, key=None, *, event_time=None, properties=None):
-        """Append without waiting: the returned Ack gives the entry number once the entry has the log's durability.
+        """Append without waiting: the returned AppendFuture gives the entry number once the entry has the log's
+        durability.
 
-        Arguments and errors as append; a sync that fails is raised by the Ack. Any thread, any event loop. Blocks only
-        when 8 MiB wait to be synced.
+        Arguments and errors as append; a sync that fails is raised by the AppendFuture. Any thread, any event loop.
+        Blocks only when 8 MiB wait to be synced.
         """
-        cdef Ack ack = Ack.__new__(Ack)
+        cdef AppendFuture future = AppendFuture.__new__(AppendFuture)
         cdef int64_t entry
-        self.put_one(value, key, event_time, properties, ack, &entry)
+        self.put_one(value, key, event_time, properties, future, &entry)
         if self.staged and self._submitted.asleep:
             self._request_commit()
-        return ack
+        return future
 
     def append_pending(self, value, key=None, event_time=None, properties=None):
         """As append, without waiting for the sync; (entry number, position after it)."""
         cdef int64_t entry, end = self.put_one(value, key, event_time, properties, None, &entry)
         return entry, end
 
-    cdef int64_t put_one(self, value, key, event_time, properties, Ack ack, int64_t *entry) except -1:
+    cdef int64_t put_one(self, value, key, event_time, properties, AppendFuture future, int64_t *entry) except -1:
         """Append without waiting; the position after it. ack: None, or that of this append."""
         cdef Part part
         cdef Py_buffer value_buffer, key_buffer
         cdef bytes attributes = b""
         if key is None and event_time is None and properties is None and PyBytes_CheckExact(value):
             fill_plain(&part, value)
-            return self.put_part(&part, ack, entry)
+            return self.put_part(&part, future, entry)
         if event_time is not None or properties is not None:
             attributes = encode_attributes(check_time(event_time), properties)
         get_buffer(value, &value_buffer, "value")
@@ -327,22 +328,22 @@ cdef class Appender(Reader):
                 fill_part(&part, &value_buffer, &key_buffer if key is not None else NULL, attributes)
                 if event_time is not None:
                     part.event_time = event_time
-                return self.put_part(&part, ack, entry)
+                return self.put_part(&part, future, entry)
             finally:
                 if key is not None:
                     PyBuffer_Release(&key_buffer)
         finally:
             PyBuffer_Release(&value_buffer)
 
-    cdef int64_t put_part(self, const Part *part, Ack ack, int64_t *entry) except -1:
+    cdef int64_t put_part(self, const Part *part, AppendFuture future, int64_t *entry) except -1:
         """No Python code runs between the append and its place in line: the log could be cut below it meanwhile."""
         cdef int64_t end = self.put_locked(part, 1, entry)
-        if ack is not None:
-            ack.value = entry[0]
+        if future is not None:
+            future.value = entry[0]
             if self.staged:
-                self._submitted.add(end, ack)
+                self._submitted.add(end, future)
             else:
-                ack.publish(ack.value, None)
+                future.publish(future.value, None)
         return end
 
     cdef int64_t put_locked(self, const Part *parts, Py_ssize_t count, int64_t *entry) except -1:
@@ -431,7 +432,7 @@ cdef class Appender(Reader):
 
     def append_batch_pending(self, values, keys, event_times, control):
         """As append_batch, without waiting; (range, position after the last record or None)."""
-        cdef Batch batch = Batch(values, keys, event_times, control)
+        cdef SequenceParts batch = SequenceParts(values, keys, event_times, control)
         cdef int64_t entry, end
         if not batch.count + batch.front:
             if not self.open:
@@ -447,7 +448,7 @@ cdef class Appender(Reader):
         (n, width) and dtype uint8, of dtype S; or a pyarrow binary or string array. event_times: int64 microseconds,
         a buffer or numpy array of length n. Durability and errors as append_batch.
         """
-        cdef Columns columns = Columns(values, keys, event_times)
+        cdef ColumnParts columns = ColumnParts(values, keys, event_times)
         cdef int64_t entry, end
         if not columns.count:
             if not self.open:

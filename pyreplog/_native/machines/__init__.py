@@ -3,6 +3,6 @@
 | file | holds |
 |---|---|
 | effects | what state machines ask for with every message |
-| turns | steps that one thread at a time takes, and none waits for |
+| serial_executor | steps that one thread at a time takes, and none waits for |
 | named | named tuples of what every message makes |
 """

@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 from typing import Any, final
 
-from pyreplog._native.log.ack import Ack
+from pyreplog._native.log.future import AppendFuture
 
 @final
 class Send:
@@ -15,9 +15,9 @@ class Send:
 
 @final
 class Settle:
-    def __init__(self, outcomes: Sequence[tuple[Ack[Any], BaseException | None]]) -> None: ...
+    def __init__(self, outcomes: Sequence[tuple[AppendFuture[Any], BaseException | None]]) -> None: ...
     @property
-    def outcomes(self) -> Sequence[tuple[Ack[Any], BaseException | None]]: ...
+    def outcomes(self) -> Sequence[tuple[AppendFuture[Any], BaseException | None]]: ...
 
 @final
 class Committed:

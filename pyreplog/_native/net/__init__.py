@@ -2,13 +2,13 @@
 
 | file | holds |
 |---|---|
-| pump | bytes into and out of sockets, the GIL released around what takes long |
-| rounds | one round of a reactor: until when it sleeps, whom it calls back |
+| socket_io | bytes into and out of sockets, the GIL released around what takes long |
+| reactor_base | one round of a reactor: until when it sleeps, whom it calls back |
 | frame | offset + size frames, and the parser that takes any cut of a stream |
 | answers | plain OKs of bookies, from their frames to the ack tracker |
-| outbox | buffers on their way into a socket |
-| nextframe | what was just appended, from the log to the socket of a replica |
-| arrivals | requests that are answered at once: received, handed over, answered in one step |
-| asking | requests that leave at once: numbered, noted and sent in one step |
+| send_queue | buffers on their way into a socket |
+| frame_feed_base | what was just appended, from the log to the socket of a replica |
+| fast_path_receiver | requests that are answered at once: received, handed over, answered in one step |
+| pending_requests_base | requests that leave at once: numbered, noted and sent in one step |
 | requesthead | where a request says what |
 """

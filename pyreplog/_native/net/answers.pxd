@@ -11,15 +11,15 @@ cdef class Answer:
     cdef bint is_ok(self, object reply) except -1
 
 
-cdef class Lane:
+cdef class AddQueue:
     cdef readonly Py_ssize_t unanswered
     cdef public bint waits
 
-    cdef Group alone(self, Py_ssize_t most, tuple request, object on_reply)
+    cdef AddGroup alone(self, Py_ssize_t most, tuple request, object on_reply)
 
 
-cdef class Group:
-    cdef readonly Lane lane
+cdef class AddGroup:
+    cdef readonly AddQueue lane
     cdef readonly int64_t ledger, first, last
     cdef readonly tuple adds
 

@@ -12,8 +12,8 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t
 
 from pyreplog._native.net.frame cimport FrameBatch, FrameParser, load_i64
-from pyreplog._native.net.outbox cimport FrameOutbox
-from pyreplog._native.net.pump cimport take_in
+from pyreplog._native.net.send_queue cimport FrameSendQueue
+from pyreplog._native.net.socket_io cimport take_in
 from pyreplog._native.quorum.acktracker cimport AckTracker, Part
 
 from pyreplog.errors import DisconnectedError
@@ -65,7 +65,7 @@ cdef class Answer:
                 and reply[2] == self.part.first and reply[3] == self.part.last)
 
 
-cdef class Lane:
+cdef class AddQueue:
     """The way of a ledger's ADDs to a bookie: how many requests are `unanswered`, and whether something `waits`: then
     `proceed()` is called after each answer.
 
@@ -79,12 +79,13 @@ cdef class Lane:
         self.unanswered += 1
         return True
 
-    cdef Group alone(self, Py_ssize_t most, tuple request, object on_reply):
-        """`begin`, of a request that goes alone: its Group; None: it may not go now, or something waits before it."""
-        cdef Group group
+    cdef AddGroup alone(self, Py_ssize_t most, tuple request, object on_reply):
+        """`begin`, of a request that goes alone: its AddGroup; None: it may not go now, or something waits before
+        it."""
+        cdef AddGroup group
         if self.waits or self.unanswered >= most:
             return None
-        group = Group.__new__(Group, self, request[1], request[2], request[3], ((request, on_reply),))
+        group = AddGroup.__new__(AddGroup, self, request[1], request[2], request[3], ((request, on_reply),))
         self.unanswered += 1
         return group
 
@@ -95,16 +96,16 @@ cdef class Lane:
     def proceed(self):
         raise NotImplementedError
 
-    def answered(self, Group group, answer, /):
+    def answered(self, AddGroup group, answer, /):
         raise NotImplementedError
 
 
 @cython.final
-cdef class Group:
+cdef class AddGroup:
     """ADDs that leave as one request of entries [first, last]: its `on_reply`. adds: (request, on_reply, ...) of each,
     in their order."""
 
-    def __cinit__(self, Lane lane not None, int64_t ledger, int64_t first, int64_t last, tuple adds not None, /):
+    def __cinit__(self, AddQueue lane not None, int64_t ledger, int64_t first, int64_t last, tuple adds not None, /):
         self.lane, self.ledger, self.first, self.last, self.adds = lane, ledger, first, last, adds
 
     def __call__(self, answer, /):
@@ -139,8 +140,8 @@ cdef class Group:
 
 
 def settle(FrameBatch batch not None, dict waiting not None, /):
-    """Take what is a plain OK to a Group out of replies: ([(correlation id, body) of all others], [what to call now],
-    [what to call soon]).
+    """Take what is a plain OK to an AddGroup out of replies: ([(correlation id, body) of all others], [what to call
+    now], [what to call soon]).
 
     The former send what waited. The latter tell drivers that there is news, and do nothing if that was told meanwhile:
     answers of several bookies that come together are one step. waiting: correlation id -> (on_reply, ...); those that
@@ -159,9 +160,9 @@ def settle(FrameBatch batch not None, dict waiting not None, /):
         number = offsets[i]
         entry = waiting.get(number)
         on_reply = entry[0] if entry is not None else None
-        if type(on_reply) is Group and (<Group>on_reply).settle(batch.data + starts[i], sizes[i]):
+        if type(on_reply) is AddGroup and (<AddGroup>on_reply).settle(batch.data + starts[i], sizes[i]):
             del waiting[number]
-            (<Group>on_reply).tell(lanes, tellers)
+            (<AddGroup>on_reply).tell(lanes, tellers)
         else:
             others.append((number, batch.body(i)))
     return others, lanes, tellers
@@ -172,8 +173,8 @@ cdef class Replies:
     """The reactor's callback of a connection that requests leave on. It keeps alive neither that nor who waits for them.
 
     `Replies(connection, behind)`. connection: a weak reference; `_waiting` of it is as of `settle`. behind: takes a list
-    of what is to be called soon. A reply that comes alone, and is a plain OK to a Group behind which nothing waits, is
-    taken in and settled here; all else is for `connection._ready(events, taken)`, with what was taken in, or None.
+    of what is to be called soon. A reply that comes alone, and is a plain OK to an AddGroup behind which nothing waits,
+    is taken in and settled here; all else is for `connection._ready(events, taken)`, with what was taken in, or None.
     """
 
     cdef object connection, behind
@@ -183,17 +184,17 @@ cdef class Replies:
 
     def __call__(self, int events, /):
         cdef object connection = self.connection()
-        cdef FrameOutbox outbox
+        cdef FrameSendQueue send_queue
         cdef FrameBatch batch
         cdef Py_ssize_t count
         if connection is None:
             return
-        outbox = connection._outbox
-        if events != READ or outbox.error is not None:
+        send_queue = connection._send_queue
+        if events != READ or send_queue.error is not None:
             connection._ready(events)
             return
         try:
-            batch = take_in(outbox.stream, connection._parser, &count)
+            batch = take_in(send_queue.stream, connection._parser, &count)
             if not self.settle(batch, connection._waiting):
                 connection._ready(events, (count, batch))
         except BlockingIOError:
@@ -209,12 +210,12 @@ cdef class Replies:
         cdef list tellers
         cdef object number
         cdef tuple entry
-        cdef Group group
+        cdef AddGroup group
         if batch.count != 1 or batch.error is not None:
             return False
         number = batch.column(0)[0]
         entry = waiting.get(number)
-        if entry is None or type(entry[0]) is not Group:
+        if entry is None or type(entry[0]) is not AddGroup:
             return False
         group = entry[0]
         if group.lane.waits or not group.settle(batch.data + batch.column(2)[0], batch.column(1)[0]):

@@ -156,7 +156,7 @@ cdef class FrameParser:
     cdef Py_ssize_t start, end      # of the bytes in the chunk that no complete frame has taken
     cdef Py_ssize_t window          # bytes of the last get_buffer() that received() may still report
     cdef Py_ssize_t buffer_size, target
-    cdef Py_ssize_t largest         # frame of the last `rounds` relocations
+    cdef Py_ssize_t largest         # frame of the last `reactor_base` relocations
     cdef int rounds
     cdef int64_t position           # in the stream, of chunk[start]
     cdef int64_t offset, size       # of the incomplete frame; size -1: none, or its header is not complete

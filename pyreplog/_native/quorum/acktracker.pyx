@@ -77,10 +77,10 @@ cdef class AckTracker:
     def withdraw(self, indexes, from_entry, /):
         """Another bookie takes the place of each of `indexes` and is to be sent from_entry and what follows.
 
-        Takes back their acks from there on: entries may be incomplete again. Acks of the replaced bookies that arrive
-        later are the caller's to drop. from_entry is at most what each awaits, else what lies between would never
-        get all its copies (the fate of BookKeeper's entries at Qa): InvalidArgumentError, and nothing is changed. Of
-        one that was excused it is at most `released`: what lies below is confirmed, and counts as complete.
+        Takes back their acks from there on: entries may be incomplete again. Futures of the replaced bookies that
+        arrive later are the caller's to drop. from_entry is at most what each awaits, else what lies between would
+        never get all its copies (the fate of BookKeeper's entries at Qa): InvalidArgumentError, and nothing is changed.
+        Of one that was excused it is at most `released`: what lies below is confirmed, and counts as complete.
         Begin below that, and confirmed entries may lack an ack quorum until they are sent again: a recovery in
         between may not find them.
         """

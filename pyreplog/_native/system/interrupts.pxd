@@ -1,7 +1,7 @@
 """Ctrl-C put off until what must not stop half way is done."""
 
 
-cdef class Uninterrupted:
+cdef class DeferSigint:
     cdef int depth          # all of this is the main thread's
     cdef object handler, came
 

@@ -2,11 +2,11 @@ from types import FrameType, TracebackType
 from typing import final
 
 @final
-class Uninterrupted:
+class DeferSigint:
     def __enter__(self) -> None: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
     def note(self, number: int, frame: FrameType | None, /) -> None: ...
 
-uninterrupted: Uninterrupted
+defer_sigint: DeferSigint

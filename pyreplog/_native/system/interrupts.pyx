@@ -21,8 +21,8 @@ os.register_at_fork(after_in_child=_forked)
 
 
 @cython.final
-cdef class Uninterrupted:
-    """`with uninterrupted:` a SIGINT that comes in the block is handled behind it. Any thread, nested or not.
+cdef class DeferSigint:
+    """`with defer_sigint:` a SIGINT that comes in the block is handled behind it. Any thread, nested or not.
 
     Each of the two exchanges of the handler is one C call: before the first nothing has begun, after the second all is
     done.
@@ -61,5 +61,5 @@ cdef class Uninterrupted:
         self.came = number, frame
 
 
-uninterrupted = Uninterrupted()
-"""The one there is: `pyreplog.uninterrupted` says what for."""
+defer_sigint = DeferSigint()
+"""The one there is: `pyreplog.defer_sigint` says what for."""

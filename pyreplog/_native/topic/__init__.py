@@ -9,6 +9,6 @@
 | messagefields, messageencoder | messages into entries: what they carry besides keys and values, and all of it |
 | messageentry, message, messagecolumns | entries into messages: where they lie, one, many gathered |
 | messages, messageiterator | batches of them, and what gives them in turn |
-| handout | batches into single messages for consumers |
+| prefetch_buffer | batches into single messages for consumers |
 | murmur, spread | hashes of keys; columns of some rows, for what goes to several places |
 """

@@ -119,7 +119,7 @@ cdef class AckSet:
             batch.entry_first, batch.entry_count, batch.entry_size, batch.entries_before, batch.bytes_before)
 
     def note_entries(self, first, count, size, entries_before, bytes_before):
-        """Columns of entries, int64[m] each, see `EntryPlace`; known ones and those that are done do not matter.
+        """Columns of entries, int64[m] each, see `EntryPosition`; known ones and those that are done do not matter.
 
         InvalidArgumentError: one overlaps another, or makes no sense; those before it are noted.
         """
@@ -145,7 +145,7 @@ cdef class AckSet:
                                            f"another one has {other[0]} to {other[1] - 1}")
 
     def note(self, place):
-        """One entry, an `EntryPlace`."""
+        """One entry, an `EntryPosition`."""
         _, _, first, count, size, entries_before, bytes_before = place
         self.note_entries([first], [count], [size], [entries_before], [bytes_before])
 

@@ -4,7 +4,7 @@ from typing import TypeAlias, final
 from _typeshed import ReadableBuffer
 from numpy.typing import ArrayLike
 
-from pyreplog._native.log.parts import Parts, _Column
+from pyreplog._native.log.append_arguments import Parts, _Column
 
 _Values: TypeAlias = Parts | Iterable[ReadableBuffer] | _Column
 _Keys: TypeAlias = Iterable[ReadableBuffer | None] | _Column

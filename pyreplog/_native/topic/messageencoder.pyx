@@ -12,7 +12,7 @@ from pyreplog._native.layout cimport (
     MESSAGES_CODEC_MAX, MESSAGES_DELIVER_AT, MESSAGES_EVENT_TIMES, MESSAGES_HEADER, MESSAGES_KEYS, MESSAGES_PROPERTIES,
     MESSAGES_RAW_MAX, MESSAGES_SEQUENCES, MESSAGES_VERSION, MessagesHeader, NO_KEY,
 )
-from pyreplog._native.log.parts cimport Batch, Columns, Parts
+from pyreplog._native.log.append_arguments cimport SequenceParts, ColumnParts, Parts
 from pyreplog._native.log.record cimport Part, span
 from pyreplog._native.topic.messagefields cimport NAME_MAX, Longs, Properties
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
@@ -285,8 +285,8 @@ cdef Parts as_parts(values, keys, event_times):
             raise InvalidArgumentError("values: expected keys and event times to be among the parts given")
         return values
     if is_column(values):
-        return Columns(values, keys, event_times)
-    return Batch(values, keys, event_times, None)
+        return ColumnParts(values, keys, event_times)
+    return SequenceParts(values, keys, event_times, None)
 
 
 cdef bint is_column(values) except -1:

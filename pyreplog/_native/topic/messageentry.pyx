@@ -14,7 +14,7 @@ from pyreplog._native.layout cimport (
     MESSAGES_VERSION, MessagesHeader, RecordHead,
 )
 from pyreplog._native.log.record cimport event_time_of, key_of, make_record, span, value_length_of, value_of
-from pyreplog.errors import InvalidMessagesError, ReplogError
+from pyreplog.errors import InvalidEntryError, ReplogError
 
 cdef int64_t RELEASE_GIL_FROM = 1 << 16   # messages
 cdef int64_t IN_RECORD = -1   # instead of an offset in the value
@@ -68,7 +68,7 @@ cdef object refusal(const uint8_t *record, int64_t at, str expected, object foun
     cdef bint is_long = header.head.form & FORM_LONG
     ids = f"ledger {header.ledger}, entry {header.entry}" if is_long else "a record of a log without ledgers"
     where = "header of its record" if at == IN_RECORD else f"byte {at} of its messages"
-    return InvalidMessagesError(f"{ids}, {where}: expected {expected}, found {found}")
+    return InvalidEntryError(f"{ids}, {where}: expected {expected}, found {found}")
 
 
 # ---- header ----------------------------------------------------------------------------------------------------

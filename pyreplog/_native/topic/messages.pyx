@@ -40,7 +40,7 @@ def decode_messages(RecordBatch batch not None, *, int64_t offset, int64_t entri
 
     offset, entries, size: messages, entries and value bytes of the topic before the ledger. decompress: called with
     (codec, memoryview, bytes wanted) for each compressed body, gives bytes-like; None: there must be none.
-    Errors: InvalidMessagesError says which entry is bad, where, what was expected and found; ReplogErrors of
+    Errors: InvalidEntryError says which entry is bad, where, what was expected and found; ReplogErrors of
     `decompress` pass. Large jobs release the GIL.
     """
     cdef MessageTable table

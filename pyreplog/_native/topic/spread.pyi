@@ -4,7 +4,7 @@ import numpy as np
 from _typeshed import ReadableBuffer
 from numpy.typing import NDArray
 
-from pyreplog._native.log.parts import _Column
+from pyreplog._native.log.append_arguments import _Column
 
 def key_hash(key: ReadableBuffer) -> int: ...
 def hash_keys(keys: Iterable[ReadableBuffer | None]) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]: ...

@@ -8,7 +8,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SI
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
-from pyreplog._native.log.parts cimport Columns, get_buffer
+from pyreplog._native.log.append_arguments cimport ColumnParts, get_buffer
 from pyreplog._native.log.record cimport Part
 from pyreplog._native.system.blocks cimport Block, make_block
 from pyreplog._native.topic.murmur cimport murmur
@@ -67,7 +67,7 @@ def hash_column(column):
 
     Errors: WrongTypeError, InvalidArgumentError.
     """
-    cdef Columns keys = Columns(column, None, None)
+    cdef ColumnParts keys = ColumnParts(column, None, None)
     cdef Block hashes = make_block(keys.count * sizeof(uint32_t))
     if keys.count >= RELEASE_GIL_FROM:
         with nogil:
@@ -106,7 +106,7 @@ def gather(column, rows):
     column: as of `hash_column`. rows: an int64 array. Errors: WrongTypeError, InvalidArgumentError: there is no such
     row.
     """
-    cdef Columns values = Columns(column, None, None)
+    cdef ColumnParts values = ColumnParts(column, None, None)
     cdef Py_buffer buffer
     cdef Block offsets, data
     cdef Py_ssize_t count, bad = 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from pyreplog.cli.explaining import layout
 from pyreplog.errors import CorruptionError, NotALogError, OutOfRangeError
 from pyreplog.log import names
-from pyreplog.plainfiles import open_reading
+from pyreplog.regular_files import open_reading
 
 _HEAD = struct.Struct("<IIIBB")
 _DELTA = struct.Struct("<I")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from pyreplog.cli.input.source import Place
+from pyreplog.cli.input.source import SourcePosition
 from pyreplog.log import CommitLog, LogReader
 
 _MARK = b'{"ingest":1,'
@@ -30,7 +30,7 @@ class Bookmark:
     """
 
     source: str | None
-    place: Place
+    place: SourcePosition
     count: int
     entries: int
     skipped: int
@@ -52,7 +52,7 @@ class Bookmark:
             return None
         fields = json.loads(data)
         return cls(
-            source=fields["source"], place=Place(fields["offset"], fields["line"], fields["crc32c"]),
+            source=fields["source"], place=SourcePosition(fields["offset"], fields["line"], fields["crc32c"]),
             count=fields["count"], entries=fields["entries"], skipped=fields["skipped"], settings=fields["settings"],
             unseen=tuple(fields.get("unseen", ())),
         )  # fmt: skip

@@ -16,20 +16,20 @@ from itertools import islice
 from typing import Any, Protocol
 
 from pyreplog.cli.input import eventtime
-from pyreplog.cli.input.rows import KEY_MAX, LINE_MAX, Fault, Rows
+from pyreplog.cli.input.rows import KEY_MAX, LINE_MAX, RowFault, Rows
 from pyreplog.cli.shared.output import plural
 from pyreplog.errors import InvalidArgumentError
 
 BOM = b"\xef\xbb\xbf"
 FORMATS = ("lines", "csv", "jsonl")
 
-Dropped = dict[int, Fault | None]
+Dropped = dict[int, RowFault | None]
 
 csv.field_size_limit(LINE_MAX)
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnMapping:
     """The columns that become key and event time; several event-time columns are joined by blanks."""
 
     key: str | None = None
@@ -47,7 +47,7 @@ class Format(Protocol):
     def parse(self, data: bytes, at_end: bool) -> Rows: ...
 
 
-def of(name: str, columns: Columns) -> Format:
+def of(name: str, columns: ColumnMapping) -> Format:
     """The format of a name in FORMATS. InvalidArgumentError when it cannot have the columns."""
     if name == "csv":
         return Csv(columns)
@@ -83,7 +83,7 @@ class Lines:
 class _Columned:
     """Keys and event times out of the texts of their columns."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: ColumnMapping) -> None:
         self.header: list[str] = []
         self.unseen: set[str] = set()
         self._columns = columns
@@ -98,7 +98,7 @@ class _Columned:
         if max(map(len, texts), default=0) > KEY_MAX // 4:  # a character is at most 4 bytes
             for i, key in enumerate(keys):
                 if key is not None and len(key) > KEY_MAX:
-                    dropped.setdefault(i, Fault(f"a key of at most {KEY_MAX} bytes", f"{len(key)} bytes"))
+                    dropped.setdefault(i, RowFault(f"a key of at most {KEY_MAX} bytes", f"{len(key)} bytes"))
                     keys[i] = None
         return keys
 
@@ -106,7 +106,7 @@ class _Columned:
         try:
             return text.encode("utf-8", "surrogateescape") or None
         except UnicodeEncodeError:
-            dropped.setdefault(row, Fault("a key of Unicode characters", ascii(text[:80])))
+            dropped.setdefault(row, RowFault("a key of Unicode characters", ascii(text[:80])))
             return None
 
     def _times(self, texts: Sequence[str], dropped: Dropped) -> list[int | None]:
@@ -120,14 +120,14 @@ class _Columned:
             return self._time(text)
         except ValueError:
             expected = f"an event time of format {self._columns.event_time_format}"
-            dropped.setdefault(row, Fault(expected, repr(text[:80])))
+            dropped.setdefault(row, RowFault(expected, repr(text[:80])))
             return None
 
 
 class Csv(_Columned):
     """Comma-separated rows under a header row; a quoted field may hold commas, quotes (doubled) and line feeds."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: ColumnMapping) -> None:
         super().__init__(columns)
         self._key = -1
         self._event_time: list[int] = []
@@ -161,7 +161,9 @@ class Csv(_Columned):
         width, blank = len(self.header), [""] * len(self.header)
         for i, fields in enumerate(table):
             if len(fields) != width:
-                dropped.setdefault(i, Fault(f"{width} {plural(width, 'column')}", f"{len(fields)}") if fields else None)
+                dropped.setdefault(
+                    i, RowFault(f"{width} {plural(width, 'column')}", f"{len(fields)}") if fields else None
+                )
                 table[i] = blank
         keys = self._keys([fields[self._key] for fields in table], dropped) if self._key >= 0 else None
         times = self._times(self._time_texts(table), dropped) if self._event_time else None
@@ -199,13 +201,13 @@ def _quoted_rows(lines: list[bytes], texts: list[str], at_end: bool) -> tuple[li
         try:
             fields = next(reader)
         except csv.Error as error:
-            fields, fault = [], Fault("a CSV row", str(error))
+            fields, fault = [], RowFault("a CSV row", str(error))
         stop = base + reader.line_num
         row = b"\n".join(lines[at:stop])
         if fault is not None and stop == len(lines) and not at_end and len(row) <= LINE_MAX:
             break  # perhaps a quoted field that goes on beyond what has been read
         if stop > at + 1 and (fault is not None or len(row) > LINE_MAX):
-            row, fields, fault = lines[at], [], fault or Fault("a CSV row", "a quote that is not closed")
+            row, fields, fault = lines[at], [], fault or RowFault("a CSV row", "a quote that is not closed")
             stop = base = at + 1
             reader = csv.reader(islice(texts, stop, None), strict=True)
         if fault is not None:
@@ -219,7 +221,7 @@ def _quoted_rows(lines: list[bytes], texts: list[str], at_end: bool) -> tuple[li
 class JsonLines(_Columned):
     """A JSON value per line; blank lines are allowed between them."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: ColumnMapping) -> None:
         super().__init__(columns)
         decoder = json.JSONDecoder(parse_int=str, parse_float=str)  # numbers keep their digits
         self._decode: Callable[[str], Any] = decoder.decode
@@ -246,12 +248,12 @@ class JsonLines(_Columned):
         try:
             value = self._decode(row.decode())
         except (ValueError, RecursionError) as error:
-            dropped[i] = Fault("a JSON value", str(error)) if row.strip() else None
+            dropped[i] = RowFault("a JSON value", str(error)) if row.strip() else None
             return {}
         if isinstance(value, dict):
             return value
         if self._wanted:
-            dropped[i] = Fault("a JSON object", repr(row[:80]))
+            dropped[i] = RowFault("a JSON object", repr(row[:80]))
         return {}
 
     def _texts(self, objects: list[dict[str, Any]], column: str, dropped: Dropped) -> list[str]:
@@ -265,7 +267,7 @@ class JsonLines(_Columned):
 
     def _text(self, row: int, value: Any, column: str, dropped: Dropped) -> str:
         if isinstance(value, dict | list):
-            dropped.setdefault(row, Fault(f"a text or a number in {column!r}", type(value).__name__))
+            dropped.setdefault(row, RowFault(f"a text or a number in {column!r}", type(value).__name__))
         if isinstance(value, str):
             return value
         return "" if value is None else str(value).lower()

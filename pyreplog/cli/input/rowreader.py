@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pyreplog.cli.input.formats import Format
 from pyreplog.cli.input.rows import LINE_MAX, Rows
-from pyreplog.cli.input.source import MalformedRowError, Place, Source
+from pyreplog.cli.input.source import InputSource, MalformedRowError, SourcePosition
 
 
 class RowReader:
     """Reads `source` from behind its header on. Not for several threads."""
 
-    def __init__(self, source: Source, form: Format) -> None:
+    def __init__(self, source: InputSource, form: Format) -> None:
         self._source, self.form = source, form
         self._block = Rows([])
         self._at = 0
@@ -18,7 +18,7 @@ class RowReader:
             source.fill()
         source.consume(length)
 
-    def take(self, limit: int) -> tuple[Place, Rows]:
+    def take(self, limit: int) -> tuple[SourcePosition, Rows]:
         """The next rows, at most `limit`, and where they begin; no rows at the end of the source.
 
         Errors: MalformedRowError for a line that is too long to be one.
@@ -52,11 +52,11 @@ class RowReader:
             row = next(i for i, row in enumerate(block.rows) if len(row) > LINE_MAX)
             raise self.fault(place_of(self._source.place, block, row), *_too_long(len(block.rows[row])))
 
-    def fault(self, place: Place, expected: str, found: str) -> MalformedRowError:
+    def fault(self, place: SourcePosition, expected: str, found: str) -> MalformedRowError:
         return MalformedRowError(self._source.label, place.line, place.offset, expected, found)
 
 
-def place_of(place: Place, rows: Rows, row: int) -> Place:
+def place_of(place: SourcePosition, rows: Rows, row: int) -> SourcePosition:
     """Where a row begins, of rows that begin at `place`."""
     return place.after(b"".join(each + b"\n" for each in rows.rows[:row]))
 

@@ -10,7 +10,7 @@ LINE_MAX = 16 << 20
 
 
 @dataclass(frozen=True)
-class Fault:
+class RowFault:
     """Why a row is malformed."""
 
     expected: str
@@ -22,13 +22,13 @@ class Rows:
     """Consecutive rows, each without the line feed that ends it.
 
     keys, times: one per row, None without that column. dropped: rows (by index) that give no entry: malformed ones
-    with their Fault, blank lines with None.
+    with their RowFault, blank lines with None.
     """
 
     rows: list[bytes]
     keys: list[bytes | None] | None = None
     times: list[int | None] | None = None
-    dropped: dict[int, Fault | None] = field(default_factory=dict)
+    dropped: dict[int, RowFault | None] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -39,7 +39,7 @@ class Rows:
         return sum(map(len, self.rows)) + len(self.rows)
 
     @property
-    def faults(self) -> list[tuple[int, Fault]]:
+    def faults(self) -> list[tuple[int, RowFault]]:
         """Index and fault of each malformed row."""
         return [(i, fault) for i, fault in sorted(self.dropped.items()) if fault is not None]
 

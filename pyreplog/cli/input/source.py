@@ -39,18 +39,18 @@ class SourceChangedError(ReplogError):
 
 
 @dataclass(frozen=True)
-class Place:
+class SourcePosition:
     """A point between two rows of a source: bytes before it, number of the line after it, CRC-32C of all before."""
 
     offset: int = 0
     line: int = 1
     crc: int = 0
 
-    def after(self, data: bytes) -> Place:
-        return Place(self.offset + len(data), self.line + data.count(b"\n"), crc32c(data, self.crc))
+    def after(self, data: bytes) -> SourcePosition:
+        return SourcePosition(self.offset + len(data), self.line + data.count(b"\n"), crc32c(data, self.crc))
 
 
-class Source:
+class InputSource:
     """A stream of bytes with a place in it. `-` is standard input; a pipe is as good as a file.
 
     name: what the log remembers the source by; None for standard input that was given no name, which is not
@@ -68,7 +68,7 @@ class Source:
             os.close(self._fd)
             raise InvalidArgumentError(f"{path} is a directory; a source is a file or a pipe")
         self.size = status.st_size if stat.S_ISREG(status.st_mode) else None
-        self.place = Place()
+        self.place = SourcePosition()
         self.at_end = False
         self._buffer = b""
         self._at = 0
@@ -91,7 +91,7 @@ class Source:
         self.place = self.place.after(data)
         self._at += len(data)
 
-    def skip_to(self, place: Place) -> None:
+    def skip_to(self, place: SourcePosition) -> None:
         """Consume all before `place`. SourceChangedError when those are not the bytes that were there before."""
         while self.place.offset < place.offset:
             if self._at == len(self._buffer) and not self.fill():
@@ -108,7 +108,7 @@ class Source:
     def close(self) -> None:
         os.close(self._fd)
 
-    def __enter__(self) -> Source:
+    def __enter__(self) -> InputSource:
         return self
 
     def __exit__(

@@ -16,14 +16,14 @@ from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.remote.client import Client
 
 
-class Watch(Protocol):
+class TopWatch(Protocol):
     def look(self) -> Frame:
         """Errors: those of `Topic.stats` and `Cluster.status`."""
         ...
 
 
 @contextmanager
-def watching(arguments: argparse.Namespace) -> Iterator[Watch]:
+def watching(arguments: argparse.Namespace) -> Iterator[TopWatch]:
     """What can be looked at again and again, of the target that the arguments name."""
     with targets.opened(arguments) as place:
         if isinstance(place, Client):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pyreplog.cli.shared import serving, tls
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.embedded import METADATA
-from pyreplog.plainfiles import SECRET_FILE_MAX, read_plain
+from pyreplog.regular_files import SECRET_FILE_MAX, read_regular
 
 VARIABLE = "PYREPLOG_CLUSTER"
 
@@ -34,10 +34,10 @@ def password(arguments: argparse.Namespace) -> bytes:
     """The ledger's password: none is b""."""
     if arguments.password_file is None:
         return b""
-    return read_plain(arguments.password_file, SECRET_FILE_MAX).rstrip(b"\r\n")
+    return read_regular(arguments.password_file, SECRET_FILE_MAX).rstrip(b"\r\n")
 
 
-def cluster(arguments: argparse.Namespace, *, create: bool = False) -> Cluster:
+def cluster(arguments: argparse.Namespace, *, create: bool = False) -> LedgerCluster:
     """Open the cluster that the arguments name; `create`: make the embedded one if its directory holds none.
 
     Raises:
@@ -46,8 +46,8 @@ def cluster(arguments: argparse.Namespace, *, create: bool = False) -> Cluster:
     if arguments.embedded is not None:
         if not create and not (Path(arguments.embedded) / METADATA).exists():
             raise InvalidArgumentError(f"there is no cluster in {arguments.embedded}")
-        return Cluster.embedded(arguments.embedded, bookies=arguments.bookies)
+        return LedgerCluster.embedded(arguments.embedded, bookies=arguments.bookies)
     if not arguments.cluster:
         raise InvalidArgumentError(f"say which cluster: --cluster URL, ${VARIABLE} or --embedded DIR")
     secret = serving.secret(arguments.secret_file)
-    return Cluster.connect(arguments.cluster, secret=secret, tls=tls.client_context(arguments))
+    return LedgerCluster.connect(arguments.cluster, secret=secret, tls=tls.client_context(arguments))

@@ -15,7 +15,7 @@ _TERMINAL_S = 0.2
 _FILE_S = 5.0
 
 
-class Progress(Protocol):
+class ProgressBar(Protocol):
     def update(self, done: int, entries: int) -> None:
         """done: bytes of the source; entries: rows behind them."""
 
@@ -85,7 +85,7 @@ class RichProgress:
 
 
 @contextmanager
-def progress(label: str, *, start: int, total: int | None) -> Iterator[Progress]:
+def progress(label: str, *, start: int, total: int | None) -> Iterator[ProgressBar]:
     """Show progress from byte `start` to `total` (None: not known) while the block runs."""
     with_rich = sys.stderr.isatty() and find_spec("rich") is not None
     shown = (RichProgress if with_rich else PlainProgress)(label, start, total)

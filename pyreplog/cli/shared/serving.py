@@ -19,9 +19,9 @@ from queue import Empty, SimpleQueue
 from pyreplog.cli.shared import tls
 from pyreplog.errors import CorruptionError, InvalidArgumentError, ReplogError
 from pyreplog.metrics import MetricsServer, Source
-from pyreplog.net.handshake import Secret, secret_in
+from pyreplog.net.handshake import Secret, parse_secret
 from pyreplog.net.tls import TlsContext
-from pyreplog.plainfiles import SECRET_FILE_MAX, read_plain
+from pyreplog.regular_files import SECRET_FILE_MAX, read_regular
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def stopped_by_signals(reload: Callable[[], object] | None = None) -> Stop:
 Loader = Callable[[argparse.Namespace], ssl.SSLContext | None]
 
 
-class Credentials:
+class ServerCredentials:
     """What a command's files say of secrets and TLS, for as long as it runs. is_peer: it connects to others, too, and
     --tls-ca says who these may be. Errors: InvalidArgumentError; OSError."""
 
@@ -210,14 +210,14 @@ def listening(arguments: argparse.Namespace) -> tuple[str, int, str | None]:
 
 
 def secret(file: Path | None) -> Secret | None:
-    """See `secret_in`. None: no file.
+    """See `parse_secret`. None: no file.
 
     Errors: OSError; InvalidArgumentError, one is too short, or it is no regular file.
     """
     if file is None:
         return None
     try:
-        return secret_in(read_plain(file, SECRET_FILE_MAX))
+        return parse_secret(read_regular(file, SECRET_FILE_MAX))
     except CorruptionError as error:
         raise InvalidArgumentError(f"expected a secret in a file, not {error}") from error
     except InvalidArgumentError as error:

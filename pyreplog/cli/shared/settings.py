@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pyreplog.errors import ConfigError, CorruptionError
-from pyreplog.plainfiles import read_plain
+from pyreplog.regular_files import read_regular
 
 _FILE_MAX = 1 << 20  # bytes of settings
 
@@ -42,7 +42,7 @@ def check_known(found: dict[str, Any], known: Set[str]) -> None:
 
 def _file(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(read_plain(path, _FILE_MAX).decode())
+        return tomllib.loads(read_regular(path, _FILE_MAX).decode())
     except (OSError, ValueError, CorruptionError) as error:
         raise ConfigError(f"--config {path}: {error}") from error
 

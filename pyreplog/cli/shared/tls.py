@@ -7,7 +7,7 @@ import ssl
 from pathlib import Path
 
 from pyreplog.errors import CorruptionError, InvalidArgumentError
-from pyreplog.plainfiles import PEM_FILE_MAX, check_plain
+from pyreplog.regular_files import PEM_FILE_MAX, check_regular
 
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +63,7 @@ def _load_own(context: ssl.SSLContext, arguments: argparse.Namespace) -> None:
     try:  # with no password an encrypted key is refused; OpenSSL would ask the terminal
         for file in (arguments.tls_cert, arguments.tls_key):
             if file is not None:
-                check_plain(file, PEM_FILE_MAX)
+                check_regular(file, PEM_FILE_MAX)
         context.load_cert_chain(arguments.tls_cert, arguments.tls_key, password="")
     except (OSError, ValueError, CorruptionError) as error:
         files = " and ".join(str(file) for file in (arguments.tls_cert, arguments.tls_key) if file is not None)
@@ -72,7 +72,7 @@ def _load_own(context: ssl.SSLContext, arguments: argparse.Namespace) -> None:
 
 def _trust(context: ssl.SSLContext, option: str, file: Path) -> None:
     try:
-        check_plain(file, PEM_FILE_MAX)
+        check_regular(file, PEM_FILE_MAX)
         context.load_verify_locations(file)
     except (OSError, ValueError, CorruptionError) as error:
         raise InvalidArgumentError(f"{option}: no certificates in {file}: {error}") from error

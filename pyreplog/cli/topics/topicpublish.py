@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyreplog.ack import Ack
 from pyreplog.cli.input import formats
 from pyreplog.cli.input.rowreader import RowReader
-from pyreplog.cli.input.source import Source
+from pyreplog.cli.input.source import InputSource
 from pyreplog.cli.shared import targets
 from pyreplog.cli.shared.output import amount, counted, duration, print_json, say
 from pyreplog.cli.shared.progress import progress
 from pyreplog.errors import InvalidArgumentError
+from pyreplog.future import AppendFuture
 from pyreplog.topic.partitions.partitionoffset import PartitionRange
 
 
@@ -77,7 +77,7 @@ class Publishing:
         self._key = None if arguments.key is None else os.fsencode(arguments.key)
         self._separator = None if arguments.key_separator is None else os.fsencode(arguments.key_separator)
         self._properties = properties(arguments)
-        self._pending: deque[Ack[range] | Ack[list[PartitionRange]]] = deque()
+        self._pending: deque[AppendFuture[range] | AppendFuture[list[PartitionRange]]] = deque()
         self.messages = self.bytes = 0
         self.partitions: set[int] = set()
         self.first: int | None = None
@@ -120,8 +120,8 @@ class Publishing:
 
 
 def _lines(arguments: argparse.Namespace, publishing: Publishing) -> Iterator[list[bytes]]:
-    with Source(arguments.file, None) as source:
-        reader = RowReader(source, formats.of("lines", formats.Columns()))
+    with InputSource(arguments.file, None) as source:
+        reader = RowReader(source, formats.of("lines", formats.ColumnMapping()))
         with progress(Path(source.label).name, start=0, total=source.size) as shown:
             while lines := reader.take(arguments.batch)[1].rows:
                 yield lines

@@ -12,7 +12,6 @@ from pyreplog.cli.shared.output import amount, counted, duration, moment, print_
 from pyreplog.cli.shared.tables import Table, print_tables
 from pyreplog.errors import NoSuchSubscriptionError
 from pyreplog.topic.partitions.partitionedstats import PartitionedInternalStats, PartitionedStats
-from pyreplog.topic.place import Total
 from pyreplog.topic.statistics.stats import (
     ConsumerStats,
     CursorStats,
@@ -21,6 +20,7 @@ from pyreplog.topic.statistics.stats import (
     SubscriptionStats,
     TopicStats,
 )
+from pyreplog.topic.topic_position import TopicPosition
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -115,7 +115,7 @@ def _partitions(parts: Mapping[int, TopicStats]) -> Table:
     return Table(header, rows, frozenset(place for place, row in enumerate(rows) if row[-1]))
 
 
-def _range(start: Total, end: Total) -> str:
+def _range(start: TopicPosition, end: TopicPosition) -> str:
     count = end.offset - start.offset
     return counted(count, "message") + (f", offsets {start.offset:,} to {end.offset - 1:,}" if count else "")
 

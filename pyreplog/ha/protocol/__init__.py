@@ -2,12 +2,14 @@
 
 | modules | what they are |
 |---|---|
-| `group`, `standing`, `stats` | the master: who follows, what is committed; how far one replica is; for people |
-| `following`, `joining` | a replica; whether it fits the log that it wants to follow |
+| `master_machine`, `progress` | the master: who follows, what is committed; how far one replica is; for people |
+| `stats` | as above |
+| `replica_machine`, `joining` | a replica; whether it fits the log that it wants to follow |
 | `election` | how a node becomes master, and how the others answer |
-| `fallback`, `holding` | when a master waits for replicas no longer; how much of its log it keeps for them |
+| `async_fallback` | when a master waits for replicas no longer; how much of its log it keeps for them |
+| `retention_hold` | as above |
 | `terms`, `members` | who was master when, and who is counted; their files |
 | `effects` | what the machines ask for |
 | `messages`, `fields` | what nodes say to each other; fields of messages and files |
-| `mark` | a place in a log |
+| `log_position` | a place in a log |
 """

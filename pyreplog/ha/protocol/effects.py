@@ -8,14 +8,14 @@ from typing import TypeAlias
 
 from pyreplog._native.machines.effects import Committed as Committed
 from pyreplog.errors import ReplogError
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.messages import Message, Refuse
 from pyreplog.ha.protocol.terms import History, Term
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class SendMessage:
     """Send a message on a connection."""
 
     connection: Hashable
@@ -23,7 +23,7 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True)
-class HangUp:
+class Disconnect:
     """Send these last words on a connection and close it; what it still brings counts for nothing."""
 
     connection: Hashable
@@ -76,7 +76,7 @@ class StorePromise:
 class Cut:
     """Cut the log to a mark, durably; what is cut is kept aside."""
 
-    to: Mark
+    to: LogPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Make:
 
     uuid: bytes
     segment_bytes: int
-    start: Mark
+    start: LogPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +98,19 @@ class Show:
     """Readers may read up to there, as far as the log reaches. unreplicated: what they see may not be on enough
     replicas, for the master went on alone; they are told before they see more, and after it that it is so no more."""
 
-    committed: Mark
+    committed: LogPosition
     unreplicated: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class SendToMaster:
     """Send a message to the master."""
 
     message: Message
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class DisconnectFromMaster:
     """Close the connection to the master. permanent: do not try again, somebody has to do something first."""
 
     error: ReplogError
@@ -118,6 +118,7 @@ class Leave:
 
 
 Effect: TypeAlias = (
-    Tell | HangUp | Committed | ModeChanged | Replicated | Fenced | StoreMembers | StoreTerms | StorePromise | Cut
-    | Make | Joined | Show | Say | Leave
+    SendMessage | Disconnect | Committed | ModeChanged | Replicated | Fenced | StoreMembers | StoreTerms
+    | StorePromise | Cut
+    | Make | Joined | Show | SendToMaster | DisconnectFromMaster
 )  # fmt: skip

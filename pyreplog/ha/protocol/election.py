@@ -15,15 +15,15 @@ from typing import NamedTuple, TypeAlias
 
 from pyreplog.errors import HigherTermError, PromotionRefusedError, ReplicationError
 from pyreplog.ha.protocol.effects import StorePromise
-from pyreplog.ha.protocol.group import AckMode
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.log_position import LogPosition
+from pyreplog.ha.protocol.master_machine import AckMode
 from pyreplog.ha.protocol.members import Members
-from pyreplog.ha.protocol.messages import NO_UUID, Code, Decline, Prepare, Promise, Trial
+from pyreplog.ha.protocol.messages import NO_UUID, Prepare, PreVote, Promise, RefusalCode, VoteRejected
 from pyreplog.ha.protocol.terms import History, Term, Terms
 
 
 class Ask(NamedTuple):
-    """Send a PREPARE to a member. Report `promised` or `declined`; `unreachable` when there is no way to it."""
+    """Send a PREPARE to a member. Report `promised` or `vote_rejected`; `unreachable` when there is no way to it."""
 
     member: str
     prepare: Prepare
@@ -39,7 +39,7 @@ class Won:
     """
 
     term: Term
-    start: Mark
+    start: LogPosition
     members: Members
     possible_loss: str
 
@@ -80,20 +80,20 @@ class Election:
         self.name, self.members = name, members
         self.term = max(terms.promised, terms.history.last, above).after(name)
         self._uuid, self._history, self._ack, self._force = uuid, terms.history, ack, force
-        self._trial = Trial.NO if force else Trial.IF_LOST if if_lost else Trial.HOLD if master else Trial.YES
+        self._trial = PreVote.NO if force else PreVote.IF_LOST if if_lost else PreVote.HOLD if master else PreVote.YES
         self._master = "" if force else master
-        self._is_planned = self._trial == Trial.HOLD
+        self._is_planned = self._trial == PreVote.HOLD
         self._awaits_master = bool(self._master)
         self._answered = 0  # so often, when it was `overdue` last
         self._answers = 0  # of the master: an append may have been on its way while it gave the first
-        self._end: Mark | None = None
+        self._end: LogPosition | None = None
         self._promises: dict[str, Promise] = {}
         self._declined: dict[str, str] = {}
         self._unreachable: set[str] = set()
         self._asked: set[str] = set()
         self.is_over = False
 
-    def start(self, end: Mark) -> list[Effect]:
+    def start(self, end: LogPosition) -> list[Effect]:
         """end: of its log as it is now."""
         if self._force:
             return [StorePromise(self.term)]
@@ -104,7 +104,7 @@ class Election:
         self._end = end
         return self._look()
 
-    def stored(self, end: Mark, history: History, members: Members | None) -> list[Effect]:
+    def stored(self, end: LogPosition, history: History, members: Members | None) -> list[Effect]:
         """The own promise is durable, and then all of the log was synced; it ends there. history, members: as in their
         files now; a master may have changed them until then."""
         self._end, self._history = end, history
@@ -121,18 +121,18 @@ class Election:
         self._learn(promise.members)
         return self._look()
 
-    def declined(self, member: str, decline: Decline) -> list[Effect]:
+    def vote_rejected(self, member: str, rejection: VoteRejected) -> list[Effect]:
         """One that is no member any more hears of it this way."""
         if self.is_over:
             return []
-        self._learn(decline.members)
-        is_higher = decline.promised > self.term and not decline.promised.is_absurd(self.term)
-        if decline.code == Code.HIGHER_TERM and is_higher:
-            return self._lose(HigherTermError(f"{member}: {decline.text}", decline.promised))
-        if decline.code == Code.MASTER_LIVES:
-            refused = PromotionRefusedError(f"term {self.term}: {member}: {decline.text}")
+        self._learn(rejection.members)
+        is_higher = rejection.promised > self.term and not rejection.promised.is_absurd(self.term)
+        if rejection.code == RefusalCode.HIGHER_TERM and is_higher:
+            return self._lose(HigherTermError(f"{member}: {rejection.text}", rejection.promised))
+        if rejection.code == RefusalCode.MASTER_LIVES:
+            refused = PromotionRefusedError(f"term {self.term}: {member}: {rejection.text}")
             return self._lose(refused) if self._trial else []
-        self._declined[member] = decline.text
+        self._declined[member] = rejection.text
         return self._look()
 
     def unreachable(self, member: str) -> list[Effect]:
@@ -150,13 +150,13 @@ class Election:
         self._awaits_master = False
         return self._look()
 
-    def grew(self, end: Mark) -> list[Effect]:
+    def grew(self, end: LogPosition) -> list[Effect]:
         """Its own log ends there now, for it follows still. To be told every few milliseconds while `is_trial`: who
         held more is asked how much that is by now."""
         if self.is_over or not self._trial or self._end is None:
             return []
         self._end = end
-        if self._trial == Trial.HOLD:
+        if self._trial == PreVote.HOLD:
             again = self._ahead(end)
             if self._answers == 1 and self._master in self._promises:
                 again.add(self._master)
@@ -234,7 +234,7 @@ class Election:
 
     def _go_ahead(self) -> list[Effect]:
         """Enough would promise: now they are to."""
-        self._trial, self._end = Trial.NO, None
+        self._trial, self._end = PreVote.NO, None
         self._promises.clear()
         self._asked.clear()
         return [StorePromise(self.term)]
@@ -243,15 +243,15 @@ class Election:
         assert self.members is not None
         return self.members.missing(frozenset({self.name, *self._promises}))
 
-    def _ahead(self, end: Mark) -> set[str]:
+    def _ahead(self, end: LogPosition) -> set[str]:
         """Who of those that answered holds more than the candidate, or will when it has synced that."""
         mine = _reach(self._history, end)
         return {name for name, promise in self._promises.items() if _reach(promise.history, promise.received) > mine}
 
-    def _reach_of(self, promise: Promise) -> tuple[Term, Mark]:
+    def _reach_of(self, promise: Promise) -> tuple[Term, LogPosition]:
         return _reach(promise.history, promise.synced if self._ack == "synced" else promise.received)
 
-    def _pass_over(self, end: Mark) -> None:
+    def _pass_over(self, end: LogPosition) -> None:
         """Whoever holds more and knows of no members, a new one that no master has met, can be promoted by nobody.
         It is as if it had not answered: the promises of enough others are enough."""
         mine = _reach(self._history, end)
@@ -260,7 +260,7 @@ class Election:
                 del self._promises[member]
                 self._declined[member] = "holds more, and knows of no members: it is to follow whoever is elected"
 
-    def _further(self, end: Mark) -> str:
+    def _further(self, end: LogPosition) -> str:
         """Who holds more than the candidate; "" nobody."""
         mine = _reach(self._history, end)
         for member, promise in sorted(self._promises.items()):
@@ -281,7 +281,7 @@ class Election:
             return f"{missing} more promises are needed of {', '.join(sorted(self.members.everyone))}{declined}"
         return "" if self._end is None else self._further(self._end)
 
-    def _win(self, end: Mark, doubt: str) -> list[Effect]:
+    def _win(self, end: LogPosition, doubt: str) -> list[Effect]:
         self.is_over = True
         members = self.members
         if members is None or self.name not in members.everyone:
@@ -291,35 +291,37 @@ class Election:
     def _lose(self, error: ReplicationError) -> list[Effect]:
         self.is_over = True
         release, restore = None, ""
-        if self._trial == Trial.HOLD and self.members is not None:
-            release = Ask(self._master, Prepare(self.term, self._uuid, self.members.stamp, Trial.YES))
+        if self._trial == PreVote.HOLD and self.members is not None:
+            release = Ask(self._master, Prepare(self.term, self._uuid, self.members.stamp, PreVote.YES))
         elif self._is_planned and not self._trial and not isinstance(error, HigherTermError):
             restore = self._master
         return [Lost(error, release, restore)]
 
 
-def _reach(history: History, end: Mark) -> tuple[Term, Mark]:
+def _reach(history: History, end: LogPosition) -> tuple[Term, LogPosition]:
     """How far a log is: by the term of its last record, then by its length."""
     return history.up_to(end).last, end
 
 
 def refuse_candidate(
     prepare: Prepare, uuid: bytes, terms: Terms, members: Members | None, hears: str = ""
-) -> Decline | None:
+) -> VoteRejected | None:
     """How a node answers a PREPARE; None: it promises. Unless that is a trial: `Following.promised` or `Group.fence`,
     `Election.outdone`, the promise durable; then Promise with the ends that the log has then. To ask twice does no
     harm. hears: name of the master that it is, or hears from; "" none."""
     if NO_UUID not in (prepare.uuid, uuid) and prepare.uuid != uuid:
-        return Decline(Code.FOREIGN, terms.promised, f"the log here is {uuid.hex()}, not {prepare.uuid.hex()}", members)
+        return VoteRejected(
+            RefusalCode.FOREIGN, terms.promised, f"the log here is {uuid.hex()}, not {prepare.uuid.hex()}", members
+        )
     if prepare.term < terms.promised:
         text = f"term {prepare.term} is refused: {terms.promised} was promised"
-        return Decline(Code.HIGHER_TERM, terms.promised, text, members)
+        return VoteRejected(RefusalCode.HIGHER_TERM, terms.promised, text, members)
     if members is not None and members.stamp >= prepare.stamp and prepare.term.master not in members.everyone:
         text = f"{prepare.term.master} is none of {', '.join(sorted(members.everyone))}"
-        return Decline(Code.NOT_A_MEMBER, terms.promised, text, members)
+        return VoteRejected(RefusalCode.NOT_A_MEMBER, terms.promised, text, members)
     if prepare.term.is_absurd(terms.promised):
         text = f"no group is at term {prepare.term} when {terms.promised} was promised last"
-        return Decline(Code.ABSURD, terms.promised, text, members)
-    if prepare.trial == Trial.IF_LOST and hears:
-        return Decline(Code.MASTER_LIVES, terms.promised, f"{hears} is master, and is heard", members)
+        return VoteRejected(RefusalCode.ABSURD, terms.promised, text, members)
+    if prepare.trial == PreVote.IF_LOST and hears:
+        return VoteRejected(RefusalCode.MASTER_LIVES, terms.promised, f"{hears} is master, and is heard", members)
     return None

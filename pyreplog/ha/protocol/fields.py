@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyreplog.errors import InvalidMessageError
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.log_position import LogPosition
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -37,7 +37,7 @@ class FieldWriter:
         """As of `struct`, without a byte order."""
         self._data += struct.pack(self._order + layout, *values)
 
-    def mark(self, mark: Mark) -> None:
+    def mark(self, mark: LogPosition) -> None:
         self.numbers("qq", *mark)
 
     def name(self, name: str) -> None:
@@ -76,8 +76,8 @@ class FieldReader:
         self._at += count
         return self._data[self._at - count : self._at]
 
-    def mark(self) -> Mark:
-        mark = Mark(*self.numbers("qq"))
+    def mark(self) -> LogPosition:
+        mark = LogPosition(*self.numbers("qq"))
         if mark.position < 0 or mark.entry < 0:
             raise self.error("a mark from 0 on", str(tuple(mark)))
         return mark

@@ -5,31 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.ha.protocol.mark import ORIGIN, Mark
-from pyreplog.ha.protocol.messages import NO_UUID, VERSION, Accept, Code, Join, Refuse
+from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
+from pyreplog.ha.protocol.messages import NO_UUID, VERSION, Accept, Join, RefusalCode, Refuse
 from pyreplog.ha.protocol.terms import History, Term
 
 
 @dataclass(frozen=True)
-class Source:
+class StreamedLog:
     """The log that is streamed, as it is now. start, end: of what it holds."""
 
     uuid: bytes
     segment_bytes: int
     term: Term
     history: History
-    start: Mark
-    end: Mark
+    start: LogPosition
+    end: LogPosition
 
     @property
-    def term_start(self) -> Mark:
+    def term_start(self) -> LogPosition:
         """Where its term began. InvalidArgumentError: its history does not end with it."""
         start = self.history.start_of(self.term)
         if start is None or self.history.last != self.term:
             raise InvalidArgumentError(f"expected a history that ends with term {self.term}, found {self.history.last}")
         return start
 
-    def accept(self, resume: Mark) -> Accept:
+    def accept(self, resume: LogPosition) -> Accept:
         return Accept(self.uuid, self.segment_bytes, self.term, self.history, self.start, resume)
 
 
@@ -37,7 +37,7 @@ NEW_COPY = "remove this member, empty its directory, add it under another name: 
 """Under its old name it would break the promises that it has forgotten: a deposed master still counts that name."""
 
 
-def judge(join: Join, source: Source) -> Accept | Refuse:
+def check_join(join: Join, source: StreamedLog) -> Accept | Refuse:
     """Where the replica goes on, or why it cannot and what to do. Terms promised are not looked at."""
     refusal = _misfit(join, source)
     if refusal is not None:
@@ -48,56 +48,62 @@ def judge(join: Join, source: Source) -> Accept | Refuse:
         return _behind(join.received, source)
     if join.history.last == source.history.last and join.received.position > source.end.position:
         return Refuse(
-            Code.AHEAD,
+            RefusalCode.AHEAD,
             f"the replica ends at {join.received.position}, its master, of the same term {source.history.last}, "
             f"at {source.end.position}: the master lost records; promote the replica",
         )
     common = join.history.common_point(join.received, source.history, source.end)
     if common is None:
-        return Refuse(Code.DIVERGED, f"the two logs have no term in common: {NEW_COPY}")
+        return Refuse(RefusalCode.DIVERGED, f"the two logs have no term in common: {NEW_COPY}")
     if common.position < source.start.position:
         return _behind(common, source)
     return source.accept(common)
 
 
-def judge_for_copy(join: Join, source: Source, name: str) -> Accept | Refuse:
-    """As `judge`, where `name`, a replica itself, is to be followed. Who has more of the same history may come back: it
-    lags, or is about to fetch again what it lost. What its history says of later terms it may not hold yet."""
+def check_join_of_copy(join: Join, source: StreamedLog, name: str) -> Accept | Refuse:
+    """As `check_join`, where `name`, a replica itself, is to be followed. Who has more of the same history may come
+    back: it lags, or is about to fetch again what it lost. What its history says of later terms it may not hold yet."""
     if source.start == source.end:
-        return Refuse(Code.NOT_MASTER, f"{name}, a replica, holds nothing so far")
+        return Refuse(RefusalCode.NOT_MASTER, f"{name}, a replica, holds nothing so far")
     common = join.history.common_point(join.received, source.history, max(join.received, source.end))
     if join.uuid == source.uuid and common is not None and common.position > source.end.position:
         lags = f"{name}, a replica, ends at {source.end.position} so far, you at {join.received.position}"
-        return Refuse(Code.NOT_MASTER, lags)
-    return judge(join, source)
+        return Refuse(RefusalCode.NOT_MASTER, lags)
+    return check_join(join, source)
 
 
 def foreign(uuid: bytes, expected: bytes) -> Refuse:
     return Refuse(
-        Code.FOREIGN, f"the replica's log is {uuid.hex()}, the master's {expected.hex()}: use another directory"
+        RefusalCode.FOREIGN, f"the replica's log is {uuid.hex()}, the master's {expected.hex()}: use another directory"
     )
 
 
-def _misfit(join: Join, source: Source) -> Refuse | None:
+def _misfit(join: Join, source: StreamedLog) -> Refuse | None:
     if join.version != VERSION:
         return Refuse(
-            Code.VERSION, f"the replica speaks version {join.version}, its master {VERSION}: upgrade the older"
+            RefusalCode.VERSION, f"the replica speaks version {join.version}, its master {VERSION}: upgrade the older"
         )
     if join.synced > join.received or join.history != join.history.up_to(join.received):
-        return Refuse(Code.ABSURD, f"a log that ends at {join.received} is synced to {join.synced}, of {join.history}")
+        return Refuse(
+            RefusalCode.ABSURD, f"a log that ends at {join.received} is synced to {join.synced}, of {join.history}"
+        )
     if join.uuid == NO_UUID:
         is_empty = join.received == ORIGIN and not join.history.starts
-        return None if is_empty else Refuse(Code.ABSURD, f"without a log, the replica claims to end at {join.received}")
+        return (
+            None
+            if is_empty
+            else Refuse(RefusalCode.ABSURD, f"without a log, the replica claims to end at {join.received}")
+        )
     if join.uuid != source.uuid:
         return foreign(join.uuid, source.uuid)
     if join.segment_bytes != source.segment_bytes:
         return Refuse(
-            Code.FOREIGN,
+            RefusalCode.FOREIGN,
             f"the replica's segments have {join.segment_bytes} bytes, the master's {source.segment_bytes}: {NEW_COPY}",
         )
     return None
 
 
-def _behind(end: Mark, source: Source) -> Refuse:
+def _behind(end: LogPosition, source: StreamedLog) -> Refuse:
     text = f"what follows {end.position} is gone, the master's log begins at {source.start.position}: {NEW_COPY}"
-    return Refuse(Code.BEHIND, text)
+    return Refuse(RefusalCode.BEHIND, text)

@@ -18,7 +18,7 @@ from pyreplog.errors import ChangeUnderWayError, CorruptionError, InvalidArgumen
 from pyreplog.ha.protocol.fields import NAME_BYTES_MAX, FieldReader, FieldWriter, is_name
 from pyreplog.ha.protocol.terms import NO_TERM, Term, read_term, seal, unseal, write_term
 from pyreplog.log.files import Files
-from pyreplog.plainfiles import read_plain
+from pyreplog.regular_files import read_regular
 
 MEMBERS = "members"
 FILE_MAX = 1 << 20  # bytes
@@ -181,7 +181,7 @@ class MembersFile:
         self.members: Members | None = None
         if self._path.exists():
             files.sync_directory(directory)  # who stored it may have been killed before that
-            self.members = Members.decode(self._path, read_plain(self._path, FILE_MAX))
+            self.members = Members.decode(self._path, read_regular(self._path, FILE_MAX))
 
     def store(self, members: Members) -> None:
         """Durable when it returns. A master's members replace any others, even newer ones: nobody elected those."""

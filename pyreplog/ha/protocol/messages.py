@@ -10,11 +10,11 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from pyreplog._native.ha.reports import Progress as Progress
+from pyreplog._native.ha.reports import ProgressReport as ProgressReport
 from pyreplog._native.ha.reports import decode_report, encode_report
 from pyreplog.errors import InvalidMessageError
 from pyreplog.ha.protocol.fields import FieldReader, FieldWriter
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.members import Members, Stamp, read_members, write_members
 from pyreplog.ha.protocol.terms import History, Term, read_history, read_term, write_history, write_term
 
@@ -25,7 +25,7 @@ VERSION = 2
 NO_UUID = bytes(16)
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """First byte of a control body."""
 
     JOIN = 1
@@ -43,7 +43,7 @@ class Kind(IntEnum):
     COMMAND = 13
 
 
-class Code(IntEnum):
+class RefusalCode(IntEnum):
     """Why a replica, a master or a candidate is refused."""
 
     VERSION = 1  # of the protocol
@@ -60,7 +60,7 @@ class Code(IntEnum):
     MASTER_LIVES = 12  # to a candidate that takes it for lost
 
 
-class Trial(IntEnum):
+class PreVote(IntEnum):
     """What a PREPARE asks for, if it is not for a promise: whether there would be one. No candidate that cannot win
     deposes anybody."""
 
@@ -70,7 +70,9 @@ class Trial(IntEnum):
     IF_LOST = 3  # of a candidate that misses its master: whoever hears from that one declines
 
 
-PERMANENT = frozenset({Code.FOREIGN, Code.BEHIND, Code.AHEAD, Code.DIVERGED, Code.LOST})
+PERMANENT = frozenset(
+    {RefusalCode.FOREIGN, RefusalCode.BEHIND, RefusalCode.AHEAD, RefusalCode.DIVERGED, RefusalCode.LOST}
+)
 """Trying again later does not help: somebody has to do something. All of these are about what is on the disks. What a
 node said at a bad moment, or in another version, the next connection may put right."""
 
@@ -83,14 +85,14 @@ class Join(NamedTuple):
     segment_bytes: int
     member: str
     observer: bool
-    received: Mark
-    synced: Mark
+    received: LogPosition
+    synced: LogPosition
     promised: Term
     history: History
     version: int = VERSION
 
 
-class Stored(NamedTuple):
+class MembersStored(NamedTuple):
     """Replica -> master: the members of that version are durable here."""
 
     version: int
@@ -103,8 +105,8 @@ class Accept(NamedTuple):
     segment_bytes: int
     term: Term
     history: History
-    start: Mark
-    resume: Mark
+    start: LogPosition
+    resume: LogPosition
 
 
 class Refuse(NamedTuple):
@@ -118,25 +120,25 @@ class Commit(NamedTuple):
     """Master -> replica. start: position where the master's log begins. unreplicated: the master goes on alone, or did,
     and enough replicas may not have all before the commit point."""
 
-    committed: Mark
+    committed: LogPosition
     start: int
     unreplicated: bool
 
 
-class MembersAre(NamedTuple):
-    """Master -> replica; answered by Stored."""
+class MembershipUpdate(NamedTuple):
+    """Master -> replica; answered by MembersStored."""
 
     members: Members
 
 
 class Prepare(NamedTuple):
     """Candidate -> node: follow nobody below this term, of which the candidate would be master. uuid: of its log.
-    stamp: of the members that it knows. trial: only say whether you would (`Trial`)."""
+    stamp: of the members that it knows. trial: only say whether you would (`PreVote`)."""
 
     term: Term
     uuid: bytes
     stamp: Stamp
-    trial: int = Trial.NO
+    trial: int = PreVote.NO
 
 
 class Promise(NamedTuple):
@@ -145,13 +147,13 @@ class Promise(NamedTuple):
 
     term: Term
     history: History
-    received: Mark
-    synced: Mark
+    received: LogPosition
+    synced: LogPosition
     members: Members | None
     trial: bool = False
 
 
-class Decline(NamedTuple):
+class VoteRejected(NamedTuple):
     """The other answer. promised: the highest term it knows of."""
 
     code: int
@@ -164,27 +166,28 @@ class AskStatus(NamedTuple):
     """Anybody -> node."""
 
 
-class Status(NamedTuple):
+class StatusReply(NamedTuple):
     """Answer, JSON."""
 
     json: bytes
 
 
 class Command(NamedTuple):
-    """Whoever runs the node -> node: do something (JSON, see `commands`); answered by Status."""
+    """Whoever runs the node -> node: do something (JSON, see `commands`); answered by StatusReply."""
 
     json: bytes
 
 
 Message: TypeAlias = (
-    Join | Progress | Stored | Accept | Refuse | Commit | MembersAre | Prepare | Promise | Decline | AskStatus | Status
+    Join | ProgressReport | MembersStored | Accept | Refuse | Commit | MembershipUpdate | Prepare | Promise
+    | VoteRejected | AskStatus | StatusReply
     | Command
 )  # fmt: skip
 
 
 def encode(message: Message) -> bytes:
     """Its control body."""
-    if type(message) is Progress:  # one for each batch, or each append
+    if type(message) is ProgressReport:  # one for each batch, or each append
         return encode_report(*message)
     fields = FieldWriter(">")
     kind, write = _WRITERS[type(message)]
@@ -201,7 +204,7 @@ def decode(body: ReadableBuffer) -> Message:
     (kind,) = fields.numbers("B")
     read = _READERS.get(kind)
     if read is None:
-        raise InvalidMessageError(f"control body: expected a kind from 1 to {max(Kind)}, found {kind}")
+        raise InvalidMessageError(f"control body: expected a kind from 1 to {max(MessageKind)}, found {kind}")
     message = read(fields)
     fields.end()
     return message
@@ -231,21 +234,21 @@ def _read_join(fields: FieldReader) -> Join:
     return join
 
 
-def _write_progress(fields: FieldWriter, progress: Progress) -> None:
+def _write_progress(fields: FieldWriter, progress: ProgressReport) -> None:
     fields.mark(progress.received)
     fields.mark(progress.synced)
 
 
-def _read_progress(fields: FieldReader) -> Progress:
-    return Progress(fields.mark(), fields.mark())
+def _read_progress(fields: FieldReader) -> ProgressReport:
+    return ProgressReport(fields.mark(), fields.mark())
 
 
-def _write_stored(fields: FieldWriter, stored: Stored) -> None:
+def _write_stored(fields: FieldWriter, stored: MembersStored) -> None:
     fields.numbers("Q", stored.version)
 
 
-def _read_stored(fields: FieldReader) -> Stored:
-    return Stored(*fields.numbers("Q"))
+def _read_stored(fields: FieldReader) -> MembersStored:
+    return MembersStored(*fields.numbers("Q"))
 
 
 def _write_accept(fields: FieldWriter, accept: Accept) -> None:
@@ -272,7 +275,7 @@ def _read_refuse(fields: FieldReader) -> Refuse:
 
 
 def _read_code(fields: FieldReader) -> int:
-    return fields.count("B", max(Code))
+    return fields.count("B", max(RefusalCode))
 
 
 def _write_commit(fields: FieldWriter, commit: Commit) -> None:
@@ -288,12 +291,12 @@ def _read_commit(fields: FieldReader) -> Commit:
     return commit
 
 
-def _write_members_are(fields: FieldWriter, told: MembersAre) -> None:
+def _write_membership_update(fields: FieldWriter, told: MembershipUpdate) -> None:
     write_members(fields, told.members)
 
 
-def _read_members_are(fields: FieldReader) -> MembersAre:
-    return MembersAre(read_members(fields))
+def _read_membership_update(fields: FieldReader) -> MembershipUpdate:
+    return MembershipUpdate(read_members(fields))
 
 
 def _write_prepare(fields: FieldWriter, prepare: Prepare) -> None:
@@ -305,7 +308,7 @@ def _write_prepare(fields: FieldWriter, prepare: Prepare) -> None:
 
 def _read_prepare(fields: FieldReader) -> Prepare:
     term, (uuid,), stamp_term = read_term(fields), fields.numbers("16s"), read_term(fields)
-    return Prepare(term, uuid, Stamp(stamp_term, *fields.numbers("Q")), fields.count("B", max(Trial)))
+    return Prepare(term, uuid, Stamp(stamp_term, *fields.numbers("Q")), fields.count("B", max(PreVote)))
 
 
 def _write_promise(fields: FieldWriter, promise: Promise) -> None:
@@ -323,15 +326,15 @@ def _read_promise(fields: FieldReader) -> Promise:
     return Promise(term, read_history(fields), received, synced, members, trial)
 
 
-def _write_decline(fields: FieldWriter, decline: Decline) -> None:
-    fields.numbers("B", decline.code)
-    write_term(fields, decline.promised)
-    fields.text(decline.text)
-    _write_known(fields, decline.members)
+def _write_vote_rejected(fields: FieldWriter, rejection: VoteRejected) -> None:
+    fields.numbers("B", rejection.code)
+    write_term(fields, rejection.promised)
+    fields.text(rejection.text)
+    _write_known(fields, rejection.members)
 
 
-def _read_decline(fields: FieldReader) -> Decline:
-    return Decline(_read_code(fields), read_term(fields), fields.text(), _read_known(fields))
+def _read_vote_rejected(fields: FieldReader) -> VoteRejected:
+    return VoteRejected(_read_code(fields), read_term(fields), fields.text(), _read_known(fields))
 
 
 def _write_known(fields: FieldWriter, members: Members | None) -> None:
@@ -344,12 +347,12 @@ def _read_known(fields: FieldReader) -> Members | None:
     return read_members(fields) if fields.flag() else None
 
 
-def _write_status(fields: FieldWriter, status: Status) -> None:
+def _write_status(fields: FieldWriter, status: StatusReply) -> None:
     fields.raw(status.json)
 
 
-def _read_status(fields: FieldReader) -> Status:
-    return Status(fields.rest())
+def _read_status(fields: FieldReader) -> StatusReply:
+    return StatusReply(fields.rest())
 
 
 def _write_command(fields: FieldWriter, command: Command) -> None:
@@ -364,20 +367,20 @@ def _write_nothing(fields: FieldWriter, message: AskStatus) -> None:
     """The kind says it all."""
 
 
-_KINDS: tuple[tuple[Kind, type, Callable[[FieldWriter, Any], None], Callable[[FieldReader], Message]], ...] = (
-    (Kind.JOIN, Join, _write_join, _read_join),
-    (Kind.PROGRESS, Progress, _write_progress, _read_progress),
-    (Kind.STORED, Stored, _write_stored, _read_stored),
-    (Kind.ACCEPT, Accept, _write_accept, _read_accept),
-    (Kind.REFUSE, Refuse, _write_refuse, _read_refuse),
-    (Kind.COMMIT, Commit, _write_commit, _read_commit),
-    (Kind.MEMBERS, MembersAre, _write_members_are, _read_members_are),
-    (Kind.PREPARE, Prepare, _write_prepare, _read_prepare),
-    (Kind.PROMISE, Promise, _write_promise, _read_promise),
-    (Kind.DECLINE, Decline, _write_decline, _read_decline),
-    (Kind.ASK_STATUS, AskStatus, _write_nothing, lambda fields: AskStatus()),
-    (Kind.STATUS, Status, _write_status, _read_status),
-    (Kind.COMMAND, Command, _write_command, _read_command),
+_KINDS: tuple[tuple[MessageKind, type, Callable[[FieldWriter, Any], None], Callable[[FieldReader], Message]], ...] = (
+    (MessageKind.JOIN, Join, _write_join, _read_join),
+    (MessageKind.PROGRESS, ProgressReport, _write_progress, _read_progress),
+    (MessageKind.STORED, MembersStored, _write_stored, _read_stored),
+    (MessageKind.ACCEPT, Accept, _write_accept, _read_accept),
+    (MessageKind.REFUSE, Refuse, _write_refuse, _read_refuse),
+    (MessageKind.COMMIT, Commit, _write_commit, _read_commit),
+    (MessageKind.MEMBERS, MembershipUpdate, _write_membership_update, _read_membership_update),
+    (MessageKind.PREPARE, Prepare, _write_prepare, _read_prepare),
+    (MessageKind.PROMISE, Promise, _write_promise, _read_promise),
+    (MessageKind.DECLINE, VoteRejected, _write_vote_rejected, _read_vote_rejected),
+    (MessageKind.ASK_STATUS, AskStatus, _write_nothing, lambda fields: AskStatus()),
+    (MessageKind.STATUS, StatusReply, _write_status, _read_status),
+    (MessageKind.COMMAND, Command, _write_command, _read_command),
 )
 _WRITERS = {message: (kind, write) for kind, message, write, _ in _KINDS}
 _READERS = {kind.value: read for kind, _, _, read in _KINDS}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.members import Members
-from pyreplog.ha.protocol.standing import StandingStats
+from pyreplog.ha.protocol.progress import ReplicaStats
 from pyreplog.ha.protocol.terms import Term
 
 
@@ -18,11 +18,11 @@ class GroupStats(NamedTuple):
     term: Term
     fenced: Term | None
     members: Members
-    committed: Mark
+    committed: LogPosition
     asynchronous: bool
     unreplicated: bool
     fallbacks: int
     alone_commits: int
     refused: int
     reports: int
-    replicas: tuple[StandingStats, ...]
+    replicas: tuple[ReplicaStats, ...]

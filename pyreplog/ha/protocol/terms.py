@@ -15,9 +15,9 @@ from typing import NamedTuple
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import CorruptionError, FormatVersionError, HigherTermError, InvalidMessageError
 from pyreplog.ha.protocol.fields import FieldReader, FieldWriter
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.log.files import Files
-from pyreplog.plainfiles import read_plain
+from pyreplog.regular_files import read_regular
 
 TERMS = "terms"
 FILE_MAX = 1 << 24  # bytes
@@ -58,7 +58,7 @@ class TermStart(NamedTuple):
     """Where a term began."""
 
     term: Term
-    start: Mark
+    start: LogPosition
 
 
 @dataclass(frozen=True)
@@ -72,19 +72,19 @@ class History:
     def last(self) -> Term:
         return self.starts[-1].term if self.starts else NO_TERM
 
-    def start_of(self, term: Term) -> Mark | None:
+    def start_of(self, term: Term) -> LogPosition | None:
         at = bisect_left(self.starts, (term,))
         return self.starts[at].start if at < len(self.starts) and self.starts[at].term == term else None
 
-    def up_to(self, end: Mark) -> History:
+    def up_to(self, end: LogPosition) -> History:
         """Of a log that ends there: terms of which it holds nothing are not in it."""
         return History(tuple(at for at in self.starts if at.start.position < end.position))
 
-    def begin(self, term: Term, start: Mark) -> History:
+    def begin(self, term: Term, start: LogPosition) -> History:
         """With another term, whose master's log ends at `start`."""
         return History((*self.up_to(start).starts, TermStart(term, start))[-HISTORY_MAX:])
 
-    def common_point(self, end: Mark, other: History, other_end: Mark) -> Mark | None:
+    def common_point(self, end: LogPosition, other: History, other_end: LogPosition) -> LogPosition | None:
         """Up to where a log of this history that ends at `end` equals one of the other; None: cannot be told, nothing
         proves that they have anything in common.
 
@@ -147,7 +147,7 @@ class Terms:
     leads: bool = False
     lossless: bool = False
 
-    def begun(self, term: Term, start: Mark, *, lossless: bool = False) -> Terms:
+    def begun(self, term: Term, start: LogPosition, *, lossless: bool = False) -> Terms:
         """As master of a term that begins there."""
         return Terms(term, self.history.begin(term, start), leads=True, lossless=lossless)
 
@@ -207,7 +207,7 @@ class TermsFile:
         self.terms = Terms()
         if self._path.exists():
             files.sync_directory(directory)  # who stored it may have been killed before that
-            self.terms = Terms.decode(self._path, read_plain(self._path, FILE_MAX))
+            self.terms = Terms.decode(self._path, read_regular(self._path, FILE_MAX))
 
     @property
     def promised(self) -> Term:
@@ -226,7 +226,7 @@ class TermsFile:
         self._check(term)
         self._store(Terms(term, history))
 
-    def begin(self, term: Term, start: Mark, *, lossless: bool = False) -> None:
+    def begin(self, term: Term, start: LogPosition, *, lossless: bool = False) -> None:
         """This node is master of `term` from `start`, its log's end, on. HigherTermError, as of `promise`."""
         self._check(term)
         self._store(self.terms.begun(term, start, lossless=lossless))

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pyreplog.ack import Ack
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import (
     ClosedError,
@@ -18,14 +17,15 @@ from pyreplog.errors import (
     ReadOnlyError,
     ReplogError,
 )
-from pyreplog.ha.relay.applying import NEVER, State, Until
+from pyreplog.future import AppendFuture
+from pyreplog.ha.relay.applier_machine import NEVER, ApplierState, Until
+from pyreplog.ha.relay.apply_pipeline import ApplyPipeline, NothingToApply
+from pyreplog.ha.relay.apply_task import Apply, ApplyTask, in_two_phases
 from pyreplog.ha.relay.config import ApplierConfig
-from pyreplog.ha.relay.pipeline import Pipeline, Wait
 from pyreplog.ha.relay.position import Applied, PositionStore
-from pyreplog.ha.relay.source import Source
-from pyreplog.ha.relay.space import Receiver, Space, landing_bytes
+from pyreplog.ha.relay.relay_log_reader import RelayLogReader
+from pyreplog.ha.relay.space_limit import PausableReceiver, SpaceLimit, landing_bytes
 from pyreplog.ha.relay.stats import ApplierStats
-from pyreplog.ha.relay.task import Apply, Task, in_two_phases
 from pyreplog.handles import Handle
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.reader import LogReader
@@ -65,7 +65,7 @@ class Applier(Handle):
 
     def __init__(
         self, relay: CommitLog, apply: Apply, store: PositionStore, *, start: int | None = None,
-        receiver: Receiver | None = None, clock: Clock | None = None, **settings: Any,
+        receiver: PausableReceiver | None = None, clock: Clock | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         self.config = ApplierConfig.of(settings)
         if isinstance(relay, LogReader):
@@ -83,9 +83,9 @@ class Applier(Handle):
         self._watching = False  # a thread sleeps until the log grows
         self._told: ReplogError | None = None  # the failure that was logged last
         self._purgatory = Purgatory()
-        space = Space(self.config.space_limit_bytes, segment_bytes, receiver)
-        source = Source(relay, self.config.batch_bytes)
-        self._pipeline = Pipeline(source, apply, store, space, self.config, start)
+        space = SpaceLimit(self.config.space_limit_bytes, segment_bytes, receiver)
+        source = RelayLogReader(relay, self.config.batch_bytes)
+        self._pipeline = ApplyPipeline(source, apply, store, space, self.config, start)
         self._machine = self._pipeline.machine
         self.landed(relay.tail.end)
         self._purgatory.advance(_APPLIED, self._machine.applied.entry)
@@ -151,7 +151,7 @@ class Applier(Handle):
     # ---- progress -------------------------------------------------------------------------------------------
 
     @property
-    def state(self) -> State:
+    def state(self) -> ApplierState:
         """What it does now; "finished" and "stopped" while batches are still in flight, too."""
         return self._machine.state
 
@@ -165,31 +165,31 @@ class Applier(Handle):
         """All before it is applied, and stored."""
         return self._machine.applied
 
-    def applied(self, entry: int) -> Ack[int]:
-        """An Ack that completes, with `entry`, when that entry is applied; for `await`, or `result(timeout)`.
+    def applied(self, entry: int) -> AppendFuture[int]:
+        """An AppendFuture that completes, with `entry`, when that entry is applied; for `await`, or `result(timeout)`.
 
         It fails with `error` when the applier fails, with ClosedError when it is closed.
         """
         self._check_open()
-        ack = Ack(entry)
-        self._purgatory.watch(_APPLIED, entry + 1, ack)
-        return ack
+        future = AppendFuture(entry)
+        self._purgatory.watch(_APPLIED, entry + 1, future)
+        return future
 
     def wait_applied(self, entry: int, timeout: float | None = None) -> None:
         """Wait until an entry is applied. Errors: as `applied`; OutcomeUnknownError after `timeout` seconds."""
         self._check_open()
-        watch = self._purgatory.watch(_APPLIED, entry + 1, Ack(entry))
+        watch = self._purgatory.watch(_APPLIED, entry + 1, AppendFuture(entry))
         try:
-            watch.ack.result(timeout)
+            watch.future.result(timeout)
         finally:
-            if not watch.ack.done():
+            if not watch.future.done():
                 self._purgatory.cancel(watch)
 
-    def wait_ended(self, timeout: float | None = None) -> State:
+    def wait_ended(self, timeout: float | None = None) -> ApplierState:
         """Wait until the applier has ended and nothing is in flight, at most `timeout` seconds; its state then."""
         machine = self._machine
         with self._changed:
-            self._changed.wait_for(lambda: machine.state is not State.RUNNING and not machine.in_flight, timeout)
+            self._changed.wait_for(lambda: machine.state is not ApplierState.RUNNING and not machine.in_flight, timeout)
             return machine.state
 
     def stats(self) -> ApplierStats:
@@ -225,7 +225,7 @@ class Applier(Handle):
     # ---- the threads ----------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        task: Task | None = None
+        task: ApplyTask | None = None
         try:
             while (task := self._next()) is not None:
                 task.prepare()
@@ -233,25 +233,26 @@ class Applier(Handle):
         except BaseException as error:
             self._break(error, task)
 
-    def _next(self) -> Task | None:
+    def _next(self) -> ApplyTask | None:
         """The next group, waited for; None when the applier has ended."""
         with self._changed:
-            while self._machine.state is State.RUNNING or self._machine.in_flight:
+            while self._machine.state is ApplierState.RUNNING or self._machine.in_flight:
                 visible = self._relay.tail.visible
                 found = self._pipeline.take(self._clock.now_us())
-                if isinstance(found, Task):
+                if isinstance(found, ApplyTask):
                     self._changed.notify_all()
                     return found
                 self._pause(found, visible)
             self._changed.notify_all()
             return None
 
-    def _pause(self, wait: Wait, visible: int) -> None:
+    def _pause(self, wait: NothingToApply, visible: int) -> None:
         """Give the lock away until something may have changed. One thread watches the log for all."""
         if wait.us is not None:
             self._changed.wait(min(wait.us, _DELAY_SLICE_US) / 1e6)
         elif not wait.data or self._watching:
-            if self._machine.state is State.RUNNING or self._machine.in_flight:  # `take` may have come to the end
+            # `take` may have come to the end
+            if self._machine.state is ApplierState.RUNNING or self._machine.in_flight:
                 self._changed.wait()
         else:
             self._watching = True
@@ -262,7 +263,7 @@ class Applier(Handle):
                 self._changed.acquire()
                 self._watching = False
 
-    def _finish(self, task: Task) -> None:
+    def _finish(self, task: ApplyTask) -> None:
         """Commit it in its turn, or undo it."""
         if not self._await_turn(task):
             self._undo(task)
@@ -274,13 +275,13 @@ class Applier(Handle):
         else:
             self._committed(task)
 
-    def _await_turn(self, task: Task) -> bool:
+    def _await_turn(self, task: ApplyTask) -> bool:
         """False: it never comes."""
         with self._changed:
             self._changed.wait_for(lambda: task.group.doomed or self._machine.is_turn(task.group))
             return not task.group.doomed
 
-    def _undo(self, task: Task) -> None:
+    def _undo(self, task: ApplyTask) -> None:
         try:
             task.roll_back()
         except Exception:
@@ -289,7 +290,7 @@ class Applier(Handle):
             self._machine.rolled_back(task.group)
             self._changed.notify_all()
 
-    def _committed(self, task: Task) -> None:
+    def _committed(self, task: ApplyTask) -> None:
         applied = task.group.advance.after
         try:
             self._pipeline.purge(applied)
@@ -299,7 +300,7 @@ class Applier(Handle):
                 self._changed.notify_all()
             self._purgatory.advance_and_drain(_APPLIED, applied.entry)
 
-    def _refused(self, task: Task, error: Exception) -> None:
+    def _refused(self, task: ApplyTask, error: Exception) -> None:
         """The callback raised. Its transaction may have committed all the same: the store says so."""
         try:
             committed = self._pipeline.has_committed(task)
@@ -317,7 +318,7 @@ class Applier(Handle):
                 self._changed.notify_all()
             self._tell_failure()
 
-    def _break(self, error: BaseException, task: Task | None) -> None:
+    def _break(self, error: BaseException, task: ApplyTask | None) -> None:
         """Not the entry's fault: the log, the store, or what is no Exception."""
         cause = error
         if not isinstance(error, ReplogError):
@@ -355,7 +356,7 @@ class Applier(Handle):
         if threading.current_thread() in self._threads:
             raise InvalidArgumentError(f"the {self._what} cannot be commanded by its own callback, except to stop")
         with self._commands:
-            if self._machine.state is State.RUNNING:
+            if self._machine.state is ApplierState.RUNNING:
                 raise InvalidArgumentError(f"the {self._what} runs; stop it first")
             self._join()
             yield

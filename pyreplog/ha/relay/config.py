@@ -16,7 +16,7 @@ class ApplierConfig(Settings):
     workers: how many batches are prepared side by side; more than one only for a callback that yields.
     delay_s: records are applied when they were appended so long ago, by the clocks of master and this machine.
     space_limit_bytes: what the relay log may take before the receiver is paused; None: no limit. At least two
-    segments and about 1 MiB, see `space.landing_bytes`.
+    segments and about 1 MiB, see `space_limit.landing_bytes`.
     purge: remove the relay log's segments when all in them is applied; False where others still read the log.
     """
 

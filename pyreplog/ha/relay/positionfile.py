@@ -9,7 +9,7 @@ from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import CorruptionError, FormatVersionError, PositionError
 from pyreplog.ha.relay.position import Advance, Applied
 from pyreplog.log.files import Files, RealFiles
-from pyreplog.plainfiles import read_plain
+from pyreplog.regular_files import read_regular
 
 _FILE_MAX = 4096
 MAGIC = b"RPAPPL01"
@@ -35,7 +35,7 @@ class PositionFile:
     def load(self) -> Applied | None:
         """What is stored. CorruptionError when it is garbled (never taken for "nothing"); FormatVersionError."""
         try:
-            data = read_plain(self.path, _FILE_MAX)
+            data = read_regular(self.path, _FILE_MAX)
         except FileNotFoundError:
             return None
         if len(data) != _FORM.size:

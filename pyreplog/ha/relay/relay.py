@@ -15,14 +15,14 @@ from pyreplog.config import LogConfig
 from pyreplog.errors import NotAReplicaError, NotConnectedError
 from pyreplog.ha import logs
 from pyreplog.ha.config import NodeConfig
-from pyreplog.ha.context import Context, parse_address
+from pyreplog.ha.node_context import NodeContext, parse_address
 from pyreplog.ha.protocol.fields import NAME_BYTES_MAX
 from pyreplog.ha.protocol.members import MembersFile
 from pyreplog.ha.protocol.terms import TermsFile
 from pyreplog.ha.relay.applier import Applier
+from pyreplog.ha.relay.apply_task import Apply
 from pyreplog.ha.relay.config import ApplierConfig
 from pyreplog.ha.relay.position import PositionStore
-from pyreplog.ha.relay.task import Apply
 from pyreplog.ha.replica import Replica
 from pyreplog.handles import Handle
 from pyreplog.log import checkpoint as checkpoints
@@ -63,7 +63,7 @@ class Relay(Handle):
         address, directory, files = parse_address(master), Path(path), files or RealFiles()
         if checkpoints.load(directory) is not None and not is_replica(directory):
             raise NotAReplicaError(directory)
-        self._context = Context(
+        self._context = NodeContext(
             path=directory, config=NodeConfig(name=name or _name(directory), log=log, observer=True), files=files,
             clock=clock or SystemClock(), terms=TermsFile(directory, files), members=MembersFile(directory, files),
             limits=limits or Limits(), secret=None if secret is None else Secret(secret), tls=(None, tls),

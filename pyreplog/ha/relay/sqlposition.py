@@ -14,7 +14,7 @@ _MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric": ":{}"}
 _COLUMNS = ("log_uuid", "log_position", "entry", "last_check")
 
 
-class Cursor(Protocol):
+class DbCursor(Protocol):
     """What is used of a DB-API 2.0 cursor."""
 
     @property
@@ -24,7 +24,7 @@ class Cursor(Protocol):
     def close(self) -> object: ...
 
 
-class Connection(Protocol):
+class DbConnection(Protocol):
     """What is used of a DB-API 2.0 connection."""
 
     def cursor(self) -> Any: ...
@@ -58,7 +58,7 @@ class SqlPosition:
     transactional = True
 
     def __init__(
-        self, connect: Callable[[], Connection], name: str, *, paramstyle: str = "qmark",
+        self, connect: Callable[[], DbConnection], name: str, *, paramstyle: str = "qmark",
         table: str = "pyreplog_applied",
     ) -> None:  # fmt: skip
         if paramstyle not in _MARKS:
@@ -71,7 +71,7 @@ class SqlPosition:
         self._connect, self._mark = connect, _MARKS[paramstyle]
         self._create()
 
-    def store(self, cursor: Cursor, advance: Advance) -> None:
+    def store(self, cursor: DbCursor, advance: Advance) -> None:
         """In the caller's transaction: move the row from `advance.before` to `advance.after`.
 
         PositionError when it is not at `before`: let it undo the transaction.
@@ -118,7 +118,7 @@ class SqlPosition:
         """The parameter of place i, as this driver has it."""
         return self._mark.format(i + 1)
 
-    def _alone(self, work: Callable[[Cursor], object]) -> Any:
+    def _alone(self, work: Callable[[DbCursor], object]) -> Any:
         """Do `work` on a connection of its own, and commit."""
         connection = self._connect()
         try:
@@ -139,7 +139,7 @@ class SqlPosition:
         return f"<SqlPosition {self.name!r} in {self.table}>"
 
 
-def _fetch(cursor: Cursor, query: str, parameters: Sequence[Any]) -> Any:
+def _fetch(cursor: DbCursor, query: str, parameters: Sequence[Any]) -> Any:
     cursor.execute(query, parameters)
     return cursor.fetchone()
 

@@ -2,25 +2,34 @@
 
 | module | holds |
 |---|---|
-| `rawlog` | `RawLog`: a broker's commit log, as files (`rawfile`), after crashes (`mending`, `proven`) |
-| `records` | RocketMQ's records: `Message`, encode, decode, walk |
-| `feeding` | the master's side of a connection, without I/O |
-| `pulling` | the slave's side, without I/O |
-| `effects` | what the two ask for; `Times` |
-| `master`, `link` | `Master`: listens, and feeds slaves |
-| `slave` | `Slave`: connects, and copies |
+| `rawlog` | `RawLog`: a broker's commit log in files (`rawfile`); crashes (`raw_log_recovery`, `synced_position`) |
+| `records` | RocketMQ's records: `RocketMQMessage`, encode, decode, walk |
+| `slave_feed_machine` | the master's side of a connection, without I/O |
+| `slave_machine` | the slave's side, without I/O |
+| `effects` | what the two ask for; `Timeouts` |
+| `master`, `slave_connection` | `RocketMQMaster`: listens, and feeds slaves |
+| `slave` | `RocketMQSlave`: connects, and copies |
 
 docs/rocketmq.md says what speaks to what, and what the protocol cannot promise.
 """
 
 from __future__ import annotations
 
-from pyreplog.ha.rocketmq.effects import Times
-from pyreplog.ha.rocketmq.link import Fed
-from pyreplog.ha.rocketmq.master import Master
-from pyreplog.ha.rocketmq.pulling import State
+from pyreplog.ha.rocketmq.effects import Timeouts
+from pyreplog.ha.rocketmq.master import RocketMQMaster
 from pyreplog.ha.rocketmq.rawlog import FILE_BYTES, RawLog
-from pyreplog.ha.rocketmq.records import Message
-from pyreplog.ha.rocketmq.slave import Slave
+from pyreplog.ha.rocketmq.records import RocketMQMessage
+from pyreplog.ha.rocketmq.slave import RocketMQSlave
+from pyreplog.ha.rocketmq.slave_connection import SlaveStatus
+from pyreplog.ha.rocketmq.slave_machine import SlaveState
 
-__all__ = ["FILE_BYTES", "Fed", "Master", "Message", "RawLog", "Slave", "State", "Times"]
+__all__ = [
+    "FILE_BYTES",
+    "RawLog",
+    "RocketMQMaster",
+    "RocketMQMessage",
+    "RocketMQSlave",
+    "SlaveState",
+    "SlaveStatus",
+    "Timeouts",
+]

@@ -12,7 +12,7 @@ FRAME_BYTES = 32 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class Timeouts:
     """RocketMQ's own, unless told otherwise; in seconds.
 
     heartbeat_s: with nothing to send for so long, something is sent (`haSendHeartbeatInterval`). silence_s: a peer that
@@ -32,7 +32,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendFrame:
     """A frame with so many bytes of the log from `offset` on; without any it is a heartbeat."""
 
     offset: int
@@ -40,7 +40,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SlaveAcked:
     """The slave has all before `offset`, in its page cache."""
 
     offset: int
@@ -60,7 +60,7 @@ class Land:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportToMaster:
     """Tell the master where the log ends."""
 
     offset: int
@@ -73,4 +73,4 @@ class Close:
     error: ReplogError
 
 
-Effect: TypeAlias = Send | Progress | Connect | Land | Report | Close
+Effect: TypeAlias = SendFrame | SlaveAcked | Connect | Land | ReportToMaster | Close

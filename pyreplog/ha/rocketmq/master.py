@@ -7,7 +7,6 @@ import socket
 import threading
 
 from pyreplog._native.quorum.quorum import kth_largest
-from pyreplog.ack import Ack
 from pyreplog.errors import (
     ClosedError,
     DisconnectedError,
@@ -15,16 +14,17 @@ from pyreplog.errors import (
     ReplogError,
     TooManyConnectionsError,
 )
-from pyreplog.ha.rocketmq.effects import Times
-from pyreplog.ha.rocketmq.feeding import Feeding
-from pyreplog.ha.rocketmq.link import Fed, Link
+from pyreplog.future import AppendFuture
+from pyreplog.ha.rocketmq.effects import Timeouts
 from pyreplog.ha.rocketmq.rawlog import RawLog
-from pyreplog.ha.rocketmq.records import Message
+from pyreplog.ha.rocketmq.records import RocketMQMessage
+from pyreplog.ha.rocketmq.slave_connection import SlaveConnection, SlaveStatus
+from pyreplog.ha.rocketmq.slave_feed_machine import SlaveFeedMachine
 from pyreplog.ha.stream.throttle import Throttle
 from pyreplog.net.endpoint import Endpoint
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import READ, Reactor
-from pyreplog.net.sockets import Address, family_of, look_up, prepare, weakly
+from pyreplog.net.sockets import Address, address_family, resolve_address, set_socket_options, weak_callback
 from pyreplog.purgatory import Purgatory
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _BACKLOG = 64
 _REPLICATED = "replicated"
 
 
-class Master(Endpoint):
+class RocketMQMaster(Endpoint):
     """Listens for stock slaves (RocketMQ 4.9 and 5.x, default HA) and feeds each from `log`.
 
     host: loopback unless told otherwise: whoever can connect gets the log, the protocol has no authentication.
@@ -57,34 +57,34 @@ class Master(Endpoint):
         port: int = 0,
         slaves: int = 1,
         max_bytes_per_s: int | None = None,
-        times: Times | None = None,
+        times: Timeouts | None = None,
         limits: Limits | None = None,
     ) -> None:
         if slaves < 1 or (max_bytes_per_s is not None and max_bytes_per_s < 1):
             raise InvalidArgumentError(f"expected 1 or more of each, found {slaves=}, {max_bytes_per_s=}")
         self.log, self._needed, self._max_bytes_per_s = log, slaves, max_bytes_per_s
-        self._times, self._limits = times or Times(), limits or Limits()
+        self._times, self._limits = times or Timeouts(), limits or Limits()
         self.refused = 0
         self.last_refusal: ReplogError | None = None
         self._replicated = 0
-        self._links: set[Link] = set()
+        self._connections: set[SlaveConnection] = set()
         self._purgatory = Purgatory()
         self._putting = threading.Lock()
         self._waking = False
-        family = family_of(host)
+        family = address_family(host)
         if family is None:
-            family, (host, port) = look_up(host, port)
+            family, (host, port) = resolve_address(host, port)
         self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self._listener.setblocking(False)
         name = self._listener.getsockname()
         self.address: Address = (name[0], name[1])
         super().__init__(f"RocketMQ master at {self.address[0]}:{self.address[1]}", reactor)
-        reactor.register(self._listener.fileno(), weakly(self._accept), READ)
-        reactor.call_later(self._times.tick_s, weakly(self._tick))
+        reactor.register(self._listener.fileno(), weak_callback(self._accept), READ)
+        reactor.call_later(self._times.tick_s, weak_callback(self._tick))
 
     # ---- the log --------------------------------------------------------------------------------------------
 
-    def put(self, message: Message) -> int:
+    def put(self, message: RocketMQMessage) -> int:
         """Append a message and have it sent; the position behind it. Errors as `RawLog.put`."""
         self._check_open()
         with self._putting:
@@ -93,14 +93,14 @@ class Master(Endpoint):
         self.wake()
         return end
 
-    def submit(self, message: Message, timeout_s: float = 3.0) -> Ack[int]:
+    def submit(self, message: RocketMQMessage, timeout_s: float = 3.0) -> AppendFuture[int]:
         """`put`; the ack of the position behind it is completed when as many slaves have it as needed. Without that it
         fails after `timeout_s` with OutcomeUnknownError: the record stays in the log."""
         end = self.put(message)
-        ack = Ack(end)
+        future = AppendFuture(end)
         deadline_us = self._reactor.clock.monotonic_us() + int(timeout_s * 1e6)
-        self._purgatory.watch(_REPLICATED, end, ack, deadline_us)
-        return ack
+        self._purgatory.watch(_REPLICATED, end, future, deadline_us)
+        return future
 
     @property
     def replicated(self) -> int:
@@ -111,11 +111,11 @@ class Master(Endpoint):
         """There is more in the log, put there by somebody else."""
         if not self._waking:
             self._waking = True
-            self._reactor.call_soon(weakly(self._pump))
+            self._reactor.call_soon(weak_callback(self._pump))
 
-    def slaves(self) -> list[Fed]:
+    def slaves(self) -> list[SlaveStatus]:
         """Those connected now."""
-        return [link.fed() for link in list(self._links)]
+        return [connection.status() for connection in list(self._connections)]
 
     # ---- the driver -----------------------------------------------------------------------------------------
 
@@ -128,44 +128,44 @@ class Master(Endpoint):
             logger.error("%s: no connection can be accepted for now: %s", self._what, error)
             self._reactor.modify(self._listener.fileno(), 0)
             return
-        if len(self._links) >= self._limits.connections:
+        if len(self._connections) >= self._limits.connections:
             sock.close()
             self._refuse(TooManyConnectionsError(f"the master has its {self._limits.connections} connections"), name)
             return
         now_us = self._reactor.clock.monotonic_us()
-        link = Link(
+        connection = SlaveConnection(
             self._reactor,
-            prepare(sock),
+            set_socket_options(sock),
             (name[0], name[1]),
             self.log,
-            Feeding(now_us, self.log.file_bytes, self._times),
+            SlaveFeedMachine(now_us, self.log.file_bytes, self._times),
             None if (rate := self._max_bytes_per_s) is None else Throttle(rate, max(rate // 10, 1), now_us),
-            progressed=weakly(self._progressed),
-            left=weakly(self._left),
+            progressed=weak_callback(self._progressed),
+            left=weak_callback(self._left),
         )
-        self._links.add(link)
+        self._connections.add(connection)
 
     def _pump(self) -> None:
         self._waking = False
-        for link in list(self._links):
-            link.pump()
+        for connection in list(self._connections):
+            connection.pump()
 
     def _tick(self) -> None:
         if self._error is not None:
             return
         now_us = self._reactor.clock.monotonic_us()
-        for link in list(self._links):
-            link.tick(now_us)
+        for connection in list(self._connections):
+            connection.tick(now_us)
         self._purgatory.expire(now_us)
         self._reactor.modify(self._listener.fileno(), READ)
-        self._reactor.call_later(self._times.tick_s, weakly(self._tick))
+        self._reactor.call_later(self._times.tick_s, weak_callback(self._tick))
 
     def _progressed(self) -> None:
         """A slave has more than before."""
         hosts: dict[str, int] = {}
-        for link in self._links:
-            host = link.address[0]
-            hosts[host] = max(hosts.get(host, 0), link.feeding.acked)
+        for connection in self._connections:
+            host = connection.address[0]
+            hosts[host] = max(hosts.get(host, 0), connection.feeding.acked)
         if len(hosts) < self._needed:
             return
         reached = kth_largest(hosts.values(), self._needed)
@@ -173,12 +173,12 @@ class Master(Endpoint):
             self._replicated = reached
             self._purgatory.advance_and_drain(_REPLICATED, reached)
 
-    def _left(self, link: Link, error: ReplogError) -> None:
-        self._links.discard(link)
+    def _left(self, connection: SlaveConnection, error: ReplogError) -> None:
+        self._connections.discard(connection)
         if isinstance(error, DisconnectedError | ClosedError):
-            logger.info("%s: slave %s:%d: %s", self._what, *link.address, error)
+            logger.info("%s: slave %s:%d: %s", self._what, *connection.address, error)
             return
-        self._refuse(error, link.address)
+        self._refuse(error, connection.address)
 
     def _refuse(self, error: ReplogError, address: tuple[str, int]) -> None:
         self.refused += 1
@@ -188,14 +188,14 @@ class Master(Endpoint):
     # ---- the end --------------------------------------------------------------------------------------------
 
     def _gone(self) -> bool:
-        return self._listener.fileno() < 0 and not self._links
+        return self._listener.fileno() < 0 and not self._connections
 
     def _shut(self) -> None:
         closed = ClosedError(f"the {self._what} was closed")
         self._reactor.unregister(self._listener.fileno())
         self._listener.close()
-        for link in list(self._links):
-            link.close(closed)
+        for connection in list(self._connections):
+            connection.close(closed)
         self._purgatory.fail(_REPLICATED, closed)
 
     def _forked(self) -> None:

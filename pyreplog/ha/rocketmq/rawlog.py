@@ -17,10 +17,10 @@ from pyreplog.errors import (
     ReplogError,
     TrimmedError,
 )
-from pyreplog.ha.rocketmq import mending, proven, rawfile
-from pyreplog.ha.rocketmq.proven import Proven
+from pyreplog.ha.rocketmq import raw_log_recovery, rawfile, synced_position
 from pyreplog.ha.rocketmq.rawfile import RawFile
-from pyreplog.ha.rocketmq.records import BLANK_BYTES, Fault, Message, blank, encode, walk
+from pyreplog.ha.rocketmq.records import BLANK_BYTES, RecordFault, RocketMQMessage, blank, encode, walk
+from pyreplog.ha.rocketmq.synced_position import SyncedPosition
 from pyreplog.handles import Handle
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.lock import WriterLock
@@ -67,15 +67,15 @@ class RawLog(Handle):
 
     def _open(self, file_bytes: int | None) -> None:
         self._files.sync_directory(self.directory / rawfile.FOLDER)  # an earlier life may have ended just before that
-        self._proven = proven.load(self.directory)
+        self._proven = synced_position.load(self.directory)
         bases = rawfile.listed(self.directory)
         found = self._proven.file_bytes if self._proven else _size_of_first(self.directory, bases)
         self.file_bytes = _checked(file_bytes, found)
         rawfile.check_sizes(self.directory, bases, self.file_bytes)
         end = 0
         if bases:
-            end = mending.find_end(self.directory, bases, self._proven, self._files)
-            bases = mending.cut(self.directory, bases, end, self._files)
+            end = raw_log_recovery.find_end(self.directory, bases, self._proven, self._files)
+            bases = raw_log_recovery.cut(self.directory, bases, end, self._files)
         if bases:
             self._writing = RawFile(rawfile.path_of(self.directory, bases[-1]), self._files, writable=True)
         self._end = self._whole = self._synced = end
@@ -136,7 +136,7 @@ class RawLog(Handle):
             raise InvalidRecordsError(self._end, fault.expected, fault.found)
         self._end, self._whole = end, file.base + reached
 
-    def put(self, message: Message) -> int:
+    def put(self, message: RocketMQMessage) -> int:
         """Append a message as a broker does; its position.
 
         Errors: RecordTooLargeError, it does not fit into a file; InvalidArgumentError, a part is over its limit, or the
@@ -197,9 +197,9 @@ class RawLog(Handle):
             return end
 
     def _prove(self, position: int) -> None:
-        made = Proven(self.file_bytes, position)
+        made = SyncedPosition(self.file_bytes, position)
         if made != self._proven:
-            proven.store(self.directory, made, self._files)
+            synced_position.store(self.directory, made, self._files)
             self._proven = made
 
     def trim(self, position: int) -> int:
@@ -262,7 +262,7 @@ class RawLog(Handle):
             stop = min(at - file.base + max(size, BLANK_BYTES), len(file.view))
             reached, fault = walk(file.view, at - file.base, stop, file.base)
             if fault is not None or file.base + reached == at:
-                _, expected, found = fault or Fault(at, "a whole record", "a part of one")
+                _, expected, found = fault or RecordFault(at, "a whole record", "a part of one")
                 raise InvalidRecordsError(at, expected, found)
             if reached < len(file.view):
                 yield at, file.view[at - file.base : reached]

@@ -43,7 +43,7 @@ Host = tuple[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Message:
+class RocketMQMessage:
     """What a producer gave, and what the broker added. Times are milliseconds since 1970."""
 
     topic: str
@@ -61,7 +61,7 @@ class Message:
     transaction_offset: int = 0
 
 
-class Fault(NamedTuple):
+class RecordFault(NamedTuple):
     """Why the bytes at `offset` of a segment file are no record."""
 
     offset: int
@@ -69,7 +69,7 @@ class Fault(NamedTuple):
     found: str
 
 
-def encode(message: Message, position: int) -> bytes:
+def encode(message: RocketMQMessage, position: int) -> bytes:
     """The record (version 1, IPv4) of `message` at `position` of the log. Errors: InvalidArgumentError."""
     if _reserved(message):
         raise InvalidArgumentError(f"{message}: topics and properties cannot hold the characters 0, 1 and 2")
@@ -99,7 +99,7 @@ def encode(message: Message, position: int) -> bytes:
         raise InvalidArgumentError(f"{message}: a field does not fit into its place: {error}") from None
 
 
-def _reserved(message: Message) -> bool:
+def _reserved(message: RocketMQMessage) -> bool:
     texts = (message.topic, *message.properties, *message.properties.values())
     return any(character in text for text in texts for character in _RESERVED)
 
@@ -109,7 +109,7 @@ def blank(room: int) -> bytes:
     return _START.pack(room, MAGIC_BLANK)
 
 
-def decode(record: memoryview | bytes) -> Message:
+def decode(record: memoryview | bytes) -> RocketMQMessage:
     """The message in a whole record of any version. Errors: InvalidRecordsError."""
     fault = _verify(memoryview(record), 0, len(record))
     if fault is not None:
@@ -126,7 +126,7 @@ def decode(record: memoryview | bytes) -> Message:
         named = str(record[properties_at:], "utf-8").split(_PROPERTY_END)
     except UnicodeDecodeError as error:
         raise InvalidRecordsError(topic_at, "a topic and properties in UTF-8", str(error)) from None
-    return Message(
+    return RocketMQMessage(
         topic=topic,
         body=bytes(record[at : at + size]),
         properties=dict(one.split(_NAME_END, 1) for one in named if _NAME_END in one),
@@ -143,7 +143,7 @@ def decode(record: memoryview | bytes) -> Message:
     )
 
 
-def walk(file: memoryview, offset: int, stop: int, base: int, *, torn: bool = False) -> tuple[int, Fault | None]:
+def walk(file: memoryview, offset: int, stop: int, base: int, *, torn: bool = False) -> tuple[int, RecordFault | None]:
     """How far the bytes of a segment file are whole, intact records.
 
     file: all of the file, whose first byte has position `base`. From `offset`, where a record begins, to `stop`, where
@@ -161,7 +161,7 @@ def walk(file: memoryview, offset: int, stop: int, base: int, *, torn: bool = Fa
         length, magic = _START.unpack_from(file, offset)
         if magic == MAGIC_BLANK:
             if length != size - offset:
-                return offset, Fault(offset, f"a blank of {size - offset} bytes", f"one of {length}")
+                return offset, RecordFault(offset, f"a blank of {size - offset} bytes", f"one of {length}")
             return (size, None) if stop == size else (offset, None)
         fault = _judge(file, offset, stop, length, magic, base)
         if fault is not None or offset + length > stop:
@@ -197,24 +197,24 @@ def _pass_usual(file: memoryview, offset: int, stop: int, base: int) -> int:
     return offset
 
 
-def _judge(file: memoryview, offset: int, stop: int, length: int, magic: int, base: int) -> Fault | None:
+def _judge(file: memoryview, offset: int, stop: int, length: int, magic: int, base: int) -> RecordFault | None:
     """What the first bytes of a record say of it. RocketMQ itself looks at the position only as of 2026 (#10017)."""
     room = len(file) - offset - BLANK_BYTES
     if magic not in (MAGIC_V1, MAGIC_V2):
-        return Fault(offset, "the magic of a record", f"{magic:#010x}")
+        return RecordFault(offset, "the magic of a record", f"{magic:#010x}")
     if not _SMALLEST <= length <= room:
-        return Fault(offset, f"a record of {_SMALLEST} to {room} bytes", f"one of {length}")
+        return RecordFault(offset, f"a record of {_SMALLEST} to {room} bytes", f"one of {length}")
     if stop - offset >= _POSITION_AT + 8:
         (position,) = _I64.unpack_from(file, offset + _POSITION_AT)
         if position != base + offset:
-            return Fault(offset, f"the record of position {base + offset}", f"that of {position}")
+            return RecordFault(offset, f"the record of position {base + offset}", f"that of {position}")
     return None
 
 
-def _verify(file: memoryview, offset: int, length: int, torn: bool = False) -> Fault | None:
+def _verify(file: memoryview, offset: int, length: int, torn: bool = False) -> RecordFault | None:
     """Whether the fields of a whole record add up to its length and its body has its checksum."""
     if length < _SMALLEST:
-        return Fault(offset, f"a record of at least {_SMALLEST} bytes", f"{length} bytes")
+        return RecordFault(offset, f"a record of at least {_SMALLEST} bytes", f"{length} bytes")
     size, magic, crc, _, _, _, _, system_flag, _ = _HEAD.unpack_from(file, offset)
     at = offset + _places(system_flag)[2]
     end = offset + length
@@ -228,12 +228,12 @@ def _verify(file: memoryview, offset: int, length: int, torn: bool = False) -> F
         if properties + 2 <= end:
             sum_of = properties + 2 + int.from_bytes(file[properties : properties + 2], "big") - offset
     if size != length or sum_of != length:
-        return Fault(offset, f"fields of {length} bytes in all", f"fields that end elsewhere, size {size}")
+        return RecordFault(offset, f"fields of {length} bytes in all", f"fields that end elsewhere, size {size}")
     found = crc32(file[start:topic]) & _CRC_MASK
     if body and found != crc:
-        return Fault(offset, f"a body with CRC {crc:#010x}", f"{found:#010x}")
+        return RecordFault(offset, f"a body with CRC {crc:#010x}", f"{found:#010x}")
     if torn and (0 in file[topic + width : properties] or 0 in file[properties + 2 : end]):
-        return Fault(offset, "a topic and properties without zeros", "zeros")
+        return RecordFault(offset, "a topic and properties without zeros", "zeros")
     return None
 
 

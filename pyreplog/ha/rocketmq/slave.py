@@ -11,14 +11,14 @@ import struct
 import threading
 from collections.abc import Callable
 
-from pyreplog._native.net.outbox import Outbox
+from pyreplog._native.net.send_queue import SendQueue
 from pyreplog.errors import ClosedError, DisconnectedError, NotConnectedError, ReplogError
-from pyreplog.ha.rocketmq.effects import Close, Connect, Effect, Land, Report, Times
-from pyreplog.ha.rocketmq.pulling import Pulling, State
+from pyreplog.ha.rocketmq.effects import Close, Connect, Effect, Land, ReportToMaster, Timeouts
 from pyreplog.ha.rocketmq.rawlog import RawLog
+from pyreplog.ha.rocketmq.slave_machine import SlaveMachine, SlaveState
 from pyreplog.net.endpoint import Endpoint
 from pyreplog.net.reactor import READ, WRITE, Reactor
-from pyreplog.net.sockets import Address, look_up, prepare, weakly
+from pyreplog.net.sockets import Address, resolve_address, set_socket_options, weak_callback
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +27,10 @@ _SYNC_S = 0.5
 """As often as RocketMQ's own asynchronous flush."""
 
 
-class Slave(Endpoint):
+class RocketMQSlave(Endpoint):
     """Connects to a broker's HA port (RocketMQ 4.9 and 5.x, default HA) and keeps `log` a copy of its commit log.
 
-    master: host and HA port (by default a broker's port + 1). start: see Pulling. landed: called after bytes have
+    master: host and HA port (by default a broker's port + 1). start: see SlaveMachine. landed: called after bytes have
     landed, by the driver: a Master's `wake`, for one that passes the copy on.
 
     What has landed is synced twice a second by a thread of its own; a crash of this process loses nothing of it, one of
@@ -48,11 +48,11 @@ class Slave(Endpoint):
         *,
         start: int | None = None,
         landed: Callable[[], None] | None = None,
-        times: Times | None = None,
+        times: Timeouts | None = None,
     ) -> None:
-        self.log, self._times, self._landed = log, times or Times(), landed
-        self._to = look_up(*master)
-        self._pulling = Pulling(
+        self.log, self._times, self._landed = log, times or Timeouts(), landed
+        self._to = resolve_address(*master)
+        self._pulling = SlaveMachine(
             reactor.clock.monotonic_us(),
             log.end,
             log.file_bytes,
@@ -61,7 +61,7 @@ class Slave(Endpoint):
             random=random.random,  # of delays only
         )
         self._sock: socket.socket | None = None
-        self._outbox: Outbox | None = None
+        self._send_queue: SendQueue | None = None
         self._events = 0
         self._shut_down = False
         self._ended = threading.Event()
@@ -70,10 +70,10 @@ class Slave(Endpoint):
             target=_keep_synced, args=(log, self._ended), name="pyreplog-rocketmq-sync", daemon=True
         )
         self._syncer.start()
-        reactor.call_soon(weakly(self._tick))
+        reactor.call_soon(weak_callback(self._tick))
 
     @property
-    def state(self) -> State:
+    def state(self) -> SlaveState:
         return self._pulling.state
 
     @property
@@ -94,7 +94,7 @@ class Slave(Endpoint):
     def follow(self, master: Address) -> None:
         """Another address, at once. RocketMQ's slave keeps the connection it has. Errors: InvalidArgumentError."""
         self._check_open()
-        to = look_up(*master)
+        to = resolve_address(*master)
         self._reactor.call_soon(lambda: self._turn_to(to))
 
     # ---- the driver -----------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class Slave(Endpoint):
         if self._error is not None:
             return
         self._do(self._pulling.tick(self._now_us()))
-        self._reactor.call_later(self._times.tick_s, weakly(self._tick))
+        self._reactor.call_later(self._times.tick_s, weak_callback(self._tick))
 
     def _do(self, effects: list[Effect]) -> None:
         """What has landed is reported, whatever went wrong behind it."""
@@ -137,7 +137,7 @@ class Slave(Endpoint):
                         self.log.land(offset, body)
                     except ReplogError as error:
                         return self._pulling.refused(self._now_us(), self.log.end, error).error
-                case Report(offset):
+                case ReportToMaster(offset):
                     reports.append(_WORD.pack(offset))
                 case Connect():
                     self._connect()
@@ -148,7 +148,7 @@ class Slave(Endpoint):
     def _connect(self) -> None:
         family, address = self._to
         try:
-            sock = prepare(socket.socket(family, socket.SOCK_STREAM))
+            sock = set_socket_options(socket.socket(family, socket.SOCK_STREAM))
         except OSError as error:  # no descriptors are left
             self._lost(NotConnectedError(f"{address}: {error}"))
             return
@@ -158,14 +158,14 @@ class Slave(Endpoint):
             self._lost(NotConnectedError(f"{address}: {os.strerror(code)}"))
             return
         self._sock, self._events = sock, READ | WRITE
-        self._reactor.register(sock.fileno(), weakly(self._ready), self._events)
+        self._reactor.register(sock.fileno(), weak_callback(self._ready), self._events)
 
     def _ready(self, events: int) -> None:
         sock = self._sock
         if sock is None:
             return
         try:
-            if self._outbox is None:
+            if self._send_queue is None:
                 self._connected(sock)
             elif events & WRITE:
                 self._send(b"")
@@ -181,7 +181,7 @@ class Slave(Endpoint):
         if failed:
             self._lost(NotConnectedError(f"{self._to[1]}: {os.strerror(failed)}"))
             return
-        self._outbox = Outbox(sock.sendmsg)
+        self._send_queue = SendQueue(sock.sendmsg)
         self._do(self._pulling.connected(self._now_us()))
 
     def _receive(self, sock: socket.socket) -> None:
@@ -193,7 +193,7 @@ class Slave(Endpoint):
         self._do(self._pulling.received(count, self._now_us()))
 
     def _send(self, data: bytes) -> None:
-        outbox, sock = self._outbox, self._sock
+        outbox, sock = self._send_queue, self._sock
         if outbox is None or sock is None:
             return
         try:
@@ -213,13 +213,13 @@ class Slave(Endpoint):
 
     def _close(self, error: ReplogError) -> None:
         self._disconnect()
-        if self._pulling.state is State.STOPPED:
+        if self._pulling.state is SlaveState.STOPPED:
             logger.error("%s: stopped at %d: %s", self._what, self.log.end, error)
         elif self._error is None:
             logger.info("%s: %s", self._what, error)
 
     def _disconnect(self) -> None:
-        sock, self._sock, self._outbox = self._sock, None, None
+        sock, self._sock, self._send_queue = self._sock, None, None
         if sock is not None:
             self._reactor.unregister(sock.fileno())
             sock.close()

@@ -2,8 +2,8 @@
 
 | modules | what they are |
 |---|---|
-| `feed`, `sender`, `throttle` | what goes over a connection next; as much as it takes; how fast it may |
-| `follower`, `chain` | one replica of a master; replicas of a replica |
+| `frame_feed`, `sender`, `throttle` | what goes over a connection next; as much as it takes; how fast it may |
+| `replica_stream`, `cascade` | one replica of a master; replicas of a replica |
 | `receiver` | a replica's end |
-| `growth`, `syncer` | learning that a log has grown; syncing it while it grows |
+| `tail_watcher`, `syncer` | learning that a log has grown; syncing it while it grows |
 """

@@ -22,8 +22,9 @@ _REPORT_BYTES = 1 << 20
 _AWAITED_BYTES = 4 << 10
 
 
-class Receiver:
-    """Handles a connection to a master: a `net.connection.Handler`, and `Quick`, for a `net.dialer.Link`.
+class StreamReceiver:
+    """Handles a connection to a master: a `net.connection.Handler`, and `Quick`, for a
+    `net.dialer.ReconnectingConnection`.
 
     Before `stream` was called and after `stop`, bytes of the log are dropped. All callbacks but those of a sync come
     from the reactor's driver.
@@ -59,7 +60,7 @@ class Receiver:
         connection = self._connection
         return connection is not None and connection.send_frame(CONTROL_OFFSET, (body,), len(body))
 
-    def hang_up(self, error: ReplogError) -> None:
+    def disconnect(self, error: ReplogError) -> None:
         """Close the connection, if there is one. Any thread."""
         connection = self._connection
         if connection is not None:
@@ -88,7 +89,7 @@ class Receiver:
         log.resume()
         self._log = log
         if syncs:
-            self._syncer = Syncer(log, self.report, self.hang_up)
+            self._syncer = Syncer(log, self.report, self.disconnect)
 
     def stop(self) -> None:
         """Take nothing more. By the driver, or when there is none any more."""
@@ -111,7 +112,7 @@ class Receiver:
                 connection.pause()
         self._on_opened()
 
-    def at_once(self, connection: Connection, batch: FrameBatch) -> bytes | None:
+    def fast_path(self, connection: Connection, batch: FrameBatch) -> bytes | None:
         """A little of the log that comes by itself, as for each append: `frames`, with less in between."""
         frame, log = batch.alone(), self._log
         if frame is None or log is None:

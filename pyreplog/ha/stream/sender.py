@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyreplog._native.net.frame import CONTROL_OFFSET, encode
 from pyreplog.errors import DisconnectedError, ReplogError
-from pyreplog.ha.stream.feed import TRANSFER_BYTES, Feed
-from pyreplog.ha.stream.growth import Growth
+from pyreplog.ha.stream.frame_feed import TRANSFER_BYTES, FrameFeed
+from pyreplog.ha.stream.tail_watcher import TailWatcher
 from pyreplog.ha.stream.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ _TURN_BYTES = 8 << 20
 """So much may be sent before others on the reactor have their turn."""
 
 
-class Sender:
+class StreamSender:
     """Streams a log from a position on; for the handler of a connection, which tells it `drained` and `closed`.
 
     Frames go straight from the mapped segments into the socket; a segment being sent is not recycled. Nothing more is
     put into the connection's queue while some of it waits there: what is behind lies in the log, not in memory.
-    `pump` may be called by any thread, at any time: by who has appended and waits for replicas (who asks `feed.leave`
-    first), by `growth`.
+    `pump` may be called by any thread, at any time: by who has appended and waits for replicas (who asks
+    `frame_feed.leave` first), by `tail_watcher`.
 
     position: where the stream begins, in front of a record or a segment. growth: who tells that the log has grown;
     None: whoever appends calls `pump`. throttle: of body bytes. When the log cannot be sent on (what is next was
@@ -45,15 +45,15 @@ class Sender:
         position: int,
         *,
         transfer_bytes: int = TRANSFER_BYTES,
-        growth: Growth | None = None,
+        growth: TailWatcher | None = None,
         throttle: Throttle | None = None,
     ) -> None:
         self._reactor, self._connection, self._log = reactor, connection, log
         self._clock: Clock = reactor.clock
-        self.feed = Feed(log, position, transfer_bytes)
+        self.feed = FrameFeed(log, position, transfer_bytes)
         """What is to be handed to the connection next."""
         self._growth, self._throttle = growth, throttle
-        self._pump_on = self.pump  # one bound method, by which `growth` knows it
+        self._pump_on = self.pump  # one bound method, by which `tail_watcher` knows it
         self._busy = self.feed.turn = threading.Lock()
         self._again = False
         self._closed = False

@@ -8,11 +8,11 @@ import numpy as np
 
 from pyreplog._native.ledgerlog.entries import parse_entries
 from pyreplog._native.machines.effects import Send
-from pyreplog.bookie.protocol import READ_BYTES_MAX, Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, UnauthorizedError, UnreadableError
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished
-from pyreplog.ledger.protocol.refusals import complaint
+from pyreplog.ledger.protocol.terminal_errors import error_text
 
 COUNTED_MAX = 1 << 28
 """A ledger with more entries is not counted at once: one byte is kept for each."""
@@ -52,12 +52,12 @@ class CopyCount:
         return sends or [Finished(self._counts)]
 
     def _read(self, bookie: str, first: int, rest: _Rest) -> Send:
-        request = Request(Kind.READ, self.metadata.ledger, first, rest.last, self._key, limit=READ_BYTES_MAX)
+        request = Request(RequestKind.READ, self.metadata.ledger, first, rest.last, self._key, limit=READ_BYTES_MAX)
         return Send(bookie, request, rest)
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
         first, rest = send.request.first, send.about
-        if reply.status != Status.OK or not first <= reply.last <= rest.last:
+        if reply.status != ReplyStatus.OK or not first <= reply.last <= rest.last:
             return self._ended()
         if len(reply.body):
             try:
@@ -95,19 +95,21 @@ class CopyCheck:
         if first >= self._stripe.stop:
             return [Finished(self._missing)]
         last, step = self._stripe[-1], self._stripe.step
-        request = Request(Kind.READ, self.metadata.ledger, first, last, self._key, limit=READ_BYTES_MAX, step=step)
+        request = Request(
+            RequestKind.READ, self.metadata.ledger, first, last, self._key, limit=READ_BYTES_MAX, step=step
+        )
         return [Send(self._bookie, request)]
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
         first, step, ledger = send.request.first, self._stripe.step, self.metadata.ledger
         held: set[int]
-        if reply.status in (Status.LIMBO, Status.UNKNOWN):  # lost, or damaged: it speaks of the first entry
+        if reply.status in (ReplyStatus.LIMBO, ReplyStatus.UNKNOWN):  # lost, or damaged: it speaks of the first entry
             self._missing.append(first)
             return self._from(first + step)
-        if reply.status == Status.UNAUTHORIZED:
+        if reply.status == ReplyStatus.UNAUTHORIZED:
             return [Finished(error=UnauthorizedError(ledger, f"{send.bookie} refuses its password"))]
-        if reply.status != Status.OK or reply.last < first:
-            return self._gave_up(complaint(reply))
+        if reply.status != ReplyStatus.OK or reply.last < first:
+            return self._gave_up(error_text(reply))
         asked = range(first, min(reply.last, self._stripe[-1]) + 1, step)
         try:
             batch = parse_entries(reply.body, ledger=ledger, first=first, last=asked[-1])

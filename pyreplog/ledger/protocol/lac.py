@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pyreplog._native.machines.effects import Send
 from pyreplog._native.quorum.quorum import coverage
-from pyreplog.bookie.protocol import KEY_BYTES, Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import KEY_BYTES, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import UnauthorizedError, UnreadableError
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.protocol.effects import Effect, Finished
@@ -35,7 +35,7 @@ class LacQuery:
         self._finished = False
 
     def start(self) -> list[Effect]:
-        kind = Kind.WAIT_LAC if self._wait_ms else Kind.LAST
+        kind = RequestKind.WAIT_LAC if self._wait_ms else RequestKind.LAST
         request = Request(kind, self.metadata.ledger, 0, max(self._known, -1), self._key, limit=self._wait_ms)
         ensemble = self.metadata.last_fragment.ensemble
         return [Send(bookie, request, _Place(place)) for place, bookie in enumerate(ensemble)]
@@ -44,9 +44,9 @@ class LacQuery:
         return self._next()
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
-        if reply.status == Status.UNAUTHORIZED:
+        if reply.status == ReplyStatus.UNAUTHORIZED:
             return self._finish(error=UnauthorizedError(self.metadata.ledger, f"{send.bookie} refuses its password"))
-        if reply.status == Status.OK:
+        if reply.status == ReplyStatus.OK:
             self._unknown.discard(send.about.place)
             self._lac = max(self._lac, reply.lac)
         return self._next()
@@ -83,7 +83,7 @@ class LedgerEnds:
         self._waiting = metadata.ensemble_size
 
     def start(self) -> list[Effect]:
-        request = Request(Kind.LAST, self.metadata.ledger, key=self._key)
+        request = Request(RequestKind.LAST, self.metadata.ledger, key=self._key)
         ensemble = self.metadata.last_fragment.ensemble
         return [Send(bookie, request, _Place(place)) for place, bookie in enumerate(ensemble)]
 
@@ -91,7 +91,7 @@ class LedgerEnds:
         return self._next()
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
-        if reply.status in (Status.OK, Status.LIMBO):
+        if reply.status in (ReplyStatus.OK, ReplyStatus.LIMBO):
             self._lac, self._last = max(self._lac, reply.lac), max(self._last, reply.last)
         return self._next()
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from pyreplog._native.machines.effects import Send
 from pyreplog._native.quorum.quorum import write_set
-from pyreplog.bookie.protocol import READ_BYTES_MAX, Flag, Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import READ_BYTES_MAX, Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import (
     InvalidMetadataError,
     InvalidRecordsError,
@@ -30,10 +30,10 @@ from pyreplog.errors import (
 )
 from pyreplog.ledger.ledgermetadata import Change, LedgerMetadata, State
 from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished, Load, Store, Suspect, Wake
-from pyreplog.ledger.protocol.fences import Fences
-from pyreplog.ledger.protocol.push import Push, batches_of
-from pyreplog.ledger.protocol.refusals import is_foreign_key
-from pyreplog.ledger.protocol.stretch import Stretch, totals
+from pyreplog.ledger.protocol.entry_range import EntryRange, totals
+from pyreplog.ledger.protocol.fence_replies import FenceReplies
+from pyreplog.ledger.protocol.pending_adds import PendingAdds, batches_of
+from pyreplog.ledger.protocol.terminal_errors import is_foreign_key
 from pyreplog.ledger.protocol.writer import RETRY_METADATA_S, Choose
 
 BATCH_ENTRIES = 256
@@ -95,7 +95,7 @@ class LedgerRecovery:
         self._storing: LedgerMetadata | None = None
         self._lacking: tuple[BadCopy, ...] = ()  # in what is being stored
         self._used: set[str] = set()  # who has, or had, a place in the ensemble: nobody gets a second one
-        self._turn = 0  # of the stretches
+        self._turn = 0  # of the ranges
 
     def start(self) -> list[Effect]:
         if self.metadata.state is State.CLOSED:
@@ -158,19 +158,19 @@ class LedgerRecovery:
 
     def _fence(self) -> list[Effect]:
         self._step = _Step.FENCE
-        self._fences, self._is_patient = Fences(self.metadata), True
-        request = Request(Kind.LAST, self.metadata.ledger, key=self._key, flags=Flag.FENCE)
+        self._fences, self._is_patient = FenceReplies(self.metadata), True
+        request = Request(RequestKind.LAST, self.metadata.ledger, key=self._key, flags=Flag.FENCE)
         ensemble = enumerate(self.metadata.last_fragment.ensemble)
         return [*(Send(bookie, request, _Fence(at)) for at, bookie in ensemble), Wake(PATIENCE_S, "silent")]
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
         if self._step is _Step.DONE:
             return []
-        if reply.status == Status.LIMBO and self._force:
+        if reply.status == ReplyStatus.LIMBO and self._force:
             reply = _despite_limbo(send.request, reply)
         if is_foreign_key(self.metadata, self._key, reply):
-            reply = reply._replace(status=Status.UNKNOWN)
-        if reply.status == Status.UNAUTHORIZED:
+            reply = reply._replace(status=ReplyStatus.UNKNOWN)
+        if reply.status == ReplyStatus.UNAUTHORIZED:
             return self._fail(UnauthorizedError(self.metadata.ledger, f"{send.bookie} refuses its password"))
         if isinstance(send.about, _Fence):
             return self._fenced(send.about.place, reply)
@@ -181,7 +181,7 @@ class LedgerRecovery:
         return self._written(send, reply)
 
     def failed(self, send: Send, error: Exception) -> list[Effect]:
-        return self.replied(send, Reply(Status.UNKNOWN, self.metadata.ledger, body=str(error).encode()))
+        return self.replied(send, Reply(ReplyStatus.UNKNOWN, self.metadata.ledger, body=str(error).encode()))
 
     def _fenced(self, place: int, reply: Reply) -> list[Effect]:
         fences = self._fences
@@ -203,7 +203,7 @@ class LedgerRecovery:
     def _begin_reading(self, start: int) -> list[Effect]:
         self._step = _Step.READ
         self._ensemble = self.metadata.last_fragment.ensemble  # of the snapshot: reads never follow our own changes
-        self._push = Push(self.metadata, start + 1, self._key, recovery=True)
+        self._push = PendingAdds(self.metadata, start + 1, self._key, recovery=True)
         self._changes: list[Change] = []  # of the ensemble, so far known here alone
         self._used.update(self._ensemble)
         self._written_from = start + 1
@@ -212,56 +212,58 @@ class LedgerRecovery:
         return self._look()
 
     def _look(self) -> list[Effect]:
-        """Ask for the next stretch of entries everybody who would hold some of it."""
+        """Ask for the next range of entries everybody who would hold some of it."""
         first, last = self._next, self._next + self._batch_entries - 1
         self._turn += 1
-        self._stretch = Stretch(self.metadata, first, last)
-        return [self._read(self._ensemble[at], _Look(at, first, last, self._turn)) for at in self._stretch.places]
+        self._entry_range = EntryRange(self.metadata, first, last)
+        return [self._read(self._ensemble[at], _Look(at, first, last, self._turn)) for at in self._entry_range.places]
 
     def _read(self, bookie: str, look: _Look) -> Send:
         """Every read fences, too: an answer "not here" counts only from who will not take it later (#2614)."""
-        request = Request(Kind.READ, self.metadata.ledger, look.first, look.last, self._key, Flag.FENCE, READ_BYTES_MAX)
+        request = Request(
+            RequestKind.READ, self.metadata.ledger, look.first, look.last, self._key, Flag.FENCE, READ_BYTES_MAX
+        )
         return Send(bookie, request, look)
 
     def _looked(self, send: Send, look: _Look, reply: Reply) -> list[Effect]:
-        stretch = self._stretch
-        if self._step is not _Step.READ or look.turn != self._turn or look.first > stretch.last:
+        entry_range = self._entry_range
+        if self._step is not _Step.READ or look.turn != self._turn or look.first > entry_range.last:
             return []
         effects: list[Effect] = []
         known = look.first  # all of [look.first, known) is decided by this answer
-        if reply.status == Status.OK and look.first <= reply.last + 1 and reply.first == look.first:
-            known = min(reply.last, stretch.last) + 1
-            bad = stretch.take(look.place, look.first, known - 1, reply.body, look.last)
+        if reply.status == ReplyStatus.OK and look.first <= reply.last + 1 and reply.first == look.first:
+            known = min(reply.last, entry_range.last) + 1
+            bad = entry_range.take(look.place, look.first, known - 1, reply.body, look.last)
             effects += [] if bad is None else [BadCopy(send.bookie, bad)]
-        if look.first < known <= stretch.last and stretch.nbytes >= FOUND_BYTES_MAX:
-            stretch.cut(known - 1)
-        elif look.first < known <= stretch.last:
+        if look.first < known <= entry_range.last and entry_range.nbytes >= FOUND_BYTES_MAX:
+            entry_range.cut(known - 1)
+        elif look.first < known <= entry_range.last:
             effects.append(self._read(send.bookie, look._replace(first=known)))
-        elif known <= stretch.last:
-            stretch.hear(look.place, known, stretch.last, None)
+        elif known <= entry_range.last:
+            entry_range.hear(look.place, known, entry_range.last, None)
         return [*effects, *self._decide()]
 
     def _decide(self) -> list[Effect]:
         """Go as far as the fate of entries is known, in order."""
-        stretch = self._stretch
-        at = stretch.first
-        while at <= stretch.last:
-            if at in stretch.found:
+        entry_range = self._entry_range
+        at = entry_range.first
+        while at <= entry_range.last:
+            if at in entry_range.found:
                 at += 1
-            elif stretch.absent[at] >= self._absent_enough(at):
-                return [*self._write_back(stretch.first, at - 1), *self._end_reading()]
-            elif stretch.is_heard(at):
+            elif entry_range.absent[at] >= self._absent_enough(at):
+                return [*self._write_back(entry_range.first, at - 1), *self._end_reading()]
+            elif entry_range.is_heard(at):
                 return self._undecided(at)
             else:
                 return []
-        effects = self._write_back(stretch.first, stretch.last)
-        self._next = stretch.last + 1
+        effects = self._write_back(entry_range.first, entry_range.last)
+        self._next = entry_range.last + 1
         self._turn += 1
         return [*effects, *self._read_on()]
 
     def _read_on(self) -> list[Effect]:
-        """The next stretch, once enough of what was found is written back."""
-        if self._step is not _Step.READ or self._next <= self._stretch.last:
+        """The next range, once enough of what was found is written back."""
+        if self._step is not _Step.READ or self._next <= self._entry_range.last:
             return []
         return self._look() if self._push.pending_bytes < FOUND_BYTES_MAX else []
 
@@ -277,7 +279,9 @@ class LedgerRecovery:
         """Nobody has it, and too few are sure. A confirmed one is in the ledger all the same: it lacks copies."""
         if entry <= self._fences.lac and not self._force:
             return self._begin_reading(self._fences.lac)
-        said = f"{self._stretch.absent[entry]} of {self.metadata.write_quorum} bookies say no, the others do not tell"
+        said = (
+            f"{self._entry_range.absent[entry]} of {self.metadata.write_quorum} bookies say no, the others do not tell"
+        )
         return self._fail(UnreadableError(self.metadata.ledger, f"whether entry {entry} exists is unknown: {said}"))
 
     # ---- 5: write back --------------------------------------------------------------------------------------
@@ -286,7 +290,7 @@ class LedgerRecovery:
         """Entries [first, last] as they were found, to the ensemble of now."""
         if first > last:
             return []
-        raws = [self._stretch.found[entry] for entry in range(first, last + 1)]
+        raws = [self._entry_range.found[entry] for entry in range(first, last + 1)]
         offsets = array("q", accumulate((len(raw) for raw in raws), initial=0))
         self._length, self._messages = totals(raws[-1], self.metadata.ledger, last)
         batches = batches_of(first, b"".join(raws), offsets)
@@ -299,7 +303,7 @@ class LedgerRecovery:
     def _written(self, send: Send, reply: Reply) -> list[Effect]:
         if not self._push.is_current(send) or send.about.tracker is not self._push.tracker:
             return []
-        if reply.status == Status.OK and self._push.acknowledged(send, reply):
+        if reply.status == ReplyStatus.OK and self._push.acknowledged(send, reply):
             return self.acked()
         return self._replace(send.about.place)
 
@@ -361,13 +365,17 @@ class LedgerRecovery:
         if rank == len(replicas):
             return self._fail(UnreadableError(meta.ledger, f"its last entry, {self._last}, cannot be read"))
         bookie = meta.fragment_of(self._last).ensemble[replicas[rank]]
-        return [Send(bookie, Request(Kind.READ, meta.ledger, self._last, self._last, self._key, limit=1), _Total(rank))]
+        return [
+            Send(
+                bookie, Request(RequestKind.READ, meta.ledger, self._last, self._last, self._key, limit=1), _Total(rank)
+            )
+        ]
 
     def _totalled(self, send: Send, about: _Total, reply: Reply) -> list[Effect]:
         if self._step is not _Step.CLOSE or self._storing is not None:
             return []
         try:
-            if reply.status != Status.OK or not len(reply.body):
+            if reply.status != ReplyStatus.OK or not len(reply.body):
                 return self._ask_total(about.rank + 1)
             self._length, self._messages = totals(reply.body, self.metadata.ledger, self._last)
         except InvalidRecordsError:
@@ -395,6 +403,6 @@ class LedgerRecovery:
 
 def _despite_limbo(request: Request, reply: Reply) -> Reply:
     """What a bookie in limbo would say if it had lost nothing."""
-    if request.kind == Kind.READ:  # it gives what it has, up to the first that it has not
-        return reply._replace(status=Status.OK, last=request.first, body=b"")
-    return reply._replace(status=Status.OK)
+    if request.kind == RequestKind.READ:  # it gives what it has, up to the first that it has not
+        return reply._replace(status=ReplyStatus.OK, last=request.first, body=b"")
+    return reply._replace(status=ReplyStatus.OK)

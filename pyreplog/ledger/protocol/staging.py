@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pyreplog._native.ledgerlog.entries import encode_entries
-from pyreplog.ack import Ack, Outcome
+from pyreplog.future import AppendFuture, Outcome
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -28,22 +28,22 @@ class Entry(NamedTuple):
     value: bytes
     key: bytes | None
     event_time: int | None
-    ack: Ack[int]
+    future: AppendFuture[int]
 
     @classmethod
     def of(cls, value: ReadableBuffer, key: ReadableBuffer | None, event_time: int | None, *, size_max: int) -> Self:
         """Errors: those of `encode_entries`, for what cannot be encoded: it must not fail others of its batch."""
-        ack: Ack[int] = Ack()
+        future: AppendFuture[int] = AppendFuture()
         if (
             type(value) is bytes
             and (key is None or (type(key) is bytes and len(key) <= _PLAIN_KEY_BYTES))
             and (event_time is None or (type(event_time) is int and abs(event_time) < _PLAIN_TIME_US))
             and len(value) + len(key or b"") + _HEADER_BYTES <= size_max
         ):
-            return cls(value, key, event_time, ack)
+            return cls(value, key, event_time, future)
         times = None if event_time is None else [event_time]
         encode_entries([value], [key], times, ledger=0, first=0, lac=-1, time=0, size_max=size_max)
-        return cls(bytes(value), None if key is None else bytes(key), event_time, ack)
+        return cls(bytes(value), None if key is None else bytes(key), event_time, future)
 
 
 def columns(
@@ -59,10 +59,10 @@ def columns(
     )
 
 
-def outcomes(entries: Sequence[Entry], ids: Ack[range]) -> list[Outcome]:
+def outcomes(entries: Sequence[Entry], ids: AppendFuture[range]) -> list[Outcome]:
     """Of the entries of a batch, whose own outcome is known."""
     error = ids.exception()
     if error is None:
         for entry, number in zip(entries, ids.result(), strict=True):
-            entry.ack.expect(number)
-    return [(entry.ack, error) for entry in entries]
+            entry.future.expect(number)
+    return [(entry.future, error) for entry in entries]

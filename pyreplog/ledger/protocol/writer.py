@@ -18,13 +18,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import NamedTuple
 
-from pyreplog._native.ledger.pushing import Batch
-from pyreplog._native.ledger.writing import Writing
+from pyreplog._native.ledger.ledger_writer_base import LedgerWriterBase
+from pyreplog._native.ledger.pending_adds_base import EntryBatch
 from pyreplog._native.ledgerlog.entries import Entries
 from pyreplog._native.machines.effects import Send, Settle
 from pyreplog._native.quorum.acktracker import Part
-from pyreplog.ack import Outcome
-from pyreplog.bookie.protocol import Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import (
     InvalidMetadataError,
     LedgerClosedError,
@@ -33,10 +32,11 @@ from pyreplog.errors import (
     NotEnoughBookiesError,
     ReplogError,
 )
+from pyreplog.future import Outcome
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
 from pyreplog.ledger.protocol.effects import BadCopy, Degraded, Effect, Finished, Load, Store, Suspect, Wake
-from pyreplog.ledger.protocol.push import ENTRY_BYTES_MAX, Push, batches_of
-from pyreplog.ledger.protocol.refusals import NOT_OURS, complaint, is_foreign_key, refusal
+from pyreplog.ledger.protocol.pending_adds import ENTRY_BYTES_MAX, PendingAdds, batches_of
+from pyreplog.ledger.protocol.terminal_errors import NOT_OURS, error_text, is_foreign_key, terminal_error
 from pyreplog.net.backoff import Backoff
 
 RETRY_METADATA_S = 0.5
@@ -65,7 +65,7 @@ class _Probe(NamedTuple):
     place: int
 
 
-class LedgerWriter(Writing):
+class LedgerWriter(LedgerWriterBase):
     """Appends to one open ledger. Methods return effects, to be carried out in their order.
 
     delay_ensemble_change: keep a failed bookie's place while every entry can still reach Qa without it.
@@ -86,7 +86,7 @@ class LedgerWriter(Writing):
         entry_bytes_max: int = ENTRY_BYTES_MAX,
         random: Callable[[], float] = _random.random,
     ) -> None:
-        super().__init__(Push(metadata, 0, key), entry_bytes_max)
+        super().__init__(PendingAdds(metadata, 0, key), entry_bytes_max)
         self.metadata, self._version = metadata, version
         self.key = key
         self._choose, self._delay = choose, delay_ensemble_change
@@ -108,10 +108,10 @@ class LedgerWriter(Writing):
         return tuple(self._push.ensemble[index] for index in sorted(self._failed) if tracker.is_excused(index))
 
     @property
-    def last_batch(self) -> Batch | None:
+    def last_batch(self) -> EntryBatch | None:
         return self._push.batches[-1] if self._push.batches else None
 
-    def _cut(self, entries: Entries) -> Iterable[Batch]:
+    def _cut(self, entries: Entries) -> Iterable[EntryBatch]:
         return batches_of(entries.first, entries.view, entries.offsets, entries)
 
     def tell_lac(self) -> list[Effect]:
@@ -120,7 +120,7 @@ class LedgerWriter(Writing):
         if not self.has_lac_to_tell:
             return []
         self._told_lac = lac
-        request = Request(Kind.SET_LAC, self.metadata.ledger, 0, lac, self._push.key)
+        request = Request(RequestKind.SET_LAC, self.metadata.ledger, 0, lac, self._push.key)
         return [Send(bookie, request) for bookie in self._push.ensemble]
 
     # ---- answers of bookies ---------------------------------------------------------------------------------
@@ -130,16 +130,16 @@ class LedgerWriter(Writing):
             return self._probed(send.bookie, send.about.place, reply)
         if self.error is not None or not self._push.is_current(send):
             return []
-        if reply.status != Status.OK and not is_foreign_key(self.metadata, self.key, reply):
-            refused = refusal(self.metadata.ledger, send.bookie, reply)
+        if reply.status != ReplyStatus.OK and not is_foreign_key(self.metadata, self.key, reply):
+            refused = terminal_error(self.metadata.ledger, send.bookie, reply)
             if refused is not None:
                 return self._end(refused)
         if send.about.place in self._failed:  # its acks are about to be withdrawn
             return []
-        if reply.status == Status.READ_ONLY:
+        if reply.status == ReplyStatus.READ_ONLY:
             self._urgent = True
-        if reply.status != Status.OK or not self._push.acknowledged(send, reply):
-            return self._missed(send, complaint(reply))
+        if reply.status != ReplyStatus.OK or not self._push.acknowledged(send, reply):
+            return self._missed(send, error_text(reply))
         return self._confirm()
 
     def failed(self, send: Send, error: Exception) -> list[Effect]:
@@ -285,13 +285,13 @@ class LedgerWriter(Writing):
         tracker, ensemble = self._push.tracker, self._push.ensemble
         away = {ensemble[index]: index for index in self._failed if tracker.is_excused(index)}
         own = self._choose_for({index: self._push.since(index) for index in away.values()}, but=away.keys())
-        request = Request(Kind.LAST, self.metadata.ledger, key=self._push.key)
+        request = Request(RequestKind.LAST, self.metadata.ledger, key=self._push.key)
         return [*effects, *(Send(bookie, request, _Probe(away[bookie])) for bookie in own if bookie in away)]
 
     def _probed(self, bookie: str, place: int, reply: Reply) -> list[Effect]:
         """The bookie that failed at a place answers: it takes it up again, from the first entry that is still here."""
         tracker = self._push.tracker
-        if reply.status != Status.OK or self._storing is not None or self._push.ensemble[place] != bookie:
+        if reply.status != ReplyStatus.OK or self._storing is not None or self._push.ensemble[place] != bookie:
             return []
         if place not in self._failed or not tracker.is_excused(place):
             return []
@@ -393,8 +393,8 @@ class LedgerWriter(Writing):
     def abandon(self, error: ReplogError) -> list[Effect]:
         """The handle is gone: nothing more is done, and whoever still waits is told."""
         self.error = self.error or error
-        pending: list[Outcome] = [(ack, self.error) for _, ack in self._acks]
-        self._acks.clear()
+        pending: list[Outcome] = [(future, self.error) for _, future in self._futures]
+        self._futures.clear()
         self._storing = None
         return [Settle(pending)] if pending else []
 
@@ -425,8 +425,8 @@ class LedgerWriter(Writing):
     def _end(self, error: ReplogError) -> list[Effect]:
         """Nothing is appended or confirmed any more. Unless somebody else has the ledger now, it is closed as it is."""
         self.error = self.error or error
-        pending: list[Outcome] = [(ack, self.error) for _, ack in self._acks]
-        self._acks.clear()
+        pending: list[Outcome] = [(future, self.error) for _, future in self._futures]
+        self._futures.clear()
         effects: list[Effect] = [Settle(pending)] if pending else []
         if isinstance(error, NOT_OURS):
             self._storing = None

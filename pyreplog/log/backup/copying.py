@@ -20,7 +20,7 @@ from pyreplog.log import names, recovery
 from pyreplog.log.backup.manifest import Manifest, Piece
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.fsck import survey
-from pyreplog.log.fsck.hold import hold
+from pyreplog.log.fsck.locked_segment import map_locked
 from pyreplog.log.opening import as_path
 from pyreplog.log.reader import LogReader
 
@@ -90,7 +90,7 @@ class _Copy:
             if not start <= base < end:
                 continue
             try:
-                segment = hold(self._source, base)
+                segment = map_locked(self._source, base)
             except TrimmedError:
                 self.abandon()  # what lay before it was removed even earlier: the copy begins behind it
                 continue

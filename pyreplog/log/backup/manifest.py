@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pyreplog._native.log.segment import HEADER_BYTES, SIZE_MAX, SIZE_MIN
+from pyreplog.checksummed_json import dump_checksummed, load_checksummed
 from pyreplog.errors import CorruptionError, NotALogError
 from pyreplog.log.files import Files
 from pyreplog.log.opening import as_path
-from pyreplog.plainfiles import open_reading
-from pyreplog.sealedjson import seal, unseal
+from pyreplog.regular_files import open_reading
 
 NAME = "manifest.json"
 FORMAT = "pyreplog backup"
@@ -59,7 +59,7 @@ class Manifest:
 
     def write(self, directory: Path, files: Files) -> None:
         """Durably; from then on the directory is a backup."""
-        files.replace_small(directory / NAME, seal(FORMAT, VERSION, asdict(self)))
+        files.replace_small(directory / NAME, dump_checksummed(FORMAT, VERSION, asdict(self)))
 
 
 def load(directory: Path | str) -> Manifest:
@@ -68,7 +68,7 @@ def load(directory: Path | str) -> Manifest:
     if not path.is_file():
         raise NotALogError(f"{directory} holds no backup, or one that was not finished: {NAME} is missing")
     try:
-        content = unseal(_read(path), FORMAT, VERSION, path)
+        content = load_checksummed(_read(path), FORMAT, VERSION, path)
         made = Manifest(**{**content, "pieces": tuple(Piece(**piece) for piece in content["pieces"])})
         _check(path, made)
     except (ValueError, TypeError, KeyError) as error:

@@ -24,7 +24,7 @@ from pyreplog.log.backup.manifest import Manifest, Piece
 from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.opening import as_path
-from pyreplog.plainfiles import open_reading
+from pyreplog.regular_files import open_reading
 
 Progress = Callable[[int, int], object]
 """Called with (bytes restored, entries restored) in all."""

@@ -5,7 +5,7 @@
 | check | the verification itself |
 | damage | what is reported |
 | survey | the files of a directory, as their headers tell |
-| sidefiles, leftovers | checkpoint, indexes, marker; files that a crash left |
-| hold | keeps segments from being recycled while they are looked at |
+| derived_files, leftovers | checkpoint, indexes, marker; files that a crash left |
+| locked_segment | keeps segments from being recycled while they are looked at |
 | repair, rebuild | moving damage aside; making headers again |
 """

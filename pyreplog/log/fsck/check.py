@@ -15,10 +15,10 @@ from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import CorruptionError, TrimmedError
 from pyreplog.log import names, recovery
-from pyreplog.log.fsck import leftovers, sidefiles, survey
-from pyreplog.log.fsck.damage import CHECKPOINT, HEADER, INDEX, MARKER, PAGE, RECORD, SEGMENT, Damage, Report
-from pyreplog.log.fsck.hold import copy, hold
-from pyreplog.log.fsck.survey import Header, Survey
+from pyreplog.log.fsck import derived_files, leftovers, survey
+from pyreplog.log.fsck.damage import CHECKPOINT, HEADER, INDEX, MARKER, PAGE, RECORD, SEGMENT, Damage, FsckReport
+from pyreplog.log.fsck.locked_segment import copy, map_locked
+from pyreplog.log.fsck.survey import Header, LogState
 from pyreplog.log.lock import writer_of
 from pyreplog.log.opening import as_directory
 from pyreplog.log.segments import PREPARED
@@ -32,7 +32,7 @@ _STEP_BYTES = 1 << 20
 _ATTEMPTS = 3
 
 
-def check(path: Path | str, *, progress: Progress | None = None) -> Report:
+def check(path: Path | str, *, progress: Progress | None = None) -> FsckReport:
     """Verify the log in directory `path`; read-only. Errors: NotALogError, FormatVersionError;
     CorruptionError, something there is no file."""
     recovery.check_directory(directory := as_directory(path))
@@ -44,7 +44,7 @@ def check(path: Path | str, *, progress: Progress | None = None) -> Report:
     return replace(report, notes=(*report.notes, "the log was opened or cut while it was checked; check it again"))
 
 
-def verify(seen: Survey, progress: Progress | None = None) -> Report:
+def verify(seen: LogState, progress: Progress | None = None) -> FsckReport:
     """Compare what a log says about itself with all of its bytes."""
     walk = _Walk(seen)
     for base in walk.bases:
@@ -52,7 +52,7 @@ def verify(seen: Survey, progress: Progress | None = None) -> Report:
         if progress is not None:
             progress(walk.verified, walk.intact)
     walk.check_log()
-    return Report(
+    return FsckReport(
         path=str(seen.directory),
         uuid=str(UUID(bytes=walk.uuid)),
         segment_bytes=walk.size,
@@ -79,7 +79,7 @@ class _Walk:
     end: position after the last intact record or blank.
     """
 
-    def __init__(self, seen: Survey) -> None:
+    def __init__(self, seen: LogState) -> None:
         self.seen = seen
         self.uuid, self.size = seen.identity
         self.bases = self._bases_in_use()
@@ -185,7 +185,7 @@ class _Walk:
             self._check_resized(base, header.file_bytes)
             return
         try:
-            segment = hold(self.seen.directory, base)
+            segment = map_locked(self.seen.directory, base)
         except (TrimmedError, CorruptionError) as error:  # the header was this segment's a moment ago
             self.notes.append(f"{error} while the log was checked")
             self.entry = None
@@ -316,13 +316,13 @@ class _Walk:
 
     def _check_index(self, segment: Segment, built: SparseIndex | None) -> None:
         try:
-            fault = sidefiles.index_fault(names.index_path(self.seen.directory, segment.base), segment, built)
+            fault = derived_files.index_fault(names.index_path(self.seen.directory, segment.base), segment, built)
         except FileNotFoundError:
             return  # not made yet, or removed with its segment
         self.indexes += 1
         if fault is not None:
             self._report(INDEX, fault)
-        fault = sidefiles.ledgers_fault(names.ledgers_path(self.seen.directory, segment.base), segment, built)
+        fault = derived_files.ledgers_fault(names.ledgers_path(self.seen.directory, segment.base), segment, built)
         if fault is not None:
             self._report(INDEX, fault)
 
@@ -330,14 +330,14 @@ class _Walk:
         checkpoint = self.seen.own_checkpoint
         if checkpoint is None:
             return
-        fault = sidefiles.checkpoint_fault(self.seen.directory, checkpoint, segment, index, end)
+        fault = derived_files.checkpoint_fault(self.seen.directory, checkpoint, segment, index, end)
         if fault is not None:
             self._report(CHECKPOINT, fault)
 
     def check_log(self) -> None:
         """What concerns the log as a whole: its checkpoint, a marker, and recovery's verdict."""
         checkpoint, path = self.seen.checkpoint, self.seen.directory / names.CHECKPOINT
-        for slot in sidefiles.torn_slots(self.seen.directory) if checkpoint is not None else ():
+        for slot in derived_files.torn_slots(self.seen.directory) if checkpoint is not None else ():
             self.notes.append(f"{names.CHECKPOINT}: slot {slot} is not intact; the other one counts")
         if checkpoint is None:
             found = "none that is" if path.exists() else "no file"

@@ -33,7 +33,7 @@ class Damage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class FsckReport:
     """A log as fsck found it. Positions and sizes in bytes; `start` and `end` are entry numbers (None: unknown), `end`
     one past the last.
 

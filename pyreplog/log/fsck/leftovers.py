@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyreplog.log import names
-from pyreplog.log.fsck.survey import Survey
+from pyreplog.log.fsck.survey import LogState
 from pyreplog.log.truncation import Truncation
 
 _KNOWN = {
@@ -11,7 +11,7 @@ _KNOWN = {
 }  # fmt: skip
 
 
-def describe(seen: Survey, bases: list[int]) -> list[str]:
+def describe(seen: LogState, bases: list[int]) -> list[str]:
     """One line each. bases: of the segments in use."""
     lines: list[str] = []
     if isinstance(seen.marker, Truncation):

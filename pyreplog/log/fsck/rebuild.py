@@ -12,14 +12,14 @@ from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog._native.log.segmentheader import encode_header
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.log import names, recovery
-from pyreplog.log.fsck.hold import copy
-from pyreplog.log.fsck.survey import Header, Survey
+from pyreplog.log.fsck.locked_segment import copy
+from pyreplog.log.fsck.survey import Header, LogState
 from pyreplog.log.segments import UNNUMBERED
 
 _STAMP_AT = 8  # in a record's header
 
 
-def rebuild_header(seen: Survey, base: int, *, due: int | None) -> bytes | None:
+def rebuild_header(seen: LogState, base: int, *, due: int | None) -> bytes | None:
     """The header that the segment at `base` must have had; None when that cannot be told. Nothing is written: it is
     tried on a copy in memory, for a guess on disk would be believed after a crash.
 
@@ -39,7 +39,7 @@ def rebuild_header(seen: Survey, base: int, *, due: int | None) -> bytes | None:
     return None if first_entry is None else encode_header(uuid, base, size, first_entry, epoch)
 
 
-def _epoch_of(seen: Survey, base: int, stamp: int) -> int | None:
+def _epoch_of(seen: LogState, base: int, stamp: int) -> int | None:
     """The epoch that gives the segment at `base` its stamp. Epochs never descend along a log."""
     headers = {at: header for at, header in seen.headers.items() if isinstance(header, Header)}
     lowest = max((header.epoch for at, header in headers.items() if at < base), default=0)
@@ -63,7 +63,7 @@ def _scratch(uuid: bytes, base: int, size: int) -> Segment:
     return Segment(fd, "", writable=False)
 
 
-def _first_entry(seen: Survey, segment: Segment, due: int | None) -> int | None:
+def _first_entry(seen: LogState, segment: Segment, due: int | None) -> int | None:
     """Number of the segment's first entry, told by its neighbours; None when they do not agree or do not tell.
 
     It has a header good enough to verify its records.

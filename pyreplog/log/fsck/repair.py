@@ -27,10 +27,10 @@ from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.fsck import check as fsck
 from pyreplog.log.fsck import survey
 from pyreplog.log.fsck.check import HEADER_USED
-from pyreplog.log.fsck.damage import CHECKPOINT, HEADER, INDEX, MARKER, RECORD, SEGMENT, Damage, Report
-from pyreplog.log.fsck.hold import copy, hold
+from pyreplog.log.fsck.damage import CHECKPOINT, HEADER, INDEX, MARKER, RECORD, SEGMENT, Damage, FsckReport
+from pyreplog.log.fsck.locked_segment import copy, map_locked
 from pyreplog.log.fsck.rebuild import rebuild_header
-from pyreplog.log.fsck.survey import Header, Survey
+from pyreplog.log.fsck.survey import Header, LogState
 from pyreplog.log.lock import WriterLock
 from pyreplog.log.opening import as_directory
 from pyreplog.log.segments import PREPARED
@@ -40,18 +40,18 @@ BLANK_BYTES = 32  # a segment's records leave room for its blank
 
 
 @dataclass(frozen=True)
-class Repair:
+class RepairReport:
     """What was done, one line each, and how the log stands after it. `before`: as fsck found it."""
 
-    before: Report
+    before: FsckReport
     actions: tuple[str, ...]
-    after: Report
+    after: FsckReport
 
 
 def repair(
     path: Path | str, *, truncate_at_damage: bool = False, progress: fsck.Progress | None = None,
     files: Files | None = None,
-) -> Repair:  # fmt: skip
+) -> RepairReport:  # fmt: skip
     """Repair the log in directory `path`, holding its writer's lock.
 
     truncate_at_damage: end the log before the first damage that costs entries. Errors: LockedError, NotALogError,
@@ -69,7 +69,7 @@ def repair(
             after = work.look(progress)
     finally:
         lock.release()
-    return Repair(before, tuple(work.actions), after)
+    return RepairReport(before, tuple(work.actions), after)
 
 
 class _Work:
@@ -80,10 +80,10 @@ class _Work:
         self.folder = directory / names.ASIDE / f"repair-{time.time_ns():020d}"
         self.actions: list[str] = []
 
-    def look(self, progress: fsck.Progress | None) -> Report:
+    def look(self, progress: fsck.Progress | None) -> FsckReport:
         return fsck.verify(survey.take(self.directory, writer=None), progress)
 
-    def mend(self, report: Report, progress: fsck.Progress | None) -> Report:
+    def mend(self, report: FsckReport, progress: fsck.Progress | None) -> FsckReport:
         """Repair all that costs no entries, and headers; how the log stands then."""
         for damage in report.damages:
             path = Path(damage.path)
@@ -169,7 +169,7 @@ class _Work:
             f"cut the log at position {cut.position}, entry {cut.entry}; all from there on is in {self._shown}"
         )
 
-    def _place(self, seen: Survey, loss: Damage) -> Truncation | None:
+    def _place(self, seen: LogState, loss: Damage) -> Truncation | None:
         """Where the log ends from now on: at the bad record; behind the last one that a file of a wrong size still has,
         or else the segment before."""
         size, base = seen.identity[1], int(Path(loss.path).stem)
@@ -180,14 +180,14 @@ class _Work:
         if isinstance(header, Header) and header.file_bytes != size and loss.part == SEGMENT:
             before = copy(self.directory, base, size)
         elif isinstance(seen.headers.get(base - size), Header):
-            before = hold(self.directory, base - size)
+            before = map_locked(self.directory, base - size)
         else:
             return None
         index = SparseIndex(size)
         offset, _ = before.verify(index, HEADER_BYTES, size)
         return Truncation(before.base + offset, max(before.first_entry, 0) + index.entries, epoch)
 
-    def _sync_kept(self, seen: Survey, base: int) -> None:
+    def _sync_kept(self, seen: LogState, base: int) -> None:
         """The new checkpoint will say that all before the cut is on disk."""
         proven = seen.own_checkpoint.position if seen.own_checkpoint is not None else 0
         for kept in sorted(seen.headers):
@@ -198,7 +198,7 @@ class _Work:
                 finally:
                     os.close(fd)
 
-    def _keep(self, seen: Survey, base: int) -> None:
+    def _keep(self, seen: LogState, base: int) -> None:
         """Give a segment's files a second name in the folder: they outlive the removal of the first."""
         header = seen.headers[base]
         if isinstance(header, Header) and header.first_entry == PREPARED:
@@ -207,7 +207,7 @@ class _Work:
             if path.exists():
                 self.files.link(path, self._aside(path.name))
 
-    def _cut(self, seen: Survey, cut: Truncation) -> None:
+    def _cut(self, seen: LogState, cut: Truncation) -> None:
         """As CommitLog.truncate; a crash on the way is finished by the next opening."""
         last = seen.own_checkpoint or _claim(
             seen, start=seen.extent.start, position=cut.position, entry=cut.entry, epoch=cut.epoch
@@ -222,12 +222,12 @@ class _Work:
             checkpoint.close()
 
 
-def _highest_epoch(seen: Survey) -> int:
+def _highest_epoch(seen: LogState) -> int:
     epochs = [header.epoch for header in seen.headers.values() if isinstance(header, Header)]
     return max([*epochs, seen.own_checkpoint.epoch if seen.own_checkpoint is not None else 0])
 
 
-def _claim(seen: Survey, *, start: int, position: int, entry: int, epoch: int) -> Checkpoint:
+def _claim(seen: LogState, *, start: int, position: int, entry: int, epoch: int) -> Checkpoint:
     uuid, size = seen.identity
     return Checkpoint(
         uuid=uuid, segment_bytes=size, start=start, position=position, entry=entry, epoch=epoch, clean=False

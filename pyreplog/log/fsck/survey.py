@@ -12,7 +12,7 @@ from pathlib import Path
 from pyreplog._native.log.tail import Tail
 from pyreplog.errors import CorruptionError, NotALogError
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log import names, recovery, tailpage, truncation
+from pyreplog.log import names, recovery, tail_page, truncation
 from pyreplog.log.checkpoint import Checkpoint
 from pyreplog.log.files import RealFiles
 from pyreplog.log.headers import read_header
@@ -45,7 +45,7 @@ class Extent:
 
 
 @dataclass(frozen=True)
-class Survey:
+class LogState:
     """identity: the log's uuid and segment size, by the vote of all who name one; the checkpoint's counts in a draw.
     headers: what each segment file has as its header, by the base in its name. checkpoint: as found; `own_checkpoint`:
     if it is this log's. writer: process that has the log open for writing (0 when its id cannot be read), or None.
@@ -65,7 +65,7 @@ class Survey:
         return _own(self.checkpoint, self.identity)
 
 
-def take(directory: Path, *, writer: int | None) -> Survey:
+def take(directory: Path, *, writer: int | None) -> LogState:
     """Survey a log. writer: as `writer_of` says.
 
     Errors: NotALogError when there is none, FormatVersionError.
@@ -94,7 +94,7 @@ def take(directory: Path, *, writer: int | None) -> Survey:
         if isinstance(marker, Truncation):
             extent = Extent(extent.start, marker.position)
     page = tail if isinstance(tail, CorruptionError) else None
-    return Survey(directory, identity, headers, checkpoint, marker, writer, extent, page)
+    return LogState(directory, identity, headers, checkpoint, marker, writer, extent, page)
 
 
 def generation(directory: Path) -> tuple[int, bool]:
@@ -130,7 +130,7 @@ def _header(directory: Path, base: int) -> Header | CorruptionError | None:
 def _live_tail(directory: Path) -> Tail | CorruptionError | None:
     """The page by which a live writer tells readers where the log begins and ends; or what is wrong with it."""
     try:
-        loaded = tailpage.load(directory)
+        loaded = tail_page.load(directory)
     except CorruptionError as error:
         return error
     return loaded[0] if loaded is not None and loaded[0].open else None

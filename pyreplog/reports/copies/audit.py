@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from pyreplog.errors import ConfigError
 from pyreplog.reports.copies.intervals import union
 from pyreplog.reports.copies.torntails import TornTail, torn_tails
-from pyreplog.reports.facts import Facts
 from pyreplog.reports.records.streams import TOPIC
-from pyreplog.reports.report import Figure, Read, Report
+from pyreplog.reports.report import Report, ReportColumn, ReportRead
+from pyreplog.reports.snapshot import Snapshot
 from pyreplog.tables.options import ALL, ANY, ReadOptions
 from pyreplog.tables.paths import cluster_of
 
@@ -39,14 +39,14 @@ class CrcAudit(Report):
     )
     figures = (
         TOPIC,
-        Figure("bookie", pa.string(), "whose copy; null: a log by itself"),
-        Figure("segment", pa.string(), "file; null: not known"),
-        Figure("records", pa.int64(), "intact ones, of entries"),
-        Figure("bad_records", pa.int64(), "stretches that are no intact record"),
-        Figure("first_bad_position", pa.int64(), "where the first of them begins: bytes since the log began"),
-        Figure("torn_tail_bytes", pa.int64(), "behind the end of the log"),
-        Figure("bytes_checked", pa.int64(), "of those records and stretches, headers included"),
-        Figure("complete", pa.bool_(), "false: the bookie was away, or could not tell"),
+        ReportColumn("bookie", pa.string(), "whose copy; null: a log by itself"),
+        ReportColumn("segment", pa.string(), "file; null: not known"),
+        ReportColumn("records", pa.int64(), "intact ones, of entries"),
+        ReportColumn("bad_records", pa.int64(), "stretches that are no intact record"),
+        ReportColumn("first_bad_position", pa.int64(), "where the first of them begins: bytes since the log began"),
+        ReportColumn("torn_tail_bytes", pa.int64(), "behind the end of the log"),
+        ReportColumn("bytes_checked", pa.int64(), "of those records and stretches, headers included"),
+        ReportColumn("complete", pa.bool_(), "false: the bookie was away, or could not tell"),
     )
     needs = ("topic", "bookie", "segment", "position", "crcOk", "storedSize")
     parts = pa.schema(
@@ -57,13 +57,13 @@ class CrcAudit(Report):
         ]
     )  # fmt: skip
 
-    def reads(self, options: ReadOptions, facts: Facts) -> list[Read]:
+    def reads(self, options: ReadOptions, snapshot: Snapshot) -> list[ReportRead]:
         """Errors: ConfigError: not all copies are asked for; those of opening the logs."""
         if options.reads_topics or options.replica not in (ANY, ALL):
             raise ConfigError(f"{self.name} is of all copies: expected no topics and no replica, found one")
         is_cluster = options.cluster is not None or cluster_of(options.paths) is not None
         copies = {"replica": ALL} if is_cluster else {}
-        return [Read({"mode": "PERMISSIVE", **copies}, {_TAG: json.dumps([*torn_tails(options)])})]
+        return [ReportRead({"mode": "PERMISSIVE", **copies}, {_TAG: json.dumps([*torn_tails(options)])})]
 
     def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
         """One row a segment, and one for each stretch that is damaged; at least one, to carry the tag."""
@@ -75,7 +75,7 @@ class CrcAudit(Report):
                 bad.append(self._damaged(batch.filter(is_bad)))
         return pa.concat_tables([good, *bad])
 
-    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+    def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
         torn: dict[Place, int] = {(one.topic, one.bookie, one.segment): one.size for one in _torn(partials)}
         damaged: dict[Place, list[tuple[int | None, int | None]]] = {}
         for row in partials.filter(pc.greater(partials["bad"], 0)).to_pylist():

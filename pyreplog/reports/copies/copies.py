@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from pyreplog.errors import ConfigError
 from pyreplog.reports.copies.intervals import Intervals, without
 from pyreplog.reports.copies.stripes import STRIPE, Stripes, in_runs, joined, stripes_of
-from pyreplog.reports.facts import Facts, LedgerFact
 from pyreplog.reports.records.slots import Column, Slots
-from pyreplog.reports.report import Read, Report
+from pyreplog.reports.report import Report, ReportRead
+from pyreplog.reports.snapshot import LedgerSnapshot, Snapshot
 from pyreplog.tables.offsets import EARLIEST, LATEST
 from pyreplog.tables.options import ALL, ANY, ReadOptions, merged
 from pyreplog.tables.paths import cluster_of
@@ -29,7 +29,7 @@ EVERYTHING = 1 << 62
 _ROWS = 1 << 16  # stripes that are collected before they are joined
 
 
-class Lacking(NamedTuple):
+class MissingCopies(NamedTuple):
     """Copies that were not found. numbers: of bookies. missing, unknown: slots."""
 
     slots: Slots
@@ -53,9 +53,9 @@ class OnCopies(Report):
         ]
     )  # fmt: skip
 
-    def reads(self, options: ReadOptions, facts: Facts) -> list[Read]:
+    def reads(self, options: ReadOptions, snapshot: Snapshot) -> list[ReportRead]:
         """Errors: as of `reads_of_copies`."""
-        return reads_of_copies(self.name, options, facts)
+        return reads_of_copies(self.name, options, snapshot)
 
     def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
         """What one task found, as stripes."""
@@ -68,18 +68,18 @@ class OnCopies(Report):
                 limit = max(_ROWS, 2 * len(found))
         return _as_table(joined(found), numbers)
 
-    def lacking(self, partials: pa.Table, facts: Facts) -> Lacking:
+    def lacking(self, partials: pa.Table, snapshot: Snapshot) -> MissingCopies:
         """What all tasks together did not find."""
         numbers: dict[str, int] = {}
         found = joined(_from_table(partials, numbers))
-        slots = Slots.of(((one.metadata, certain_entries(one)) for one in facts.ledgers), numbers)
+        slots = Slots.of(((one.metadata, certain_entries(one)) for one in snapshot.ledgers), numbers)
         held = slots.covered(found[found["held"]])
         untold = without(slots.covered(found[~found["held"]]), held)
-        return Lacking(slots, numbers, without(without(slots.all, held), untold), untold)
+        return MissingCopies(slots, numbers, without(without(slots.all, held), untold), untold)
 
 
-def reads_of_copies(name: str, options: ReadOptions, facts: Facts) -> list[Read]:
-    """All copies of the ledgers of the facts, damaged ones too.
+def reads_of_copies(name: str, options: ReadOptions, snapshot: Snapshot) -> list[ReportRead]:
+    """All copies of the ledgers of the snapshot, damaged ones too.
 
     ConfigError: what is read is no cluster, or not whole ledgers are asked for.
     """
@@ -91,12 +91,12 @@ def reads_of_copies(name: str, options: ReadOptions, facts: Facts) -> list[Read]
             f"{name} is of whole ledgers on all bookies: expected the option ledgers alone to choose among them, found "
             "topics, a replica, or bounds of offsets or times"
         )
-    ids = merged((one.metadata.ledger, one.metadata.ledger) for one in facts.ledgers)
+    ids = merged((one.metadata.ledger, one.metadata.ledger) for one in snapshot.ledgers)
     chosen = ",".join(f"{low}-{high}" for low, high in ids)
-    return [Read({"replica": ALL, "mode": "PERMISSIVE", "ledgers": chosen})] if chosen else []
+    return [ReportRead({"replica": ALL, "mode": "PERMISSIVE", "ledgers": chosen})] if chosen else []
 
 
-def certain_entries(fact: LedgerFact) -> int:
+def certain_entries(fact: LedgerSnapshot) -> int:
     """How many entries of a ledger were confirmed: where no bookie says, those that its metadata prove."""
     return fact.metadata.last_fragment.first if fact.entries is None else fact.entries
 

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pyreplog.reports.copies.copies import certain_entries, reads_of_copies
-from pyreplog.reports.facts import Facts
 from pyreplog.reports.records.slots import Column
-from pyreplog.reports.report import Figure, Read, Report
+from pyreplog.reports.report import Report, ReportColumn, ReportRead
+from pyreplog.reports.snapshot import Snapshot
 from pyreplog.tables.options import ReadOptions, merged
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ class ReplicaDivergence(Report):
         "are away are not compared."
     )
     figures = (
-        Figure("ledger_id", pa.int64(), "ledger"),
-        Figure("entry_id", pa.int64(), "entry"),
-        Figure("crcs", pa.list_(pa.int64()), "different CRC-32Cs of its copies, ascending"),
+        ReportColumn("ledger_id", pa.int64(), "ledger"),
+        ReportColumn("entry_id", pa.int64(), "entry"),
+        ReportColumn("crcs", pa.list_(pa.int64()), "different CRC-32Cs of its copies, ascending"),
     )
     needs = ("ledgerId", "entryId", "bookie", "crc", "crcOk")
     parts = pa.schema(
@@ -60,17 +60,17 @@ class ReplicaDivergence(Report):
         ]
     )  # fmt: skip
 
-    def reads(self, options: ReadOptions, facts: Facts) -> list[Read]:
+    def reads(self, options: ReadOptions, snapshot: Snapshot) -> list[ReportRead]:
         """Errors: as of `reads_of_copies`."""
-        found = reads_of_copies(self.name, options, facts)
+        found = reads_of_copies(self.name, options, snapshot)
         if self.blocks is None or not found:
             return found
         chosen = ",".join(f"{low}-{high}" for low, high in merged((int(one), int(one)) for one in self.blocks))
-        return [Read({**found[0].options, "ledgers": chosen})]
+        return [ReportRead({**found[0].options, "ledgers": chosen})]
 
-    def at(self, facts: Facts) -> ReplicaDivergence:
-        shapes = {str(one.metadata.ledger): _shape(one.metadata) for one in facts.ledgers}
-        single = tuple(one.metadata.ledger for one in facts.ledgers if one.metadata.write_quorum == 1)
+    def at(self, snapshot: Snapshot) -> ReplicaDivergence:
+        shapes = {str(one.metadata.ledger): _shape(one.metadata) for one in snapshot.ledgers}
+        single = tuple(one.metadata.ledger for one in snapshot.ledgers if one.metadata.write_quorum == 1)
         return replace(
             self, shapes={ledger: shape for ledger, shape in shapes.items() if shape != [1, 0]}, single=single
         )  # fmt: skip
@@ -104,10 +104,10 @@ class ReplicaDivergence(Report):
                 there.append(row["entry"])
         return replace(self, blocks=blocks) if blocks else None
 
-    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+    def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
         if self.blocks is None:
             return self.schema().empty_table()
-        ends = {one.metadata.ledger: certain_entries(one) for one in facts.ledgers}
+        ends = {one.metadata.ledger: certain_entries(one) for one in snapshot.ledgers}
         copies = _distinct(self.parts.empty_table(), partials.select(self.parts.names))
         counts = copies.group_by(["ledger", "entry"]).aggregate([("sum", "count_distinct"), ("sum", "list")])
         differs = counts.filter(pc.greater(counts["sum_count_distinct"], 1))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from pyreplog.reports.copies.copies import Lacking, OnCopies
+from pyreplog.reports.copies.copies import MissingCopies, OnCopies
 from pyreplog.reports.copies.intervals import Intervals, cut
-from pyreplog.reports.facts import Facts
-from pyreplog.reports.report import Figure
+from pyreplog.reports.report import ReportColumn
+from pyreplog.reports.snapshot import Snapshot
 
 MISSING, UNKNOWN = "missing", "unknown"
 
@@ -24,21 +24,21 @@ class ReplicaHoles(OnCopies):
         "copies of an open one may be on their way."
     )
     figures = (
-        Figure("ledger_id", pa.int64(), "ledger"),
-        Figure("bookie", pa.string(), "who is to have them"),
-        Figure("first_missing", pa.int64(), "first entry that it lacks"),
-        Figure("last_missing", pa.int64(), "last entry that it lacks"),
-        Figure("missing", pa.int64(), "how many of its entries these are; others in between are not its own"),
-        Figure("status", pa.string(), "missing; unknown: it was away, or could not tell"),
+        ReportColumn("ledger_id", pa.int64(), "ledger"),
+        ReportColumn("bookie", pa.string(), "who is to have them"),
+        ReportColumn("first_missing", pa.int64(), "first entry that it lacks"),
+        ReportColumn("last_missing", pa.int64(), "last entry that it lacks"),
+        ReportColumn("missing", pa.int64(), "how many of its entries these are; others in between are not its own"),
+        ReportColumn("status", pa.string(), "missing; unknown: it was away, or could not tell"),
     )
 
-    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
-        found = self.lacking(partials, facts)
+    def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
+        found = self.lacking(partials, snapshot)
         tables = [self._rows(found, found.missing, MISSING), self._rows(found, found.unknown, UNKNOWN)]
         keys = ["ledger_id", "bookie", "first_missing"]
         return pa.concat_tables(tables).sort_by([(key, "ascending") for key in keys]).combine_chunks()
 
-    def _rows(self, found: Lacking, slots: Intervals, status: str) -> pa.Table:
+    def _rows(self, found: MissingCopies, slots: Intervals, status: str) -> pa.Table:
         slots = cut(slots, found.slots.borders)
         rows = found.slots.row(slots[:, 0])
         return self.table(

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from pyreplog.errors import ConfigError
 from pyreplog.reports.copies.samenames import Names, as_names, as_rows, gaps_between, missing_in, names_in
-from pyreplog.reports.facts import Facts
 from pyreplog.reports.records.streams import numbers, streams
-from pyreplog.reports.report import TIME, Figure, Read, Report
+from pyreplog.reports.report import TIME, Report, ReportColumn, ReportRead
+from pyreplog.reports.snapshot import Snapshot
 from pyreplog.tables.options import ANY, ReadOptions
 from pyreplog.tables.paths import cluster_of, log_directories, offloaded_urls
 
@@ -43,14 +43,14 @@ class ReplicationLag(Report):
         "by name, unless each side was given just one."
     )
     figures = (
-        Figure("from_cluster", pa.string(), "where the source is"),
-        Figure("to_cluster", pa.string(), "where the copy is"),
-        Figure("topic", pa.string(), "topic, or log, of the source"),
-        Figure("partition", pa.int32(), "of a partitioned topic; -1: it is none"),
-        Figure("missing_entries", pa.int64(), "that the copy has not"),
-        Figure("missing_bytes", pa.int64(), "of their values"),
-        Figure("oldest_missing_ts", TIME, "append time of the first of them"),
-        Figure("lag_s", pa.float64(), "seconds from the last one that the copy has to the last one there is"),
+        ReportColumn("from_cluster", pa.string(), "where the source is"),
+        ReportColumn("to_cluster", pa.string(), "where the copy is"),
+        ReportColumn("topic", pa.string(), "topic, or log, of the source"),
+        ReportColumn("partition", pa.int32(), "of a partitioned topic; -1: it is none"),
+        ReportColumn("missing_entries", pa.int64(), "that the copy has not"),
+        ReportColumn("missing_bytes", pa.int64(), "of their values"),
+        ReportColumn("oldest_missing_ts", TIME, "append time of the first of them"),
+        ReportColumn("lag_s", pa.float64(), "seconds from the last one that the copy has to the last one there is"),
     )
     needs = ("topic", "partition", "offset", "timestamp", "size", "producerName", "sequenceId", "headers")
     parts = pa.schema(
@@ -61,7 +61,7 @@ class ReplicationLag(Report):
         ]
     )  # fmt: skip
 
-    def reads(self, options: ReadOptions, facts: Facts) -> list[Read]:
+    def reads(self, options: ReadOptions, snapshot: Snapshot) -> list[ReportRead]:
         """ConfigError: `to` does not say where the copy is; entries of ledgers, which have no names, are read."""
         if not self.to:
             raise ConfigError(f"to: {self.name} compares two; expected options that say where the copy is, found none")
@@ -76,8 +76,8 @@ class ReplicationLag(Report):
             _FROM: place_of(options), _IS_LOG: str(is_log),
             _IS_ALONE: str(_is_alone(options, is_log) and _is_alone(copy, is_log, options)),
         }  # fmt: skip
-        source = Read({}, {**tag, _SIDE: SOURCE})
-        return [source, Read(self.to, {**tag, _SIDE: TARGET})] if self.gaps is None else [source]
+        source = ReportRead({}, {**tag, _SIDE: SOURCE})
+        return [source, ReportRead(self.to, {**tag, _SIDE: TARGET})] if self.gaps is None else [source]
 
     def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
         """Ranges of names, and the newest time; or what is missing."""
@@ -104,8 +104,8 @@ class ReplicationLag(Report):
         gaps = gaps_between(source, target, is_log=is_log, is_alone=is_alone)
         return replace(self, gaps=gaps) if gaps else None
 
-    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
-        whence = partials[_FROM][0].as_py() if len(partials) else None
+    def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
+        origin = partials[_FROM][0].as_py() if len(partials) else None
         rows = partials.filter(partials["kind"].is_null())
         if _SIDE in rows.column_names:
             rows = rows.filter(pc.equal(rows[_SIDE], SOURCE))
@@ -115,7 +115,7 @@ class ReplicationLag(Report):
         lag = pc.subtract(rows["newest"].cast(pa.int64()), there.cast(pa.int64()))
         return self.table(
             {
-                "from_cluster": pa.repeat(pa.scalar(whence, pa.string()), len(rows)),
+                "from_cluster": pa.repeat(pa.scalar(origin, pa.string()), len(rows)),
                 "to_cluster": pa.repeat(pa.scalar(place_of(ReadOptions.of(self.to))), len(rows)),
                 "topic": rows["topic"],
                 "partition": rows["partition"],

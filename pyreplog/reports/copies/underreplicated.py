@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pyreplog.reports.copies.copies import Lacking, OnCopies
+from pyreplog.reports.copies.copies import MissingCopies, OnCopies
 from pyreplog.reports.copies.intervals import Intervals, cut
-from pyreplog.reports.facts import Facts
 from pyreplog.reports.records.slots import Column, Slots
-from pyreplog.reports.report import Figure
+from pyreplog.reports.report import ReportColumn
+from pyreplog.reports.snapshot import Snapshot
 
 
 class UnderReplicated(OnCopies):
@@ -26,21 +26,23 @@ class UnderReplicated(OnCopies):
         "only where it is certain."
     )
     figures = (
-        Figure("ledger_id", pa.int64(), "ledger"),
-        Figure("first_entry", pa.int64(), "first of them"),
-        Figure("last_entry", pa.int64(), "last of them"),
-        Figure("entries", pa.int64(), "how many they are"),
-        Figure("expected", pa.int64(), "copies of each that there should be: the write quorum"),
-        Figure("found", pa.int64(), "intact copies of each"),
-        Figure("unknown", pa.int64(), "copies of each of which nobody can tell: a bookie was away, or could not say"),
-        Figure("lost", pa.bool_(), "there is no copy: found + unknown = 0"),
-        Figure("below_ack", pa.bool_(), "found + unknown < ack quorum"),
+        ReportColumn("ledger_id", pa.int64(), "ledger"),
+        ReportColumn("first_entry", pa.int64(), "first of them"),
+        ReportColumn("last_entry", pa.int64(), "last of them"),
+        ReportColumn("entries", pa.int64(), "how many they are"),
+        ReportColumn("expected", pa.int64(), "copies of each that there should be: the write quorum"),
+        ReportColumn("found", pa.int64(), "intact copies of each"),
+        ReportColumn(
+            "unknown", pa.int64(), "copies of each of which nobody can tell: a bookie was away, or could not say"
+        ),
+        ReportColumn("lost", pa.bool_(), "there is no copy: found + unknown = 0"),
+        ReportColumn("below_ack", pa.bool_(), "found + unknown < ack quorum"),
     )
 
-    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
-        ledgers = np.array([one.metadata.ledger for one in facts.ledgers], np.int64)
-        quorums = np.array([(one.metadata.write_quorum, one.metadata.ack_quorum) for one in facts.ledgers], np.int64)
-        rows = _rows(_progressions(self.lacking(partials, facts)))
+    def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
+        ledgers = np.array([one.metadata.ledger for one in snapshot.ledgers], np.int64)
+        quorums = np.array([(one.metadata.write_quorum, one.metadata.ack_quorum) for one in snapshot.ledgers], np.int64)
+        rows = _rows(_progressions(self.lacking(partials, snapshot)))
         order = np.argsort(ledgers)
         at = order[np.searchsorted(ledgers, rows["ledger"], sorter=order)]
         write, ack = quorums.reshape(-1, 2)[at].T
@@ -67,7 +69,7 @@ _ROW = np.dtype([(name, "i8") for name in ("ledger", "size", "first", "last", "e
 Records = np.ndarray[tuple[int], np.dtype[Any]]
 
 
-def _progressions(found: Lacking) -> Records:
+def _progressions(found: MissingCopies) -> Records:
     """Entries that are E apart, and lack as many copies."""
     events = np.concatenate(
         [*_events(found.slots, found.missing, "missing"), *_events(found.slots, found.unknown, "unknown")]

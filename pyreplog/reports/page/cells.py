@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pyreplog.reports.report import Figure
+from pyreplog.reports.report import ReportColumn
 
 NOTHING = "-"
 KEY_NAMES = ("key",)
@@ -43,7 +43,7 @@ class Cell(NamedTuple):
     order: int | float | str | None
 
 
-def cells(figure: Figure, values: list[Any]) -> list[Cell]:
+def cells(figure: ReportColumn, values: list[Any]) -> list[Cell]:
     """A column of a report. values: as pyarrow gives them, times as microseconds since 1970."""
     make = _maker(figure)
     return [Cell(NOTHING, "none, or not known", None) if value is None else make(value) for value in values]
@@ -55,13 +55,13 @@ def python_values(column: pa.ChunkedArray) -> list[Any]:
     return list(plain.to_pylist())
 
 
-def is_number(figure: Figure) -> bool:
+def is_number(figure: ReportColumn) -> bool:
     """Whether it stands at the right."""
     kind = figure.type
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_timestamp(kind))
 
 
-def _maker(figure: Figure) -> Callable[[Any], Cell]:
+def _maker(figure: ReportColumn) -> Callable[[Any], Cell]:
     kind, name = figure.type, figure.name
     if pa.types.is_timestamp(kind):
         return lambda value: Cell(moment(value), f"{value:,} µs since 1970", value)

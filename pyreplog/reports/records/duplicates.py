@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyreplog._native.system.checksum import crc32c
-from pyreplog.reports.facts import Facts
 from pyreplog.reports.records.gaps import PRODUCER, RUNS, sequence_runs
 from pyreplog.reports.records.runs import FIRST, LAST, repeated
-from pyreplog.reports.records.streams import PARTITION, TOPIC, Numbers, OnRecords, Stream, numbers, streams
-from pyreplog.reports.report import Figure, Report
+from pyreplog.reports.records.streams import PARTITION, TOPIC, Numbers, OnRecords, RecordStream, numbers, streams
+from pyreplog.reports.report import Report, ReportColumn
+from pyreplog.reports.snapshot import Snapshot
 
 Suspects = tuple[tuple[str | None, int, str, list[int]], ...]
 """(topic, partition, producer, numbers that come more than once: first and last of each run of them, ascending)."""
@@ -40,12 +40,12 @@ class Duplicates(OnRecords):
     figures = (
         TOPIC,
         PARTITION,
-        Figure("producer_name", pa.string(), "who numbered them"),
-        Figure("sequence_id", pa.int64(), "the number that they have in common"),
-        Figure("copies", pa.int64(), "records of this number, two or more"),
-        Figure("first_offset", pa.int64(), "the smallest of their offsets"),
-        Figure("last_offset", pa.int64(), "the largest of their offsets"),
-        Figure("same_payload", pa.bool_(), "whether the values of all are the same"),
+        ReportColumn("producer_name", pa.string(), "who numbered them"),
+        ReportColumn("sequence_id", pa.int64(), "the number that they have in common"),
+        ReportColumn("copies", pa.int64(), "records of this number, two or more"),
+        ReportColumn("first_offset", pa.int64(), "the smallest of their offsets"),
+        ReportColumn("last_offset", pa.int64(), "the largest of their offsets"),
+        ReportColumn("same_payload", pa.bool_(), "whether the values of all are the same"),
     )
     needs = ("topic", "partition", "offset", "producerName", "sequenceId")
     parts = pa.schema([*RUNS, ("offset", pa.int64()), ("crc", pa.int64())])
@@ -75,7 +75,7 @@ class Duplicates(OnRecords):
             found.setdefault(tuple(row[name] for name in PRODUCER), []).extend((row[FIRST], row[LAST]))
         return Duplicates(tuple((*who, bounds) for who, bounds in found.items())) if found else None
 
-    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+    def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
         copies = partials.filter(pc.is_valid(partials["offset"]))
         figures = [("offset", "count"), ("offset", "min"), ("offset", "max"), ("crc", "min"), ("crc", "max")]
         made = copies.group_by([*PRODUCER, FIRST]).aggregate(figures)
@@ -91,7 +91,7 @@ class Duplicates(OnRecords):
 
 
 def _copies(
-    stream: Stream, rows: pa.RecordBatch, bounds: dict[tuple[Any, ...], Numbers], schema: pa.Schema
+    stream: RecordStream, rows: pa.RecordBatch, bounds: dict[tuple[Any, ...], Numbers], schema: pa.Schema
 ) -> Iterator[pa.Table]:
     """Those of the rows of one stream that are suspected."""
     for name in rows["producerName"].unique().drop_null().to_pylist():

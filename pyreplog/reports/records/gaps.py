@@ -8,10 +8,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pyreplog.reports.facts import Facts
 from pyreplog.reports.records.runs import FIRST, LAST, holes, joined
-from pyreplog.reports.records.streams import LEDGER, PARTITION, TOPIC, Numbers, OnRecords, Stream, numbers, streams
-from pyreplog.reports.report import Figure
+from pyreplog.reports.records.streams import (
+    LEDGER,
+    PARTITION,
+    TOPIC,
+    Numbers,
+    OnRecords,
+    RecordStream,
+    numbers,
+    streams,
+)
+from pyreplog.reports.report import ReportColumn
+from pyreplog.reports.snapshot import Snapshot
 
 _MANY_RUNS = 1 << 12
 """From so many on, runs are put together before more are taken up."""
@@ -37,10 +46,10 @@ class SequenceGaps(OnRecords):
     figures = (
         TOPIC,
         PARTITION,
-        Figure("producer_name", pa.string(), "whose numbers they are"),
-        Figure("after_seq", pa.int64(), "the last number before the gap"),
-        Figure("before_seq", pa.int64(), "the first number behind it"),
-        Figure("missing", pa.int64(), "numbers in it: before_seq - after_seq - 1"),
+        ReportColumn("producer_name", pa.string(), "whose numbers they are"),
+        ReportColumn("after_seq", pa.int64(), "the last number before the gap"),
+        ReportColumn("before_seq", pa.int64(), "the first number behind it"),
+        ReportColumn("missing", pa.int64(), "numbers in it: before_seq - after_seq - 1"),
     )
     needs = ("topic", "partition", "producerName", "sequenceId")
     parts = RUNS
@@ -48,7 +57,7 @@ class SequenceGaps(OnRecords):
     def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
         return sequence_runs(batches)
 
-    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+    def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
         behind, after, before = holes(partials, PRODUCER)
         made = self.table(
             {**{name: behind[name] for name in PRODUCER}, **_gap("after_seq", after, "before_seq", before)}
@@ -69,10 +78,10 @@ class LogGaps(OnRecords):
         TOPIC,
         PARTITION,
         LEDGER,
-        Figure("after_offset", pa.int64(), "the last offset before the gap"),
-        Figure("before_offset", pa.int64(), "the first offset behind it"),
-        Figure("missing", pa.int64(), "offsets in it: before_offset - after_offset - 1"),
-        Figure("segment", pa.string(), "the file of the first one behind it; null where bookies are asked"),
+        ReportColumn("after_offset", pa.int64(), "the last offset before the gap"),
+        ReportColumn("before_offset", pa.int64(), "the first offset behind it"),
+        ReportColumn("missing", pa.int64(), "offsets in it: before_offset - after_offset - 1"),
+        ReportColumn("segment", pa.string(), "the file of the first one behind it; null where bookies are asked"),
     )
     needs = ("topic", "partition", "ledgerId", "offset", "segment")
     parts = pa.schema([*_STREAM_FIELDS, *_RUN_FIELDS, ("segment", pa.string())])
@@ -81,7 +90,7 @@ class LogGaps(OnRecords):
         found = (_offset_runs(stream, rows, self.parts) for batch in batches for stream, rows in streams(batch))
         return gathered(found, self.parts, _STREAM)
 
-    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+    def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
         behind, after, before = holes(partials, _STREAM)
         made = self.table(
             {
@@ -113,7 +122,7 @@ def sequence_runs(batches: Iterator[pa.RecordBatch]) -> pa.Table:
     return gathered(found, RUNS, PRODUCER)
 
 
-def _sequence_runs(stream: Stream, rows: pa.RecordBatch) -> pa.Table:
+def _sequence_runs(stream: RecordStream, rows: pa.RecordBatch) -> pa.Table:
     rows = rows.select(["producerName", "sequenceId"]).drop_null()
     if not len(rows):
         return RUNS.empty_table()
@@ -134,7 +143,7 @@ def _follows(codes: Numbers, values: Numbers) -> np.ndarray[tuple[int], np.dtype
     return found
 
 
-def _offset_runs(stream: Stream, rows: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+def _offset_runs(stream: RecordStream, rows: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
     offset, segment = numbers(rows["offset"]), rows["segment"]
     if not (offset[1:] > offset[:-1]).all():
         order = np.argsort(offset, kind="stable")
@@ -145,7 +154,7 @@ def _offset_runs(stream: Stream, rows: pa.RecordBatch, schema: pa.Schema) -> pa.
     return _runs(stream, schema, columns)
 
 
-def _runs(stream: Stream, schema: pa.Schema, columns: dict[str, Any]) -> pa.Table:
+def _runs(stream: RecordStream, schema: pa.Schema, columns: dict[str, Any]) -> pa.Table:
     count = len(columns[LAST])
     told = {
         name: pa.repeat(pa.scalar(value, pa.int64() if name == "ledger" else schema.field(name).type), count)

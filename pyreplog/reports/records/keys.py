@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from pyreplog.errors import ConfigError
-from pyreplog.reports.facts import Facts
-from pyreplog.reports.records.streams import PARTITION, TOPIC, Numbers, OnRecords, Stream, numbers, streams
-from pyreplog.reports.report import Figure
+from pyreplog.reports.records.streams import PARTITION, TOPIC, Numbers, OnRecords, RecordStream, numbers, streams
+from pyreplog.reports.report import ReportColumn
+from pyreplog.reports.snapshot import Snapshot
 
 SHOWN_BYTES = 64
 """Of a key."""
@@ -39,14 +39,14 @@ class KeySkew(OnRecords):
     figures = (
         TOPIC,
         PARTITION,
-        Figure("rank", pa.int64(), "1: most entries, of equals most bytes; null: no key"),
-        Figure("key", pa.string(), "first 64 bytes, in hex; null: the entries without one"),
-        Figure("entries", pa.int64(), "entries, of a topic messages, of this key"),
-        Figure("bytes", pa.int64(), "of their values"),
-        Figure("share", pa.float64(), "entries / all entries of the partition"),
-        Figure("top1_share", pa.float64(), "share of the first key; null: there are none"),
-        Figure("distinct_keys", pa.int64(), "keys of the partition"),
-        Figure("gini", pa.float64(), "of the entries of each key; null: there are none"),
+        ReportColumn("rank", pa.int64(), "1: most entries, of equals most bytes; null: no key"),
+        ReportColumn("key", pa.string(), "first 64 bytes, in hex; null: the entries without one"),
+        ReportColumn("entries", pa.int64(), "entries, of a topic messages, of this key"),
+        ReportColumn("bytes", pa.int64(), "of their values"),
+        ReportColumn("share", pa.float64(), "entries / all entries of the partition"),
+        ReportColumn("top1_share", pa.float64(), "share of the first key; null: there are none"),
+        ReportColumn("distinct_keys", pa.int64(), "keys of the partition"),
+        ReportColumn("gini", pa.float64(), "of the entries of each key; null: there are none"),
     )
     needs = ("topic", "partition", "key", "size")
     parts = pa.schema(
@@ -70,7 +70,7 @@ class KeySkew(OnRecords):
                 counts.add(rows)
         return pa.concat_tables([*made, *([] if counts is None else [counts.table(self.parts)])])
 
-    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+    def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
         sums = partials.group_by([*_GROUP, "key"]).aggregate([("entries", "sum"), ("bytes", "sum")])
         order = [("entries_sum", "descending"), ("bytes_sum", "descending"), ("key", "ascending")]
         found = sums.sort_by([*((name, "ascending") for name in _GROUP), *order])
@@ -79,10 +79,10 @@ class KeySkew(OnRecords):
         for row in streams_found.to_pylist():
             rows = found.slice(at, row["count_all"])
             at += len(rows)
-            made.append(self._of_partition(Stream(row["topic"], row["partition"]), rows))
+            made.append(self._of_partition(RecordStream(row["topic"], row["partition"]), rows))
         return pa.concat_tables(made)
 
-    def _of_partition(self, stream: Stream, rows: pa.Table) -> pa.Table:
+    def _of_partition(self, stream: RecordStream, rows: pa.Table) -> pa.Table:
         """rows: its keys, in the order of their ranks."""
         keyed, without = rows.filter(rows["key"].is_valid()), rows.filter(rows["key"].is_null())
         counts = numbers(keyed["entries_sum"].combine_chunks())
@@ -103,7 +103,7 @@ class KeySkew(OnRecords):
 class _Counts:
     """Keys of one stream. What waits is counted when there is much of it."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: RecordStream) -> None:
         self.stream = stream
         self._waiting, self._rows = list[pa.Table](), 0
         self._made: pa.Table | None = None

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pyreplog.reports.facts import Facts
-from pyreplog.reports.records.streams import LEDGER, PARTITION, TOPIC, OnRecords, Stream, numbers, streams
-from pyreplog.reports.report import Figure
+from pyreplog.reports.records.streams import LEDGER, PARTITION, TOPIC, OnRecords, RecordStream, numbers, streams
+from pyreplog.reports.report import ReportColumn
+from pyreplog.reports.snapshot import Snapshot
 
 
 @dataclass
@@ -18,7 +18,7 @@ class _Piece:
     """Records of one stream in order of their offsets, none of which is elsewhere in between. first_us, last_us: times
     of the first and last one. worst_us: the largest step back."""
 
-    stream: Stream
+    stream: RecordStream
     first: int
     last: int
     first_us: int
@@ -54,9 +54,9 @@ class OrderViolations(OnRecords):
         TOPIC,
         PARTITION,
         LEDGER,
-        Figure("violations", pa.int64(), "records that are older than the one before"),
-        Figure("first_offset", pa.int64(), "offset of the first of them; null: there is none"),
-        Figure("max_backstep_ms", pa.float64(), "the largest step back, in milliseconds"),
+        ReportColumn("violations", pa.int64(), "records that are older than the one before"),
+        ReportColumn("first_offset", pa.int64(), "offset of the first of them; null: there is none"),
+        ReportColumn("max_backstep_ms", pa.float64(), "the largest step back, in milliseconds"),
     )
     needs = ("topic", "partition", "ledgerId", "offset", "timestamp")
     parts = pa.schema(
@@ -68,7 +68,7 @@ class OrderViolations(OnRecords):
     )  # fmt: skip
 
     def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        made, last = list[_Piece](), dict[Stream, _Piece]()
+        made, last = list[_Piece](), dict[RecordStream, _Piece]()
         for batch in batches:
             for stream, rows in streams(batch):
                 piece, before = _piece(stream, rows), last.get(stream)
@@ -80,10 +80,10 @@ class OrderViolations(OnRecords):
         rows = [{**vars(piece), **piece.stream._asdict()} for piece in made]
         return pa.table({name: [row[name] for row in rows] for name in self.parts.names}, schema=self.parts)
 
-    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
-        found: dict[Stream, _Piece] = {}
+    def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
+        found: dict[RecordStream, _Piece] = {}
         for row in partials.sort_by([("first", "ascending")]).to_pylist():
-            stream = Stream(row.pop("topic"), row.pop("partition"), row.pop("ledger"))
+            stream = RecordStream(row.pop("topic"), row.pop("partition"), row.pop("ledger"))
             piece = _Piece(stream, **row)
             if stream in found:
                 found[stream].take(piece)
@@ -97,11 +97,11 @@ class OrderViolations(OnRecords):
         return self.table(dict(zip(self.schema().names, columns, strict=True)))
 
 
-def _order(stream: Stream) -> tuple[str, int, int]:
+def _order(stream: RecordStream) -> tuple[str, int, int]:
     return stream.topic or "", stream.partition, -1 if stream.ledger is None else stream.ledger
 
 
-def _piece(stream: Stream, rows: pa.RecordBatch) -> _Piece:
+def _piece(stream: RecordStream, rows: pa.RecordBatch) -> _Piece:
     offset, time = numbers(rows["offset"]), numbers(rows["timestamp"])
     if not (offset[1:] > offset[:-1]).all():
         order = np.argsort(offset, kind="stable")

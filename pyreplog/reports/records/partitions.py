@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from pyreplog.reports.facts import Facts
 from pyreplog.reports.records.streams import PARTITION, TOPIC, OnRecords, streams
-from pyreplog.reports.report import Figure
+from pyreplog.reports.report import ReportColumn
+from pyreplog.reports.snapshot import Snapshot
 
 
 class PartitionSkew(OnRecords):
@@ -25,9 +25,9 @@ class PartitionSkew(OnRecords):
     figures = (
         TOPIC,
         PARTITION,
-        Figure("entries", pa.int64(), "entries, of a topic messages"),
-        Figure("bytes", pa.int64(), "of their values"),
-        Figure("ratio_to_mean", pa.float64(), "entries / mean of entries over the topic's partitions"),
+        ReportColumn("entries", pa.int64(), "entries, of a topic messages"),
+        ReportColumn("bytes", pa.int64(), "of their values"),
+        ReportColumn("ratio_to_mean", pa.float64(), "entries / mean of entries over the topic's partitions"),
     )
     needs = ("topic", "partition", "size")
     parts = pa.schema(
@@ -45,11 +45,11 @@ class PartitionSkew(OnRecords):
         columns = zip(*made, strict=True) if made else ([] for _ in self.parts)
         return pa.table(dict(zip(self.parts.names, columns, strict=True)), schema=self.parts)
 
-    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+    def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
         sums = partials.group_by(["topic", "partition"]).aggregate([("entries", "sum"), ("bytes", "sum")])
         found = {(row["topic"], row["partition"]): (row["entries_sum"], row["bytes_sum"]) for row in sums.to_pylist()}
         topics = {topic for topic, _ in found}
-        for fact in facts.topics:
+        for fact in snapshot.topics:
             if fact.topic in topics:
                 found.setdefault((fact.topic, fact.partition), (0, 0))
         entries, partitions = dict.fromkeys(topics, 0), dict.fromkeys(topics, 0)

@@ -9,15 +9,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyreplog._native.tables.stretches import sums_by_unit
-from pyreplog.reports.facts import Facts
-from pyreplog.reports.records.streams import PARTITION, TOPIC, Numbers, OnRecords, Stream, numbers, streams, stretches
-from pyreplog.reports.report import TIME, Figure
+from pyreplog.reports.records.streams import (
+    PARTITION,
+    TOPIC,
+    Numbers,
+    OnRecords,
+    RecordStream,
+    numbers,
+    streams,
+    stretches,
+)
+from pyreplog.reports.report import TIME, ReportColumn
+from pyreplog.reports.snapshot import Snapshot
 
 MINUTE_US = 60_000_000
 
 _GROUP = ["topic", "partition", "minute"]
 
-_Sums = dict[tuple[Stream, int, str | None], tuple[int, int, int]]
+_Sums = dict[tuple[RecordStream, int, str | None], tuple[int, int, int]]
 """By stream, minute and producer: entries, bytes, the largest."""
 
 
@@ -33,12 +42,12 @@ class RateByMinute(OnRecords):
     figures = (
         TOPIC,
         PARTITION,
-        Figure("minute", TIME, "its beginning"),
-        Figure("entries", pa.int64(), "entries, of a topic messages, appended in it"),
-        Figure("bytes", pa.int64(), "of their values"),
-        Figure("avg_size", pa.float64(), "bytes / entries"),
-        Figure("max_size", pa.int64(), "bytes of the largest"),
-        Figure("producers", pa.int64(), "named producers"),
+        ReportColumn("minute", TIME, "its beginning"),
+        ReportColumn("entries", pa.int64(), "entries, of a topic messages, appended in it"),
+        ReportColumn("bytes", pa.int64(), "of their values"),
+        ReportColumn("avg_size", pa.float64(), "bytes / entries"),
+        ReportColumn("max_size", pa.int64(), "bytes of the largest"),
+        ReportColumn("producers", pa.int64(), "named producers"),
     )
     needs = ("topic", "partition", "timestamp", "size", "producerName")
     parts = pa.schema(
@@ -60,7 +69,7 @@ class RateByMinute(OnRecords):
         columns = zip(*made, strict=True) if made else [[] for _ in self.parts]
         return pa.table([pa.array(c, f.type) for c, f in zip(columns, self.parts, strict=True)], schema=self.parts)
 
-    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+    def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
         sums = [("entries", "sum"), ("bytes", "sum"), ("max_size", "max"), ("producer", "count_distinct")]
         made = partials.group_by(_GROUP).aggregate(sums).sort_by([(name, "ascending") for name in _GROUP])
         entries, size = made["entries_sum"], made["bytes_sum"]
@@ -74,7 +83,7 @@ class RateByMinute(OnRecords):
         )  # fmt: skip
 
 
-def _add(sums: _Sums, stream: Stream, rows: pa.RecordBatch) -> None:
+def _add(sums: _Sums, stream: RecordStream, rows: pa.RecordBatch) -> None:
     """Rows of one stream, sorted by what they are summed by unless they are so."""
     time, size, producer = numbers(rows["timestamp"]), rows["size"].to_numpy(), rows["producerName"]
     if producer.null_count == len(producer):  # as most often
@@ -95,6 +104,6 @@ def _add(sums: _Sums, stream: Stream, rows: pa.RecordBatch) -> None:
         _note(sums, (stream, first + code // len(names), names[code % len(names)]), *found)
 
 
-def _note(sums: _Sums, key: tuple[Stream, int, str | None], entries: int, size: int, largest: int) -> None:
+def _note(sums: _Sums, key: tuple[RecordStream, int, str | None], entries: int, size: int, largest: int) -> None:
     before = sums.get(key, (0, 0, 0))
     sums[key] = before[0] + entries, before[1] + size, max(before[2], largest)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from pyreplog.reports.facts import Facts
-from pyreplog.reports.records.streams import PARTITION, TOPIC, Numbers, OnRecords, Stream, streams
-from pyreplog.reports.report import Figure
+from pyreplog.reports.records.streams import PARTITION, TOPIC, Numbers, OnRecords, RecordStream, streams
+from pyreplog.reports.report import ReportColumn
+from pyreplog.reports.snapshot import Snapshot
 
 _BITS = 11
 """Sizes below 2**_BITS are counted one by one, larger ones by their first _BITS bits: to within a thousandth."""
@@ -32,14 +32,14 @@ class SizeHistogram(OnRecords):
     figures = (
         TOPIC,
         PARTITION,
-        Figure("lo", pa.int64(), "the smallest size of the bucket"),
-        Figure("hi", pa.int64(), "the first size beyond it"),
-        Figure("entries", pa.int64(), "entries, of a topic messages, of these sizes"),
-        Figure("bytes", pa.int64(), "of their values"),
-        Figure("p50", pa.int64(), "half of the partition's entries are at most so large"),
-        Figure("p90", pa.int64(), "nine tenths"),
-        Figure("p99", pa.int64(), "99 of 100"),
-        Figure("max", pa.int64(), "the largest of the partition"),
+        ReportColumn("lo", pa.int64(), "the smallest size of the bucket"),
+        ReportColumn("hi", pa.int64(), "the first size beyond it"),
+        ReportColumn("entries", pa.int64(), "entries, of a topic messages, of these sizes"),
+        ReportColumn("bytes", pa.int64(), "of their values"),
+        ReportColumn("p50", pa.int64(), "half of the partition's entries are at most so large"),
+        ReportColumn("p90", pa.int64(), "nine tenths"),
+        ReportColumn("p99", pa.int64(), "99 of 100"),
+        ReportColumn("max", pa.int64(), "the largest of the partition"),
     )
     needs = ("topic", "partition", "size")
     parts = pa.schema(
@@ -59,7 +59,7 @@ class SizeHistogram(OnRecords):
                 counts.add(rows["size"].to_numpy().astype(np.int64))
         return pa.concat_tables([*made, *([] if counts is None else [counts.table(self.parts)])])
 
-    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+    def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
         sums = [("entries", "sum"), ("bytes", "sum"), ("max", "max")]
         bins = partials.group_by([*_GROUP, "bin"]).aggregate(sums)
         bins = bins.sort_by([(name, "ascending") for name in (*_GROUP, "bin")])
@@ -74,7 +74,7 @@ class SizeHistogram(OnRecords):
 class _Counts:
     """Sizes of one stream, by bin."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: RecordStream) -> None:
         self.stream = stream
         self._largest = 0
         self._entries = np.zeros(0, np.int64)

@@ -11,15 +11,15 @@ import pyarrow.compute as pc
 
 from pyreplog._native.tables.stretches import are_numbers_alike, are_strings_alike
 from pyreplog.errors import ConfigError
-from pyreplog.reports.facts import Facts
-from pyreplog.reports.report import Figure, Read, Report
+from pyreplog.reports.report import Report, ReportColumn, ReportRead
+from pyreplog.reports.snapshot import Snapshot
 from pyreplog.tables.options import ANY, ReadOptions
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 
-TOPIC = Figure("topic", pa.string(), "topic, or name of the log; null: ledgers are read by themselves")
-PARTITION = Figure("partition", pa.int32(), "of a partitioned topic; -1: it is none")
-LEDGER = Figure("ledger", pa.int64(), "of ledgers that are read by themselves; else null")
+TOPIC = ReportColumn("topic", pa.string(), "topic, or name of the log; null: ledgers are read by themselves")
+PARTITION = ReportColumn("partition", pa.int32(), "of a partitioned topic; -1: it is none")
+LEDGER = ReportColumn("ledger", pa.int64(), "of ledgers that are read by themselves; else null")
 
 
 class OnRecords(Report):
@@ -27,14 +27,14 @@ class OnRecords(Report):
 
     needs_facts = False
 
-    def reads(self, options: ReadOptions, facts: Facts) -> list[Read]:
+    def reads(self, options: ReadOptions, snapshot: Snapshot) -> list[ReportRead]:
         """ConfigError: copies of the same entries are asked for."""
         if options.replica != ANY:
             raise ConfigError(f"replica: {self.name} is of entries, each once; expected any, found {options.replica!r}")
-        return [Read()]
+        return [ReportRead()]
 
 
-class Stream(NamedTuple):
+class RecordStream(NamedTuple):
     """What offsets count within. ledger: None unless ledgers are read by themselves, and told apart."""
 
     topic: str | None
@@ -42,7 +42,7 @@ class Stream(NamedTuple):
     ledger: int | None = None
 
 
-def streams(batch: pa.RecordBatch) -> Iterator[tuple[Stream, pa.RecordBatch]]:
+def streams(batch: pa.RecordBatch) -> Iterator[tuple[RecordStream, pa.RecordBatch]]:
     """The rows of each stream, in their order. Ledgers are told apart where there is a column `ledgerId`."""
     if not len(batch):
         return
@@ -70,12 +70,12 @@ def stretches(values: Numbers) -> Numbers:
     return found
 
 
-def _stream_of(batch: pa.RecordBatch) -> Stream:
+def _stream_of(batch: pa.RecordBatch) -> RecordStream:
     """Of the first row."""
     topic, ledger = batch["topic"][0].as_py(), None
     if topic is None and "ledgerId" in batch.schema.names:
         ledger = batch["ledgerId"][0].as_py()
-    return Stream(topic, batch["partition"][0].as_py(), ledger)
+    return RecordStream(topic, batch["partition"][0].as_py(), ledger)
 
 
 def _is_constant(batch: pa.RecordBatch) -> bool:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from pyreplog.reports.facts import Facts, SubscriptionFact
 from pyreplog.reports.records.streams import PARTITION, TOPIC, numbers, streams
-from pyreplog.reports.report import Figure, Read, Report
+from pyreplog.reports.report import Report, ReportColumn, ReportRead
+from pyreplog.reports.snapshot import Snapshot, SubscriptionSnapshot
 from pyreplog.reports.subscriptions.subscribing import SUBSCRIPTION, names_of, offsets_of, table_of
 from pyreplog.tables.options import ReadOptions
 
@@ -22,7 +22,7 @@ _EDGES_S = (60, 300, 900, 3600, 21_600, 86_400, 604_800)
 
 @dataclass(frozen=True)
 class BacklogAgeHistogram(Report):
-    """as_of_us: the moment that ages are of; that of the facts."""
+    """as_of_us: the moment that ages are of; that of the snapshot."""
 
     as_of_us: int = 0
 
@@ -38,9 +38,9 @@ class BacklogAgeHistogram(Report):
         TOPIC,
         PARTITION,
         SUBSCRIPTION,
-        Figure("bucket", pa.string(), "up to which age: " + ", ".join(BUCKETS)),
-        Figure("entries", pa.int64(), "messages of that age"),
-        Figure("bytes", pa.int64(), "of their values"),
+        ReportColumn("bucket", pa.string(), "up to which age: " + ", ".join(BUCKETS)),
+        ReportColumn("entries", pa.int64(), "messages of that age"),
+        ReportColumn("bytes", pa.int64(), "of their values"),
     )
     needs = ("topic", "partition", "timestamp", "size")
     parts = pa.schema(
@@ -50,15 +50,15 @@ class BacklogAgeHistogram(Report):
         ]
     )  # fmt: skip
 
-    def reads(self, options: ReadOptions, facts: Facts) -> list[Read]:
-        behind: dict[str, list[SubscriptionFact]] = {}
-        for one in facts.readers:
+    def reads(self, options: ReadOptions, snapshot: Snapshot) -> list[ReportRead]:
+        behind: dict[str, list[SubscriptionSnapshot]] = {}
+        for one in snapshot.readers:
             if one.backlog_messages:
                 behind.setdefault(one.name, []).append(one)
         return [_read(name, there) for name, there in behind.items()]
 
-    def at(self, facts: Facts) -> Report:
-        return replace(self, as_of_us=facts.as_of_us)
+    def at(self, snapshot: Snapshot) -> Report:
+        return replace(self, as_of_us=snapshot.as_of_us)
 
     def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
         entries, size = Counter[tuple[str, int, int]](), Counter[tuple[str, int, int]]()
@@ -75,7 +75,7 @@ class BacklogAgeHistogram(Report):
         columns = zip(*rows, strict=True) if rows else ([] for _ in self.parts)
         return pa.table(dict(zip(self.parts.names, columns, strict=True)), schema=self.parts)
 
-    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+    def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
         if not len(partials):
             return table_of(self, [])
         keys = ["topic", "partition", "subscription", "bucket"]
@@ -90,7 +90,7 @@ class BacklogAgeHistogram(Report):
         )  # fmt: skip
 
 
-def _read(name: str, there: list[SubscriptionFact]) -> Read:
+def _read(name: str, there: list[SubscriptionSnapshot]) -> ReportRead:
     """The backlog of a subscription, on all topics that have one of that name."""
     options = {
         "topics": names_of(one.on for one in there),
@@ -98,4 +98,4 @@ def _read(name: str, there: list[SubscriptionFact]) -> Read:
         "endingOffsets": offsets_of({(one.topic, one.partition): one.end for one in there}),
         "failOnDataLoss": "false",  # deleted meanwhile: one subscription less, and no error of all
     }
-    return Read(options, {"subscription": name})
+    return ReportRead(options, {"subscription": name})

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from pyreplog.reports.facts import Facts, SubscriptionFact
 from pyreplog.reports.records.streams import PARTITION, TOPIC, streams
-from pyreplog.reports.report import Figure, Read, Report
+from pyreplog.reports.report import Report, ReportColumn, ReportRead
+from pyreplog.reports.snapshot import Snapshot, SubscriptionSnapshot
 from pyreplog.reports.subscriptions.subscribing import SUBSCRIPTION, names_of, table_of
 from pyreplog.tables.options import ReadOptions
 
@@ -33,19 +33,21 @@ class DrainEstimate(Report):
         TOPIC,
         PARTITION,
         SUBSCRIPTION,
-        Figure("backlog_entries", pa.int64(), "messages that are not acknowledged"),
-        Figure("in_rate", pa.float64(), "messages appended per second"),
-        Figure("out_rate", pa.float64(), "messages that the mark passed per second; null: it is not known"),
-        Figure("drain_s", pa.float64(), "seconds until there is no backlog; null: never at these rates, or not known"),
-        Figure("status", pa.string(), "done, stalled, growing, draining; null: it is not known"),
+        ReportColumn("backlog_entries", pa.int64(), "messages that are not acknowledged"),
+        ReportColumn("in_rate", pa.float64(), "messages appended per second"),
+        ReportColumn("out_rate", pa.float64(), "messages that the mark passed per second; null: it is not known"),
+        ReportColumn(
+            "drain_s", pa.float64(), "seconds until there is no backlog; null: never at these rates, or not known"
+        ),
+        ReportColumn("status", pa.string(), "done, stalled, growing, draining; null: it is not known"),
     )
     needs = ("topic", "partition")
     parts = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("entries", pa.int64())])
 
-    def reads(self, options: ReadOptions, facts: Facts) -> list[Read]:
-        names = names_of(one.on for one in facts.readers)
-        times = {"startingTimestamp": _iso(facts.since_us), "endingTimestamp": _iso(facts.as_of_us)}
-        return [Read({"topics": names, **times, "failOnDataLoss": "false"})] if facts.readers else []
+    def reads(self, options: ReadOptions, snapshot: Snapshot) -> list[ReportRead]:
+        names = names_of(one.on for one in snapshot.readers)
+        times = {"startingTimestamp": _iso(snapshot.since_us), "endingTimestamp": _iso(snapshot.as_of_us)}
+        return [ReportRead({"topics": names, **times, "failOnDataLoss": "false"})] if snapshot.readers else []
 
     def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
         entries = Counter[tuple[str, int]]()
@@ -56,21 +58,21 @@ class DrainEstimate(Report):
         columns = zip(*rows, strict=True) if rows else ([] for _ in self.parts)
         return pa.table(dict(zip(self.parts.names, columns, strict=True)), schema=self.parts)
 
-    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+    def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
         appended = Counter[tuple[str, int]]()
         for row in partials.to_pylist():
             appended[row["topic"], row["partition"]] += row["entries"]
-        return table_of(self, [_row(one, appended[one.topic, one.partition], facts) for one in facts.readers])
+        return table_of(self, [_row(one, appended[one.topic, one.partition], snapshot) for one in snapshot.readers])
 
 
 def _iso(time_us: int) -> str:
     return (_EPOCH + timedelta(microseconds=time_us)).isoformat()
 
 
-def _row(one: SubscriptionFact, appended: int, facts: Facts) -> tuple[object, ...]:
-    before = one.mark_at(facts.since_us)
-    in_rate = appended / facts.window_s
-    out_rate = None if before is None else (one.mark.offset - before) / facts.window_s
+def _row(one: SubscriptionSnapshot, appended: int, snapshot: Snapshot) -> tuple[object, ...]:
+    before = one.mark_at(snapshot.since_us)
+    in_rate = appended / snapshot.window_s
+    out_rate = None if before is None else (one.mark.offset - before) / snapshot.window_s
     drain_s, status = _outlook(one.backlog_messages, in_rate, out_rate)
     return one.topic, one.partition, one.name, one.backlog_messages, in_rate, out_rate, drain_s, status
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from pyreplog.reports.facts import Facts, SegmentFact, SubscriptionFact, TopicFact
 from pyreplog.reports.records.streams import PARTITION, TOPIC
-from pyreplog.reports.report import TIME, Figure, OfFacts
+from pyreplog.reports.report import TIME, ReportColumn, SnapshotReport
+from pyreplog.reports.snapshot import SegmentSnapshot, Snapshot, SubscriptionSnapshot, TopicSnapshot
 from pyreplog.reports.subscriptions.subscribing import SUBSCRIPTION, table_of
 
 
-class RetentionForecast(OfFacts):
-    """By ledger of a topic, or segment of a log, from facts alone."""
+class RetentionForecast(SnapshotReport):
+    """By ledger of a topic, or segment of a log, from the snapshot alone."""
 
     name = "retention_forecast"
     title = "What could be removed"
@@ -25,20 +25,20 @@ class RetentionForecast(OfFacts):
     figures = (
         TOPIC,
         PARTITION,
-        Figure("segment", pa.string(), "id of the ledger, or name of the file"),
-        Figure("closes_ts", TIME, "when it was closed; null: it goes on, or it is not known"),
-        Figure("deletable", pa.bool_(), "no subscription needs it; null: not known, one could not be asked"),
-        Figure("bytes_freed", pa.int64(), "by its removal"),
-        Figure("pinned_by", pa.string(), "the slowest subscription that needs it; null: none does"),
+        ReportColumn("segment", pa.string(), "id of the ledger, or name of the file"),
+        ReportColumn("closes_ts", TIME, "when it was closed; null: it goes on, or it is not known"),
+        ReportColumn("deletable", pa.bool_(), "no subscription needs it; null: not known, one could not be asked"),
+        ReportColumn("bytes_freed", pa.int64(), "by its removal"),
+        ReportColumn("pinned_by", pa.string(), "the slowest subscription that needs it; null: none does"),
     )
 
-    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
-        slowest: dict[str, SubscriptionFact] = {}
-        for one in facts.subscriptions:
+    def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
+        slowest: dict[str, SubscriptionSnapshot] = {}
+        for one in snapshot.subscriptions:
             slowest[one.on] = min(slowest.get(one.on, one), one, key=_place)
         rows = list[tuple[object, ...]]()
-        unknown = {one.on for one in facts.unknown}
-        for topic in (*facts.topics, *facts.logs):
+        unknown = {one.on for one in snapshot.unknown}
+        for topic in (*snapshot.topics, *snapshot.logs):
             last = slowest.get(topic.name)
             for segment in topic.segments:
                 pinned_by = last.name if last is not None and _needs(last, segment) else None
@@ -52,8 +52,8 @@ class RetentionForecast(OfFacts):
         return table_of(self, rows)
 
 
-class DeadSubscriptions(OfFacts):
-    """By topic partition and subscription, from facts alone."""
+class DeadSubscriptions(SnapshotReport):
+    """By topic partition and subscription, from the snapshot alone."""
 
     name = "dead_subscriptions"
     title = "Subscriptions that nobody seems to read"
@@ -66,36 +66,36 @@ class DeadSubscriptions(OfFacts):
         TOPIC,
         PARTITION,
         SUBSCRIPTION,
-        Figure("last_cursor_move_ts", TIME, "when its mark moved, or was set; null: it is not known"),
-        Figure("backlog_bytes", pa.int64(), "of the entries that hold its backlog"),
-        Figure("pinned_segments", pa.int64(), "closed ledgers that it needs"),
+        ReportColumn("last_cursor_move_ts", TIME, "when its mark moved, or was set; null: it is not known"),
+        ReportColumn("backlog_bytes", pa.int64(), "of the entries that hold its backlog"),
+        ReportColumn("pinned_segments", pa.int64(), "closed ledgers that it needs"),
     )
 
-    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+    def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
         dead = [
             one
-            for one in facts.readers
-            if one.backlog_messages and (one.moved_us is None or one.moved_us < facts.since_us)
+            for one in snapshot.readers
+            if one.backlog_messages and (one.moved_us is None or one.moved_us < snapshot.since_us)
         ]
-        topics = {topic.name: topic for topic in facts.topics}
+        topics = {topic.name: topic for topic in snapshot.topics}
         dead.sort(key=lambda one: (one.moved_us is None, one.moved_us or 0, one.topic, one.partition, one.name))
         return table_of(
             self, [(*_names(one), one.moved_us, one.backlog_bytes, _pinned(one, topics[one.on])) for one in dead]
         )
 
 
-def _names(one: SubscriptionFact) -> tuple[str, int, str]:
+def _names(one: SubscriptionSnapshot) -> tuple[str, int, str]:
     return one.topic, one.partition, one.name
 
 
-def _place(one: SubscriptionFact) -> tuple[int, str]:
+def _place(one: SubscriptionSnapshot) -> tuple[int, str]:
     return one.mark.offset, one.name
 
 
-def _needs(one: SubscriptionFact, segment: SegmentFact) -> bool:
+def _needs(one: SubscriptionSnapshot, segment: SegmentSnapshot) -> bool:
     """Whether the segment holds a message that is not below the mark."""
     return one.mark.offset < segment.end
 
 
-def _pinned(one: SubscriptionFact, topic: TopicFact) -> int:
+def _pinned(one: SubscriptionSnapshot, topic: TopicSnapshot) -> int:
     return sum(segment.is_closed and _needs(one, segment) for segment in topic.segments)

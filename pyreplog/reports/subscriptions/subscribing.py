@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from pyreplog.reports.report import Figure, Report
+from pyreplog.reports.report import Report, ReportColumn
 from pyreplog.tables.offsets import Partition
 
-SUBSCRIPTION = Figure("subscription", pa.string(), "its name")
+SUBSCRIPTION = ReportColumn("subscription", pa.string(), "its name")
 
 
 def table_of(report: Report, rows: Sequence[tuple[object, ...]]) -> pa.Table:

@@ -14,7 +14,7 @@ from pyreplog.log.reader import LogReader
 from pyreplog.spark.stream.offsets import Kind
 from pyreplog.spark.stream.options import StreamOptions
 from pyreplog.spark.stream.starts import search_around_damage
-from pyreplog.spark.stream.tracks import Feed, Track, Tracks
+from pyreplog.spark.stream.tracks import Track, Tracks, TrackSource
 from pyreplog.tables.logs import look
 from pyreplog.tables.logslices import Part, slices_of
 from pyreplog.tables.offsets import FIRST, LAST, Offsets, Partition
@@ -54,7 +54,7 @@ class LogTrack(Track):
         return max(low + bisect.bisect_right(entries, place, key=self.bytes_before) - 1, low)
 
 
-class LogFeed(Feed):
+class LogTrackSource(TrackSource):
     """Logs that paths and globs lead to."""
 
     kind: Kind = "logs"

@@ -14,7 +14,7 @@ from pyreplog.errors import CheckpointError, ConfigError, OutOfRangeError, Replo
 from pyreplog.spark.stream.limits import cut, in_turn, shares
 from pyreplog.spark.stream.offsets import TASKS_MAX, Position, StreamOffset
 from pyreplog.spark.stream.options import StreamOptions
-from pyreplog.spark.stream.tracks import Feed, Track, Tracks
+from pyreplog.spark.stream.tracks import Track, Tracks, TrackSource
 from pyreplog.tables.logslices import Part
 from pyreplog.tables.offsets import Partition
 from pyreplog.tables.paths import cluster_of
@@ -32,7 +32,7 @@ class StreamPlanner:
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
-        self._made: Feed | None = None
+        self._made: TrackSource | None = None
         self._target: dict[Partition, int] | None = None
         self.latest: StreamOffset | None = None
         """The end of everything, as it was seen last."""
@@ -40,13 +40,13 @@ class StreamPlanner:
     # ---- offsets ------------------------------------------------------------------------------------------------
 
     def begin(self) -> StreamOffset:
-        """Where a new query begins. Errors: those of `Feed.look` and `Feed.begin`."""
+        """Where a new query begins. Errors: those of `TrackSource.look` and `TrackSource.begin`."""
         tracks = self._look()
         offsets = self._feed.begin(tracks)
         return self._offset({key: track.at(offsets[key]) for key, track in tracks.items()})
 
     def stop_at_what_is_there(self) -> None:
-        """What comes later is not read by this query. Errors: those of `Feed.look`."""
+        """What comes later is not read by this query. Errors: those of `TrackSource.look`."""
         self._target = {key: track.end for key, track in self._look().items()}
 
     def next(self, start: StreamOffset, *, max_rows: int | None = None, max_bytes: int | None = None) -> StreamOffset:
@@ -55,7 +55,7 @@ class StreamPlanner:
         What was not there at the start begins with this batch, and is read from the next one on: so that each batch
         says from where to where it goes.
 
-        Errors: CheckpointError; TrimmedError, TruncatedError (failOnDataLoss); those of `Feed.look`.
+        Errors: CheckpointError; TrimmedError, TruncatedError (failOnDataLoss); those of `TrackSource.look`.
         """
         tracks = self._look()
         known = self._known(start, tracks)
@@ -91,7 +91,7 @@ class StreamPlanner:
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[tuple[Part, ...]]:
         """The slices of each task of a batch: it is cut by offsets, the same way whenever it is planned. Errors: as
-        `next`; those of `Feed.slices`."""
+        `next`; those of `TrackSource.slices`."""
         tracks = self._look()
         wanted: dict[Partition, Range] = {}
         known = self._known(end, tracks)
@@ -172,7 +172,7 @@ class StreamPlanner:
     # ---- where tracks come from ---------------------------------------------------------------------------------
 
     @property
-    def _feed(self) -> Feed:
+    def _feed(self) -> TrackSource:
         if self._made is None:
             self._made = _feed(self._options)
         return self._made
@@ -188,17 +188,17 @@ def _trimmed(track: Track, offset: int) -> TrimmedError:
     return TrimmedError(f"{track.what}: offset {offset} was removed, it begins at {track.start}; {_LENIENT}")
 
 
-def _feed(options: StreamOptions) -> Feed:
+def _feed(options: StreamOptions) -> TrackSource:
     folder = cluster_of(options.read.paths)
     if folder is None and options.read.cluster is None:
-        from pyreplog.spark.stream.logs import LogFeed
+        from pyreplog.spark.stream.logs import LogTrackSource
 
-        return LogFeed(options)
+        return LogTrackSource(options)
     if not options.read.reads_topics:
         raise ConfigError(f"path: {folder} is a cluster: expected topics or topicsPattern, found neither")
-    from pyreplog.spark.stream.topics import TopicFeed
+    from pyreplog.spark.stream.topics import TopicTrackSource
 
-    return TopicFeed(folder, options)
+    return TopicTrackSource(folder, options)
 
 
 def _limited(

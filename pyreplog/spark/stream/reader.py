@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
 from pyreplog.errors import ConfigError
 from pyreplog.spark.stream.offsets import StreamOffset
 from pyreplog.spark.stream.options import StreamOptions
-from pyreplog.spark.task import Task
+from pyreplog.spark.task import ReadTask
 from pyreplog.tables.schema import Column
 
 if TYPE_CHECKING:
@@ -73,10 +73,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """One for each task of a batch. Errors: as `StreamPlanner.tasks`."""
-        return [Task(slices) for slices in self.planner.tasks(StreamOffset.decode(start), StreamOffset.decode(end))]
+        return [ReadTask(slices) for slices in self.planner.tasks(StreamOffset.decode(start), StreamOffset.decode(end))]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Arrow batches; errors as of `reading.read`."""
+        """Arrow batches; errors as of `ledger_read_op.read`."""
         from pyreplog.tables.reading import read
 
         return read(cast("tuple[Part, ...]", partition.value), self.columns, self.options.read)

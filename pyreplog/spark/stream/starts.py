@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pyreplog.spark.stream.tracks import Feed
+from pyreplog.spark.stream.tracks import TrackSource
 from pyreplog.tables.offsets import Partition
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.reading import read
@@ -12,12 +12,12 @@ from pyreplog.tables.schema import default_columns
 from pyreplog.tables.slices import Range
 
 
-def search_around_damage(feed: Feed, key: Partition, offsets: Range, time_us: int, options: ReadOptions) -> int:
+def search_around_damage(feed: TrackSource, key: Partition, offsets: Range, time_us: int, options: ReadOptions) -> int:
     """The offset behind the last message, or entry, that can be read and was appended before a time: what cannot be
     read between that and the first one of then or later is for the tasks, which do what the mode says.
 
     feed: has been looked at. offsets: among which to search; append times do not go back in them. Errors: those of
-    `Feed.slices` and of reading, but for damage.
+    `TrackSource.slices` and of reading, but for damage.
     """
     low, high = offsets
     while low < high:
@@ -30,7 +30,7 @@ def search_around_damage(feed: Feed, key: Partition, offsets: Range, time_us: in
     return low
 
 
-def _first(feed: Feed, key: Partition, offsets: Range, options: ReadOptions) -> tuple[int, int] | None:
+def _first(feed: TrackSource, key: Partition, offsets: Range, options: ReadOptions) -> tuple[int, int] | None:
     """Offset and append time of the first that can be read; None: there is none."""
     options = replace(options, mode="DROPMALFORMED", columns=("offset", "timestamp"), verify_checksum=True)
     for batch in read(tuple(feed.slices([(key, offsets)])), default_columns(options), options):

@@ -8,15 +8,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.reader import LedgerReader
-from pyreplog.ledger.stored import load_ledger
 from pyreplog.spark.stream.offsets import Kind
 from pyreplog.spark.stream.options import StreamOptions
 from pyreplog.spark.stream.starts import search_around_damage
-from pyreplog.spark.stream.tracks import Feed, Track, Tracks
+from pyreplog.spark.stream.tracks import Track, Tracks, TrackSource
 from pyreplog.tables.cluster.backlogs import positions
 from pyreplog.tables.cluster.clusterplan import survey_of
-from pyreplog.tables.cluster.origins import Survey
+from pyreplog.tables.cluster.origins import ClusterView
 from pyreplog.tables.cluster.topics import (
     CLOCKS_US,
     KEY,
@@ -33,7 +33,7 @@ from pyreplog.tables.offsets import FIRST, LAST, Offsets, Partition
 from pyreplog.tables.ranges import bounded
 from pyreplog.tables.slices import Range
 from pyreplog.topic.managed.chain import ChainLedger
-from pyreplog.topic.place import Total
+from pyreplog.topic.topic_position import TopicPosition
 
 logger = logging.getLogger(__name__)
 
@@ -63,12 +63,12 @@ class TopicTrack(Track):
         return self.end
 
     @property
-    def _end(self) -> Total:
+    def _end(self) -> TopicPosition:
         ends = [end for _, _, end in self.topic.ledgers]
         return ends[-1] if ends else self.topic.chain.start
 
 
-class TopicFeed(Feed):
+class TopicTrackSource(TrackSource):
     """Topics of an embedded cluster, in a directory, or of one over TCP, whose connections are kept."""
 
     kind: Kind = "topics"
@@ -76,11 +76,11 @@ class TopicFeed(Feed):
     def __init__(self, folder: Path | None, options: StreamOptions) -> None:
         self._folder, self._options = folder, options
         self._closing = ExitStack()
-        self._remote: Survey | None = None
+        self._remote: ClusterView | None = None
         self._tracks: dict[Partition, TopicTrack] = {}
 
     @contextmanager
-    def _survey(self) -> Iterator[Survey]:
+    def _survey(self) -> Iterator[ClusterView]:
         """A directory is looked at anew each time: what lies where changes while it is written."""
         if self._folder is not None:
             with survey_of(self._folder, self._options.read) as found:
@@ -92,22 +92,22 @@ class TopicFeed(Feed):
 
     def look(self) -> Tracks:
         """Errors: those of `find_topics`, and of connecting."""
-        with self._survey() as around:
-            self._tracks = {topic.rows: TopicTrack(topic) for topic in find_topics(around, self._options.read)}
+        with self._survey() as runtime:
+            self._tracks = {topic.rows: TopicTrack(topic) for topic in find_topics(runtime, self._options.read)}
         return self._tracks
 
     def begin(self, tracks: Tracks) -> dict[Partition, int]:
         """Errors: NoSuchSubscriptionError; ConfigError, TrimmedError, OutOfRangeError: an offset is not there;
-        UnreadableError, NoSuchEntryError, InvalidMessagesError: so is what a time is looked up in (mode FAILFAST)."""
+        UnreadableError, NoSuchEntryError, InvalidEntryError: so is what a time is looked up in (mode FAILFAST)."""
         options, topics = self._options, self._tracks
         options.starting_offsets.check_names("startingOffsets", list(topics))
         if options.subscription is not None:
-            with self._survey() as around:
-                acks = positions(around, [track.topic.name for track in topics.values()], options.subscription)
+            with self._survey() as runtime:
+                acks = positions(runtime, [track.topic.name for track in topics.values()], options.subscription)
             return {key: min(acks[track.topic.name].mark_offset, track.end) for key, track in topics.items()}
         if options.starting_time is not None:
-            with self._survey() as around:
-                return {key: self._since(around, key, topic, options.starting_time) for key, topic in topics.items()}
+            with self._survey() as runtime:
+                return {key: self._since(runtime, key, topic, options.starting_time) for key, topic in topics.items()}
         return {key: self._first(key, topic) for key, topic in topics.items()}
 
     def _first(self, key: Partition, topic: TopicTrack) -> int:
@@ -117,7 +117,7 @@ class TopicFeed(Feed):
         lenient = not self._options.read.fail_on_data_loss
         return bounded(topic.what, wanted, LAST, topic.start, topic.end, lenient=lenient)[0]
 
-    def _since(self, around: Survey, key: Partition, track: TopicTrack, time_us: int) -> int:
+    def _since(self, runtime: ClusterView, key: Partition, track: TopicTrack, time_us: int) -> int:
         """The first message appended then or later; the end, when none was."""
         for item, entries, end in track.topic.ledgers:
             if closed_before(item, time_us) or not entries:
@@ -125,7 +125,7 @@ class TopicFeed(Feed):
             if item.created_us - CLOCKS_US >= time_us:
                 return item.start.offset
             try:
-                found = _search(around, item, entries, time_us)
+                found = _search(runtime, item, entries, time_us)
             except LOST as error:
                 if self._options.read.mode == "FAILFAST":
                     raise
@@ -142,10 +142,10 @@ class TopicFeed(Feed):
     def slices(self, wanted: Iterable[tuple[Partition, Range]]) -> list[Part]:
         """Errors: those of `topic_slices`."""
         found: list[Part] = []
-        with self._survey() as around:
+        with self._survey() as runtime:
             for key, (low, high) in wanted:
                 offsets = replace(self._options.read, starting_offsets=Offsets(low), ending_offsets=Offsets(high))
-                found += [part for part, _ in slices_of_topic(around, self._tracks[key].topic, None, offsets)]
+                found += [part for part, _ in slices_of_topic(runtime, self._tracks[key].topic, None, offsets)]
         return found
 
     def close(self) -> None:
@@ -159,9 +159,9 @@ def _scaled(part: int, whole: int, other: int) -> int:
     return max(part, 0) * other // whole if whole else 0
 
 
-def _search(around: Survey, item: ChainLedger, entries: int, time_us: int) -> int | None:
+def _search(runtime: ClusterView, item: ChainLedger, entries: int, time_us: int) -> int | None:
     search = since(time_us, entries)
-    metadata = load_ledger(around.around.metadata, item.ledger).metadata
-    with LedgerReader(metadata, KEY, around.around) as reader:
+    metadata = load_ledger(runtime.runtime.metadata, item.ledger).metadata
+    with LedgerReader(metadata, KEY, runtime.runtime) as reader:
         search_in(reader, item, search)
     return None if search.found is None else search.found.first

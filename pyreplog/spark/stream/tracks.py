@@ -41,7 +41,7 @@ class Track(ABC):
         """An offset with about so many bytes before it, and no more where its index tells."""
 
 
-class Feed(ABC):
+class TrackSource(ABC):
     """Where the tracks of a stream are looked at. For one thread. kind: as checkpoints call it."""
 
     kind: Kind

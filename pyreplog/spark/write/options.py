@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyreplog.errors import ConfigError, ReplogError
-from pyreplog.net.access import Access
+from pyreplog.net.credentials import Credentials
 from pyreplog.topic.names import check_name
 
 SECRET = "PYREPLOG_SECRET"
@@ -32,7 +32,7 @@ class WriteOptions:
 
     cluster: str
     topic: str | None = None
-    access: Access = field(default_factory=Access)
+    credentials: Credentials = field(default_factory=Credentials)
     is_exactly_once: bool = True
 
     @classmethod
@@ -50,7 +50,7 @@ class WriteOptions:
         return cls(
             cluster=_cluster(given.get("cluster")),
             topic=_topic(given["topic"]) if "topic" in given else None,
-            access=_access(given),
+            credentials=_credentials(given),
             is_exactly_once=_is_exactly_once(given.get("deliveryguarantee", EXACTLY_ONCE)),
         )
 
@@ -61,13 +61,13 @@ def _cluster(text: str | None) -> str:
     return text.strip()
 
 
-def _access(given: Mapping[str, str]) -> Access:
+def _credentials(given: Mapping[str, str]) -> Credentials:
     files = {name: given.get(name.replace("_", "")) for name in ("secret_file", "tls_ca", "tls_cert", "tls_key")}
     for name, file in files.items():
         if file is not None and not file.strip():
             raise ConfigError(f"{name.replace('_', '')}: expected the name of a file, found nothing")
     secret = given.get("secret") or (os.environ.get(SECRET) if files["secret_file"] is None else None)
-    return Access(secret=secret.encode() if secret else None, **files)
+    return Credentials(secret=secret.encode() if secret else None, **files)
 
 
 def _topic(text: str) -> str:

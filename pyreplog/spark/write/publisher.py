@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from pyreplog.ack import Ack
 from pyreplog.errors import ConfigError, InvalidArgumentError, NoSuchTopicError, ReplogError, SequenceError
+from pyreplog.future import AppendFuture
 from pyreplog.spark.write.options import AT_LEAST_ONCE, WriteOptions
 from pyreplog.spark.write.routing import by_partition
 from pyreplog.topic.partitions.routing import Router, key_hash
@@ -21,7 +21,7 @@ from pyreplog.topic.remote.remotepartitioned import RemotePartitionedTopic
 from pyreplog.topic.remote.remotetopic import RemoteTopic
 
 if TYPE_CHECKING:
-    from pyreplog.spark.write.rows import Rows
+    from pyreplog.spark.write.rows import RowBatch
 
 ROW_BITS = 32
 """A message's sequence number: its batch, and below these bits the row's number within the task."""
@@ -71,12 +71,12 @@ class RowPublisher:
         self._client: Client | None = None
         self._producers: dict[str, Producer] = {}
         self._before: dict[str, int] = {}  # rows of this batch that an earlier attempt stored, up to the last one
-        self._flying: deque[tuple[str, int, Ack[range]]] = deque()  # topic, bytes
+        self._flying: deque[tuple[str, int, AppendFuture[range]]] = deque()  # topic, bytes
         self._flying_bytes = 0
         self.rows = self.stored = 0
         """Taken; stored by this attempt, and not by one before."""
 
-    def publish(self, rows: Rows) -> None:
+    def publish(self, rows: RowBatch) -> None:
         """Publish rows that follow those before; waits while a window of them has no outcome.
 
         Errors: InvalidArgumentError, RecordTooLargeError; SequenceError, another attempt has begun, or later batches
@@ -92,25 +92,25 @@ class RowPublisher:
             self._publish(part)
         self.rows += len(rows.numbers)
 
-    def _publish(self, rows: Rows) -> None:
+    def _publish(self, rows: RowBatch) -> None:
         """Of one topic, or partition."""
         size = rows.nbytes
         while self._flying and self._flying_bytes + size > WINDOW_BYTES:
             self._settle()
         with self._noting(rows.topic):
-            ack = self._submit(rows)
-        self._flying.append((rows.topic, size, ack))
+            future = self._submit(rows)
+        self._flying.append((rows.topic, size, future))
         self._flying_bytes += size
 
-    def _submit(self, rows: Rows) -> Ack[range]:
+    def _submit(self, rows: RowBatch) -> AppendFuture[range]:
         sequences = rows.numbers + (self._batch << ROW_BITS)
         return self._producers[rows.topic].submit_batch(**rows.arguments(), sequences=sequences)
 
     def _open(self, name: str) -> Router | None:
         """Producers of a topic, or of all its partitions: what an earlier attempt stored in any of them counts."""
         if self._client is None:
-            access = self._options.access
-            self._client = connect(self._options.cluster, secret=access.read_secret(), tls=access.context())
+            credentials = self._options.credentials
+            self._client = connect(self._options.cluster, secret=credentials.read_secret(), tls=credentials.context())
         topic = open_topic(self._client, name, self._options)
         count = None if isinstance(topic, RemoteTopic) else topic.partitions
         if count is not None and name == self._options.topic:
@@ -137,10 +137,10 @@ class RowPublisher:
 
     def _settle(self) -> None:
         """Wait for the oldest."""
-        topic, size, ack = self._flying.popleft()
+        topic, size, future = self._flying.popleft()
         self._flying_bytes -= size
         with self._noting(topic):
-            offsets = ack.result()
+            offsets = future.result()
         self.stored += len(offsets) if isinstance(offsets, range) else int((np.asarray(offsets) >= 0).sum())
 
     def finish(self) -> None:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
-from pyreplog.spark.write.rows import Rows, taken
+from pyreplog.spark.write.rows import RowBatch, taken
 from pyreplog.topic.partitions.routing import Router, partition_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def by_partition(rows: Rows, router: Router, turn: int) -> Iterator[Rows]:
+def by_partition(rows: RowBatch, router: Router, turn: int) -> Iterator[RowBatch]:
     """The rows that each partition gets, in order, as rows of the topic that the partition is.
 
     turn: where rows without a key begin: what has the same number goes to the same partition whenever it comes.
@@ -27,7 +27,7 @@ def by_partition(rows: Rows, router: Router, turn: int) -> Iterator[Rows]:
         yield taken(rows, partition_name(router.topic, partition), which)
 
 
-def _chosen(rows: Rows, router: Router, turn: int) -> NDArray[np.int64]:
+def _chosen(rows: RowBatch, router: Router, turn: int) -> NDArray[np.int64]:
     keys = rows.keys
     if keys is None or keys.null_count == len(keys):
         return (rows.numbers + turn) % router.partitions

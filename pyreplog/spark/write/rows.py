@@ -21,7 +21,7 @@ _ROW_BYTES = 64
 _NO_TIME = -(1 << 63)
 
 
-class Rows(NamedTuple):
+class RowBatch(NamedTuple):
     """Rows for one topic, in order. numbers: of each, within its task, from 0."""
 
     topic: str
@@ -51,7 +51,7 @@ class Rows(NamedTuple):
         return given | {"event_times": times, "properties": _properties(self.headers, self.numbers)}
 
 
-def rows_of(batch: pa.RecordBatch, columns: WrittenColumns, topic: str | None, first: int) -> Iterator[Rows]:
+def rows_of(batch: pa.RecordBatch, columns: WrittenColumns, topic: str | None, first: int) -> Iterator[RowBatch]:
     """The rows of a batch by topic, in calls. topic: None, a column says it. first: the number of the first row.
 
     InvalidArgumentError: a value or a topic is null; the message has the row's number.
@@ -60,7 +60,7 @@ def rows_of(batch: pa.RecordBatch, columns: WrittenColumns, topic: str | None, f
     values = _not_null(batch, columns.value, "value", first)
     parts = columns.key, columns.event_time, columns.headers
     key, event_time, headers = (None if at is None else batch.column(at) for at in parts)
-    whole = Rows("", numbers, _binary(values), None if key is None else _binary(key), event_time, headers)
+    whole = RowBatch("", numbers, _binary(values), None if key is None else _binary(key), event_time, headers)
     if columns.topic is None:
         assert topic is not None, "one of the two is given"
         yield from _calls(whole._replace(topic=topic))
@@ -93,13 +93,13 @@ def _by_topic(topics: pa.Array) -> Iterator[tuple[str, NDArray[np.int64] | None]
         yield name, None if len(names) == 1 else np.flatnonzero(indices == at)
 
 
-def taken(rows: Rows, topic: str, which: NDArray[np.int64]) -> Rows:
+def taken(rows: RowBatch, topic: str, which: NDArray[np.int64]) -> RowBatch:
     """Some of these rows, for a topic. which: their places, ascending."""
     keys, times, headers = (None if column is None else column.take(which) for column in rows[3:])
-    return Rows(topic, rows.numbers[which], rows.values.take(which), keys, times, headers)
+    return RowBatch(topic, rows.numbers[which], rows.values.take(which), keys, times, headers)
 
 
-def _calls(rows: Rows) -> Iterator[Rows]:
+def _calls(rows: RowBatch) -> Iterator[RowBatch]:
     ends = _ends(rows)
     start, count = 0, len(ends)
     while start < count:
@@ -107,11 +107,11 @@ def _calls(rows: Rows) -> Iterator[Rows]:
         stop = int(np.searchsorted(ends, before + CALL_BYTES)) + 1
         stop = min(stop, start + CALL_ROWS, count)
         columns = (None if column is None else column.slice(start, stop - start) for column in rows[2:])
-        yield Rows(rows.topic, rows.numbers[start:stop], *columns)
+        yield RowBatch(rows.topic, rows.numbers[start:stop], *columns)
         start = stop
 
 
-def _ends(rows: Rows) -> NDArray[np.int64]:
+def _ends(rows: RowBatch) -> NDArray[np.int64]:
     """Of each row, the bytes up to its end, about."""
     offsets = np.arange(len(rows.values) + 1, dtype=np.int64) * _ROW_BYTES + _offsets(rows.values)
     if rows.keys is not None:

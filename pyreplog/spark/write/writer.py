@@ -91,8 +91,8 @@ def _check_topic(options: WriteOptions, topic: str) -> int | None:
     from pyreplog.topic.remote.client import connect
     from pyreplog.topic.remote.remotepartitioned import RemotePartitionedTopic
 
-    access = options.access
-    with connect(options.cluster, secret=access.read_secret(), tls=access.context()) as client:
+    credentials = options.credentials
+    with connect(options.cluster, secret=credentials.read_secret(), tls=credentials.context()) as client:
         found = open_topic(client, topic, options)
         return found.partitions if isinstance(found, RemotePartitionedTopic) else None
 

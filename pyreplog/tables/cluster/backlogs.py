@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from pyreplog._native.topic.ackset import AckSet
 from pyreplog.errors import (
-    InvalidMessagesError,
+    InvalidEntryError,
     InvalidMetadataError,
     InvalidRecordsError,
     NoSuchEntryError,
@@ -16,13 +16,13 @@ from pyreplog.errors import (
     ReplogError,
     UnreadableError,
 )
+from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, ledger_key
 from pyreplog.ledger.protocol.lac import LacQuery, LedgerEnds
 from pyreplog.ledger.reader import LedgerReader
-from pyreplog.ledger.stored import load_ledger
 from pyreplog.tables.cluster.ledgerends import run
 from pyreplog.tables.cluster.ledgers import each
-from pyreplog.tables.cluster.origins import Survey
+from pyreplog.tables.cluster.origins import ClusterView
 from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.cursors.pages import Chains, Key
 from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, load_subscription
@@ -34,13 +34,15 @@ Seen = Callable[[bytes, int, int], object]
 """Is told each entry of a cursor ledger that is read: its value, number and append time."""
 
 
-def positions(survey: Survey, topics: Sequence[str], subscription: str, *, lenient: bool = False) -> dict[str, AckSet]:
+def positions(
+    survey: ClusterView, topics: Sequence[str], subscription: str, *, lenient: bool = False
+) -> dict[str, AckSet]:
     """What a subscription has acknowledged of each topic, as far as that was stored. lenient: without topics that have
     no such subscription, or no more.
 
     Errors: NoSuchSubscriptionError; InvalidMetadataError; UnreadableError; those of the metadata store.
     """
-    store = survey.around.metadata
+    store = survey.runtime.metadata
 
     def load(topic: str) -> SubscriptionMetadata | None:
         try:
@@ -58,7 +60,7 @@ def positions(survey: Survey, topics: Sequence[str], subscription: str, *, lenie
 
 
 def stored_records(
-    survey: Survey, keys: Sequence[Key], known: Sequence[SubscriptionMetadata],
+    survey: ClusterView, keys: Sequence[Key], known: Sequence[SubscriptionMetadata],
     see: Callable[[int], Seen] | None = None, unread: dict[int, UnreadableError] | None = None,
 ) -> list[list[bytes]]:  # fmt: skip
     """What is stored of cursors, from the last snapshot of each on. known: the metadata of each. see: called with the
@@ -94,15 +96,15 @@ def cursor_of(key: Key, records: Sequence[bytes]) -> Cursor:
         ) from error
 
 
-def _read(survey: Survey, ledger: int, first: int, seen: Seen | None) -> Chains:
+def _read(survey: ClusterView, ledger: int, first: int, seen: Seen | None) -> Chains:
     """A cursor ledger, up to the last entry that a bookie knows of: what nobody was told to be stored yet is newer, and
     as true. What cannot be read gives what comes before, and then the snapshots in the metadata have to do. Errors:
     UnreadableError, too few bookies answer to know what is stored."""
     chains, key = Chains(), ledger_key(PASSWORD)
     try:
-        metadata = load_ledger(survey.around.metadata, ledger).metadata
+        metadata = load_ledger(survey.runtime.metadata, ledger).metadata
         last = _last(survey, metadata, key)
-        with LedgerReader(metadata, key, survey.around) as reader:
+        with LedgerReader(metadata, key, survey.runtime) as reader:
             batches = reader.read if reader.is_closed else reader.read_unconfirmed
             for batch in batches(first, last) if first <= last else ():
                 for record in batch:
@@ -111,16 +113,16 @@ def _read(survey: Survey, ledger: int, first: int, seen: Seen | None) -> Chains:
                         seen(record.value, record.entry, record.timestamp)
     except NoSuchEntryError as error:
         logger.debug("cursor ledger %d ends: %s", ledger, error)
-    except (NoSuchLedgerError, InvalidMessagesError) as error:
+    except (NoSuchLedgerError, InvalidEntryError) as error:
         _roll_back(ledger, error)
     return chains
 
 
-def _last(survey: Survey, metadata: LedgerMetadata, key: bytes) -> int:
+def _last(survey: ClusterView, metadata: LedgerMetadata, key: bytes) -> int:
     if metadata.state is State.CLOSED:
         return metadata.last_entry
-    survey.around.wait(run(survey.around, metadata, LacQuery(metadata, key)))  # enough of them answer to know its end
-    last: int = survey.around.wait(run(survey.around, metadata, LedgerEnds(metadata, key)))[1]
+    survey.runtime.wait(run(survey.runtime, metadata, LacQuery(metadata, key)))  # enough of them answer to know its end
+    last: int = survey.runtime.wait(run(survey.runtime, metadata, LedgerEnds(metadata, key)))[1]
     return last
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyreplog.errors import ConfigError
 from pyreplog.tables.cluster.ledgers import check_offsets, ledger_slices, there
-from pyreplog.tables.cluster.origins import Survey, chosen, survey_remote, survey_stored
+from pyreplog.tables.cluster.origins import ClusterView, chosen, survey_remote, survey_stored
 from pyreplog.tables.cluster.storedmetadata import StoredMetadata
 from pyreplog.tables.cluster.topics import topic_slices
 from pyreplog.tables.logs import look
@@ -34,15 +34,15 @@ def cluster_slices(folder: Path | None, options: ReadOptions) -> Sequence[tuple[
         return topic_slices(survey, options) if options.reads_topics else ledger_slices(survey, options)
 
 
-def survey_of(folder: Path | None, options: ReadOptions) -> AbstractContextManager[Survey]:
+def survey_of(folder: Path | None, options: ReadOptions) -> AbstractContextManager[ClusterView]:
     """A cluster as options name it. folder: of an embedded one. Errors: those of connecting."""
     if folder is not None:
         return survey_stored(folder)
-    access = options.access
-    if access.secret is None and access.secret_file is None and SECRET in os.environ:
-        access = replace(access, secret=os.environ[SECRET].encode())
+    credentials = options.credentials
+    if credentials.secret is None and credentials.secret_file is None and SECRET in os.environ:
+        credentials = replace(credentials, secret=os.environ[SECRET].encode())
     assert options.cluster is not None, "one of the two is given"
-    return survey_remote(options.cluster, access)
+    return survey_remote(options.cluster, credentials)
 
 
 def _copies(folder: Path, options: ReadOptions) -> Sequence[tuple[Part, int]]:

@@ -8,13 +8,13 @@ import numpy as np
 
 from pyreplog._native.ledgerlog.entries import parse_entries
 from pyreplog._native.log.batch import RecordBatch
-from pyreplog.ack import Ack
-from pyreplog.bookie.protocol import READ_BYTES_MAX, Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import InvalidRecordsError, UnauthorizedError, UnreadableError
-from pyreplog.ledger.driver import Surroundings
+from pyreplog.future import AppendFuture
+from pyreplog.ledger.driver import Runtime
 
 
-class UntoldError(UnreadableError):
+class UnknownCopyError(UnreadableError):
     """A bookie cannot tell whether it has an entry, or what is in it. entry: its number."""
 
     def __init__(self, ledger: int, entry: int, why: str) -> None:
@@ -23,21 +23,21 @@ class UntoldError(UnreadableError):
 
 
 def read_copies(
-    around: Surroundings, bookie: str, ledger: int, key: bytes, first: int, stop: int
+    runtime: Runtime, bookie: str, ledger: int, key: bytes, first: int, stop: int
 ) -> Iterator[RecordBatch | UnreadableError]:
     """Entries `first` to before `stop`, those that it has, in batches. An error stands for one entry that it had: it is
-    damaged, or cannot be told (UntoldError); it goes on behind that.
+    damaged, or cannot be told (UnknownCopyError); it goes on behind that.
 
     Errors: UnauthorizedError; NotConnectedError and the others of a bookie that does not answer.
     """
     while first < stop:
-        request = Request(Kind.READ, ledger, first, stop - 1, key, limit=READ_BYTES_MAX)
-        reply = _ask(around, bookie, request)
-        if reply.status == Status.UNAUTHORIZED:
+        request = Request(RequestKind.READ, ledger, first, stop - 1, key, limit=READ_BYTES_MAX)
+        reply = _ask(runtime, bookie, request)
+        if reply.status == ReplyStatus.UNAUTHORIZED:
             raise UnauthorizedError(ledger, f"{bookie} refuses its password")
-        if reply.status != Status.OK or not first <= reply.last < stop:
-            why = f"{Status(reply.status).name} {bytes(reply.body).decode('utf-8', 'replace')}"
-            yield UntoldError(ledger, first, f"entry {first} on {bookie}: {why}")
+        if reply.status != ReplyStatus.OK or not first <= reply.last < stop:
+            why = f"{ReplyStatus(reply.status).name} {bytes(reply.body).decode('utf-8', 'replace')}"
+            yield UnknownCopyError(ledger, first, f"entry {first} on {bookie}: {why}")
             first += 1
             continue
         found, first = _parsed(reply, bookie, first)
@@ -57,9 +57,9 @@ def _parsed(reply: Reply, bookie: str, first: int) -> tuple[list[RecordBatch | U
     return [batch], int(np.max(batch.entry)) + 1  # what is damaged comes first in the next answer
 
 
-def _ask(around: Surroundings, bookie: str, request: Request) -> Reply:
-    done: Ack[Reply] = Ack()
-    around.expect(done)
+def _ask(runtime: Runtime, bookie: str, request: Request) -> Reply:
+    done: AppendFuture[Reply] = AppendFuture()
+    runtime.expect(done)
 
     def answered(answer: Reply | Exception) -> None:
         if isinstance(answer, Exception):
@@ -67,5 +67,5 @@ def _ask(around: Surroundings, bookie: str, request: Request) -> Reply:
         else:
             done.complete(answer)
 
-    around.send(bookie, request, answered)
-    return around.wait(done)
+    runtime.send(bookie, request, answered)
+    return runtime.wait(done)

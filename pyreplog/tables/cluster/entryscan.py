@@ -11,23 +11,23 @@ import pyarrow as pa
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.errors import (
-    InvalidMessagesError,
+    InvalidEntryError,
     NoSuchEntryError,
     NoSuchLedgerError,
     NotConnectedError,
     ReplogError,
     UnreadableError,
 )
-from pyreplog.ledger.driver import Surroundings
+from pyreplog.ledger.driver import Runtime
+from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.reader import LedgerReader
-from pyreplog.ledger.stored import load_ledger
 from pyreplog.tables.arrays import arrow_batch, corrupt_row, schema_of
-from pyreplog.tables.cluster.copyreading import UntoldError, read_copies
+from pyreplog.tables.cluster.copyreading import UnknownCopyError, read_copies
 from pyreplog.tables.cluster.entryslices import EntrySlice, TopicPart
 from pyreplog.tables.cluster.messagearrays import message_batch
 from pyreplog.tables.options import ALL, ReadOptions
 from pyreplog.tables.scan import select
-from pyreplog.tables.slices import Wanted, Whence
+from pyreplog.tables.slices import RecordFilter, SliceOrigin
 from pyreplog.topic.publishing.compression import decompress
 
 logger = logging.getLogger(__name__)
@@ -47,19 +47,19 @@ class EntryScan:
     def read(self, parts: tuple[EntrySlice, ...]) -> Iterator[pa.RecordBatch]:
         """The rows of slices, in order.
 
-        Errors: UnreadableError, InvalidMessagesError (mode FAILFAST); NoSuchLedgerError (failOnDataLoss); NotALogError:
+        Errors: UnreadableError, InvalidEntryError (mode FAILFAST); NoSuchLedgerError (failOnDataLoss); NotALogError:
         this host does not see the cluster; those of connecting to one.
         """
         if not parts:
             return
         lies = {part.ledger: part.lies for part in parts}
-        with parts[0].origin.open(lies) as around:
+        with parts[0].origin.open(lies) as runtime:
             for part in parts:
-                yield from self._read(around, part)
+                yield from self._read(runtime, part)
 
-    def _read(self, around: Surroundings, part: EntrySlice) -> Iterator[pa.RecordBatch]:
+    def _read(self, runtime: Runtime, part: EntrySlice) -> Iterator[pa.RecordBatch]:
         try:
-            for found in self._entries(around, part):
+            for found in self._entries(runtime, part):
                 if isinstance(found, ReplogError):
                     yield from self._lost(part, found)
                 elif part.topic is None:
@@ -75,20 +75,20 @@ class EntryScan:
 
     # ---- entries --------------------------------------------------------------------------------------------
 
-    def _entries(self, around: Surroundings, part: EntrySlice) -> Iterator[Found]:
+    def _entries(self, runtime: Runtime, part: EntrySlice) -> Iterator[Found]:
         if part.bookie is not None:
-            yield from self._copies(around, part, part.bookie)
+            yield from self._copies(runtime, part, part.bookie)
             return
-        metadata = part.metadata or load_ledger(around.metadata, part.ledger).metadata
-        with LedgerReader(metadata, part.key, around) as reader:
+        metadata = part.metadata or load_ledger(runtime.metadata, part.ledger).metadata
+        with LedgerReader(metadata, part.key, runtime) as reader:
             if self._options.mode == "FAILFAST":
                 yield from _batches(reader, part.start, part.stop)
             else:
                 yield from _what_can_be_read(reader, part.start, part.stop)
 
-    def _copies(self, around: Surroundings, part: EntrySlice, bookie: str) -> Iterator[Found]:
+    def _copies(self, runtime: Runtime, part: EntrySlice, bookie: str) -> Iterator[Found]:
         try:
-            yield from read_copies(around, bookie, part.ledger, part.key, part.start, part.stop)
+            yield from read_copies(runtime, bookie, part.ledger, part.key, part.start, part.stop)
         except NotConnectedError as error:
             if self._options.replica != ALL:
                 raise
@@ -102,13 +102,13 @@ class EntryScan:
             raise error
         logger.warning("an entry is passed over: %s", error)
         if self._options.mode == "PERMISSIVE":
-            yield corrupt_row(self._schema, _whence(part), b"", ledgerId=part.ledger, **_untold(error))
+            yield corrupt_row(self._schema, _origin(part), b"", ledgerId=part.ledger, **_unknown_copy(error))
 
     def _rows(self, part: EntrySlice, batch: RecordBatch) -> Iterator[pa.RecordBatch]:
         wanted = select(batch, part.wanted)
         for start, stop in _cuts(wanted.size, self._options):
             rows = wanted if stop - start == len(wanted) else wanted.select(np.arange(start, stop))
-            yield arrow_batch(rows, self._schema, _whence(part))
+            yield arrow_batch(rows, self._schema, _origin(part))
 
     # ---- messages -------------------------------------------------------------------------------------------
 
@@ -119,18 +119,18 @@ class EntryScan:
                 continue
             wanted = _select(found, part.wanted, topic.acked)
             for start, stop in _cuts(wanted.size, self._options):
-                yield message_batch(wanted.slice(start, stop), self._schema, _whence(part))
+                yield message_batch(wanted.slice(start, stop), self._schema, _origin(part))
 
 
-def _whence(part: EntrySlice) -> Whence:
+def _origin(part: EntrySlice) -> SliceOrigin:
     if part.topic is None:
-        return Whence(bookie=part.bookie)
-    return Whence(part.topic.topic, part.topic.partition)
+        return SliceOrigin(bookie=part.bookie)
+    return SliceOrigin(part.topic.topic, part.topic.partition)
 
 
-def _untold(error: ReplogError) -> dict[str, object]:
+def _unknown_copy(error: ReplogError) -> dict[str, object]:
     """Of copies, columns that say what is not known: about one entry, or about all that a bookie has of a ledger."""
-    if isinstance(error, UntoldError):
+    if isinstance(error, UnknownCopyError):
         return {"crcOk": None, "entryId": error.entry}
     return {"crcOk": None} if isinstance(error, NotConnectedError) else {}
 
@@ -162,13 +162,11 @@ def _what_can_be_read(reader: LedgerReader, first: int, stop: int) -> Iterator[F
 # ---- messages --------------------------------------------------------------------------------------------------
 
 
-def _decoded(
-    batch: RecordBatch, topic: TopicPart, *, one_by_one: bool
-) -> Iterator[MessageBatch | InvalidMessagesError]:
+def _decoded(batch: RecordBatch, topic: TopicPart, *, one_by_one: bool) -> Iterator[MessageBatch | InvalidEntryError]:
     """One batch of all messages; or of those of each entry, where something is wrong with one."""
     try:
         yield _decode(batch, topic)
-    except InvalidMessagesError as error:
+    except InvalidEntryError as error:
         if len(batch) == 1 or not one_by_one:
             yield error
             return
@@ -183,7 +181,7 @@ def _decode(batch: RecordBatch, topic: TopicPart) -> MessageBatch:
     )  # fmt: skip
 
 
-def _select(batch: MessageBatch, wanted: Wanted, acked: bytes) -> MessageBatch:
+def _select(batch: MessageBatch, wanted: RecordFilter, acked: bytes) -> MessageBatch:
     """Of a batch, the messages that are wanted."""
     keep = np.ones(len(batch), np.bool_)
     for column, bounds in ((batch.offset, wanted.entries), (batch.publish_time, wanted.times)):

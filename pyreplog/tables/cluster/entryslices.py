@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from pyreplog.ledger.ledgermetadata import KEY_BYTES, LedgerMetadata
 from pyreplog.tables.cluster.origins import Lies, Origin
-from pyreplog.tables.slices import ALL, Wanted
-from pyreplog.topic.place import Total
+from pyreplog.tables.slices import ALL, RecordFilter
+from pyreplog.topic.topic_position import TopicPosition
 
 HEADER_BYTES = 64
 """What an entry takes beside its value, about."""
@@ -21,7 +21,7 @@ class TopicPart:
 
     topic: str
     partition: int
-    before: Total
+    before: TopicPosition
     acked: bytes = b""
 
 
@@ -38,7 +38,7 @@ class EntrySlice:
     start: int
     stop: int
     size: int
-    wanted: Wanted = ALL
+    wanted: RecordFilter = ALL
     lies: Lies = ()
     metadata: LedgerMetadata | None = None
     key: bytes = field(default=bytes(KEY_BYTES), repr=False)

@@ -8,16 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from pyreplog.errors import ConfigError, InvalidMetadataError, UnauthorizedError
+from pyreplog.ledger.ledger_store import find_ledger, list_ledgers
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, ledger_key
-from pyreplog.ledger.stored import find_ledger, list_ledgers
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.tables.cluster.entryslices import HEADER_BYTES, EntrySlice, slim
 from pyreplog.tables.cluster.ledgerends import Amount, amounts
-from pyreplog.tables.cluster.origins import RemoteCluster, Survey, chosen
+from pyreplog.tables.cluster.origins import ClusterView, RemoteCluster, chosen
 from pyreplog.tables.offsets import LAST
 from pyreplog.tables.options import ALL, ANY, ReadOptions, merged
 from pyreplog.tables.ranges import is_among, times_of
-from pyreplog.tables.slices import Range, Wanted
+from pyreplog.tables.slices import Range, RecordFilter
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def each(survey: Survey, call: Callable[[T], R], items: Iterable[T]) -> list[R]:
+def each(survey: ClusterView, call: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """`call` of each item, in their order; several at a time where each is a way over the network."""
     if not isinstance(survey.origin, RemoteCluster):
         return [call(item) for item in items]
@@ -41,7 +41,7 @@ def there(store: MetadataStore) -> tuple[Range, ...]:
     return tuple((low, high + 1) for low, high in merged((ledger, ledger) for ledger in list_ledgers(store)))
 
 
-def ledger_slices(survey: Survey, options: ReadOptions) -> list[tuple[EntrySlice, int]]:
+def ledger_slices(survey: ClusterView, options: ReadOptions) -> list[tuple[EntrySlice, int]]:
     """Slices, uncut, of all that is wanted of a cluster's ledgers, and about how many bytes each is.
 
     Errors: ConfigError; InvalidMetadataError; UnauthorizedError; UnreadableError, an open ledger's bookies do not say
@@ -51,11 +51,11 @@ def ledger_slices(survey: Survey, options: ReadOptions) -> list[tuple[EntrySlice
     key = ledger_key(options.password)
     ledgers = _load(survey, options)
     _check_password(ledgers, key)
-    held = amounts(survey.around, ledgers, key)
+    held = amounts(survey.runtime, ledgers, key)
     names: dict[str, str] = {}
     bookies = _bookies(ledgers, options.replica)
     low, high = max(options.starting_offsets.of(("", 0)), 0), options.ending_offsets.of(("", 0))
-    wanted = Wanted(times=times_of(options))
+    wanted = RecordFilter(times=times_of(options))
     found: list[tuple[EntrySlice, int]] = []
     for metadata in ledgers:
         amount = held[metadata.ledger]
@@ -82,8 +82,8 @@ def check_offsets(options: ReadOptions) -> None:
             )
 
 
-def _load(survey: Survey, options: ReadOptions) -> list[LedgerMetadata]:
-    store = survey.around.metadata
+def _load(survey: ClusterView, options: ReadOptions) -> list[LedgerMetadata]:
+    store = survey.runtime.metadata
     ids = list_ledgers(store)
     if options.ledgers is not None:
         ranges = tuple((low, high + 1) for low, high in options.ledgers)

@@ -10,24 +10,24 @@ from pyreplog._native.tables import arrowmessages
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.tables.arrays import APPEND_TIME, TIME
 from pyreplog.tables.buffers import as_bytes, as_headers, as_numbers, as_some_numbers, as_text, constant
-from pyreplog.tables.slices import Whence
+from pyreplog.tables.slices import SliceOrigin
 
 
-def message_batch(batch: MessageBatch, schema: pa.Schema, whence: Whence) -> pa.RecordBatch:
+def message_batch(batch: MessageBatch, schema: pa.Schema, origin: SliceOrigin) -> pa.RecordBatch:
     """The columns of a schema."""
     arrays = [
-        _MAKERS[name](batch, whence) if name in _MAKERS else pa.nulls(len(batch), pa.binary()) for name in schema.names
+        _MAKERS[name](batch, origin) if name in _MAKERS else pa.nulls(len(batch), pa.binary()) for name in schema.names
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-Maker = Callable[[MessageBatch, Whence], pa.Array]
+Maker = Callable[[MessageBatch, SliceOrigin], pa.Array]
 
 _MAKERS: dict[str, Maker] = {
     "key": lambda batch, _: as_bytes(pa.binary(), arrowmessages.key_column(batch)),
     "value": lambda batch, _: as_bytes(pa.binary(), arrowmessages.value_column(batch)),
-    "topic": lambda batch, whence: constant(whence.topic, pa.string(), len(batch)),
-    "partition": lambda batch, whence: constant(whence.partition, pa.int32(), len(batch)),
+    "topic": lambda batch, origin: constant(origin.topic, pa.string(), len(batch)),
+    "partition": lambda batch, origin: constant(origin.partition, pa.int32(), len(batch)),
     "offset": lambda batch, _: as_numbers(pa.int64(), len(batch), batch.offset),
     "timestamp": lambda batch, _: as_numbers(TIME, len(batch), batch.publish_time),
     "timestampType": lambda batch, _: constant(APPEND_TIME, pa.int32(), len(batch)),
@@ -42,7 +42,7 @@ _MAKERS: dict[str, Maker] = {
     "publishTime": lambda batch, _: as_numbers(TIME, len(batch), batch.publish_time),
     "eventTime": lambda batch, _: as_some_numbers(TIME, len(batch), arrowmessages.event_time_column(batch)),
     "crcOk": lambda batch, _: constant(True, pa.bool_(), len(batch)),
-    "bookie": lambda batch, whence: constant(whence.bookie, pa.string(), len(batch)),
+    "bookie": lambda batch, origin: constant(origin.bookie, pa.string(), len(batch)),
     "crc": lambda batch, _: pa.nulls(len(batch), pa.int64()),
     "storedSize": lambda batch, _: pa.nulls(len(batch), pa.int32()),
 }

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError
-from pyreplog.ledger.driver import Surroundings
+from pyreplog.ledger.driver import Runtime
 from pyreplog.metadata.url import sqlite_file
-from pyreplog.net.access import Access
+from pyreplog.net.credentials import Credentials
 from pyreplog.tables.cluster.storedbookies import StoredBookies
 from pyreplog.tables.cluster.storedlog import StoredLog
 from pyreplog.tables.cluster.storedmetadata import StoredMetadata
@@ -32,7 +32,7 @@ class StoredCluster:
     bookies: tuple[tuple[str, str, bytes], ...]
 
     @contextmanager
-    def open(self, lies: Mapping[int, Lies]) -> Iterator[Surroundings]:
+    def open(self, lies: Mapping[int, Lies]) -> Iterator[Runtime]:
         """On an executor. lies: of the ledgers that are read. Errors: NotALogError, this host does not see it."""
         if not Path(self.path).is_dir():
             raise NotALogError(
@@ -53,32 +53,32 @@ class RemoteCluster:
     """Bookies over TCP. url: of the metadata store."""
 
     url: str
-    access: Access
+    credentials: Credentials
 
     @contextmanager
-    def open(self, lies: Mapping[int, Lies]) -> Iterator[Surroundings]:
+    def open(self, lies: Mapping[int, Lies]) -> Iterator[Runtime]:
         """Connects; what it opens is closed in the end. Errors: as Cluster.connect; ConfigError, of files that
-        `access` names; NotALogError, there is no such file of metadata: who reads does not make one."""
-        from pyreplog.ledger.cluster import Cluster
+        `credentials` names; NotALogError, there is no such file of metadata: who reads does not make one."""
+        from pyreplog.ledger.cluster import LedgerCluster
 
         file = sqlite_file(self.url)
         if file is not None and not file.is_file():
             host = socket.gethostname()
             raise NotALogError(f"{self.url}: no such file on host {host}; expected a cluster's metadata")
-        secret, tls = self.access.read_secret(), self.access.context()
-        with Cluster.connect(self.url, secret=secret, tls=tls) as cluster:
-            yield cluster.surroundings
+        secret, tls = self.credentials.read_secret(), self.credentials.context()
+        with LedgerCluster.connect(self.url, secret=secret, tls=tls) as cluster:
+            yield cluster.runtime
 
 
 Origin = StoredCluster | RemoteCluster
 
 
 @dataclass(frozen=True)
-class Survey:
+class ClusterView:
     """A cluster as the driver sees it while it plans."""
 
     origin: Origin
-    around: Surroundings
+    runtime: Runtime
     logs: Mapping[str, StoredLog]
 
     def lies(self, ledger: int) -> Lies:
@@ -87,7 +87,7 @@ class Survey:
 
 
 @contextmanager
-def survey_stored(path: Path) -> Iterator[Survey]:
+def survey_stored(path: Path) -> Iterator[ClusterView]:
     """A cluster in a directory, with all that the indexes of its bookies' logs say. Bookies whose logs cannot be read
     are left out."""
     logs = {}
@@ -98,15 +98,15 @@ def survey_stored(path: Path) -> Iterator[Survey]:
             logger.warning("bookie %s is left out: %s", bookie, error)
     origin = StoredCluster(str(path), tuple((bookie, str(log.directory), log.uuid) for bookie, log in logs.items()))
     with StoredMetadata(path / METADATA) as metadata:
-        yield Survey(origin, StoredBookies(metadata, logs), logs)
+        yield ClusterView(origin, StoredBookies(metadata, logs), logs)
 
 
 @contextmanager
-def survey_remote(url: str, access: Access) -> Iterator[Survey]:
+def survey_remote(url: str, credentials: Credentials) -> Iterator[ClusterView]:
     """Errors: as RemoteCluster.open."""
-    origin = RemoteCluster(url, access)
-    with origin.open({}) as around:
-        yield Survey(origin, around, {})
+    origin = RemoteCluster(url, credentials)
+    with origin.open({}) as runtime:
+        yield ClusterView(origin, runtime, {})
 
 
 def chosen(bookies: Iterable[str], replica: str) -> list[str]:

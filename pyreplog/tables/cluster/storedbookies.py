@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from pyreplog.ack import Ack
 from pyreplog.bookie.controls import Controls
 from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.bookie.ledgerstate import LedgerState, load_state
-from pyreplog.bookie.protocol import Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
 from pyreplog.bookie.reading import read_entries
 from pyreplog.errors import NotConnectedError, ReplogError
+from pyreplog.future import AppendFuture
 from pyreplog.ledger.driver import Add
 from pyreplog.ledger.protocol.effects import BadCopy, Degraded
 from pyreplog.metadata.store import MetadataStore
@@ -25,7 +25,7 @@ OnReply = Callable[[Reply | Exception], None]
 
 
 class StoredBookies:
-    """The Surroundings of drivers. Nothing waits: whoever asks has the answer when the call is back.
+    """The Runtime of drivers. Nothing waits: whoever asks has the answer when the call is back.
 
     logs: of the bookies whose directories are there, by their ids.
     """
@@ -41,18 +41,18 @@ class StoredBookies:
         try:
             reply = _answer(cast("EntryLog", log), request)
         except (ReplogError, OSError) as error:  # damaged, or on its way out: whether the entry is here is unknown
-            reply = Reply(Status.UNKNOWN, request.ledger, request.first, request.last, body=str(error).encode())
+            reply = Reply(ReplyStatus.UNKNOWN, request.ledger, request.first, request.last, body=str(error).encode())
         on_reply(reply)
 
     def add(self, adds: Sequence[Add]) -> None:
         for bookie, request, answer in adds:
             self.send(bookie, request, answer)
 
-    def expect(self, done: Ack[Any]) -> None:
+    def expect(self, done: AppendFuture[Any]) -> None:
         """It is done before anybody could close this."""
 
-    def wait(self, ack: Ack[T], timeout: float | None = None) -> T:
-        return ack.result(timeout)
+    def wait(self, future: AppendFuture[T], timeout: float | None = None) -> T:
+        return future.result(timeout)
 
     def wake_after(self, seconds: float, call: Callable[[], None]) -> None:
         """Nobody is slow."""
@@ -77,11 +77,13 @@ class StoredBookies:
 
 
 def _answer(log: EntryLog, request: Request) -> Reply:
-    if request.kind == Kind.READ:
+    if request.kind == RequestKind.READ:
         return read_entries(log, request, LedgerState(request.ledger, Controls(), request.last, -1))
-    if request.kind != Kind.LAST:
-        return Reply(Status.REFUSED, request.ledger, request.first, request.last, body=b"only readers are answered")
+    if request.kind != RequestKind.LAST:
+        return Reply(
+            ReplyStatus.REFUSED, request.ledger, request.first, request.last, body=b"only readers are answered"
+        )
     state = load_state(log, request.ledger)
     if state is None:
-        return Reply(Status.OK, request.ledger)
-    return Reply(Status.LIMBO if state.limbo else Status.OK, request.ledger, 0, state.last, state.lac)
+        return Reply(ReplyStatus.OK, request.ledger)
+    return Reply(ReplyStatus.LIMBO if state.limbo else ReplyStatus.OK, request.ledger, 0, state.last, state.lac)

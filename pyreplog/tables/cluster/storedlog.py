@@ -18,10 +18,10 @@ from pyreplog._native.ledgerlog.sealed import SealedIndex
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog.errors import CorruptionError, ReplogError, TrimmedError
 from pyreplog.log import indexes, names
-from pyreplog.log.hollow import is_hollow
-from pyreplog.log.manyledgers import Place, in_order
-from pyreplog.log.placed import copy_placed, lend_placed
-from pyreplog.tables.held import hold
+from pyreplog.log.entry_locations import copy_located, lend_located
+from pyreplog.log.hole_punch import is_hole_punched
+from pyreplog.log.multi_ledger_log import EntryLocations, in_order
+from pyreplog.tables.locked_segment import map_locked
 from pyreplog.tables.logs import look
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ Bases = Mapping[int, Sequence[int]]
 """Where a ledger lies: the positions of the segments that hold some of it; control records from `CONTROL` on."""
 
 
-class _Held(NamedTuple):
+class _HeldSegment(NamedTuple):
     segment: Segment
     ledgers: LedgerIndex | SealedIndex
 
@@ -46,7 +46,7 @@ class StoredLog:
 
     def __init__(self, directory: Path, uuid: bytes, bases: Bases) -> None:
         self.directory, self.uuid, self.bases = directory, uuid, bases
-        self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._held: OrderedDict[int, _HeldSegment] = OrderedDict()
 
     @classmethod
     def survey(cls, directory: Path) -> StoredLog:
@@ -76,32 +76,32 @@ class StoredLog:
 
     def read(self, ledger: int, first: int, last: int, bytes_max: int) -> tuple[bytes, int]:
         """As LedgerLog.read."""
-        places = self._places(ledger, first, last, 1, 1)
-        return copy_placed(places, self._holder, ledger, last, bytes_max)
+        places = self._locations(ledger, first, last, 1, 1)
+        return copy_located(places, self._holder, ledger, last, bytes_max)
 
     def lend(
         self, ledger: int, first: int, last: int, bytes_max: int, step: int, run: int
     ) -> tuple[bytes | memoryview, int]:
         """As LedgerLog.lend."""
-        places = self._places(ledger, first, last, step, run)
-        return lend_placed(places, self._holder, ledger, last, bytes_max)
+        places = self._locations(ledger, first, last, step, run)
+        return lend_located(places, self._holder, ledger, last, bytes_max)
 
     def last_entry(self, ledger: int) -> int | None:
         """Highest id of the ledger's entries; None: there is none. CorruptionError."""
         lasts = [held.ledgers.last_entry(ledger) for held in self._holding(ledger)]
         return max((last for last in lasts if last is not None), default=None)
 
-    def _places(self, ledger: int, first: int, last: int, step: int, run: int) -> list[Place]:
+    def _locations(self, ledger: int, first: int, last: int, step: int, run: int) -> list[EntryLocations]:
         parts = []
         for segment, ledgers in self._holding(ledger):
             entries, offsets = ledgers.entries(ledger, first, last + 1)
             if run != step:
                 wanted = (entries - first) % step < run
                 entries, offsets = entries[wanted], offsets[wanted]
-            parts.append(Place(segment.base, entries, offsets))
+            parts.append(EntryLocations(segment.base, entries, offsets))
         return list(in_order(parts))
 
-    def _holding(self, ledger: int) -> list[_Held]:
+    def _holding(self, ledger: int) -> list[_HeldSegment]:
         """The segments with some of a ledger. Errors: as `_open`."""
         try:
             return [self._hold(base) for base in self.bases.get(ledger, ())]
@@ -109,7 +109,7 @@ class StoredLog:
             self.bases = StoredLog.survey(self.directory).bases
         return [self._hold(base) for base in self.bases.get(ledger, ())]
 
-    def _hold(self, base: int) -> _Held:
+    def _hold(self, base: int) -> _HeldSegment:
         held = self._held.get(base)
         if held is None:
             self._held[base] = held = _open(self.directory, self.uuid, base)
@@ -119,7 +119,7 @@ class StoredLog:
             self._held.move_to_end(base)
         return held
 
-    def _holder(self, base: int) -> tuple[_Held, Segment]:
+    def _holder(self, base: int) -> tuple[_HeldSegment, Segment]:
         held = self._hold(base)
         return held, held.segment
 
@@ -127,12 +127,12 @@ class StoredLog:
 # ---- segments --------------------------------------------------------------------------------------------------
 
 
-def _open(directory: Path, uuid: bytes, base: int) -> _Held:
-    """A segment and its ledger index. Errors: as `hold`; TrimmedError, it is hollow."""
-    segment = hold(str(names.segment_path(directory, base)), uuid, base)
-    if is_hollow(segment):
+def _open(directory: Path, uuid: bytes, base: int) -> _HeldSegment:
+    """A segment and its ledger index. Errors: as `map_locked`; TrimmedError, it is hollow."""
+    segment = map_locked(str(names.segment_path(directory, base)), uuid, base)
+    if is_hole_punched(segment):
         raise TrimmedError(f"the segment at {base} is hollow")
-    return _Held(segment, sealed_index(directory, segment) or _made_index(segment))
+    return _HeldSegment(segment, sealed_index(directory, segment) or _made_index(segment))
 
 
 def sealed_index(directory: Path, segment: Segment) -> SealedIndex | None:

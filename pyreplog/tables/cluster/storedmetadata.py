@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from pyreplog.errors import FormatVersionError, MetadataUnavailableError, NotALogError
 from pyreplog.metadata.database import APPLICATION_ID, FORMAT
 from pyreplog.metadata.store import MetadataStore, Versioned
-from pyreplog.plainfiles import check_plain
+from pyreplog.regular_files import check_regular
 
 _TIMEOUT_S = 10.0
 
@@ -25,7 +25,7 @@ class StoredMetadata(MetadataStore):
     def __init__(self, path: Path) -> None:
         self.path, self._lock = path, threading.Lock()
         for part in ("", "-wal", "-shm"):
-            check_plain(Path(f"{path}{part}"), missing_ok=True)
+            check_regular(Path(f"{path}{part}"), missing_ok=True)
         try:
             self._connection = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_TIMEOUT_S, check_same_thread=False

@@ -13,33 +13,33 @@ import numpy as np
 from pyreplog._native.topic.ackset import AckSet
 from pyreplog._native.topic.messages import decode_messages
 from pyreplog.errors import (
-    InvalidMessagesError,
+    InvalidEntryError,
     NoSuchEntryError,
     NoSuchLedgerError,
     NoSuchTopicError,
     UnreadableError,
 )
+from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, ledger_key
 from pyreplog.ledger.reader import LedgerReader
-from pyreplog.ledger.stored import load_ledger
 from pyreplog.tables.cluster.backlogs import positions
 from pyreplog.tables.cluster.entryslices import HEADER_BYTES, EntrySlice, TopicPart
 from pyreplog.tables.cluster.ledgerends import NOTHING, Amount, Unasked, amounts_known
 from pyreplog.tables.cluster.ledgers import each
-from pyreplog.tables.cluster.origins import Survey
+from pyreplog.tables.cluster.origins import ClusterView
 from pyreplog.tables.offsets import Partition
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.ranges import bounded, times_of
-from pyreplog.tables.slices import NO_PARTITION, Range, Wanted
-from pyreplog.topic.managed.chain import Chain, ChainLedger
+from pyreplog.tables.slices import NO_PARTITION, Range, RecordFilter
+from pyreplog.topic.managed.chain import ChainLedger, LedgerChain
 from pyreplog.topic.managed.chainreader import Search
 from pyreplog.topic.managed.chainstore import find_chain
 from pyreplog.topic.managed.ledgermaker import PASSWORD
 from pyreplog.topic.managed.locating import FirstSearch, OffsetSearch
 from pyreplog.topic.names import TOPICS, check_name, unquote_name
 from pyreplog.topic.partitions.routing import partition_of
-from pyreplog.topic.place import EntryPlace, Total
 from pyreplog.topic.publishing.compression import decompress
+from pyreplog.topic.topic_position import EntryPosition, TopicPosition
 
 NARROW_BYTES = 8 << 20
 """In larger ledgers, a bound is looked for; of smaller ones all is read, and not all of it given out."""
@@ -51,7 +51,7 @@ KEY = ledger_key(PASSWORD)
 
 logger = logging.getLogger(__name__)
 
-LOST = (UnreadableError, NoSuchEntryError, InvalidMessagesError)
+LOST = (UnreadableError, NoSuchEntryError, InvalidEntryError)
 """An entry that was to say where a bound lies cannot be read, or makes no sense."""
 
 
@@ -61,7 +61,7 @@ class PlannedTopic:
 
     name: str
     rows: Partition
-    chain: Chain
+    chain: LedgerChain
     held: Amount
 
     @property
@@ -70,7 +70,7 @@ class PlannedTopic:
         return self.chain.end.offset + self.held.messages
 
     @property
-    def ledgers(self) -> Iterator[tuple[ChainLedger, int, Total]]:
+    def ledgers(self) -> Iterator[tuple[ChainLedger, int, TopicPosition]]:
         """(ledger, its entries, what of the topic lies before its end)."""
         for item in self.chain.ledgers:
             if item.is_closed:
@@ -80,7 +80,7 @@ class PlannedTopic:
                 yield (
                     item,
                     self.held.entries,
-                    Total(
+                    TopicPosition(
                         start.offset + self.held.messages,
                         start.entries + self.held.entries,
                         start.size + self.held.size,
@@ -88,7 +88,7 @@ class PlannedTopic:
                 )
 
 
-def topic_slices(survey: Survey, options: ReadOptions) -> list[tuple[EntrySlice, int]]:
+def topic_slices(survey: ClusterView, options: ReadOptions) -> list[tuple[EntrySlice, int]]:
     """Slices, uncut, of all that is wanted of topics, and about how many bytes each is.
 
     Errors: NoSuchTopicError; NoSuchSubscriptionError (failOnDataLoss; else a topic without the subscription is left
@@ -119,7 +119,7 @@ def rows_of(name: str) -> Partition:
     return partition_of(name) or (name, NO_PARTITION)
 
 
-def find_topics(survey: Survey, options: ReadOptions) -> list[PlannedTopic]:
+def find_topics(survey: ClusterView, options: ReadOptions) -> list[PlannedTopic]:
     """The topics that are meant, each partition by itself. Errors: NoSuchTopicError; InvalidMetadataError;
     UnreadableError, an open ledger's bookies do not say how far it goes; those of the metadata store."""
     found, unasked = find_known_topics(survey, options)
@@ -128,11 +128,11 @@ def find_topics(survey: Survey, options: ReadOptions) -> list[PlannedTopic]:
     return found
 
 
-def find_known_topics(survey: Survey, options: ReadOptions) -> tuple[list[PlannedTopic], dict[str, Unasked]]:
+def find_known_topics(survey: ClusterView, options: ReadOptions) -> tuple[list[PlannedTopic], dict[str, Unasked]]:
     """As `find_topics`, of those of which somebody can tell how far they go; and why of the others nobody can."""
-    store = survey.around.metadata
+    store = survey.runtime.metadata
     names = _names([unquote_name(name) for name in store.list(TOPICS)], options)
-    chains: list[tuple[str, Chain]] = []
+    chains: list[tuple[str, LedgerChain]] = []
     for name, there in zip(names, each(survey, lambda name: find_chain(store, name), names), strict=True):
         if there is not None and there.chain is not None and not there.chain.deleted:
             chains.append((name, there.chain))
@@ -140,7 +140,7 @@ def find_known_topics(survey: Survey, options: ReadOptions) -> tuple[list[Planne
             raise NoSuchTopicError(name, "there is none of that name, or it was deleted")
     opened = [chain.open_ledger.ledger for _, chain in chains if chain.open_ledger is not None]
     ledgers = [metadata for metadata in each(survey, lambda ledger: _load(survey, ledger), opened) if metadata]
-    held, unasked = amounts_known(survey.around, ledgers, KEY)
+    held, unasked = amounts_known(survey.runtime, ledgers, KEY)
     return [
         PlannedTopic(name, rows_of(name), chain, held.get(_open_id(chain), NOTHING))
         for name, chain in chains
@@ -167,15 +167,15 @@ def _names(known: list[str], options: ReadOptions) -> list[str]:
     return list(found)
 
 
-def _load(survey: Survey, ledger: int) -> LedgerMetadata | None:
+def _load(survey: ClusterView, ledger: int) -> LedgerMetadata | None:
     """None: it was closed, being empty, and deleted meanwhile."""
     try:
-        return load_ledger(survey.around.metadata, ledger).metadata
+        return load_ledger(survey.runtime.metadata, ledger).metadata
     except NoSuchLedgerError:
         return None
 
 
-def _open_id(chain: Chain) -> int:
+def _open_id(chain: LedgerChain) -> int:
     return -1 if chain.open_ledger is None else chain.open_ledger.ledger
 
 
@@ -183,7 +183,7 @@ def _open_id(chain: Chain) -> int:
 
 
 def slices_of_topic(
-    survey: Survey, topic: PlannedTopic, acks: AckSet | None, options: ReadOptions
+    survey: ClusterView, topic: PlannedTopic, acks: AckSet | None, options: ReadOptions
 ) -> Iterator[tuple[EntrySlice, int]]:
     """As `topic_slices`, of one topic, without what `acks` says is acknowledged."""
     start = options.starting_offsets.of(topic.rows) if acks is None else min(acks.mark_offset, topic.end)
@@ -210,7 +210,7 @@ def slices_of_topic(
         offsets = None if before == (item.start.offset, end.offset) else before
         part = TopicPart(*topic.rows, item.start, b"" if acks is None else _acked(acks, *before))
         yield EntrySlice(
-            survey.origin, item.ledger, first, stop, weight, Wanted(offsets, times), survey.lies(item.ledger),
+            survey.origin, item.ledger, first, stop, weight, RecordFilter(offsets, times), survey.lies(item.ledger),
             key=KEY, topic=part,
         ), weight  # fmt: skip
 
@@ -232,7 +232,7 @@ def _acked(acks: AckSet, low: int, high: int) -> bytes:
 
 
 def _narrowed(
-    survey: Survey, item: ChainLedger, entries: int, end: Total, offsets: Range, times: Range | None
+    survey: ClusterView, item: ChainLedger, entries: int, end: TopicPosition, offsets: Range, times: Range | None
 ) -> tuple[int, int]:
     """Which entries of a large ledger can hold what is wanted, from the first to before the second."""
     first, stop = 0, entries
@@ -247,8 +247,8 @@ def _narrowed(
         searches += [(True, since(times[0], entries)), (False, since(times[1], entries))]
     if not searches:
         return first, stop
-    metadata = load_ledger(survey.around.metadata, item.ledger).metadata
-    with LedgerReader(metadata, KEY, survey.around) as reader:
+    metadata = load_ledger(survey.runtime.metadata, item.ledger).metadata
+    with LedgerReader(metadata, KEY, survey.runtime) as reader:
         for is_first, search in searches:
             entry = search_in(reader, item, search)
             if is_first:
@@ -272,7 +272,7 @@ def search_in(reader: LedgerReader, item: ChainLedger, search: Search) -> int | 
         batch = decode_messages(
             records, offset=start.offset, entries=start.entries, size=start.size, decompress=decompress
         )  # fmt: skip
-        place = EntryPlace(
+        place = EntryPosition(
             batch.ledger, entry, int(batch.entry_first[0]), int(batch.entry_count[0]), int(batch.entry_size[0]),
             int(batch.entries_before[0]), int(batch.bytes_before[0]),
         )  # fmt: skip

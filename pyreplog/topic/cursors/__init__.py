@@ -6,8 +6,8 @@
 | `record`, `pages` | a cursor's state as records, and those of several cursors as entries (FORMAT.md) |
 | `log`, `logconfig` | persists the cursors of all subscriptions of this process, in one ledger that they share |
 | `slot`, `storedcursor` | what a subscription hands to the log |
-| `flush`, `moves` | what has changed, brought to the ledger, and to the subscriptions' metadata |
-| `homes`, `sweep` | the ledgers that cursors are kept in: opened, retired, deleted |
+| `flush`, `metadata_updates` | what has changed, brought to the ledger, and to the subscriptions' metadata |
+| `cursor_ledgers`, `sweep` | the ledgers that cursors are kept in: opened, retired, deleted |
 | `history` | what cursor ledgers say, read when subscriptions are opened |
 | `subscriptionmetadata` | what the metadata store keeps of a durable subscription |
 """

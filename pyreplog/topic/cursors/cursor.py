@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyreplog._native.topic.ackset import AckSet
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError
 from pyreplog.topic.cursors.record import CursorRecord, check_properties, usable
-from pyreplog.topic.place import ORIGIN, EntryPlace, Total
 from pyreplog.topic.policies.trend import Sample
+from pyreplog.topic.topic_position import ORIGIN, EntryPosition, TopicPosition
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +52,7 @@ class Cursor:
     `end`: offset behind the topic's last confirmed message. Not for several threads at once.
     """
 
-    def __init__(self, name: str, mark: Total, *, durable: bool = True) -> None:
+    def __init__(self, name: str, mark: TopicPosition, *, durable: bool = True) -> None:
         self.name, self.durable = name, durable
         self.acks = AckSet(mark)
         self.samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
@@ -65,7 +65,8 @@ class Cursor:
         self._properties_version = 0
         self._written_state = (-1, -1)  # of the last record
         self._stored_mark = mark
-        self._unconfirmed: deque[tuple[int, Total]] = deque()  # (sequence, mark) of records that may be stored or not
+        # (sequence, mark) of records that may be stored or not
+        self._unconfirmed: deque[tuple[int, TopicPosition]] = deque()
         self._begins = True  # the next record is a snapshot
         self._has_rest = False  # the last record could not hold all
         self._snapshot_bytes = self._change_bytes = 0  # of the last snapshot, and of what followed
@@ -73,12 +74,12 @@ class Cursor:
     # ---- where it stands ------------------------------------------------------------------------------------
 
     @property
-    def mark(self) -> Total:
+    def mark(self) -> TopicPosition:
         """Everything below its offset is acknowledged, the message at it is not."""
-        return Total(*self.acks.mark)
+        return TopicPosition(*self.acks.mark)
 
     @property
-    def durable_mark(self) -> Total:
+    def durable_mark(self) -> TopicPosition:
         """The lowest mark that a crash, now, may leave: this cursor needs nothing below it any more."""
         if not self.durable:
             return self.mark
@@ -107,7 +108,7 @@ class Cursor:
         self.set_properties({ERA: era})
         return era
 
-    def backlog(self, end: Total) -> Backlog:
+    def backlog(self, end: TopicPosition) -> Backlog:
         """What is not acknowledged of the topic up to its end. InvalidArgumentError: the mark is beyond it."""
         acks, mark = self.acks, self.mark
         if end.offset < mark.offset:
@@ -118,7 +119,7 @@ class Cursor:
             end.size - mark.size - acks.acked_bytes,
         )
 
-    def sample(self, now_us: int, end: Total, first: int | None = None) -> None:
+    def sample(self, now_us: int, end: TopicPosition, first: int | None = None) -> None:
         """Remember how it stands; at most once in 10 s. end: of the topic. first: see `Sample`."""
         if self.samples and 0 <= now_us - self.samples[-1].at_us < SAMPLE_US:
             return
@@ -142,14 +143,14 @@ class Cursor:
         """Its entries go out: their messages can be acknowledged by offsets alone. Once for all slices of a batch."""
         self.acks.deliver(batch)
 
-    def note(self, place: EntryPlace) -> None:
+    def note(self, place: EntryPosition) -> None:
         """As `deliver`, of an entry that somebody located."""
         self.acks.note(place)
 
-    def find(self, offset: int) -> EntryPlace | None:
+    def find(self, offset: int) -> EntryPosition | None:
         """The entry that holds a message, or that ends before it, if it went out and is not done; its ids are -1."""
         found = self.acks.find(offset) or self.acks.find(offset - 1)
-        return None if found is None else EntryPlace(-1, -1, *found)
+        return None if found is None else EntryPosition(-1, -1, *found)
 
     def acknowledge(self, offsets: NDArray[np.int64], end: int, now_us: int) -> NDArray[np.int64]:
         """Acknowledge messages; once more is no error. Returns those whose entries are not known, which are not done:
@@ -169,7 +170,7 @@ class Cursor:
         """The message whose entry, or the entry before that, `cumulative` needs: `to`, or where its range begins."""
         return self.acks.cumulative_start(to)
 
-    def cumulative(self, place: EntryPlace, to: int, end: int, now_us: int) -> None:
+    def cumulative(self, place: EntryPosition, to: int, end: int, now_us: int) -> None:
         """Acknowledge everything below `to`; below the mark already: no error only if that is the mark.
 
         place: of the entry that `cumulative_start(to)` lies in, or at whose end it does. InvalidArgumentError: `to` is
@@ -185,13 +186,13 @@ class Cursor:
             self.acks.cumulative(place, to)
         self.last_acked_us = now_us
 
-    def advance(self, total: Total, now_us: int) -> None:
+    def advance(self, total: TopicPosition, now_us: int) -> None:
         """Everything before an entry is gone: so much of the topic, `total`, lies before it. If it is acknowledged and
         the one before it is too, what is acknowledged beyond is forgotten, unless where that range begins is known."""
         if total.offset <= self.acks.mark_offset:
             return
         start = self.acks.cumulative_start(total.offset)
-        place = EntryPlace(-1, -1, total.offset, 1, 0, total.entries, total.size)
+        place = EntryPosition(-1, -1, total.offset, 1, 0, total.entries, total.size)
         known = place if start == total.offset else self.find(start)
         if known is None:
             self.seek(total, now_us)
@@ -199,7 +200,7 @@ class Cursor:
             self.acks.cumulative(known, total.offset)
         self.last_acked_us = now_us
 
-    def seek(self, total: Total, now_us: int) -> None:
+    def seek(self, total: TopicPosition, now_us: int) -> None:
         """Everything before `total` is acknowledged and nothing behind it; it may lie below the mark."""
         self.acks.reset(total)
         self._begins = True

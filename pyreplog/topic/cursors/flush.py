@@ -10,16 +10,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from pyreplog.ack import Ack, settle_all
 from pyreplog.errors import ClosedError, InvalidMetadataError, NoSuchSubscriptionError, ReplogError
-from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.driver import Timer
-from pyreplog.ledger.workers import Workers
-from pyreplog.topic.cursors.homes import Homes
+from pyreplog.future import AppendFuture, settle_all
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.driver import TimerLike
+from pyreplog.ledger.thread_pool import ThreadPool
+from pyreplog.topic.cursors.cursor_ledgers import CursorLedgers
 from pyreplog.topic.cursors.logconfig import CursorLogConfig
-from pyreplog.topic.cursors.moves import Move, Moves
+from pyreplog.topic.cursors.metadata_updates import MetadataUpdate, MetadataUpdates
 from pyreplog.topic.cursors.pages import Pages
-from pyreplog.topic.cursors.slot import CursorSlot, Home
+from pyreplog.topic.cursors.slot import CursorLedger, CursorSlot
 from pyreplog.topic.cursors.subscriptionmetadata import SNAPSHOT_BYTES_MAX
 
 logger = logging.getLogger(__name__)
@@ -44,26 +44,28 @@ class _Taken(NamedTuple):
     page: int
 
 
-class Flusher:
+class CursorFlusher:
     """One thread does all that follows from what any other says by `queue`, `wait_for`, `let_go` and `quiet`.
 
     incarnation: of this process, see `Sweep`.
     """
 
-    def __init__(self, cluster: Cluster, config: CursorLogConfig, incarnation: str) -> None:
-        self._around = cluster.surroundings
+    def __init__(self, cluster: LedgerCluster, config: CursorLogConfig, incarnation: str) -> None:
+        self._runtime = cluster.runtime
         self._flush_s = config.flush_ms / 1000
         self._dirty: deque[CursorSlot] = deque()
         self._lock = threading.Lock()
         self._is_awake = False  # a flush to come will look at `_dirty`
-        self._timer: Timer | None = None
+        self._timer: TimerLike | None = None
         self._under_way = self._urgent = self._wants_ledger = False
-        self._quiet: list[Ack[None]] = []  # they wait until there is nothing to do
-        self._expected: set[Ack[None]] = set()  # all that `wait_for` gave and have no outcome
-        self._thread = Workers(1, "pyreplog-cursors")
+        self._quiet: list[AppendFuture[None]] = []  # they wait until there is nothing to do
+        self._expected: set[AppendFuture[None]] = set()  # all that `wait_for` gave and have no outcome
+        self._thread = ThreadPool(1, "pyreplog-cursors")
         retry_s, retry_max_s = config.retry_ms / 1000, config.retry_max_ms / 1000
-        self._moves = Moves(self._around, self.post, self._moved, retry_s=retry_s, retry_max_s=retry_max_s)
-        self.homes = Homes(cluster, config, incarnation, self.post, self._look)
+        self._metadata_updates = MetadataUpdates(
+            self._runtime, self.post, self._moved, retry_s=retry_s, retry_max_s=retry_max_s
+        )
+        self.cursor_ledgers = CursorLedgers(cluster, config, incarnation, self.post, self._look)
         self.error: ReplogError | None = None
         """Why nothing is taken any more."""
         self.flushes = self.records = 0
@@ -85,28 +87,28 @@ class Flusher:
             if self._is_awake:
                 return
             self._is_awake = True
-        self._timer = self._around.wake_after(seconds, partial(self.post, self._due))
+        self._timer = self._runtime.wake_after(seconds, partial(self.post, self._due))
 
-    def wait_for(self, slot: CursorSlot, into_metadata: bool) -> Ack[None]:
+    def wait_for(self, slot: CursorSlot, into_metadata: bool) -> AppendFuture[None]:
         """See `CursorSlot.flush`, `store_clean`."""
-        ack: Ack[None] = Ack()
+        future: AppendFuture[None] = AppendFuture()
         if slot.error is None and not into_metadata and not slot.is_dirty and not slot.is_busy:
-            ack.complete()
-            return ack
-        self._around.expect(ack)
-        self._expected.add(ack)
-        ack.add_done_callback(self._expected.discard)
-        if self.error is not None:  # seen here, or `end` sees the Ack
-            ack.fail(self.error)
+            future.complete()
+            return future
+        self._runtime.expect(future)
+        self._expected.add(future)
+        future.add_done_callback(self._expected.discard)
+        if self.error is not None:  # seen here, or `end` sees the AppendFuture
+            future.fail(self.error)
         else:
-            self.post(partial(self._wait_for, slot, ack, into_metadata))
-        return ack
+            self.post(partial(self._wait_for, slot, future, into_metadata))
+        return future
 
-    def _wait_for(self, slot: CursorSlot, ack: Ack[None], into_metadata: bool) -> None:
+    def _wait_for(self, slot: CursorSlot, future: AppendFuture[None], into_metadata: bool) -> None:
         if slot.error is not None:
-            ack.fail(slot.error)
+            future.fail(slot.error)
             return
-        slot.waiting.append(ack)
+        slot.waiting.append(future)
         if into_metadata and slot.is_busy:
             slot.into_metadata = True
         elif into_metadata and self._store(slot):
@@ -125,8 +127,8 @@ class Flusher:
             return
         slot.error = error
         waiting, slot.served, slot.waiting = [*slot.served, *slot.waiting], [], []
-        self.homes.leave(slot, named=named)
-        settle_all([(ack, error) for ack in waiting])
+        self.cursor_ledgers.leave(slot, named=named)
+        settle_all([(future, error) for future in waiting])
 
     # ---- flushing -------------------------------------------------------------------------------------------
 
@@ -147,20 +149,20 @@ class Flusher:
         if not self._dirty:
             self._rest(self._flush_s)
             return
-        self.homes.look()
-        home = self.homes.current
+        self.cursor_ledgers.look()
+        home = self.cursor_ledgers.current
         if home is not None:
             self._flush(home)
-        elif self.homes.is_opening:
+        elif self.cursor_ledgers.is_opening:
             self._wants_ledger = True
         else:
-            if self.homes.lacks_bookies:
+            if self.cursor_ledgers.lacks_bookies:
                 self._fall_back()
-            self._rest(max(self.homes.wait_s, self._flush_s))
+            self._rest(max(self.cursor_ledgers.wait_s, self._flush_s))
 
     def _look(self) -> None:
         """There may be a ledger now, or none can be had."""
-        if self._wants_ledger and not self.homes.is_opening:
+        if self._wants_ledger and not self.cursor_ledgers.is_opening:
             self._begin()
         self._look_quiet()
 
@@ -175,7 +177,7 @@ class Flusher:
             self._wake_in(seconds)
         self._look_quiet()
 
-    def _flush(self, home: Home) -> None:
+    def _flush(self, home: CursorLedger) -> None:
         pages = Pages()
         taken: list[_Taken] = []
         for _ in range(len(self._dirty)):
@@ -191,11 +193,11 @@ class Flusher:
         try:
             ids = home.handle.submit_batch(pages.finish())
         except Exception as error:
-            ids = Ack()
+            ids = AppendFuture()
             ids.fail(error)
         ids.add_done_callback(lambda ids: self.post(partial(self._landed, home, taken, ids)))
 
-    def _take(self, slot: CursorSlot, home: Home, pages: Pages, taken: list[_Taken]) -> None:
+    def _take(self, slot: CursorSlot, home: CursorLedger, pages: Pages, taken: list[_Taken]) -> None:
         """What it has to say, if anything."""
         if not self._may_take(slot):
             return
@@ -238,12 +240,12 @@ class Flusher:
             return []
         return records
 
-    def _landed(self, home: Home, taken: list[_Taken], ids: Ack[range]) -> None:
+    def _landed(self, home: CursorLedger, taken: list[_Taken], ids: AppendFuture[range]) -> None:
         error = ids.exception()
         if error is not None:
-            self.homes.failed(home, error)
+            self.cursor_ledgers.failed(home, error)
         else:
-            self.homes.worked()
+            self.cursor_ledgers.worked()
             self.flushes += 1
         for one in taken:
             slot = one.slot
@@ -254,9 +256,9 @@ class Flusher:
             elif slot.home is home:
                 self._settle(slot, one.sequence)
             else:
-                self._move(Move(slot, one.sequence, home, ids.result().start + one.page, one.snapshot))
+                self._move(MetadataUpdate(slot, one.sequence, home, ids.result().start + one.page, one.snapshot))
         home.naming -= 1
-        self.homes.drop_if_free(home)
+        self.cursor_ledgers.drop_if_free(home)
         self._rest(self._flush_s)
 
     def _again(self, slot: CursorSlot) -> None:
@@ -278,7 +280,7 @@ class Flusher:
             self.queue(slot)
             if slot.waiting:
                 self._hurry()
-        settle_all([(ack, None) for ack in served])
+        settle_all([(future, None) for future in served])
 
     def _tell(self, slot: CursorSlot, call: Callable[[], None]) -> None:
         try:
@@ -313,23 +315,23 @@ class Flusher:
             slot.waiting, slot.served, slot.is_busy = slot.served, [], False
             self.queue(slot)
             return False
-        self._move(Move(slot, sequence, None, 0, record))
+        self._move(MetadataUpdate(slot, sequence, None, 0, record))
         return True
 
-    def _move(self, move: Move) -> None:
+    def _move(self, move: MetadataUpdate) -> None:
         if move.home is not None:
             move.home.naming += 1
-        self._moves.add(move)
+        self._metadata_updates.add(move)
 
-    def _moved(self, move: Move, error: Exception | None) -> None:
+    def _moved(self, move: MetadataUpdate, error: Exception | None) -> None:
         slot, home = move.slot, move.home
         if error is not None:
             if slot.error is None:
                 self._lose(slot, error)
         elif slot.error is None:
-            self.homes.leave(slot, named=False)
+            self.cursor_ledgers.leave(slot, named=False)
             if home is not None:
-                self.homes.join(slot, home)
+                self.cursor_ledgers.join(slot, home)
             self._settle(slot, move.sequence)
             if home is not None and home.is_retired:
                 slot.dirty()
@@ -337,35 +339,37 @@ class Flusher:
             home.is_abandoned = True
         if home is not None:
             home.naming -= 1
-            self.homes.drop_if_free(home)
+            self.cursor_ledgers.drop_if_free(home)
         self._look_quiet()
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def quiet(self) -> Ack[None]:
+    def quiet(self) -> AppendFuture[None]:
         """Done when nothing is left to do; flushes at once."""
-        ack: Ack[None] = Ack()
-        self._around.expect(ack)
-        self.post(partial(self._wait_quiet, ack))
-        return ack
+        future: AppendFuture[None] = AppendFuture()
+        self._runtime.expect(future)
+        self.post(partial(self._wait_quiet, future))
+        return future
 
-    def _wait_quiet(self, ack: Ack[None]) -> None:
-        self._quiet.append(ack)
+    def _wait_quiet(self, future: AppendFuture[None]) -> None:
+        self._quiet.append(future)
         self._hurry()
 
     def _look_quiet(self) -> None:
-        if self._quiet and not (self._dirty or self._under_way or self._moves.pending or self.homes.pending):
+        if self._quiet and not (
+            self._dirty or self._under_way or self._metadata_updates.pending or self.cursor_ledgers.pending
+        ):
             quiet, self._quiet = self._quiet, []
-            settle_all([(ack, None) for ack in quiet])
+            settle_all([(future, None) for future in quiet])
 
     def end(self, timeout: float) -> None:
         """Nothing is done any more, whoever waits is told the error; ends the thread, then the ledger, within `timeout`
         seconds. Not by that thread."""
         deadline = time.monotonic() + timeout
         has_ended = self._thread.close(timeout)
-        settle_all([(ack, self.error) for ack in list(self._expected)])
+        settle_all([(future, self.error) for future in list(self._expected)])
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
         if has_ended:  # else the ledger is closed with its cluster
-            self.homes.end(max(deadline - time.monotonic(), 0.0))
+            self.cursor_ledgers.end(max(deadline - time.monotonic(), 0.0))

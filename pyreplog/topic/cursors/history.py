@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 
 from pyreplog.errors import (
-    InvalidMessagesError,
+    InvalidEntryError,
     InvalidMetadataError,
     NoSuchLedgerError,
     NotEnoughBookiesError,
@@ -17,13 +17,13 @@ from pyreplog.errors import (
     UnauthorizedError,
     UnreadableError,
 )
-from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.handle import Ledger
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.topic.cursors.pages import Chains, Key
 
 logger = logging.getLogger(__name__)
 
-_GONE = (NoSuchLedgerError, InvalidMetadataError, InvalidMessagesError, UnauthorizedError, OutOfRangeError)
+_GONE = (NoSuchLedgerError, InvalidMetadataError, InvalidEntryError, UnauthorizedError, OutOfRangeError)
 """Trying again would not help."""
 
 _AWAY = (UnreadableError, NotEnoughBookiesError)
@@ -42,7 +42,7 @@ class _Story:
 class CursorHistory:
     """Any thread; several ledgers at once. cache_bytes, cache_s: how much is kept, and how long."""
 
-    def __init__(self, cluster: Cluster, *, cache_bytes: int, cache_s: float) -> None:
+    def __init__(self, cluster: LedgerCluster, *, cache_bytes: int, cache_s: float) -> None:
         self._cluster, self._cache_bytes, self._cache_s = cluster, cache_bytes, cache_s
         self._lock = threading.Lock()
         self._stories: OrderedDict[int, _Story] = OrderedDict()

@@ -21,12 +21,12 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple
 
-from pyreplog._native.machines.turns import check_may_wait
+from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.errors import OutcomeUnknownError
 from pyreplog.handles import Handle
 from pyreplog.ledger.closing import reserve_s
-from pyreplog.ledger.cluster import Cluster
-from pyreplog.topic.cursors.flush import Flusher
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.topic.cursors.flush import CursorFlusher
 from pyreplog.topic.cursors.history import CursorHistory
 from pyreplog.topic.cursors.logconfig import CursorLogConfig
 from pyreplog.topic.cursors.pages import Key
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 CLOSE_S = 30.0
 
 
-class Recovered(NamedTuple):
+class RecoveredSubscription(NamedTuple):
     """A subscription as it was left. owner: what `change_subscription` asks for. records: of its cursor, from its last
     snapshot on."""
 
@@ -52,15 +52,15 @@ class Recovered(NamedTuple):
 class CursorLog(Handle):
     """Any thread may call anything. Close it before its cluster."""
 
-    def __init__(self, cluster: Cluster, *, config: CursorLogConfig | None = None) -> None:
+    def __init__(self, cluster: LedgerCluster, *, config: CursorLogConfig | None = None) -> None:
         self._config = config = config or CursorLogConfig()
-        self._cluster, self._around = cluster, cluster.surroundings
+        self._cluster, self._runtime = cluster, cluster.runtime
         self._incarnation = secrets.token_hex(8)
         self._owners = count()
         self._lock = threading.Lock()
         self._forgetting = False  # a timer is set
         self._history = CursorHistory(cluster, cache_bytes=config.cache_bytes, cache_s=config.cache_ms / 1000)
-        self._flusher = Flusher(cluster, config, self._incarnation)
+        self._flusher = CursorFlusher(cluster, config, self._incarnation)
         super().__init__("cursor log")
 
     @property
@@ -80,7 +80,7 @@ class CursorLog(Handle):
 
     # ---- opening subscriptions ------------------------------------------------------------------------------
 
-    def recover(self, topic: str, subscription: str, *, force: bool = False) -> Recovered:
+    def recover(self, topic: str, subscription: str, *, force: bool = False) -> RecoveredSubscription:
         """Take a subscription over, from whoever had it, and read where its cursor is. Waits.
 
         A ledger that is gone or damaged gives what can be read of it, or the snapshot in the metadata: older state.
@@ -90,15 +90,15 @@ class CursorLog(Handle):
         self._check_open()
         check_may_wait()
         owner = f"{self._incarnation}/{next(self._owners)}"
-        found = take_over(self._around.metadata, topic, subscription, owner)
+        found = take_over(self._runtime.metadata, topic, subscription, owner)
         records = self._read((topic, subscription), found, force) if found.cursor_ledger >= 0 else []
         if not records and found.snapshot:
             records = [found.snapshot]
-        return Recovered(topic, subscription, owner, found, records)
+        return RecoveredSubscription(topic, subscription, owner, found, records)
 
     def _read(self, key: Key, found: SubscriptionMetadata, force: bool) -> list[bytes]:
         ledger, since = found.cursor_ledger, found.cursor_from
-        home = self._flusher.homes.current
+        home = self._flusher.cursor_ledgers.current
         if home is not None and home.ledger == ledger and home.handle is not None:
             return self._history.read_open(home.handle, key, since)
         records = self._history.read(ledger, key, since, force=force)
@@ -110,19 +110,19 @@ class CursorLog(Handle):
             if self._forgetting:
                 return
             self._forgetting = True
-        self._around.wake_after(self._config.cache_ms / 1000, self._forget)
+        self._runtime.wake_after(self._config.cache_ms / 1000, self._forget)
 
     def _forget(self) -> None:
         self._forgetting = False
         if self._history.forget_old():
             self._forget_later()
 
-    def attach(self, recovered: Recovered, source: CursorSource) -> CursorSlot:
+    def attach(self, recovered: RecoveredSubscription, source: CursorSource) -> CursorSlot:
         """Persist a cursor from now on. source: as it was recovered, its sequences go on. Errors: ClosedError."""
         self._check_open()
         slot = CursorSlot(self._flusher, recovered.topic, recovered.subscription, recovered.owner, source)
         if recovered.metadata.cursor_ledger >= 0:
-            self._flusher.post(partial(self._flusher.homes.settle_in, slot, recovered.metadata.cursor_ledger))
+            self._flusher.post(partial(self._flusher.cursor_ledgers.settle_in, slot, recovered.metadata.cursor_ledger))
         return slot
 
     # ---- the end --------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class CursorLog(Handle):
         deadline, quiet = time.monotonic() + self._close_s, self._flusher.quiet()
         self._flusher.error = self._error
         try:
-            self._around.wait(quiet, self._close_s - reserve_s(self._close_s))
+            self._runtime.wait(quiet, self._close_s - reserve_s(self._close_s))
         except OutcomeUnknownError:
             logger.warning("cursors were closed with changes that could not be persisted within %.1f s", self._close_s)
         finally:

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pyreplog.errors import InvalidMessagesError
+from pyreplog.errors import InvalidEntryError
 
 PAGE_BYTES = 256 << 10
 RECORD_BYTES_MAX = 64 << 20
@@ -21,7 +21,7 @@ Key = tuple[str, str]
 """Topic and subscription."""
 
 
-class Part(NamedTuple):
+class RecordPart(NamedTuple):
     """Of a record; data: its next bytes. whole: the record is a snapshot."""
 
     key: Key
@@ -73,13 +73,13 @@ class Pages:
         return self._done
 
 
-def parse_page(page: bytes, ledger: int, entry: int) -> Iterator[Part]:
-    """The parts that an entry holds. Errors: InvalidMessagesError says where it is wrong."""
+def parse_page(page: bytes, ledger: int, entry: int) -> Iterator[RecordPart]:
+    """The parts that an entry holds. Errors: InvalidEntryError says where it is wrong."""
 
     def demand(fine: bool, at: int, expected: str, found: object) -> None:
         if not fine:
             where = f"ledger {ledger}, entry {entry}, byte {at}"
-            raise InvalidMessagesError(f"cursor records: {where}: expected {expected}, found {found}")
+            raise InvalidEntryError(f"cursor records: {where}: expected {expected}, found {found}")
 
     demand(len(page) >= _HEADER.size, 0, f"a header of {_HEADER.size} bytes", len(page))
     magic, version, min_reader, count = _HEADER.unpack_from(page)
@@ -97,7 +97,7 @@ def parse_page(page: bytes, ledger: int, entry: int) -> Iterator[Part]:
             key = page[begin : begin + topic_size].decode(), page[begin + topic_size : behind].decode()
         except UnicodeDecodeError as error:
             demand(False, begin, "names in UTF-8", error)
-        yield Part(key, page[behind:end], bool(flags & _FIRST), bool(flags & _LAST), bool(flags & _WHOLE))
+        yield RecordPart(key, page[behind:end], bool(flags & _FIRST), bool(flags & _LAST), bool(flags & _WHOLE))
         at = end
     demand(at == len(page), at, "the end of the entry", f"{len(page) - at} bytes more")
 
@@ -129,7 +129,7 @@ class Chains:
                 continue  # its beginning was not read
             chain.size += len(part.data)
             if chain.size > RECORD_BYTES_MAX:
-                raise InvalidMessagesError(
+                raise InvalidEntryError(
                     f"cursor records: ledger {ledger}, entry {entry}: expected at most {RECORD_BYTES_MAX} bytes of "
                     f"one, found {chain.size}"
                 )

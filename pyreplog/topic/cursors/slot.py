@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pyreplog.ack import Ack
 from pyreplog.errors import ReplogError
-from pyreplog.ledger.handle import Ledger
+from pyreplog.future import AppendFuture
+from pyreplog.ledger.ledger_handle import Ledger
 
 
 class CursorSource(Protocol):
@@ -34,7 +34,7 @@ class CursorSource(Protocol):
         ...
 
 
-class Home:
+class CursorLedger:
     """A cursor ledger, and the cursors of this process whose state is in it.
 
     handle: None, it is a former owner's, or was one's of this process that is forgotten.
@@ -64,7 +64,7 @@ class SlotLog(Protocol):
     """What a slot needs of its log."""
 
     def queue(self, slot: CursorSlot) -> None: ...
-    def wait_for(self, slot: CursorSlot, into_metadata: bool) -> Ack[None]: ...
+    def wait_for(self, slot: CursorSlot, into_metadata: bool) -> AppendFuture[None]: ...
     def let_go(self, slot: CursorSlot, deleted: bool) -> None: ...
 
 
@@ -83,9 +83,9 @@ class CursorSlot:
         self.is_parked = False  # and it has to be taken again afterwards
         self.is_whole = False  # the last records may be lost: the next one must be a snapshot
         self.into_metadata = False
-        self.home: Home | None = None  # None: the state is in the metadata
-        self.waiting: list[Ack[None]] = []  # for what is taken next
-        self.served: list[Ack[None]] = []  # for what is on its way
+        self.home: CursorLedger | None = None  # None: the state is in the metadata
+        self.waiting: list[AppendFuture[None]] = []  # for what is taken next
+        self.served: list[AppendFuture[None]] = []  # for what is on its way
         self.error: ReplogError | None = None
 
     def dirty(self) -> None:
@@ -94,14 +94,14 @@ class CursorSlot:
             self.is_dirty = True
             self.log.queue(self)
 
-    def flush(self) -> Ack[None]:
+    def flush(self) -> AppendFuture[None]:
         """Persist what has changed so far at once; done when it is durable, or fails with what `lost` was told.
 
         While the metadata store, or both that and the bookies, cannot be reached, it waits.
         """
         return self.log.wait_for(self, False)
 
-    def store_clean(self) -> Ack[None]:
+    def store_clean(self) -> AppendFuture[None]:
         """As flush, into the metadata store if the cursor's snapshot is small enough: nobody has to read a ledger
         then to find it. For a subscription that is about to be closed."""
         return self.log.wait_for(self, True)

@@ -20,7 +20,7 @@ from pyreplog.errors import (
     NoSuchSubscriptionError,
     VersionConflictError,
 )
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledgermetadata import ID_DIGITS, State
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.topic.cursors.subscriptionmetadata import list_subscriptions, load_subscription
@@ -41,7 +41,7 @@ def incarnation_of(owner: str) -> str:
     return owner.partition("/")[0]
 
 
-def delete_cursor_ledger(cluster: Cluster, ledger: int) -> None:
+def delete_cursor_ledger(cluster: LedgerCluster, ledger: int) -> None:
     """The ledger first, then its key: a crash in between leaves something that a sweep finds. Errors: the store's."""
     with suppress(NoSuchLedgerError):
         cluster.delete_ledger(ledger)
@@ -58,7 +58,7 @@ class Sweep:
     """One look at all of it, in steps that are short. mine: the incarnation of this process. given_up: ledgers of its
     own that it will not name any more, all of them closed."""
 
-    def __init__(self, cluster: Cluster, mine: str, given_up: Set[int]) -> None:
+    def __init__(self, cluster: LedgerCluster, mine: str, given_up: Set[int]) -> None:
         self._cluster, self._mine, self._given_up = cluster, mine, given_up
         self._store: MetadataStore = cluster.metadata
         self._named: set[int] = set()

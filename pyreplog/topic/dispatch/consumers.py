@@ -11,7 +11,7 @@ from pyreplog.topic.dispatch.pendingranges import PendingRanges
 
 
 @dataclass(slots=True, eq=False)
-class Attached:
+class AttachedConsumer:
     """One consumer. holder: its number in `Pending`; permits: how many messages it still asked for; is_blocked: it has
     too many without an acknowledgement."""
 
@@ -30,31 +30,31 @@ class Consumers:
 
     def __init__(self, pending: Pending | PendingRanges, unacked_max: int) -> None:
         self._pending, self.unacked_max = pending, unacked_max
-        self.by_id: dict[int, Attached] = {}
+        self.by_id: dict[int, AttachedConsumer] = {}
         """As they are now: to be looked at."""
 
     def __len__(self) -> int:
         return len(self.by_id)
 
-    def __iter__(self) -> Iterator[Attached]:
+    def __iter__(self) -> Iterator[AttachedConsumer]:
         return iter(self.by_id.values())
 
-    def add(self, consumer: int, name: str, priority: int) -> Attached:
+    def add(self, consumer: int, name: str, priority: int) -> AttachedConsumer:
         taken = {attached.holder for attached in self}
         holder = next(number for number in itertools.count(DEAD_LETTERS + 1) if number not in taken)
-        attached = self.by_id[consumer] = Attached(consumer, name, priority, holder)
+        attached = self.by_id[consumer] = AttachedConsumer(consumer, name, priority, holder)
         return attached
 
-    def remove(self, consumer: int) -> Attached | None:
+    def remove(self, consumer: int) -> AttachedConsumer | None:
         return self.by_id.pop(consumer, None)
 
-    def capacity(self, attached: Attached) -> int:
+    def capacity(self, attached: AttachedConsumer) -> int:
         """How many messages it may be given now."""
         if attached.is_blocked:
             return 0
         return min(attached.permits, self.unacked_max - self._pending.count(attached.holder))
 
-    def given(self, attached: Attached, messages: int) -> None:
+    def given(self, attached: AttachedConsumer, messages: int) -> None:
         """They were delivered, and are in `Pending`."""
         attached.permits -= messages
         attached.delivered += messages

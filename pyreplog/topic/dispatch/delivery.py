@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.topic.config import SubscriptionConfig
-from pyreplog.topic.dispatch.bykey import ByKey
 from pyreplog.topic.dispatch.consumers import Consumers
-from pyreplog.topic.dispatch.effects import DeadLetter, Deliver, Effect, Wake
-from pyreplog.topic.dispatch.later import Later
+from pyreplog.topic.dispatch.delayed_delivery_tracker import DelayedDeliveryTracker
+from pyreplog.topic.dispatch.effects import DeadLetter, Deliver, Effect, WakeAt
+from pyreplog.topic.dispatch.key_shared_selector import KeySharedSelector
 from pyreplog.topic.dispatch.offsets import Offsets, runs
-from pyreplog.topic.dispatch.oneactive import OneActive
 from pyreplog.topic.dispatch.pending import DEAD_LETTERS, Pending, Released
 from pyreplog.topic.dispatch.pendingranges import PendingRanges
-from pyreplog.topic.dispatch.reading import Again, Reading
+from pyreplog.topic.dispatch.reading import Reading, Reread
 from pyreplog.topic.dispatch.redeliveries import Redeliveries
 from pyreplog.topic.dispatch.replay import Ranges, Replay, neighbours
-from pyreplog.topic.dispatch.roundrobin import RoundRobin
-from pyreplog.topic.dispatch.selector import Selector, Share
+from pyreplog.topic.dispatch.round_robin_selector import RoundRobinSelector
+from pyreplog.topic.dispatch.selector import Assignment, Selector
+from pyreplog.topic.dispatch.single_active_selector import SingleActiveSelector
 
 if TYPE_CHECKING:
     from pyreplog.topic.cursors.cursor import Cursor
@@ -39,10 +39,10 @@ TICK_MIN_US = 10_000
 """Messages whose time for an acknowledgement is over are looked for no more often."""
 
 _SELECTORS: dict[str, Callable[[Consumers, int | None], Selector]] = {
-    "exclusive": lambda consumers, partition: OneActive(consumers, partition, is_exclusive=True),
-    "failover": lambda consumers, partition: OneActive(consumers, partition, is_exclusive=False),
-    "shared": lambda consumers, _: RoundRobin(consumers),
-    "key_shared": lambda consumers, _: ByKey(consumers),
+    "exclusive": lambda consumers, partition: SingleActiveSelector(consumers, partition, is_exclusive=True),
+    "failover": lambda consumers, partition: SingleActiveSelector(consumers, partition, is_exclusive=False),
+    "shared": lambda consumers, _: RoundRobinSelector(consumers),
+    "key_shared": lambda consumers, _: KeySharedSelector(consumers),
 }
 
 
@@ -51,7 +51,7 @@ def _pending(settings: SubscriptionConfig) -> Pending | PendingRanges:
     return PendingRanges() if is_plain else Pending()
 
 
-class Delivery:
+class DeliveryPipeline:
     """What `Dispatcher` keeps. `run` does all that can be done now; everything else only notes what happened.
 
     partition: of the topic; None: it is none.
@@ -73,7 +73,8 @@ class Delivery:
         self.consumers = Consumers(self.pending, settings.max_unacked_consumer)
         self.selector = _SELECTORS[settings.type](self.consumers, self.partition)
         self.redeliveries = Redeliveries()
-        self.replay, self.delayed = Replay(), Later()  # the first by monotonic time, the other by the wall's
+        # the first by monotonic time, the other by the wall's
+        self.replay, self.delayed = Replay(), DelayedDeliveryTracker()
         self._due = (0, 0)  # when the first of `delayed` is due: by the wall, and what that was when it was looked at
         self.again: MessageBatch | None = None  # in hand, read again
         self.fresh: deque[MessageBatch] = deque()  # in hand, read ahead
@@ -118,7 +119,7 @@ class Delivery:
         next_us = self.next_us(now_us)
         if next_us is not None and (self._armed_us is None or next_us < self._armed_us):
             self._armed_us = next_us
-            effects.append(Wake(next_us))
+            effects.append(WakeAt(next_us))
         return effects
 
     # ---- what comes back ------------------------------------------------------------------------------------
@@ -209,7 +210,7 @@ class Delivery:
         """Read all that is not acknowledged again, from the mark on. Dead letters stay where they are."""
         self.redeliveries.returned(self.pending.release_consumers().offsets)
         self.selector.clear()
-        self.replay, self.delayed = Replay(), Later()
+        self.replay, self.delayed = Replay(), DelayedDeliveryTracker()
         self.again = None
         self.fresh.clear()
         self.reading.restart(self.floor)
@@ -227,9 +228,9 @@ class Delivery:
             found = self._sift(found, effects, now_us)
             self.again = found if len(found) else None
 
-    def want_again(self, again: Again) -> None:
+    def want_again(self, again: Reread) -> None:
         """A replay was not read, or not all of it."""
-        if not again.is_aside:
+        if not again.of_blocked:
             self.replay.add_ranges(again.ranges)
 
     def _sift(self, batch: MessageBatch, effects: list[Effect], now_us: int) -> MessageBatch:
@@ -273,8 +274,8 @@ class Delivery:
         dead = dead[:room]
         if len(dead):
             self.pending.hold(dead, DEAD_LETTERS, None, now_us)
-            letters = batch.select(np.flatnonzero(np.isin(batch.offset, dead)))
-            effects.append(DeadLetter(letters, self.redeliveries.died(dead)))
+            dead_letters = batch.select(np.flatnonzero(np.isin(batch.offset, dead)))
+            effects.append(DeadLetter(dead_letters, self.redeliveries.died(dead)))
 
     # ---- placing --------------------------------------------------------------------------------------------
 
@@ -295,7 +296,7 @@ class Delivery:
             if placement.rest is not None and not placement.shares:
                 return
 
-    def _give(self, share: Share, now_us: int) -> Deliver:
+    def _give(self, share: Assignment, now_us: int) -> Deliver:
         batch, consumer = share.batch, share.consumer
         start, end, counts = batch.first, batch.last + 1, dict[int, int]()
         if share.slots is None and end - start == len(batch) and not self.redeliveries.awaited:
@@ -340,13 +341,13 @@ class Delivery:
                 return
 
     def _read_again(self, capacity: int, effects: list[Effect]) -> None:
-        aside = self.selector.take(capacity)
-        if len(aside):
-            ranges: Ranges | None = neighbours(*runs(aside), capacity)
+        blocked = self.selector.take(capacity)
+        if len(blocked):
+            ranges: Ranges | None = neighbours(*runs(blocked), capacity)
         else:
             ranges = self.replay.take(capacity) if self.selector.has_space() else None
         if ranges is not None:
-            effects.append(self.reading.begin_again(ranges, is_aside=len(aside) > 0))
+            effects.append(self.reading.begin_again(ranges, of_blocked=len(blocked) > 0))
 
     def _may_read_on(self) -> bool:
         tracked = self.delayed.ranges + self.replay.waiting.ranges + len(self.replay.ready)

@@ -16,17 +16,17 @@ import numpy as np
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.errors import InvalidArgumentError, SubscriptionBusyError
 from pyreplog.topic.config import SubscriptionConfig
-from pyreplog.topic.dispatch.delivery import TRACKED_MAX, Delivery
-from pyreplog.topic.dispatch.effects import Became, Dirty, Effect, Locate
+from pyreplog.topic.dispatch.delivery import TRACKED_MAX, DeliveryPipeline
+from pyreplog.topic.dispatch.effects import ActiveConsumerChanged, Dirty, Effect, Locate
 from pyreplog.topic.dispatch.offsets import Offsets, ascending, runs
 from pyreplog.topic.dispatch.pending import DEAD_LETTERS
 from pyreplog.topic.dispatch.status import ConsumerStatus, DispatchStatus
 from pyreplog.topic.partitions.routing import partition_of
-from pyreplog.topic.place import EntryPlace, Total
+from pyreplog.topic.topic_position import EntryPosition, TopicPosition
 
 if TYPE_CHECKING:
     from pyreplog.topic.cursors.cursor import Cursor
-    from pyreplog.topic.dispatch.consumers import Attached
+    from pyreplog.topic.dispatch.consumers import AttachedConsumer
 
 
 class Dispatcher:
@@ -52,7 +52,7 @@ class Dispatcher:
     ) -> None:
         self._topic = topic
         part = partition_of(topic)
-        self._delivery = Delivery(cursor, settings, start, end, None if part is None else part[1], wall_us)
+        self._delivery = DeliveryPipeline(cursor, settings, start, end, None if part is None else part[1], wall_us)
 
     @property
     def end(self) -> int:
@@ -200,7 +200,7 @@ class Dispatcher:
         left = end - start - int((ranges[:, 1] - ranges[:, 0]).sum())
         return self._acknowledged(consumer, (ranges[:, 0], ranges[:, 1]), now_us, is_dirty=left > 0)
 
-    def cumulative(self, consumer: int, place: EntryPlace, to: int, now_us: int) -> list[Effect]:
+    def cumulative(self, consumer: int, place: EntryPosition, to: int, now_us: int) -> list[Effect]:
         """Everything below `to`; place: the entry that holds `cursor.cumulative_start(to)`, or ends there.
 
         InvalidArgumentError: the subscription is shared; what `Cursor.cumulative` raises.
@@ -218,7 +218,7 @@ class Dispatcher:
         self._delivery.settle_range(before, self._delivery.floor)
         return [Dirty(), *self._go_on(now_us)]
 
-    def advance(self, total: Total, now_us: int) -> list[Effect]:
+    def advance(self, total: TopicPosition, now_us: int) -> list[Effect]:
         """All before an entry, which `total` lies before, is skipped; see `Cursor.advance`. Acknowledgements that the
         cursor forgets by that are of messages that come again."""
         delivery = self._delivery
@@ -300,7 +300,7 @@ class Dispatcher:
         self._delivery.rewind()
         return self._delivery.run(now_us)
 
-    def seek(self, total: Total, now_us: int) -> list[Effect]:
+    def seek(self, total: TopicPosition, now_us: int) -> list[Effect]:
         """Go on from there, back or forward: everything before is acknowledged, nothing behind. Consumers have
         dropped what they had. Dead letters on their way stay so."""
         self._delivery.cursor.seek(total, now_us)
@@ -342,7 +342,7 @@ class Dispatcher:
         )
 
     def first_due(self, end: int) -> int:
-        """See `Delivery.first_due`."""
+        """See `DeliveryPipeline.first_due`."""
         return self._delivery.first_due(end)
 
     def _waits(self, now_us: int) -> list[str]:
@@ -367,7 +367,7 @@ class Dispatcher:
         return waits
 
 
-def _changed(before: Attached | None, after: Attached | None) -> list[Effect]:
+def _changed(before: AttachedConsumer | None, after: AttachedConsumer | None) -> list[Effect]:
     """Another consumer is the active one; before: who was, if it is still there."""
     told = [(before, False), (after, True)]
-    return [Became(consumer.id, active) for consumer, active in told if consumer is not None]
+    return [ActiveConsumerChanged(consumer.id, active) for consumer, active in told if consumer is not None]

@@ -10,7 +10,7 @@ from pyreplog.topic.dispatch.offsets import Offsets
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ReadEntries:
     """Read from the entry that holds `offset` on, up to the one that holds `end` - 1, about `bytes_max` at most.
 
     Answer with `entries(id, …)` or `read_failed(id, …)`, exactly once, whatever became of the subscription meanwhile.
@@ -41,14 +41,14 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
-class Wake:
+class WakeAt:
     """Call `woken` at that time. An earlier one replaces a later one; both may be carried out."""
 
     at_us: int
 
 
 @dataclass(frozen=True, slots=True)
-class Became:
+class ActiveConsumerChanged:
     """The consumer is the one that messages go to, or is not any more."""
 
     consumer: int
@@ -70,4 +70,4 @@ class Locate:
     ends: Offsets
 
 
-Effect: TypeAlias = Read | Deliver | DeadLetter | Wake | Became | Dirty | Locate
+Effect: TypeAlias = ReadEntries | Deliver | DeadLetter | WakeAt | ActiveConsumerChanged | Dirty | Locate

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pyreplog._native.topic.messages import MessageBatch
-from pyreplog.topic.dispatch.effects import Read
+from pyreplog.topic.dispatch.effects import ReadEntries
 from pyreplog.topic.dispatch.offsets import within
 from pyreplog.topic.dispatch.readahead import ReadAhead
 from pyreplog.topic.dispatch.readsize import ReadSize
@@ -20,12 +20,12 @@ FORGOTTEN_MAX = 8
 RETRY_FIRST_US, RETRY_MAX_US = 100_000, 10_000_000
 
 
-class Again(NamedTuple):
-    """A read of messages that were read before. is_aside: they stay put aside until they are delivered."""
+class Reread(NamedTuple):
+    """A read of messages that were read before. of_blocked: they stay put aside until they are delivered."""
 
     id: int
     ranges: Ranges
-    is_aside: bool
+    of_blocked: bool
 
 
 class Reading:
@@ -37,7 +37,7 @@ class Reading:
     def __init__(self, position: int) -> None:
         self.ahead = ReadAhead(position)
         self.size = ReadSize()
-        self.again: Again | None = None
+        self.again: Reread | None = None
         self.retry_us = 0
         self.failures = 0
         self.error = ""
@@ -57,14 +57,14 @@ class Reading:
         under_way = self.ahead.unanswered + (self.again is not None)
         return under_way < READS_MAX and len(self._forgotten) < FORGOTTEN_MAX and now_us >= self.retry_us
 
-    def begin_again(self, ranges: Ranges, *, is_aside: bool) -> Read:
+    def begin_again(self, ranges: Ranges, *, of_blocked: bool) -> ReadEntries:
         self._last_id += 1
-        self.again = Again(self._last_id, ranges, is_aside)
+        self.again = Reread(self._last_id, ranges, of_blocked)
         starts, ends = ranges
         messages = int(ends[-1] - starts[0])
-        return Read(self._last_id, int(starts[0]), int(ends[-1]), self.size.bytes_for(messages))
+        return ReadEntries(self._last_id, int(starts[0]), int(ends[-1]), self.size.bytes_for(messages))
 
-    def begin_ahead(self, end: int, capacity: int) -> Read | None:
+    def begin_ahead(self, end: int, capacity: int) -> ReadEntries | None:
         """The next read for so many messages; None: those that are under way suffice, or reach the end."""
         offset, bound = self.ahead.next()
         end = end if bound is None else min(bound, end)
@@ -76,7 +76,7 @@ class Reading:
             end = min(end, offset + min(count, wanted))
         self._last_id += 1
         self.ahead.begin(self._last_id, offset, end)
-        return Read(self._last_id, offset, end, size)
+        return ReadEntries(self._last_id, offset, end, size)
 
     def starts_at(self, read_id: int) -> int | None:
         """Where a read began; None: it is forgotten, and this was its answer."""
@@ -85,7 +85,7 @@ class Reading:
         self._forgotten.discard(read_id)
         return self.ahead.find(read_id)
 
-    def answered(self, read_id: int, batch: MessageBatch) -> tuple[MessageBatch | None, Again | None]:
+    def answered(self, read_id: int, batch: MessageBatch) -> tuple[MessageBatch | None, Reread | None]:
         """An answer came. If it is that of a replay: the messages asked for, and what else was asked for."""
         self.failures, self.retry_us, self.error = 0, 0, ""
         self.size.learn(batch)
@@ -99,7 +99,7 @@ class Reading:
         left = ends > batch.end
         return found, again._replace(ranges=(np.maximum(starts[left], batch.end), ends[left]))
 
-    def failed(self, read_id: int, why: str, now_us: int) -> Again | None:
+    def failed(self, read_id: int, why: str, now_us: int) -> Reread | None:
         """What a replay asked for, if it was one."""
         self.error = why
         self.retry_us = now_us + min(RETRY_FIRST_US << min(self.failures, 16), RETRY_MAX_US)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pyreplog._native.topic.rangeset import RangeSet
-from pyreplog.topic.dispatch.later import Later
+from pyreplog.topic.dispatch.delayed_delivery_tracker import DelayedDeliveryTracker
 from pyreplog.topic.dispatch.offsets import Offsets
 
 NEIGHBOURS = 256
@@ -21,7 +21,7 @@ class Replay:
     def __init__(self) -> None:
         self.ready = RangeSet()
         """Those that are due; they are added, and taken, by the methods here."""
-        self.waiting = Later()
+        self.waiting = DelayedDeliveryTracker()
         """Those whose time has not come."""
 
     @property

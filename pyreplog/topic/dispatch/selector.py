@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pyreplog._native.topic.messages import MessageBatch
-from pyreplog.topic.dispatch.consumers import Attached, Consumers
+from pyreplog.topic.dispatch.consumers import AttachedConsumer, Consumers
 from pyreplog.topic.dispatch.offsets import NONE, Offsets
 from pyreplog.topic.dispatch.pending import Released, Slots
 
 
-class Share(NamedTuple):
+class Assignment(NamedTuple):
     """Messages for one consumer; slots: of their keys, where these matter."""
 
-    consumer: Attached
+    consumer: AttachedConsumer
     batch: MessageBatch
     slots: Slots | None = None
 
@@ -21,7 +21,7 @@ class Share(NamedTuple):
 class Placement(NamedTuple):
     """rest: what nobody has room for, to be placed again later."""
 
-    shares: list[Share]
+    shares: list[Assignment]
     rest: MessageBatch | None
 
 
@@ -35,7 +35,7 @@ class Selector:
         self._consumers = consumers
 
     @property
-    def active(self) -> Attached | None:
+    def active(self) -> AttachedConsumer | None:
         """The one that gets all messages, if that is how it is."""
         return None
 
@@ -43,10 +43,10 @@ class Selector:
         """Whether there is a place for one more consumer."""
         return True
 
-    def joined(self, consumer: Attached) -> None:
+    def joined(self, consumer: AttachedConsumer) -> None:
         """It is among the consumers now."""
 
-    def left(self, consumer: Attached) -> None:
+    def left(self, consumer: AttachedConsumer) -> None:
         """It is not among them any more; what it has is `returned` next, or all is `cleared`."""
 
     def capacity(self) -> int:

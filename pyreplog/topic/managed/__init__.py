@@ -5,10 +5,10 @@
 | `managedledger` | the whole: publishes to, reads and trims a topic's chain |
 | `chain`, `chainstore` | the chain: immutable, changed by compare-and-set in the metadata store |
 | `takeover`, `ledgerend` | becoming the owner: nobody else can change the chain, then its last ledger gets an end |
-| `chainwriter`, `pipeline` | entries on their way from ledger to ledger, in order, whatever becomes of these |
+| `chainwriter`, `append_pipeline` | entries on their way from ledger to ledger, in order, whatever becomes of these |
 | `chainreader`, `entryreader`, `locating` | messages from an offset on; where an offset or a moment lies |
-| `ledgermaker`, `spare` | ledgers made ahead of their need |
-| `burial`, `strays` | deleting ledgers that the chain has given up, or never came to name |
+| `ledgermaker`, `preallocated_ledger` | ledgers made ahead of their need |
+| `ledger_deleter`, `orphans` | deleting ledgers that the chain has given up, or never came to name |
 | `jobs` | calls that block, one at a time per topic, by the cluster's workers |
 | `managedstats` | how a managed ledger stands |
 """

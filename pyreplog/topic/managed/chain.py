@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 from pyreplog.errors import ConfigError, InvalidMetadataError, NoSuchTopicError, TopicFullError
 from pyreplog.metadata.keys import VALUE_MAX
 from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.place import ORIGIN, Total
+from pyreplog.topic.topic_position import ORIGIN, TopicPosition
 
 VERSION = 1
 RESERVE_BYTES = 4096
@@ -37,7 +37,7 @@ class ChainLedger(NamedTuple):
     ledger append times never go back, from one to the next they do where a clock was set back."""
 
     ledger: int
-    start: Total
+    start: TopicPosition
     created_us: int
     closed_us: int = 0
     entries: int = 0
@@ -50,12 +50,14 @@ class ChainLedger(NamedTuple):
         return self.closed_us > 0
 
     @property
-    def end(self) -> Total:
+    def end(self) -> TopicPosition:
         """Of the topic, behind its last entry; of one that is not closed: its start."""
-        return Total(self.start.offset + self.messages, self.start.entries + self.entries, self.start.size + self.size)
+        return TopicPosition(
+            self.start.offset + self.messages, self.start.entries + self.entries, self.start.size + self.size
+        )
 
 
-class Counts(NamedTuple):
+class LedgerTotals(NamedTuple):
     """What a ledger holds, once that is certain."""
 
     ledger: int
@@ -67,7 +69,7 @@ class Counts(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chain:
+class LedgerChain:
     """A topic in the metadata store.
 
     topic: its name. token: random, of its creation. epoch: raised by every owner that takes over; owner, nonce: who
@@ -84,7 +86,7 @@ class Chain:
     created_us: int
     config: TopicConfig
     properties: Mapping[str, str] = field(default_factory=dict)
-    start: Total = ORIGIN
+    start: TopicPosition = ORIGIN
     ledgers: tuple[ChainLedger, ...] = ()
     doomed: tuple[int, ...] = ()
     deleted: bool = False
@@ -101,7 +103,7 @@ class Chain:
         return self.ledgers[-1] if self.ledgers and not self.ledgers[-1].is_closed else None
 
     @property
-    def end(self) -> Total:
+    def end(self) -> TopicPosition:
         """Behind the last entry of the closed ledgers."""
         return self.ledgers[-1].end if self.ledgers else self.start
 
@@ -124,7 +126,7 @@ class Chain:
         """A new owner."""
         return dataclasses.replace(self, epoch=self.epoch + 1, owner=owner, nonce=nonce)
 
-    def closed(self, counts: Counts) -> Self:
+    def closed(self, counts: LedgerTotals) -> Self:
         """The last ledger has its end; when it is empty, it goes."""
         last = self.open_ledger
         if last is None or last.ledger != counts.ledger:
@@ -173,7 +175,7 @@ class Chain:
         doomed = (*self.doomed, *(item.ledger for item in gone))
         return dataclasses.replace(self, start=gone[-1].end, ledgers=kept, doomed=doomed)
 
-    def buried(self, ledgers: Collection[int]) -> Self:
+    def without_deleted(self, ledgers: Collection[int]) -> Self:
         """These doomed ledgers have been deleted."""
         return dataclasses.replace(self, doomed=tuple(ledger for ledger in self.doomed if ledger not in ledgers))
 
@@ -202,7 +204,7 @@ class Chain:
                 raise InvalidMetadataError(f"topic metadata: version {version}, this build reads {VERSION}")
             _check_types(body)
             body["config"] = TopicConfig.of(body["config"])
-            body["start"] = Total(*_numbers(body["start"], 3))
+            body["start"] = TopicPosition(*_numbers(body["start"], 3))
             body["ledgers"] = tuple(_chained(body["ledgers"], body["start"]))
             body["doomed"] = tuple(_numbers(body["doomed"], None))
             return cls(**body)
@@ -237,7 +239,7 @@ def _numbers(found: Sequence[Any], count: int | None) -> list[int]:
     return found
 
 
-def _chained(rows: Sequence[Any], start: Total) -> Iterable[ChainLedger]:
+def _chained(rows: Sequence[Any], start: TopicPosition) -> Iterable[ChainLedger]:
     seen: set[int] = set()
     for at, row in enumerate(rows):
         row = _numbers(row, None)

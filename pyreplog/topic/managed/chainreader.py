@@ -11,13 +11,13 @@ import numpy as np
 from pyreplog._native.ledgerlog.entries import parse_entries
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
-from pyreplog.ack import Ack
 from pyreplog.errors import OutOfRangeError, ReplogError, TrimmedError
-from pyreplog.topic.managed.chain import Chain, ChainLedger
+from pyreplog.future import AppendFuture
+from pyreplog.topic.managed.chain import ChainLedger, LedgerChain
 from pyreplog.topic.managed.entryreader import EntryReader
 from pyreplog.topic.managed.locating import FirstSearch, OffsetSearch
-from pyreplog.topic.place import EntryPlace, Total
 from pyreplog.topic.publishing.compression import decompress
+from pyreplog.topic.topic_position import EntryPosition, TopicPosition
 
 HINTS_MAX = 256
 """Places where reads ended are kept in mind: whoever reads on from there needs no search."""
@@ -26,25 +26,25 @@ HINTS_MAX = 256
 class View(NamedTuple):
     """A chain, and the confirmed end of the topic at that moment."""
 
-    chain: Chain
-    end: Total
+    chain: LedgerChain
+    end: TopicPosition
 
 
 class Search(Protocol):
     """See `locating`."""
 
-    found: EntryPlace | None
+    found: EntryPosition | None
 
     def next(self) -> int | None: ...
-    def saw(self, place: EntryPlace, time_us: int) -> None: ...
+    def saw(self, place: EntryPosition, time_us: int) -> None: ...
 
 
-class _Stretch(NamedTuple):
+class _LedgerRange(NamedTuple):
     """A ledger, and how much of it is confirmed."""
 
     item: ChainLedger
     entries: int
-    end: Total
+    end: TopicPosition
 
 
 class ChainReader:
@@ -60,9 +60,9 @@ class ChainReader:
 
     # ---- messages -------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, bytes_max: int, end: int | None) -> Ack[MessageBatch]:
+    def read(self, offset: int, bytes_max: int, end: int | None) -> AppendFuture[MessageBatch]:
         """Whole entries from the one with `offset` on, of one ledger, none that begins at `end` or behind it."""
-        done: Ack[MessageBatch] = Ack()
+        done: AppendFuture[MessageBatch] = AppendFuture()
         view = self._view()
         limit = view.end.offset if end is None else min(end, view.end.offset)
         if offset < view.chain.start.offset and self._refuse(offset, view, done):
@@ -76,13 +76,13 @@ class ChainReader:
             self._read(stretch, entry, bytes_max, limit, done)
             return done
 
-        def located(place: EntryPlace) -> None:
+        def located(place: EntryPosition) -> None:
             self._read(stretch, place.entry, bytes_max, limit, done)
 
         self._hunt(stretch, _offset_search(stretch, offset), lambda found: located(_sure(found, offset)), done.fail)
         return done
 
-    def _refuse(self, offset: int, view: View, done: Ack[MessageBatch] | Ack[EntryPlace]) -> bool:
+    def _refuse(self, offset: int, view: View, done: AppendFuture[MessageBatch] | AppendFuture[EntryPosition]) -> bool:
         if offset < 0:
             return done.fail(OutOfRangeError(f"topic {self._name}: offsets begin at 0, there is no {offset}"))
         return offset < view.chain.start.offset and done.fail(self._trimmed(offset))
@@ -91,7 +91,7 @@ class ChainReader:
         start = self._view().chain.start.offset
         return TrimmedError(f"topic {self._name}: messages are kept from offset {start} on, {offset} was trimmed")
 
-    def _hint(self, stretch: _Stretch, offset: int) -> int | None:
+    def _hint(self, stretch: _LedgerRange, offset: int) -> int | None:
         if offset == stretch.item.start.offset:
             return 0
         ledger, entry = self._hints.get(offset, (-1, -1))
@@ -106,10 +106,12 @@ class ChainReader:
             except KeyError:  # another thread took the last one
                 return
 
-    def _read(self, stretch: _Stretch, entry: int, bytes_max: int, limit: int, done: Ack[MessageBatch]) -> None:
+    def _read(
+        self, stretch: _LedgerRange, entry: int, bytes_max: int, limit: int, done: AppendFuture[MessageBatch]
+    ) -> None:
         read = self._entries.read(stretch.item.ledger, entry, stretch.entries - 1, bytes_max)
 
-        def came(_: Ack[RecordBatch]) -> None:
+        def came(_: AppendFuture[RecordBatch]) -> None:
             try:
                 records = read.result()
                 batch = _decode(stretch.item, _before(records, stretch.item.start.offset, limit))
@@ -127,9 +129,9 @@ class ChainReader:
 
     # ---- places ---------------------------------------------------------------------------------------------
 
-    def locate(self, offset: int) -> Ack[EntryPlace]:
+    def locate(self, offset: int) -> AppendFuture[EntryPosition]:
         """The entry that holds an offset. OutOfRangeError, too: at the confirmed end, or beyond."""
-        done: Ack[EntryPlace] = Ack()
+        done: AppendFuture[EntryPosition] = AppendFuture()
         view = self._view()
         if self._refuse(offset, view, done):
             return done
@@ -142,10 +144,10 @@ class ChainReader:
         )
         return done
 
-    def offset_at_time(self, time_us: int) -> Ack[int]:
+    def offset_at_time(self, time_us: int) -> AppendFuture[int]:
         """Of the first message of the first entry appended then or later; the end of the topic, if there is none. When
         ledgers were begun and ended says nothing: clocks are set back, and another owner has another one."""
-        done: Ack[int] = Ack()
+        done: AppendFuture[int] = AppendFuture()
         view = self._view()
         ledgers = (one for one in view.chain.ledgers if not one.is_closed or one.last_us >= time_us)
 
@@ -159,7 +161,7 @@ class ChainReader:
             search = FirstSearch(stretch.entries, lambda _, at_us: at_us >= time_us, guess=guess)
             self._hunt(stretch, search, found, done.fail)
 
-        def found(place: EntryPlace | None) -> None:
+        def found(place: EntryPosition | None) -> None:
             if place is None:  # the last entries that it was given are not in it
                 go_on()
             else:
@@ -168,9 +170,9 @@ class ChainReader:
         go_on()
         return done
 
-    def offset_at_size(self, size: int) -> Ack[int]:
+    def offset_at_size(self, size: int) -> AppendFuture[int]:
         """Of the first message of the first entry that so many bytes of the topic lie before, or more; else its end."""
-        done: Ack[int] = Ack()
+        done: AppendFuture[int] = AppendFuture()
         view = self._view()
         item = next((one for one in view.chain.ledgers if not one.is_closed or one.end.size >= size), None)
         stretch = None if item is None else _bounded(item, view)
@@ -185,14 +187,14 @@ class ChainReader:
 
     def _hunt(
         self,
-        stretch: _Stretch,
+        stretch: _LedgerRange,
         search: Search,
-        found: Callable[[EntryPlace | None], object],
+        found: Callable[[EntryPosition | None], object],
         fail: Callable[[BaseException], object],
     ) -> None:
         """Look at entry after entry, as `search` says."""
 
-        def saw(read: Ack[RecordBatch]) -> bool:
+        def saw(read: AppendFuture[RecordBatch]) -> bool:
             try:
                 records = read.result()
                 batch = _decode(stretch.item, records)
@@ -202,7 +204,7 @@ class ChainReader:
                 return False
             return True
 
-        def came(read: Ack[RecordBatch]) -> None:
+        def came(read: AppendFuture[RecordBatch]) -> None:
             if saw(read):
                 go_on()
 
@@ -222,21 +224,21 @@ class ChainReader:
         go_on()
 
 
-def _stretch(view: View, offset: int) -> _Stretch:
+def _stretch(view: View, offset: int) -> _LedgerRange:
     return _bounded(view.chain.ledgers[view.chain.index_of(offset)], view)
 
 
-def _bounded(item: ChainLedger, view: View) -> _Stretch:
+def _bounded(item: ChainLedger, view: View) -> _LedgerRange:
     if item.is_closed:
-        return _Stretch(item, item.entries, item.end)
-    return _Stretch(item, view.end.entries - item.start.entries, view.end)
+        return _LedgerRange(item, item.entries, item.end)
+    return _LedgerRange(item, view.end.entries - item.start.entries, view.end)
 
 
-def _offset_search(stretch: _Stretch, offset: int) -> OffsetSearch:
+def _offset_search(stretch: _LedgerRange, offset: int) -> OffsetSearch:
     return OffsetSearch(offset, stretch.entries, stretch.item.start.offset, stretch.end.offset)
 
 
-def _sure(found: EntryPlace | None, offset: int) -> EntryPlace:
+def _sure(found: EntryPosition | None, offset: int) -> EntryPosition:
     if found is None:
         raise OutOfRangeError(f"no entry holds offset {offset}: what the entries say of themselves contradicts itself")
     return found
@@ -261,15 +263,15 @@ def _before(records: RecordBatch, start: int, limit: int) -> RecordBatch:
     return records if low == len(records) else records.select(np.arange(low))
 
 
-def _place(batch: MessageBatch) -> EntryPlace:
+def _place(batch: MessageBatch) -> EntryPosition:
     """Of its first entry."""
-    return EntryPlace(
+    return EntryPosition(
         batch.ledger, int(batch.entry_id[0]), int(batch.entry_first[0]), int(batch.entry_count[0]),
         int(batch.entry_size[0]), int(batch.entries_before[0]), int(batch.bytes_before[0]),
     )  # fmt: skip
 
 
-def _nothing(end: Total) -> MessageBatch:
+def _nothing(end: TopicPosition) -> MessageBatch:
     """No messages; its end is the topic's."""
     none = parse_entries(b"", ledger=0, first=0, last=0)
     return decode_messages(none, offset=end.offset, entries=end.entries, size=end.size)

@@ -24,16 +24,16 @@ from pyreplog.errors import (
 )
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.managed.chain import Chain
+from pyreplog.topic.managed.chain import LedgerChain
 from pyreplog.topic.names import topic_key
 
-Change = Callable[[Chain], Chain]
+Change = Callable[[LedgerChain], LedgerChain]
 
 
 class StoredChain(NamedTuple):
     """A chain, and the version of its key; None: the key is there, the topic is not (it is the parent of others)."""
 
-    chain: Chain | None
+    chain: LedgerChain | None
     version: int
 
 
@@ -44,7 +44,7 @@ def find_chain(store: MetadataStore, name: str) -> StoredChain | None:
         return None
     if not there.value:
         return StoredChain(None, there.version)
-    chain = Chain.decode(there.value)
+    chain = LedgerChain.decode(there.value)
     if chain.topic != name:
         raise InvalidMetadataError(f"metadata of topic {name}: they say that they are of topic {chain.topic}")
     return StoredChain(chain, there.version)
@@ -57,18 +57,18 @@ class ChainStore:
         self._store, self._name, self._key = store, name, topic_key(name)
         self._owner, self._nonce = owner, secrets.token_hex(8)
         self._lock = threading.Lock()
-        self._chain: Chain | None = None
+        self._chain: LedgerChain | None = None
         self._version = -1
 
     @property
-    def chain(self) -> Chain:
+    def chain(self) -> LedgerChain:
         """As it is stored, as far as this owner knows."""
         assert self._chain is not None
         return self._chain
 
     # ---- taking over ----------------------------------------------------------------------------------------
 
-    def take(self, config: TopicConfig | None, now_us: int, *, create: bool) -> Chain:
+    def take(self, config: TopicConfig | None, now_us: int, *, create: bool) -> LedgerChain:
         """Become the owner: from now on nobody who was it before can change the chain.
 
         config: of a topic that is made here. Errors: NoSuchTopicError; InvalidMetadataError; those of the store.
@@ -93,19 +93,19 @@ class ChainStore:
             self._chain, self._version = wanted, version
             return wanted
 
-    def _new(self, config: TopicConfig, now_us: int) -> Chain:
-        return Chain(
+    def _new(self, config: TopicConfig, now_us: int) -> LedgerChain:
+        return LedgerChain(
             topic=self._name, token=secrets.token_hex(8), epoch=1, owner=self._owner, nonce=self._nonce,
             created_us=now_us, config=config,
         )  # fmt: skip
 
-    def _write(self, chain: Chain, version: int | None) -> int:
+    def _write(self, chain: LedgerChain, version: int | None) -> int:
         value = chain.encode()
         return self._store.create(self._key, value) if version is None else self._store.put(self._key, value, version)
 
     # ---- changes --------------------------------------------------------------------------------------------
 
-    def update(self, change: Change) -> Chain:
+    def update(self, change: Change) -> LedgerChain:
         """Store `change(chain)`; returns it. The change is made anew when somebody else edited the chain meanwhile, or
         to one that has it already.
 
@@ -131,7 +131,7 @@ class ChainStore:
                     self._chain = wanted
                     return wanted
 
-    def check(self) -> Chain:
+    def check(self) -> LedgerChain:
         """Whether this owner still has the topic, and the store answers. Errors: as update."""
         with self._lock:
             self._look()

@@ -1,7 +1,7 @@
 """Writes a topic: from ledger to ledger, in order, whatever becomes of them.
 
-All that happens is an event (see `topic.events`); what blocks is done by the cluster's workers, one job at a time. A
-ledger is replaced when it is full, old, or has failed: its end is found first (its writer closed it, or it is
+All that happens is an event (see `topic.event_queue`); what blocks is done by the cluster's workers, one job at a time.
+A ledger is replaced when it is full, old, or has failed: its end is found first (its writer closed it, or it is
 recovered), then one compare-and-set of the chain tells its counts and names the next one.
 """
 
@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pyreplog.ack import Ack, settle_all
 from pyreplog.clock import Clock
 from pyreplog.errors import (
     ClosedError,
@@ -27,20 +26,21 @@ from pyreplog.errors import (
     TopicFencedError,
     TopicFullError,
 )
-from pyreplog.ledger.driver import Surroundings
-from pyreplog.ledger.handle import WINDOW_BYTES, WINDOW_ENTRIES, Ledger
+from pyreplog.future import AppendFuture, settle_all
+from pyreplog.ledger.driver import Runtime
+from pyreplog.ledger.ledger_handle import WINDOW_BYTES, WINDOW_ENTRIES, Ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.net.backoff import BACKOFF_MOST_S, Backoff
-from pyreplog.topic.events import Events
-from pyreplog.topic.managed.chain import Chain, Counts
+from pyreplog.topic.event_queue import EventQueue
+from pyreplog.topic.managed.append_pipeline import AppendPipeline, Submission, held_by, outcomes, together
+from pyreplog.topic.managed.chain import LedgerChain, LedgerTotals
 from pyreplog.topic.managed.chainstore import ChainStore
 from pyreplog.topic.managed.jobs import RETRY_FIRST_S, Jobs
 from pyreplog.topic.managed.ledgerend import LedgerEnd
 from pyreplog.topic.managed.ledgermaker import LedgerMaker, counts_between, counts_of
-from pyreplog.topic.managed.pipeline import Pipeline, Submission, held_by, outcomes, together
-from pyreplog.topic.managed.spare import Spare, let_go
-from pyreplog.topic.place import Total
+from pyreplog.topic.managed.preallocated_ledger import PreallocatedLedger, let_go
 from pyreplog.topic.publishing.window import Window
+from pyreplog.topic.topic_position import TopicPosition
 
 logger = logging.getLogger(__name__)
 
@@ -67,28 +67,28 @@ class ChainWriter:
         name: str,
         store: ChainStore,
         maker: LedgerMaker,
-        around: Surroundings,
+        runtime: Runtime,
         clock: Clock,
         *,
         on_end: Callable[[LedgerMetadata], object],
         on_change: Callable[[], object],
         on_fenced: Callable[[TopicFencedError], object],
     ) -> None:
-        self._name, self._store, self._maker, self._around, self._clock = name, store, maker, around, clock
+        self._name, self._store, self._maker, self._runtime, self._clock = name, store, maker, runtime, clock
         self._on_end, self._on_change, self._on_fenced = on_end, on_change, on_fenced
-        self._events = Events()
-        self._pipeline, self._incoming = Pipeline(store.chain.end), deque[Submission]()
+        self._events = EventQueue()
+        self._pipeline, self._incoming = AppendPipeline(store.chain.end), deque[Submission]()
         self._ledger: Ledger | None = None  # that takes entries, or is being ended
         self._is_ending = False
-        self._counts: Counts | None = None  # of the ledger before, not in the chain yet
-        self._spare: Spare | None = None
-        self.jobs = Jobs(name, self._events, around)
-        self._rolls: list[Ack[None]] = []  # wait until no ledger is open
+        self._counts: LedgerTotals | None = None  # of the ledger before, not in the chain yet
+        self._preallocated: PreallocatedLedger | None = None
+        self.jobs = Jobs(name, self._events, runtime)
+        self._rolls: list[AppendFuture[None]] = []  # wait until no ledger is open
         self._is_closing = self._is_landing = False
         self.window = Window(WINDOW_BYTES, WINDOW_ENTRIES, self._held)
         self.error: ReplogError | None = None
         """Why nothing can be published any more."""
-        self.done: Ack[None] = Ack()
+        self.done: AppendFuture[None] = AppendFuture()
         """The writer has ended."""
         self.failures = 0
         """Ledgers that failed."""
@@ -99,11 +99,11 @@ class ChainWriter:
     # ---- where it stands, for any thread --------------------------------------------------------------------
 
     @property
-    def chain(self) -> Chain:
+    def chain(self) -> LedgerChain:
         return self._store.chain
 
     @property
-    def end(self) -> Total:
+    def end(self) -> TopicPosition:
         """Of the topic, as confirmed."""
         return self._pipeline.end
 
@@ -133,18 +133,18 @@ class ChainWriter:
         self._incoming.extend(submissions)
         self._events.post(self._take)
 
-    def roll(self) -> Ack[None]:
+    def roll(self) -> AppendFuture[None]:
         """End the open ledger, once the metadata store answers; the next publish makes another one."""
-        ack: Ack[None] = Ack()
-        self._events.post(lambda: self._roll(ack))
-        return ack
+        future: AppendFuture[None] = AppendFuture()
+        self._events.post(lambda: self._roll(future))
+        return future
 
     def look(self, now_us: int) -> None:
         """A ledger that is too old ends."""
         if self._ledger is not None and not self._is_ending and self._pipeline.is_old(self.chain.config, now_us):
             self.roll()
 
-    def begin_close(self) -> Ack[None]:
+    def begin_close(self) -> AppendFuture[None]:
         """Publish what is queued, end the ledger, and that is it."""
         self._events.post(self._begin_close)
         return self.done
@@ -187,7 +187,7 @@ class ChainWriter:
     def _send(self, ledger: Ledger, submissions: list[Submission]) -> None:
         entries, counts = together(submissions)
         try:
-            ack = ledger.push_batch(entries, messages=counts)
+            future = ledger.push_batch(entries, messages=counts)
         except Exception as error:
             if ledger.error is not None:
                 self._pipeline.put_back(submissions)
@@ -197,8 +197,8 @@ class ChainWriter:
             else:
                 self._settle(submissions, error)
             return
-        self._pipeline.flew(submissions, ack)
-        ack.add_done_callback(self._came)
+        self._pipeline.flew(submissions, future)
+        future.add_done_callback(self._came)
 
     def _send_each(self, ledger: Ledger, submissions: list[Submission]) -> None:
         for at, one in enumerate(submissions):
@@ -212,7 +212,7 @@ class ChainWriter:
 
     # ---- outcomes -------------------------------------------------------------------------------------------
 
-    def _came(self, _: Ack[Any]) -> None:
+    def _came(self, _: AppendFuture[Any]) -> None:
         if not self._is_landing:
             self._is_landing = True
             self._events.post(self._land)
@@ -266,7 +266,7 @@ class ChainWriter:
     def _end_ledger(self, ledger: Ledger, *, close: bool = True) -> None:
         self._is_ending = True
         end = LedgerEnd(
-            ledger, self._maker, self._around, self._events, self.jobs, known=self._know_end, fenced=self._lose
+            ledger, self._maker, self._runtime, self._events, self.jobs, known=self._know_end, fenced=self._lose
         )
         end.begin(close=close)
 
@@ -285,7 +285,7 @@ class ChainWriter:
             self._on_end(metadata)
             self._replace(ledger, counts_of(metadata, now_us, ledger.last_append_us))
 
-    def _replace(self, ledger: Ledger, counts: Counts) -> None:
+    def _replace(self, ledger: Ledger, counts: LedgerTotals) -> None:
         failed = ledger.ended.exception()
         self._counts, self._ledger, self._is_ending = counts, None, False  # in this order: it does not seem idle
         let_go(ledger)
@@ -318,7 +318,7 @@ class ChainWriter:
             if self._is_closing and not (pipeline.is_queued or pipeline.is_flying):
                 self._end_ledger(ledger)
             elif pipeline.is_queued and not self.jobs.is_resting and self._is_full():
-                if self._spare is None:
+                if self._preallocated is None:
                     self._work(self._maker.make, self._made)
                 else:
                     self._end_ledger(ledger)
@@ -326,7 +326,7 @@ class ChainWriter:
                 self._work(self._store.check, self._checked)
         elif self.jobs.is_resting and (pipeline.is_queued or self._counts is not None):
             return
-        elif pipeline.is_queued and self._spare is None:
+        elif pipeline.is_queued and self._preallocated is None:
             self._work(self._maker.make, self._made)
         elif self._counts is not None or pipeline.is_queued:
             self._store_chain()
@@ -334,28 +334,28 @@ class ChainWriter:
             self._come_to_rest()
 
     def _made(self, ledger: Ledger) -> None:
-        self._spare = Spare(ledger, self._maker, self._around)
+        self._preallocated = PreallocatedLedger(ledger, self._maker, self._runtime)
         self.jobs.succeeded()
 
     def _store_chain(self) -> None:
-        counts, spare = self._counts, self._spare if self._pipeline.is_queued else None
+        counts, preallocated = self._counts, self._preallocated if self._pipeline.is_queued else None
         now_us = self._clock.now_us()
-        if spare is not None:
-            spare.is_offered = True
+        if preallocated is not None:
+            preallocated.is_offered = True
 
-        def change(chain: Chain) -> Chain:
+        def change(chain: LedgerChain) -> LedgerChain:
             chain = chain if counts is None else chain.closed(counts)
-            return chain if spare is None else chain.added(spare.ledger.id, now_us)
+            return chain if preallocated is None else chain.added(preallocated.ledger.id, now_us)
 
-        self._work(lambda: self._store.update(change), lambda _: self._stored(spare))
+        self._work(lambda: self._store.update(change), lambda _: self._stored(preallocated))
 
-    def _stored(self, spare: Spare | None) -> None:
+    def _stored(self, preallocated: PreallocatedLedger | None) -> None:
         self.jobs.succeeded()
-        if spare is not None:
-            self._spare, self._ledger = None, spare.ledger
+        if preallocated is not None:
+            self._preallocated, self._ledger = None, preallocated.ledger
             self._began_us = self._clock.monotonic_us()
-            spare.ledger.on_progress = self.window.give_room
-            self._pipeline.begin_ledger(spare.ledger.metadata.created_us)
+            preallocated.ledger.on_progress = self.window.give_room
+            self._pipeline.begin_ledger(preallocated.ledger.metadata.created_us)
         self._counts = None
         self._on_change()
         self._rolled()
@@ -367,19 +367,19 @@ class ChainWriter:
         if self._is_closing:
             self._end(ClosedError(f"topic {self._name} was closed"))
 
-    def _roll(self, ack: Ack[None]) -> None:
+    def _roll(self, future: AppendFuture[None]) -> None:
         """Only while the store answers: without it a ledger is better than none."""
         if self.error is not None:
-            ack.fail(self.error)
+            future.fail(self.error)
             return
-        self._rolls.append(ack)
+        self._rolls.append(future)
         self._step()
 
     def _rolled(self, error: BaseException | None = None) -> None:
         rolls, self._rolls = self._rolls, []
-        settle_all([(ack, error) for ack in rolls])
+        settle_all([(future, error) for future in rolls])
 
-    def _checked(self, _: Chain) -> None:
+    def _checked(self, _: LedgerChain) -> None:
         if self._ledger is not None and not self._is_ending:
             self._end_ledger(self._ledger)
 
@@ -391,7 +391,7 @@ class ChainWriter:
     def _worked(self, then: Callable[[Any], object], result: Any) -> None:
         if self.error is not None:  # it ended meanwhile
             if isinstance(result, Ledger):
-                Spare(result, self._maker, self._around).discard(certain=True)
+                PreallocatedLedger(result, self._maker, self._runtime).discard(certain=True)
             return
         then(result)
         self._flow()
@@ -456,6 +456,6 @@ class ChainWriter:
         settle_all([(self.done, error if lost else None)])
 
     def _discard_spare(self) -> None:
-        if self._spare is not None:
-            self._spare.discard(certain=isinstance(self.error, TopicFencedError))
-            self._spare = None
+        if self._preallocated is not None:
+            self._preallocated.discard(certain=isinstance(self.error, TopicFencedError))
+            self._preallocated = None

@@ -8,10 +8,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from pyreplog._native.log.batch import RecordBatch
-from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, ReplogError
-from pyreplog.ledger.driver import Surroundings
-from pyreplog.ledger.handle import Ledger
+from pyreplog.future import AppendFuture
+from pyreplog.ledger.driver import Runtime
+from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.topic.managed.ledgermaker import LedgerMaker
@@ -22,8 +22,8 @@ READERS_MAX = 16
 class EntryReader:
     """Any thread. open_ledger: the ledger that is written now, if one is."""
 
-    def __init__(self, maker: LedgerMaker, around: Surroundings, open_ledger: Callable[[], Ledger | None]) -> None:
-        self._maker, self._around, self._open_ledger = maker, around, open_ledger
+    def __init__(self, maker: LedgerMaker, runtime: Runtime, open_ledger: Callable[[], Ledger | None]) -> None:
+        self._maker, self._runtime, self._open_ledger = maker, runtime, open_ledger
         self._lock = threading.Lock()
         self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
         self._is_closed = False
@@ -31,24 +31,24 @@ class EntryReader:
     def __len__(self) -> int:
         return len(self._readers)
 
-    def read(self, ledger: int, first: int, last: int, bytes_max: int) -> Ack[RecordBatch]:
-        """Entries from `first` on, at least one, up to `last`, of about `bytes_max` bytes; errors are the Ack's: those
-        of `LedgerReader.read_some`, NoSuchLedgerError, and those of the metadata store."""
+    def read(self, ledger: int, first: int, last: int, bytes_max: int) -> AppendFuture[RecordBatch]:
+        """Entries from `first` on, at least one, up to `last`, of about `bytes_max` bytes; errors are the
+        AppendFuture's: those of `LedgerReader.read_range`, NoSuchLedgerError, and those of the metadata store."""
         try:
             there: Ledger | LedgerReader | None = self._open_ledger()
             if there is None or there.id != ledger:
                 there = self._find(ledger)
             if there is not None:
-                return there.read_some(first, last, bytes_max=bytes_max)
+                return there.read_range(first, last, bytes_max=bytes_max)
         except ClosedError:  # it was replaced, or put away, in this moment
             pass
         except ReplogError as error:
-            failed: Ack[RecordBatch] = Ack()
+            failed: AppendFuture[RecordBatch] = AppendFuture()
             failed.fail(error)
             return failed
-        done: Ack[RecordBatch] = Ack()
-        self._around.expect(done)
-        self._around.work(lambda: self._open_and_read(ledger, first, last, bytes_max, done))
+        done: AppendFuture[RecordBatch] = AppendFuture()
+        self._runtime.expect(done)
+        self._runtime.work(lambda: self._open_and_read(ledger, first, last, bytes_max, done))
         return done
 
     def _find(self, ledger: int) -> LedgerReader | None:
@@ -58,7 +58,9 @@ class EntryReader:
                 self._readers.move_to_end(ledger)
             return found
 
-    def _open_and_read(self, ledger: int, first: int, last: int, bytes_max: int, done: Ack[RecordBatch]) -> None:
+    def _open_and_read(
+        self, ledger: int, first: int, last: int, bytes_max: int, done: AppendFuture[RecordBatch]
+    ) -> None:
         try:
             read = self._read_closed(ledger, first, last, bytes_max)
         except Exception as error:
@@ -66,11 +68,11 @@ class EntryReader:
             return
         read.add_done_callback(lambda _: _pass_on(read, done))
 
-    def _read_closed(self, ledger: int, first: int, last: int, bytes_max: int) -> Ack[RecordBatch]:
+    def _read_closed(self, ledger: int, first: int, last: int, bytes_max: int) -> AppendFuture[RecordBatch]:
         while True:
             reader = self._find(ledger) or self._keep(self._maker.open_reader(ledger))
             try:
-                return reader.read_some(first, last, bytes_max=bytes_max)
+                return reader.read_range(first, last, bytes_max=bytes_max)
             except ClosedError:  # others have driven it out in this moment
                 if self._is_closed:
                     raise
@@ -106,7 +108,7 @@ class EntryReader:
             reader.close()
 
 
-def _pass_on(read: Ack[RecordBatch], done: Ack[RecordBatch]) -> None:
+def _pass_on(read: AppendFuture[RecordBatch], done: AppendFuture[RecordBatch]) -> None:
     error = read.exception()
     if error is not None:
         done.fail(error)

@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from pyreplog.ledger.driver import Surroundings
+from pyreplog.ledger.driver import Runtime
 from pyreplog.net.backoff import BACKOFF_MOST_S, Backoff
-from pyreplog.topic.events import Events
+from pyreplog.topic.event_queue import EventQueue
 
 logger = logging.getLogger(__name__)
 
@@ -19,8 +19,8 @@ RETRY_FIRST_S = 0.1
 class Jobs:
     """Outcomes are events of `events`."""
 
-    def __init__(self, name: str, events: Events, around: Surroundings) -> None:
-        self._name, self._events, self._around = name, events, around
+    def __init__(self, name: str, events: EventQueue, runtime: Runtime) -> None:
+        self._name, self._events, self._runtime = name, events, runtime
         self._backoff = Backoff(RETRY_FIRST_S, BACKOFF_MOST_S, random.random)
         self._is_over = False
         self.waits_for = ""
@@ -51,7 +51,7 @@ class Jobs:
                 self.waits_for = ""
             tell(what)
 
-        self._around.work(work)
+        self._runtime.work(work)
 
     def succeeded(self) -> None:
         """The next failure is a first one."""
@@ -67,7 +67,7 @@ class Jobs:
             if not self._is_over:
                 then()
 
-        self._around.wake_after(seconds, lambda: self._events.post(rested))
+        self._runtime.wake_after(seconds, lambda: self._events.post(rested))
 
     def end(self) -> None:
         """Nothing is tried again."""

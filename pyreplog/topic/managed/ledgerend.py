@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from pyreplog.ack import Ack
 from pyreplog.errors import LedgerFencedError, NoSuchLedgerError, ReplogError
-from pyreplog.ledger.driver import Surroundings
-from pyreplog.ledger.handle import Ledger
+from pyreplog.future import AppendFuture
+from pyreplog.ledger.driver import Runtime
+from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
-from pyreplog.topic.events import Events
+from pyreplog.topic.event_queue import EventQueue
 from pyreplog.topic.managed.jobs import Jobs
 from pyreplog.topic.managed.ledgermaker import LedgerMaker
 
@@ -28,14 +28,14 @@ class LedgerEnd:
         self,
         ledger: Ledger,
         maker: LedgerMaker,
-        around: Surroundings,
-        events: Events,
+        runtime: Runtime,
+        events: EventQueue,
         jobs: Jobs,
         *,
         known: Callable[[LedgerMetadata | None], object],
         fenced: Callable[[ReplogError], object],
     ) -> None:
-        self._ledger, self._maker, self._around, self._events, self._jobs = ledger, maker, around, events, jobs
+        self._ledger, self._maker, self._runtime, self._events, self._jobs = ledger, maker, runtime, events, jobs
         self._known, self._fenced = known, fenced
 
     def begin(self, *, close: bool) -> None:
@@ -45,7 +45,7 @@ class LedgerEnd:
         if close:
             ledger.begin_close()
             if not ledger.ended.done():
-                self._around.wake_after(END_S, ledger.give_up)
+                self._runtime.wake_after(END_S, ledger.give_up)
 
     def _ended(self) -> None:
         """Its writer is done with it."""
@@ -55,17 +55,17 @@ class LedgerEnd:
         elif self._ledger.metadata.state is State.CLOSED:
             self._known(self._ledger.metadata)
         else:
-            self._around.work(self._recover)
+            self._runtime.work(self._recover)
 
     def _recover(self) -> None:
         try:
             recovery = self._maker.begin_recovery(self._ledger.id)
         except Exception as error:
-            recovery = Ack()
+            recovery = AppendFuture()
             recovery.fail(error)
         recovery.add_done_callback(lambda _: self._events.post(lambda: self._recovered(recovery)))
 
-    def _recovered(self, recovery: Ack[LedgerMetadata]) -> None:
+    def _recovered(self, recovery: AppendFuture[LedgerMetadata]) -> None:
         error = recovery.exception()
         if error is None:
             self._known(recovery.result())
@@ -73,4 +73,4 @@ class LedgerEnd:
             logger.error("ledger %d was deleted while it was written", self._ledger.id)
             self._known(None)
         else:
-            self._jobs.rest(error, lambda: self._around.work(self._recover))
+            self._jobs.rest(error, lambda: self._runtime.work(self._recover))

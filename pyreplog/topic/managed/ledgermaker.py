@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import logging
 
-from pyreplog.ack import Ack
 from pyreplog.errors import NoSuchLedgerError, NotEnoughBookiesError
-from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.handle import Ledger
+from pyreplog.future import AppendFuture
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_handle import Ledger
+from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, ledger_key
 from pyreplog.ledger.reader import LedgerReader
-from pyreplog.ledger.stored import load_ledger
-from pyreplog.topic.managed.chain import Counts
+from pyreplog.topic.managed.chain import LedgerTotals
 from pyreplog.topic.managed.chainstore import ChainStore
-from pyreplog.topic.place import Total
+from pyreplog.topic.topic_position import TopicPosition
 
 logger = logging.getLogger(__name__)
 
 PASSWORD = b""
 TOPIC, TOKEN, EPOCH = "topic", "topic-token", "topic-epoch"
-"""What ledgers of topics say of themselves, so that those which no chain came to name can be found: see `strays`."""
+"""What ledgers of topics say of themselves, so that those which no chain came to name can be found: see `orphans`."""
 
 
 class LedgerMaker:
     """For one topic."""
 
-    def __init__(self, cluster: Cluster, store: ChainStore) -> None:
+    def __init__(self, cluster: LedgerCluster, store: ChainStore) -> None:
         self._cluster, self._store = cluster, store
         self.is_hopeless = False
         """The last ledger could not be made because the cluster has fewer bookies than it needs: waiting is in vain."""
@@ -66,28 +66,28 @@ class LedgerMaker:
         except NoSuchLedgerError:
             logger.debug("ledger %d is gone already", ledger)
 
-    def begin_recovery(self, ledger: int) -> Ack[LedgerMetadata]:
-        """Find the end of a ledger, and fence its writer. Errors: NoSuchLedgerError; those of the store; the Ack's are
-        those of `open_ledger`."""
+    def begin_recovery(self, ledger: int) -> AppendFuture[LedgerMetadata]:
+        """Find the end of a ledger, and fence its writer. Errors: NoSuchLedgerError; those of the store; the
+        AppendFuture's are those of `open_ledger`."""
         metadata, version = load_ledger(self._cluster.metadata, ledger)
         return self._cluster.begin_recovery(metadata, version, ledger_key(PASSWORD))
 
     def reader(self, metadata: LedgerMetadata) -> LedgerReader:
         """To be closed by the caller."""
-        return LedgerReader(metadata, ledger_key(PASSWORD), self._cluster.surroundings)
+        return LedgerReader(metadata, ledger_key(PASSWORD), self._cluster.runtime)
 
     def open_reader(self, ledger: int) -> LedgerReader:
         """Of a closed ledger. Errors: NoSuchLedgerError; those of the store."""
         return self.reader(self._cluster.ledger_metadata(ledger))
 
 
-def counts_of(metadata: LedgerMetadata, now_us: int, last_us: int) -> Counts:
+def counts_of(metadata: LedgerMetadata, now_us: int, last_us: int) -> LedgerTotals:
     """What a closed ledger holds; last_us: none of it was appended later."""
-    return Counts(metadata.ledger, metadata.last_entry + 1, metadata.messages, metadata.length, now_us, last_us)
+    return LedgerTotals(metadata.ledger, metadata.last_entry + 1, metadata.messages, metadata.length, now_us, last_us)
 
 
-def counts_between(ledger: int, start: Total, end: Total, now_us: int, last_us: int) -> Counts:
+def counts_between(ledger: int, start: TopicPosition, end: TopicPosition, now_us: int, last_us: int) -> LedgerTotals:
     """What a ledger holds that lies between these points of a topic; last_us: none of it was appended later."""
-    return Counts(
+    return LedgerTotals(
         ledger, end.entries - start.entries, end.offset - start.offset, end.size - start.size, now_us, last_us
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyreplog.topic.place import EntryPlace
+from pyreplog.topic.topic_position import EntryPosition
 
 
 class OffsetSearch:
@@ -19,7 +19,7 @@ class OffsetSearch:
         self._low, self._high = 0, entries  # it is one of these, `_high` excluded
         self._start, self._end = start, end  # offsets these hold
         self._middle = False
-        self.found: EntryPlace | None = None
+        self.found: EntryPosition | None = None
 
     def next(self) -> int | None:
         """The entry to look at; None: it was found, or is nowhere."""
@@ -33,7 +33,7 @@ class OffsetSearch:
         self._middle = not self._middle
         return self._low + min(max(guess, 0), count - 1)
 
-    def saw(self, place: EntryPlace, time_us: int) -> None:
+    def saw(self, place: EntryPosition, time_us: int) -> None:
         """What is there."""
         if self._offset < place.first:
             self._high, self._end = place.entry, place.first
@@ -47,10 +47,12 @@ class FirstSearch:
     """The first entry for which `is_behind(place, append time)`; once it holds it does for all that follow. guess: the
     entry that is looked at first, None: the middle."""
 
-    def __init__(self, entries: int, is_behind: Callable[[EntryPlace, int], bool], *, guess: int | None = None) -> None:
+    def __init__(
+        self, entries: int, is_behind: Callable[[EntryPosition, int], bool], *, guess: int | None = None
+    ) -> None:
         self._is_behind, self._guess = is_behind, guess
         self._low, self._high = 0, entries
-        self.found: EntryPlace | None = None
+        self.found: EntryPosition | None = None
         """The best so far; None in the end: there is none."""
 
     def next(self) -> int | None:
@@ -59,7 +61,7 @@ class FirstSearch:
             return guess
         return (self._low + self._high) // 2 if self._low < self._high else None
 
-    def saw(self, place: EntryPlace, time_us: int) -> None:
+    def saw(self, place: EntryPosition, time_us: int) -> None:
         if self._is_behind(place, time_us):
             self._high, self.found = place.entry, place
         else:

@@ -7,29 +7,29 @@ from asyncio import _get_running_loop
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self, TypeVar
 
-from pyreplog._native.machines.turns import check_may_wait, in_callback
+from pyreplog._native.machines.serial_executor import check_may_wait, in_callback
 from pyreplog._native.topic.messages import MessageBatch
-from pyreplog.ack import Ack, as_timeout
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import ClosedError, NoSuchTopicError, OutcomeUnknownError, TopicFencedError, WindowFullError
+from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle, warn_of_leak
-from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.handle import CLOSE_S, GIVE_UP_S
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_handle import CLOSE_S, GIVE_UP_S
 from pyreplog.ledger.readahead import STRETCH_BYTES_MAX
-from pyreplog.net.sockets import weakly
+from pyreplog.net.sockets import weak_callback
 from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.managed.burial import Burial
-from pyreplog.topic.managed.chain import Chain
+from pyreplog.topic.managed.append_pipeline import Submission
+from pyreplog.topic.managed.chain import LedgerChain
 from pyreplog.topic.managed.chainreader import ChainReader, View
 from pyreplog.topic.managed.chainstore import ChainStore, Change
 from pyreplog.topic.managed.chainwriter import ChainWriter
 from pyreplog.topic.managed.entryreader import EntryReader
+from pyreplog.topic.managed.ledger_deleter import LedgerDeleter
 from pyreplog.topic.managed.ledgermaker import LedgerMaker
 from pyreplog.topic.managed.managedstats import ManagedLedgerStats
-from pyreplog.topic.managed.pipeline import Submission
 from pyreplog.topic.managed.takeover import remove, take_over
-from pyreplog.topic.place import EntryPlace, Total
 from pyreplog.topic.policies.retention import ClosedLedger, trimmable
+from pyreplog.topic.topic_position import EntryPosition, TopicPosition
 
 T = TypeVar("T")
 
@@ -43,32 +43,32 @@ class ManagedLedger(Handle):
     they call must not wait.
     """
 
-    def __init__(self, cluster: Cluster, store: ChainStore, maker: LedgerMaker, clock: Clock) -> None:
+    def __init__(self, cluster: LedgerCluster, store: ChainStore, maker: LedgerMaker, clock: Clock) -> None:
         """For `open`: the chain is taken, and all its ledgers are closed."""
         self.name = store.chain.topic
-        self._store, self._maker, self._around = store, maker, cluster.surroundings
+        self._store, self._maker, self._runtime = store, maker, cluster.runtime
         self.on_grow: list[Callable[[], object]] = []
         self.on_fenced: list[Callable[[TopicFencedError], object]] = []
-        self._burial = Burial(self.name, store, maker, self._around)
-        self._entries = EntryReader(maker, self._around, lambda: self._writer.ledger)
+        self._deleter = LedgerDeleter(self.name, store, maker, self._runtime)
+        self._entries = EntryReader(maker, self._runtime, lambda: self._writer.ledger)
         self._writer = ChainWriter(
-            self.name, store, maker, self._around, clock,
+            self.name, store, maker, self._runtime, clock,
             on_end=self._entries.ended, on_change=self._changed, on_fenced=self._fenced,
         )  # fmt: skip
         self._view = View(store.chain, self._writer.end)
         self._reader = ChainReader(self.name, self._entries, lambda: self._view)
         self._close_s: float | None = CLOSE_S
-        self._lifeline: Ack[None] = Ack()  # fails when the cluster is closed
-        self._around.expect(self._lifeline)
-        self._lifeline.add_done_callback(weakly(self._cut_off))
+        self._lifeline: AppendFuture[None] = AppendFuture()  # fails when the cluster is closed
+        self._runtime.expect(self._lifeline)
+        self._lifeline.add_done_callback(weak_callback(self._cut_off))
         super().__init__(f"topic {self.name}")
         self._part_of(cluster)
-        self._burial.begin()
+        self._deleter.begin()
 
     @classmethod
     def open(
         cls,
-        cluster: Cluster,
+        cluster: LedgerCluster,
         name: str,
         *,
         config: TopicConfig | None = None,
@@ -91,7 +91,7 @@ class ManagedLedger(Handle):
     # ---- where it stands ------------------------------------------------------------------------------------
 
     @property
-    def chain(self) -> Chain:
+    def chain(self) -> LedgerChain:
         """As it is stored."""
         return self._view.chain
 
@@ -105,12 +105,12 @@ class ManagedLedger(Handle):
         return self._store.chain.epoch
 
     @property
-    def start(self) -> Total:
+    def start(self) -> TopicPosition:
         """Before the first message that is kept."""
         return self._view.chain.start
 
     @property
-    def end(self) -> Total:
+    def end(self) -> TopicPosition:
         """Behind the last confirmed entry."""
         return self._view.end
 
@@ -144,26 +144,27 @@ class ManagedLedger(Handle):
 
     # ---- publishing -----------------------------------------------------------------------------------------
 
-    def submit(self, entries: Sequence[bytes], counts: Sequence[int]) -> Ack[range]:
-        """Append entries; the Ack gives the offsets of their messages once all are confirmed. Calls settle in order.
+    def submit(self, entries: Sequence[bytes], counts: Sequence[int]) -> AppendFuture[range]:
+        """Append entries; the AppendFuture gives the offsets of their messages once all are confirmed. Calls settle in
+        order.
 
         entries: as `encode_messages` makes them. counts: messages in each, 1 or more. Waits for room as Ledger does:
         not in a coroutine or callback, where it goes on up to twice the window, and raises WindowFullError beyond.
-        Errors, raised here: InvalidArgumentError, ClosedError, WindowFullError, TopicFencedError. Of the Ack:
+        Errors, raised here: InvalidArgumentError, ClosedError, WindowFullError, TopicFencedError. Of the AppendFuture:
         TopicFencedError and OutcomeUnknownError (closed before there was an outcome), the entries may be there or not;
         RecordTooLargeError, TopicFullError, NotEnoughBookiesError (too few bookies for half a minute, or for good),
         they are not. Failing ledgers and bookies are no errors before: it takes longer.
         """
         return self.submit_all([(entries, counts)])[0]
 
-    def submit_all(self, parcels: Sequence[tuple[Sequence[bytes], Sequence[int]]]) -> list[Ack[range]]:
-        """As `submit`, of several at once, each with an Ack; an error that is raised is that of all."""
+    def submit_all(self, parcels: Sequence[tuple[Sequence[bytes], Sequence[int]]]) -> list[AppendFuture[range]]:
+        """As `submit`, of several at once, each with an AppendFuture; an error that is raised is that of all."""
         self._check()
         if not self._writer.window.has_room():
             self._make_room()
         submissions = [Submission(entries, counts) for entries, counts in parcels]
         self._writer.submit(submissions)
-        return [one.ack for one in submissions]
+        return [one.future for one in submissions]
 
     @property
     def has_room(self) -> bool:
@@ -171,8 +172,9 @@ class ManagedLedger(Handle):
         self._check_open()
         return self._writer.window.has_room()
 
-    def room(self) -> Ack[None]:
-        """An Ack that is done as soon as it has room, or the topic takes nothing any more. Errors: as `has_room`."""
+    def room(self) -> AppendFuture[None]:
+        """An AppendFuture that is done as soon as it has room, or the topic takes nothing any more. Errors: as
+        `has_room`."""
         self._check_open()
         return self._writer.window.room()
 
@@ -180,7 +182,7 @@ class ManagedLedger(Handle):
         window = self._writer.window
         while not window.has_room():
             if not in_callback() and _get_running_loop() is None:
-                self._around.wait(window.room())
+                self._runtime.wait(window.room())
             elif window.has_room(2):
                 return
             else:
@@ -189,31 +191,34 @@ class ManagedLedger(Handle):
 
     # ---- reading --------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, *, bytes_max: int = STRETCH_BYTES_MAX, end: int | None = None) -> Ack[MessageBatch]:
+    def read(
+        self, offset: int, *, bytes_max: int = STRETCH_BYTES_MAX, end: int | None = None
+    ) -> AppendFuture[MessageBatch]:
         """Entries from the one that holds `offset` on, verified: at least one, about `bytes_max` bytes, of one ledger,
         none that begins at `end` or at the confirmed end. Nothing is there: an empty batch.
 
         The first entry may begin before `offset`, the last one reach over `end`. Who goes on at the batch's `end`
-        needs no search. Errors of the Ack: TrimmedError, OutOfRangeError (below 0); UnreadableError and those of the
-        metadata store: try again; InvalidMessagesError, MissingExtraError. Raised here: ClosedError, TopicFencedError.
+        needs no search. Errors of the AppendFuture: TrimmedError, OutOfRangeError (below 0); UnreadableError and those
+        of the metadata store: try again; InvalidEntryError, MissingExtraError. Raised here: ClosedError,
+        TopicFencedError.
         """
         self._check()
         return self._reader.read(offset, bytes_max, end)
 
-    def locate(self, offset: int) -> Ack[EntryPlace]:
+    def locate(self, offset: int) -> AppendFuture[EntryPosition]:
         """The entry that holds a message. Errors as read; OutOfRangeError, at the confirmed end or beyond."""
         self._check()
         return self._reader.locate(offset)
 
-    def offset_at_time(self, time_us: int) -> Ack[int]:
+    def offset_at_time(self, time_us: int) -> AppendFuture[int]:
         """Offset of the first message that was appended at `time_us` (since 1970) or later, as it says; the confirmed
         end if there is none. Where a clock was set back some behind it are older, too. Errors as read."""
         self._check()
         return self._reader.offset_at_time(time_us)
 
-    def offset_at_size(self, size: int) -> Ack[int]:
-        """Offset of the first message of the first entry that `size` bytes of the topic (see `Total`), or more, lie
-        before; the confirmed end if there is none. Errors as read."""
+    def offset_at_size(self, size: int) -> AppendFuture[int]:
+        """Offset of the first message of the first entry that `size` bytes of the topic (see `TopicPosition`), or more,
+        lie before; the confirmed end if there is none. Errors as read."""
         self._check()
         return self._reader.offset_at_size(size)
 
@@ -223,35 +228,35 @@ class ManagedLedger(Handle):
         """To be called now and then: ends a ledger that is too old."""
         self._writer.look(now_us)
 
-    def roll(self) -> Ack[None]:
+    def roll(self) -> AppendFuture[None]:
         """End the open ledger; the next publish makes another one. Waits while the metadata store is away."""
         self._check()
         return self._writer.roll()
 
-    def trim(self, below: int, now_us: int) -> Ack[int]:
+    def trim(self, below: int, now_us: int) -> AppendFuture[int]:
         """Drop the closed ledgers whose messages all have offsets under `below` and that retention does not keep.
 
-        The Ack gives how many; they are deleted in the background. Errors of the Ack: TopicFencedError, and those of
-        the metadata store.
+        The AppendFuture gives how many; they are deleted in the background. Errors of the AppendFuture:
+        TopicFencedError, and those of the metadata store.
         """
         chain, end = self._view
         closed = [ClosedLedger(item.end, item.closed_us, item.size) for item in chain.ledgers if item.is_closed]
         count = trimmable(
-            closed, Total(below, 0, 0), kept_bytes=end.size - chain.start.size,
+            closed, TopicPosition(below, 0, 0), kept_bytes=end.size - chain.start.size,
             retention_bytes=chain.config.retention_bytes, retention_ms=chain.config.retention_ms, now_us=now_us,
         )  # fmt: skip
         if count:
             return self._trim(closed[count - 1].end.offset)
         self._check()
-        nothing = Ack(0)
+        nothing = AppendFuture(0)
         nothing.complete()
         return nothing
 
-    def clear(self) -> Ack[int]:
+    def clear(self) -> AppendFuture[int]:
         """Drop all that was published before, whatever retention says; gives how many ledgers."""
-        done: Ack[int] = Ack()
+        done: AppendFuture[int] = AppendFuture()
 
-        def rolled(roll: Ack[None]) -> None:
+        def rolled(roll: AppendFuture[None]) -> None:
             error = roll.exception()
             if error is not None:
                 done.fail(error)
@@ -261,11 +266,11 @@ class ManagedLedger(Handle):
         self.roll().add_done_callback(rolled)
         return done
 
-    def _trim(self, offset: int) -> Ack[int]:
+    def _trim(self, offset: int) -> AppendFuture[int]:
         self._check()
         dropped = 0
 
-        def change(chain: Chain) -> Chain:
+        def change(chain: LedgerChain) -> LedgerChain:
             nonlocal dropped
             after = chain.trimmed(offset)
             dropped = max(dropped, len(chain.ledgers) - len(after.ledgers))  # made again, it may find nothing to do
@@ -273,17 +278,18 @@ class ManagedLedger(Handle):
 
         return self._change(change, lambda: dropped)
 
-    def set_config(self, config: TopicConfig) -> Ack[None]:
-        """Replace the settings; those of ledgers hold from the next one on. Errors of the Ack: as trim."""
+    def set_config(self, config: TopicConfig) -> AppendFuture[None]:
+        """Replace the settings; those of ledgers hold from the next one on. Errors of the AppendFuture: as trim."""
         return self._change(lambda chain: dataclasses.replace(chain, config=config), lambda: None)
 
-    def set_properties(self, properties: Mapping[str, str]) -> Ack[None]:
-        """Replace the properties that are kept with the topic. Errors of the Ack: as trim."""
+    def set_properties(self, properties: Mapping[str, str]) -> AppendFuture[None]:
+        """Replace the properties that are kept with the topic. Errors of the AppendFuture: as trim."""
         kept = dict(properties)
         return self._change(lambda chain: dataclasses.replace(chain, properties=kept), lambda: None)
 
     def verify(self) -> None:
-        """Ask the metadata store whether this is the owner still. Blocks. Errors: as those of the Ack of trim."""
+        """Ask the metadata store whether this is the owner still. Blocks. Errors: as those of the AppendFuture of
+        trim."""
         self._check()
         try:
             self._store.check()
@@ -291,10 +297,10 @@ class ManagedLedger(Handle):
             self._writer.fence(error)
             raise
 
-    def _change(self, change: Change, result: Callable[[], T]) -> Ack[T]:
+    def _change(self, change: Change, result: Callable[[], T]) -> AppendFuture[T]:
         self._check()
-        done: Ack[T] = Ack()
-        self._around.expect(done)
+        done: AppendFuture[T] = AppendFuture()
+        self._runtime.expect(done)
 
         def work() -> None:
             try:
@@ -304,10 +310,10 @@ class ManagedLedger(Handle):
                     self._writer.fence(error)
                 done.fail(error)
             else:
-                self._burial.begin()
+                self._deleter.begin()
                 self._writer.refresh(lambda: done.complete(result()))
 
-        self._around.work(work)
+        self._runtime.work(work)
         return done
 
     # ---- events ---------------------------------------------------------------------------------------------
@@ -321,18 +327,18 @@ class ManagedLedger(Handle):
             if (ledger := self._writer.ledger) is not None:
                 ledger.told()
         if chain.doomed:
-            self._burial.begin()
+            self._deleter.begin()
 
     def _fenced(self, error: TopicFencedError) -> None:
         for call in list(self.on_fenced):
             call(error)
 
-    def _cut_off(self, lifeline: Ack[None]) -> None:
+    def _cut_off(self, lifeline: AppendFuture[None]) -> None:
         self._writer.give_up(ClosedError(f"the {self._what} was closed with its cluster"))
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def begin_close(self) -> Ack[None]:
+    def begin_close(self) -> AppendFuture[None]:
         """What `close` waits for; `close` comes behind it. Nothing may be appended any more."""
         return self._writer.begin_close()
 
@@ -350,14 +356,14 @@ class ManagedLedger(Handle):
         if in_callback():
             done.add_done_callback(lambda _: self._release())
             if timeout is not None:
-                self._around.wake_after(timeout, self._give_up)
+                self._runtime.wake_after(timeout, self._give_up)
             return
         try:
-            self._around.wait(done, timeout)
+            self._runtime.wait(done, timeout)
         except OutcomeUnknownError:
             if not done.done():
                 self._give_up()
-            self._around.wait(done, GIVE_UP_S)
+            self._runtime.wait(done, GIVE_UP_S)
         finally:
             self._release()
 
@@ -366,7 +372,7 @@ class ManagedLedger(Handle):
 
     def _release(self) -> None:
         self._lifeline.complete(None)
-        self._burial.end()
+        self._deleter.end()
         self._entries.close()
 
     def delete(self) -> None:
@@ -377,7 +383,7 @@ class ManagedLedger(Handle):
         self._check()
         check_may_wait()
         try:
-            self._store.update(Chain.condemned)
+            self._store.update(LedgerChain.condemned)
         except TopicFencedError as error:
             self._writer.fence(error)
             raise
@@ -394,8 +400,8 @@ class ManagedLedger(Handle):
             self._release()
 
 
-def _pass_on(source: Ack[T], target: Ack[T]) -> None:
-    def came(_: Ack[T]) -> None:
+def _pass_on(source: AppendFuture[T], target: AppendFuture[T]) -> None:
+    def came(_: AppendFuture[T]) -> None:
         error = source.exception()
         if error is not None:
             target.fail(error)

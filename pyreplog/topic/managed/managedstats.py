@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyreplog.topic.place import Total
 from pyreplog.topic.statistics.stats import Stats
+from pyreplog.topic.topic_position import TopicPosition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +19,8 @@ class ManagedLedgerStats(Stats):
     epoch: int
     owner: str
     state: str
-    start: Total
-    end: Total
+    start: TopicPosition
+    end: TopicPosition
     ledgers: int
     doomed: int
     last_add_pushed: int

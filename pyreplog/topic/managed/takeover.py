@@ -10,18 +10,18 @@ from typing import NamedTuple
 
 from pyreplog.clock import Clock
 from pyreplog.errors import NoSuchLedgerError, ReplogError
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
-from pyreplog.net.fairjobs import wait_wanted
+from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.managed.chain import ANY_US, Counts
+from pyreplog.topic.managed.chain import ANY_US, LedgerTotals
 from pyreplog.topic.managed.chainstore import ChainStore
 from pyreplog.topic.managed.ledgermaker import LedgerMaker, counts_of
 
 logger = logging.getLogger(__name__)
 
 
-class Ownership(NamedTuple):
+class TakeoverResult(NamedTuple):
     """Of a topic whose ledgers all have their ends."""
 
     store: ChainStore
@@ -29,29 +29,29 @@ class Ownership(NamedTuple):
 
 
 def take_over(
-    cluster: Cluster, name: str, config: TopicConfig | None, owner: str, clock: Clock, *, create: bool
-) -> Ownership:
+    cluster: LedgerCluster, name: str, config: TopicConfig | None, owner: str, clock: Clock, *, create: bool
+) -> TakeoverResult:
     """See `ManagedLedger.open`. Blocks."""
     while True:
         store = ChainStore(cluster.metadata, name, owner)
         maker = LedgerMaker(cluster, store)
         if not store.take(config, clock.now_us(), create=create).deleted:
             _finish_last(cluster, store, maker, clock)
-            return Ownership(store, maker)
+            return TakeoverResult(store, maker)
         remove(store, maker)
 
 
-def _finish_last(cluster: Cluster, store: ChainStore, maker: LedgerMaker, clock: Clock) -> None:
+def _finish_last(cluster: LedgerCluster, store: ChainStore, maker: LedgerMaker, clock: Clock) -> None:
     """The owner before left its last ledger open: find its end."""
     last = store.chain.open_ledger
     if last is None:
         return
     try:
-        found = wait_wanted(cluster.surroundings.wait, maker.begin_recovery(last.ledger))
+        found = wait_wanted(cluster.runtime.wait, maker.begin_recovery(last.ledger))
         counts = counts_of(found, clock.now_us(), _last_append_us(maker, found))
     except NoSuchLedgerError:
         logger.error("topic %s: its last ledger, %d, is not there any more", store.chain.topic, last.ledger)
-        counts = Counts(last.ledger, 0, 0, 0, clock.now_us(), 0)
+        counts = LedgerTotals(last.ledger, 0, 0, 0, clock.now_us(), 0)
     store.update(lambda chain: chain.closed(counts))
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyreplog._native.topic.messages import Message
-from pyreplog.ack import Ack
 from pyreplog.errors import ReplogError
-from pyreplog.net.sockets import weakly
+from pyreplog.future import AppendFuture
+from pyreplog.net.sockets import weak_callback
 from pyreplog.topic.consumer import Consumer
+from pyreplog.topic.interfaces import DeliveredMessages
 from pyreplog.topic.positions import Start
-from pyreplog.topic.source import Delivery
 
 
 class PartitionConsumer(Consumer):
@@ -33,10 +33,10 @@ class PartitionConsumer(Consumer):
         on_change: Callable[[PartitionConsumer], None],
     ) -> None:
         self.partition = partition
-        self._on_change = weakly(on_change)  # who forgets the whole forgets this
+        self._on_change = weak_callback(on_change)  # who forgets the whole forgets this
         super().__init__(topic, subscription, name, queue=queue)
 
-    def deliver(self, delivery: Delivery) -> None:
+    def deliver(self, delivery: DeliveredMessages) -> None:
         delivery.batch.partition = self.partition
         super().deliver(delivery)
         self._on_change(self)
@@ -54,11 +54,11 @@ class PartitionConsumer(Consumer):
         delivery = self._poll(begin=True)
         return delivery is not None
 
-    def poll(self) -> Delivery | None:
+    def poll(self) -> DeliveredMessages | None:
         """The next messages, None: there are none. Errors: as begin."""
         return self._poll(begin=False)
 
-    def _poll(self, *, begin: bool) -> Delivery | None:
+    def _poll(self, *, begin: bool) -> DeliveredMessages | None:
         with self._lock:
             if not self._inbox:
                 if self._failed is not None:
@@ -74,13 +74,13 @@ class PartitionConsumer(Consumer):
         """Do not gather acknowledgements any longer."""
         self._send_acks()
 
-    def flushed(self) -> Ack[None]:
+    def flushed(self) -> AppendFuture[None]:
         """Done when all acknowledgements so far are durable. Errors: as `acknowledge`."""
         self._check_usable()
         self._send_acks()
         return self._source.flush()
 
-    def sought(self, start: Start) -> Ack[int]:
+    def sought(self, start: Start) -> AppendFuture[int]:
         """As `seek`, without waiting. Errors: as `acknowledge`."""
         self._check_usable()
         self._send_acks()

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from pyreplog._native.machines.turns import check_may_wait
+from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.errors import ReplogError, TopicOwnedError
-from pyreplog.topic.inlet import Inlet
 from pyreplog.topic.partitions.partitionconsumer import PartitionConsumer
-from pyreplog.topic.partitions.partitionedhandle import PartitionedHandle, Wish
+from pyreplog.topic.partitions.partitionedhandle import PartitionedHandle, SubscribeOptions
 from pyreplog.topic.partitions.routing import partition_name
+from pyreplog.topic.weak_consumer import WeakConsumer
 
 if TYPE_CHECKING:
     from pyreplog.topic.subscription import Subscription
@@ -30,7 +30,7 @@ class PartitionedTopic(PartitionedHandle["Topic"]):
     def __init__(self, topics: Topics, name: str, partitions: int) -> None:
         self.topics = topics
         self._served: list[Topic | TopicOwnedError] = []  # by partition
-        super().__init__(name, partitions, topics.surroundings.wait, f"partitioned topic {name}")
+        super().__init__(name, partitions, topics.runtime.wait, f"partitioned topic {name}")
         self._part_of(topics)
 
     def own(self, partitions: int, wait: float, settings: Mapping[str, Any]) -> None:
@@ -76,11 +76,13 @@ class PartitionedTopic(PartitionedHandle["Topic"]):
             raise TopicOwnedError(found.topic, found.message)
         return found
 
-    def _joined(self, topic: Topic, part: PartitionConsumer, start: Any, wish: Wish) -> tuple[Subscription, int]:
+    def _joined(
+        self, topic: Topic, part: PartitionConsumer, start: Any, options: SubscribeOptions
+    ) -> tuple[Subscription, int]:
         while True:
-            there = topic.make_subscription(part.subscription, start, wish.durable, wish.settings, {})
+            there = topic.make_subscription(part.subscription, start, options.durable, options.settings, {})
             try:
-                number = there.attach(Inlet(part), wish.settings, priority=wish.priority)
+                number = there.attach(WeakConsumer(part), options.settings, priority=options.priority)
             except ReplogError:
                 if not there.is_over:
                     raise  # else its last consumer left in this moment
@@ -105,5 +107,5 @@ class PartitionedTopic(PartitionedHandle["Topic"]):
             for found in self._served:
                 if not isinstance(found, TopicOwnedError):
                     rest.callback(found.close)
-            for consumer in list(self._wishes):
+            for consumer in list(self._options):
                 rest.callback(consumer.close)

@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from typing import Any, Protocol, TypeVar, overload
 
 from pyreplog._native.topic.messages import Message, MessageBatch
-from pyreplog.ack import Ack, as_timeout
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError, WrongTypeError
+from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.topic.arguments import as_delay_us
 from pyreplog.topic.partitions.partitionconsumer import PartitionConsumer
@@ -28,10 +28,10 @@ T = TypeVar("T")
 _NOTHING: Any = iter(()).__next__
 
 
-class Wait(Protocol):
-    """`ledger.driver.Surroundings.wait`."""
+class WaitFunction(Protocol):
+    """`ledger.driver.Runtime.wait`."""
 
-    def __call__(self, ack: Ack[T], timeout: float | None = None) -> T: ...
+    def __call__(self, future: AppendFuture[T], timeout: float | None = None) -> T: ...
 
 
 class PartitionedConsumer(Handle):
@@ -43,14 +43,16 @@ class PartitionedConsumer(Handle):
     the topic again, and subscribe anew.
     """
 
-    def __init__(self, topic: str, subscription: str, name: str, *, wait: Wait, timeout: float | None = None) -> None:
+    def __init__(
+        self, topic: str, subscription: str, name: str, *, wait: WaitFunction, timeout: float | None = None
+    ) -> None:
         self.topic, self.subscription, self.name = topic, subscription, name
         self._wait, self._timeout = wait, timeout
         self._parts: dict[int, PartitionConsumer] = {}
         self._lock = threading.Lock()  # of what follows; never while anything waits
         self._ready: deque[PartitionConsumer] = deque()  # those that have something, each once
         self._changes = 0  # how often there was something new
-        self._waiting: list[Ack[None]] = []
+        self._waiting: list[AppendFuture[None]] = []
         self._failed: ReplogError | None = None
         self._turn = threading.Lock()  # of who begins the next batch for `receive`
         self._next: Callable[[], Message] = _NOTHING
@@ -207,13 +209,13 @@ class PartitionedConsumer(Handle):
             found = take()
             if found is not None:
                 return found
-            ack = self._expect(changes)
+            future = self._expect(changes)
             try:
-                self._wait(ack, None if deadline is None else max(0.0, deadline - time.monotonic()))
+                self._wait(future, None if deadline is None else max(0.0, deadline - time.monotonic()))
             except OutcomeUnknownError:
                 return None
             finally:
-                self._forget(ack)
+                self._forget(future)
 
     async def _await_async(self, take: Callable[[], T | None]) -> T:
         while True:
@@ -221,36 +223,36 @@ class PartitionedConsumer(Handle):
             found = take()
             if found is not None:
                 return found
-            ack = self._expect(changes)
+            future = self._expect(changes)
             try:
-                await ack
+                await future
             finally:
-                self._forget(ack)
+                self._forget(future)
 
-    def _expect(self, changes: int) -> Ack[None]:
+    def _expect(self, changes: int) -> AppendFuture[None]:
         """Done when there is something that was not there when so many changes had been."""
         for part in self._parts.values():
             part.send_acks()  # whoever waits has nothing else to acknowledge soon
-        ack: Ack[None] = Ack()
+        future: AppendFuture[None] = AppendFuture()
         with self._lock:
-            self._waiting.append(ack)
+            self._waiting.append(future)
             is_late = self._changes != changes
         if is_late:
-            ack.complete()
-        return ack
+            future.complete()
+        return future
 
-    def _forget(self, ack: Ack[None]) -> None:
+    def _forget(self, future: AppendFuture[None]) -> None:
         with self._lock:
-            if ack in self._waiting:
-                self._waiting.remove(ack)
+            if future in self._waiting:
+                self._waiting.remove(future)
 
     def _wake(self) -> None:
         """All that wait look again: one delivery may have messages for all of them."""
         with self._lock:
             self._changes += 1
             waiting, self._waiting = self._waiting, []
-        for ack in waiting:
-            ack.complete()
+        for future in waiting:
+            future.complete()
 
     # ---- acknowledging --------------------------------------------------------------------------------------
 
@@ -298,15 +300,15 @@ class PartitionedConsumer(Handle):
         """Wait until all acknowledgements so far are durable. As `Consumer.flush`."""
         self._await_all([part.flushed() for part in self._all()], timeout)
 
-    def _await_all(self, acks: Sequence[Ack[T]], timeout: float | None) -> list[T]:
+    def _await_all(self, futures: Sequence[AppendFuture[T]], timeout: float | None) -> list[T]:
         """What is not asked for until the time is over is not asked for later."""
         seconds = self._timeout if timeout is None else as_timeout(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         try:
-            return [self._wait(ack, left(deadline)) for ack in acks]
+            return [self._wait(future, left(deadline)) for future in futures]
         except OutcomeUnknownError as error:
-            for ack in acks:
-                ack.fail(error)
+            for future in futures:
+                future.fail(error)
             raise
 
     def seek(self, start: PartitionedStart, *, timeout: float | None = None) -> list[PartitionOffset]:

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from pyreplog._native.machines.turns import check_may_wait
+from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog._native.topic.messages import MessageBatch
-from pyreplog.ack import Ack
 from pyreplog.arguments import check_bool
 from pyreplog.errors import (
     InvalidArgumentError,
@@ -21,13 +20,14 @@ from pyreplog.errors import (
     TopicOwnedError,
     WrongTypeError,
 )
+from pyreplog.future import AppendFuture
 from pyreplog.handles import Handle
 from pyreplog.topic.arguments import check_consumer
 from pyreplog.topic.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.consumer import QUEUE
 from pyreplog.topic.names import check_name
 from pyreplog.topic.partitions.partitionconsumer import PartitionConsumer
-from pyreplog.topic.partitions.partitionedconsumer import PartitionedConsumer, Wait
+from pyreplog.topic.partitions.partitionedconsumer import PartitionedConsumer, WaitFunction
 from pyreplog.topic.partitions.partitionedproducer import PartitionedProducer
 from pyreplog.topic.partitions.partitionedpublisher import PartitionedPublisher, gathered
 from pyreplog.topic.partitions.partitionedstats import PartitionedInternalStats, PartitionedStats, partitioned_stats
@@ -36,14 +36,14 @@ from pyreplog.topic.partitions.routing import Router
 from pyreplog.topic.positions import Start
 
 if TYPE_CHECKING:
+    from pyreplog.topic.interfaces import SubscriptionLike
     from pyreplog.topic.remote.remotetopic import RemoteTopic
-    from pyreplog.topic.source import Source
     from pyreplog.topic.topic import Topic
 
 T = TypeVar("T", bound="Topic | RemoteTopic")
 
 
-class Wish(NamedTuple):
+class SubscribeOptions(NamedTuple):
     """What a consumer was made with."""
 
     durable: bool
@@ -59,11 +59,11 @@ class PartitionedHandle(Handle, Generic[T]):
     publish, submit, publish_batch, submit_batch: see `PartitionedPublisher`, whose methods they are.
     """
 
-    def __init__(self, name: str, partitions: int, wait: Wait, what: str, timeout: float | None = None) -> None:
+    def __init__(self, name: str, partitions: int, wait: WaitFunction, what: str, timeout: float | None = None) -> None:
         self.name = name
         self._wait = wait
         self._changing = threading.Lock()  # while partitions come, or consumers
-        self._wishes: weakref.WeakKeyDictionary[PartitionedConsumer, Wish] = weakref.WeakKeyDictionary()
+        self._options: weakref.WeakKeyDictionary[PartitionedConsumer, SubscribeOptions] = weakref.WeakKeyDictionary()
         self.publisher = publisher = PartitionedPublisher(Router(name, partitions), self._serving, wait, timeout)
         self.publish, self.submit = publisher.publish, publisher.submit
         self.publish_batch, self.submit_batch = publisher.publish_batch, publisher.submit_batch
@@ -90,7 +90,9 @@ class PartitionedHandle(Handle, Generic[T]):
         """As partition, for calls that must not wait."""
 
     @abstractmethod
-    def _joined(self, topic: T, part: PartitionConsumer, start: Any, wish: Wish) -> tuple[Source, int]:
+    def _joined(
+        self, topic: T, part: PartitionConsumer, start: Any, options: SubscribeOptions
+    ) -> tuple[SubscriptionLike, int]:
         """Have a partition's subscription take a consumer; the two know each other by that number."""
 
     def _check_partition(self, partition: int) -> None:
@@ -130,8 +132,8 @@ class PartitionedHandle(Handle, Generic[T]):
             raise
         return made
 
-    def room(self) -> Ack[Any]:
-        """An Ack that is done as soon as there is room for messages of whatever key; as `Publisher.room`."""
+    def room(self) -> AppendFuture[Any]:
+        """An AppendFuture that is done as soon as there is room for messages of whatever key; as `Publisher.room`."""
         return gathered([topic.room() for topic in self._here()])
 
     def read(self, partition: int, start: Start = "earliest", end: int | None = None) -> Iterator[MessageBatch]:
@@ -168,7 +170,7 @@ class PartitionedHandle(Handle, Generic[T]):
         check_consumer(name, durable, priority)
         _check_common(start)
         self._all()
-        wish = Wish(durable, queue, priority, SubscriptionConfig.of(settings) if settings else None)
+        options = SubscribeOptions(durable, queue, priority, SubscriptionConfig.of(settings) if settings else None)
         consumer = PartitionedConsumer(
             self.name,
             subscription,
@@ -179,21 +181,21 @@ class PartitionedHandle(Handle, Generic[T]):
         with self._changing:
             try:
                 for partition in range(self.partitions):
-                    self._attach(consumer, partition, start, wish)
+                    self._attach(consumer, partition, start, options)
             except BaseException:
                 consumer.close()
                 raise
-            self._wishes[consumer] = wish
+            self._options[consumer] = options
         return consumer
 
-    def _attach(self, consumer: PartitionedConsumer, partition: int, start: Any, wish: Wish) -> None:
+    def _attach(self, consumer: PartitionedConsumer, partition: int, start: Any, options: SubscribeOptions) -> None:
         topic = self._serving(partition)
         part = PartitionConsumer(
             partition, topic.name, consumer.subscription, consumer.name, on_change=consumer.changed,
-            queue=max(wish.queue // self.partitions, 1) if type(wish.queue) is int else wish.queue,
+            queue=max(options.queue // self.partitions, 1) if type(options.queue) is int else options.queue,
         )  # fmt: skip
         try:
-            there, number = self._joined(topic, part, start, wish)
+            there, number = self._joined(topic, part, start, options)
         except BaseException:
             part.close()
             raise
@@ -202,10 +204,10 @@ class PartitionedHandle(Handle, Generic[T]):
 
     def _follow(self, grown: Iterable[int]) -> None:
         """Consumers that there are receive from new partitions, too; while they change."""
-        for consumer, wish in list(self._wishes.items()):
+        for consumer, options in list(self._options.items()):
             for partition in grown if not consumer.is_closed else ():
                 with suppress(TopicOwnedError):  # it was logged
-                    self._attach(consumer, partition, "earliest", wish)
+                    self._attach(consumer, partition, "earliest", options)
 
     def create_subscription(
         self,

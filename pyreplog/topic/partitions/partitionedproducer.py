@@ -10,11 +10,11 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
-from pyreplog.ack import Ack, as_timeout
 from pyreplog.errors import ClosedError, ReplogError
+from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.topic.names import check_name
 from pyreplog.topic.partitions.partitionedconsumer import left
-from pyreplog.topic.partitions.partitionedpublisher import Columns, Fields, PartitionedPublisher, gathered
+from pyreplog.topic.partitions.partitionedpublisher import BatchFields, MessageFields, PartitionedPublisher, gathered
 from pyreplog.topic.partitions.partitionoffset import PartitionOffset, PartitionRange
 
 if TYPE_CHECKING:
@@ -68,30 +68,30 @@ class PartitionedProducer:
         return [self.part(partition).last_sequence for partition in range(self._publisher.router.partitions)]
 
     def publish(
-        self, value: ReadableBuffer, key: ReadableBuffer | None = None, **fields: Unpack[Fields]
+        self, value: ReadableBuffer, key: ReadableBuffer | None = None, **fields: Unpack[MessageFields]
     ) -> PartitionOffset:
         """As `PartitionedPublisher.publish`."""
         return self._open.publish(value, key, **fields)
 
     def submit(
-        self, value: ReadableBuffer, key: ReadableBuffer | None = None, **fields: Unpack[Fields]
-    ) -> Ack[PartitionOffset]:
+        self, value: ReadableBuffer, key: ReadableBuffer | None = None, **fields: Unpack[MessageFields]
+    ) -> AppendFuture[PartitionOffset]:
         """As `PartitionedPublisher.submit`."""
         return self._open.submit(value, key, **fields)
 
     def publish_batch(
-        self, values: Values, keys: Keys | None = None, **columns: Unpack[Columns]
+        self, values: Values, keys: Keys | None = None, **columns: Unpack[BatchFields]
     ) -> list[PartitionRange]:
         """As `PartitionedPublisher.publish_batch`."""
         return self._open.publish_batch(values, keys, **columns)
 
     def submit_batch(
-        self, values: Values, keys: Keys | None = None, **columns: Unpack[Columns]
-    ) -> Ack[list[PartitionRange]]:
+        self, values: Values, keys: Keys | None = None, **columns: Unpack[BatchFields]
+    ) -> AppendFuture[list[PartitionRange]]:
         """As `PartitionedPublisher.submit_batch`."""
         return self._open.submit_batch(values, keys, **columns)
 
-    def flush(self) -> Ack[list[None]]:
+    def flush(self) -> AppendFuture[list[None]]:
         """As `Producer.flush`, of all partitions that it has published to."""
         return gathered([producer.flush() for producer in self._all()])
 

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
-from pyreplog._native.machines.turns import check_may_wait
-from pyreplog.ack import Ack, as_timeout
+from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.errors import ReplogError
-from pyreplog.topic.partitions.partitionedconsumer import Wait, left
+from pyreplog.future import AppendFuture, as_timeout
+from pyreplog.topic.partitions.partitionedconsumer import WaitFunction, left
 from pyreplog.topic.partitions.partitionoffset import PartitionOffset, PartitionRange
 from pyreplog.topic.partitions.routing import Router
-from pyreplog.topic.partitions.splitting import Portion, split_batch
+from pyreplog.topic.partitions.splitting import PartitionBatch, split_batch
 from pyreplog.topic.positions import then
 from pyreplog.topic.publishing.outgoing import Outgoing
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Fields(TypedDict, total=False):
+class MessageFields(TypedDict, total=False):
     """Of one message, see `Publisher.publish`."""
 
     properties: Mapping[str, str | bytes] | None
@@ -38,7 +38,7 @@ class Fields(TypedDict, total=False):
     timeout: float | None
 
 
-class Columns(TypedDict, total=False):
+class BatchFields(TypedDict, total=False):
     """Of several, see `Publisher.publish_batch`."""
 
     properties: Properties | None
@@ -63,7 +63,7 @@ class PartitionedPublisher:
         self,
         router: Router,
         serving: Callable[[int], Topic | RemoteTopic | Producer],
-        wait: Wait,
+        wait: WaitFunction,
         timeout: float | None = None,
     ) -> None:
         self.router, self.wait, self.timeout = router, wait, timeout
@@ -75,7 +75,7 @@ class PartitionedPublisher:
         key: ReadableBuffer | None = None,
         *,
         producer: str | None = None,
-        **fields: Unpack[Fields],
+        **fields: Unpack[MessageFields],
     ) -> PartitionOffset:
         """As `Publisher.publish`. TopicOwnedError: another process has the message's partition."""
         check_may_wait()
@@ -89,46 +89,46 @@ class PartitionedPublisher:
         key: ReadableBuffer | None = None,
         *,
         producer: str | None = None,
-        **fields: Unpack[Fields],
-    ) -> Ack[PartitionOffset]:
+        **fields: Unpack[MessageFields],
+    ) -> AppendFuture[PartitionOffset]:
         """As `Publisher.submit`. Errors: as publish."""
         partition = self.router.route(key)
         coming = self._serving(partition).submit(value, key, **_named(producer), **fields)
-        done: Ack[PartitionOffset] = Ack()
+        done: AppendFuture[PartitionOffset] = AppendFuture()
         then(coming, done, lambda offset: done.complete(PartitionOffset(partition, offset)))
         return done
 
     def publish_batch(
-        self, values: Values, keys: Keys | None = None, *, producer: str | None = None, **columns: Unpack[Columns]
+        self, values: Values, keys: Keys | None = None, *, producer: str | None = None, **columns: Unpack[BatchFields]
     ) -> list[PartitionRange]:
         """As `Publisher.publish_batch`; returns the offsets in each partition that got some, ascending."""
         check_may_wait()
         timeout = columns.get("timeout")
         seconds = self.timeout if timeout is None else as_timeout(timeout)
         until = None if seconds is None else time.monotonic() + seconds
-        ack = self.submit_batch(values, keys, producer=producer, **columns)
-        return self.wait(ack, left(until))
+        future = self.submit_batch(values, keys, producer=producer, **columns)
+        return self.wait(future, left(until))
 
     def submit_batch(
-        self, values: Values, keys: Keys | None = None, *, producer: str | None = None, **columns: Unpack[Columns]
-    ) -> Ack[list[PartitionRange]]:
-        """As `Publisher.submit_batch`; the Ack gives what publish_batch returns. Errors: as publish; those of a
-        partition when others have taken their part are the Ack's."""
+        self, values: Values, keys: Keys | None = None, *, producer: str | None = None, **columns: Unpack[BatchFields]
+    ) -> AppendFuture[list[PartitionRange]]:
+        """As `Publisher.submit_batch`; the AppendFuture gives what publish_batch returns. Errors: as publish; those of
+        a partition when others have taken their part are the AppendFuture's."""
         times = (columns.get("event_times"), columns.get("deliver_at"))
         batch = Outgoing.of(values, keys, columns.get("properties"), *times)
         portions = split_batch(self.router, batch, columns.get("sequences"))
         topics = [self._serving(portion.partition) for portion in portions]
-        coming: list[Ack[range]] = []
+        coming: list[AppendFuture[range]] = []
         for topic, portion in zip(topics, portions, strict=True):
             try:
                 coming.append(_submit(topic, portion, producer, columns.get("timeout")))
             except ReplogError as error:
                 if not coming:
                     raise
-                coming.append(Ack())
+                coming.append(AppendFuture())
                 coming[-1].fail(error)
                 break
-        done: Ack[list[PartitionRange]] = Ack()
+        done: AppendFuture[list[PartitionRange]] = AppendFuture()
         parts = [portion.partition for portion in portions]
         then(gathered(coming), done, lambda found: done.complete(list(map(PartitionRange, parts, found))))
         return done
@@ -140,8 +140,8 @@ def _named(producer: str | None) -> dict[str, Any]:
 
 
 def _submit(
-    topic: Topic | RemoteTopic | Producer, portion: Portion, producer: str | None, timeout: float | None
-) -> Ack[range]:
+    topic: Topic | RemoteTopic | Producer, portion: PartitionBatch, producer: str | None, timeout: float | None
+) -> AppendFuture[range]:
     batch = portion.batch
     return topic.submit_batch(
         batch.values, batch.keys, properties=batch.properties, event_times=batch.event_times,
@@ -149,22 +149,22 @@ def _submit(
     )  # fmt: skip
 
 
-def gathered(acks: Sequence[Ack[T]]) -> Ack[list[T]]:
+def gathered(futures: Sequence[AppendFuture[T]]) -> AppendFuture[list[T]]:
     """The results of all, once all have an outcome; the error of the first that has one."""
-    done: Ack[list[T]] = Ack()
+    done: AppendFuture[list[T]] = AppendFuture()
 
-    def came(_: Ack[T] | None) -> None:
-        if not all(ack.done() for ack in acks):
+    def came(_: AppendFuture[T] | None) -> None:
+        if not all(future.done() for future in futures):
             return
-        errors = (error for ack in acks if (error := ack.exception()) is not None)
+        errors = (error for future in futures if (error := future.exception()) is not None)
         error = next(errors, None)
         if error is not None:
             done.fail(error)
         else:
-            done.complete([ack.result() for ack in acks])
+            done.complete([future.result() for future in futures])
 
-    for ack in acks:
-        ack.add_done_callback(came)
-    if not acks:
+    for future in futures:
+        future.add_done_callback(came)
+    if not futures:
         came(None)
     return done

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pyreplog.topic.place import Total
 from pyreplog.topic.statistics.stats import InternalStats, Stats, SubscriptionStats, TopicStats
+from pyreplog.topic.topic_position import TopicPosition
 
 _TOPIC_SUMS = (
     "storage_bytes", "published_messages", "published_entries", "published_bytes", "publish_errors", "pending_entries",
@@ -104,5 +104,5 @@ def _sums(parts: Sequence[Stats], names: Iterable[str]) -> dict[str, Any]:
     return {name: sum(getattr(part, name) for part in parts) for name in names}
 
 
-def _total(totals: Iterable[Total]) -> Total:
-    return Total(*map(sum, zip(*totals, strict=True)))
+def _total(totals: Iterable[TopicPosition]) -> TopicPosition:
+    return TopicPosition(*map(sum, zip(*totals, strict=True)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, TopicExistsError
-from pyreplog.net.fairjobs import check_wanted
+from pyreplog.net.fair_executor import check_wanted
 from pyreplog.topic.cursors.subscriptionmetadata import list_subscriptions, load_subscription
 from pyreplog.topic.managed.chainstore import find_chain
 from pyreplog.topic.names import check_name
@@ -53,7 +53,7 @@ class PartitionedTopics:
                 return True
         return find_partitioned(self._store, name) is not None
 
-    def check_plain(self, name: str) -> None:
+    def check_regular(self, name: str) -> None:
         """Whether a topic of that name may be made or opened: TopicExistsError, there is a partitioned one;
         NoSuchTopicError, it would be a partition that its topic does not have."""
         found = find_partitioned(self._store, name)

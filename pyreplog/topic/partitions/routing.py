@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import NDArray
 
-    from pyreplog._native.log.parts import _Column
+    from pyreplog._native.log.append_arguments import _Column
 
 PARTITIONS_MAX = 1 << 16
 _POSITIVE = 0x7FFFFFFF

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Rows = NDArray[np.int64]
 
 
-class Portion(NamedTuple):
+class PartitionBatch(NamedTuple):
     """What one partition gets of a batch."""
 
     partition: int
@@ -28,7 +28,7 @@ class Portion(NamedTuple):
     sequences: NDArray[np.int64] | None
 
 
-def split_batch(router: Router, batch: Outgoing, sequences: ArrayLike | None) -> list[Portion]:
+def split_batch(router: Router, batch: Outgoing, sequences: ArrayLike | None) -> list[PartitionBatch]:
     """By key; messages without one go to the same partition. A batch without keys stays as it is.
 
     Errors: WrongTypeError, InvalidArgumentError; SequenceError, the sequences do not ascend.
@@ -38,18 +38,18 @@ def split_batch(router: Router, batch: Outgoing, sequences: ArrayLike | None) ->
     if not count:
         return []
     if batch.keys is None:
-        return [Portion(router.route(None), batch, numbers)]
+        return [PartitionBatch(router.route(None), batch, numbers)]
     split = router.split_column if _is_column(batch.keys) else router.split
     groups = split(batch.keys)
     _check_counts(batch, count, sum(map(len, groups)))
     return list(_portions(batch, groups, numbers))
 
 
-def _portions(batch: Outgoing, groups: list[Rows], numbers: NDArray[np.int64] | None) -> Iterator[Portion]:
+def _portions(batch: Outgoing, groups: list[Rows], numbers: NDArray[np.int64] | None) -> Iterator[PartitionBatch]:
     for partition, rows in enumerate(groups):
         if len(rows):
             part = Outgoing(*(_taken(column, rows, at < 2) for at, column in enumerate(batch)))
-            yield Portion(partition, part, None if numbers is None else numbers[rows])
+            yield PartitionBatch(partition, part, None if numbers is None else numbers[rows])
 
 
 def _check_counts(batch: Outgoing, count: int, keys: int) -> None:

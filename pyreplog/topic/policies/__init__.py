@@ -6,5 +6,5 @@
 | `expiry` | messages too old for subscriptions, subscriptions that nobody uses |
 | `retention` | which closed ledgers may go |
 | `trend` | how fast a backlog is worked off, when it will be done, whether it stands still |
-| `upkeep` | does now and then what the others decide |
+| `maintenance` | does now and then what the others decide |
 """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.place import Total
+from pyreplog.topic.topic_position import TopicPosition
 
 SYSTEM_PREFIX = "pyreplog."
 """Cursors whose names begin like this are pyreplog's own: nothing is ever skipped or expired for them."""
@@ -31,14 +31,15 @@ class CursorBacklog:
 
     name: str
     durable: bool
-    mark: Total
+    mark: TopicPosition
     oldest_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
     """What is to be acknowledged for a cursor that did not: whole entries up to `to_size` bytes of the topic
-    (`Total.size`; the entry that it lies in goes too) and those appended before `before_us`; None: not by that."""
+    (`TopicPosition.size`; the entry that it lies in goes too) and those appended before `before_us`; None: not by
+    that."""
 
     cursor: str
     to_size: int | None = None
@@ -72,7 +73,9 @@ class Quota:
     def __init__(self) -> None:
         self._stopping: set[Kind] = set()
 
-    def decide(self, config: TopicConfig, end: Total, cursors: Iterable[CursorBacklog], now_us: int) -> QuotaDecision:
+    def decide(
+        self, config: TopicConfig, end: TopicPosition, cursors: Iterable[CursorBacklog], now_us: int
+    ) -> QuotaDecision:
         """What to do now. end: of the topic. cursors: all of them."""
         durable = [cursor for cursor in cursors if cursor.durable]
         sizes = {cursor.name: end.size - cursor.mark.size for cursor in durable}
@@ -114,7 +117,7 @@ class _Look:
         self.late = [name for name, level in levels.items() if level > self.resume]
 
 
-def _evictions(looks: Mapping[Kind, _Look], end: Total, now_us: int) -> Iterator[Eviction]:
+def _evictions(looks: Mapping[Kind, _Look], end: TopicPosition, now_us: int) -> Iterator[Eviction]:
     """Of the cursors that are over a quota; who is not over it loses nothing."""
     size, age = looks.get("bytes"), looks.get("age")
     names = {name for look in looks.values() for name in look.over if not is_system(name)}

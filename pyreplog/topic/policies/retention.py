@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pyreplog.topic.place import Total
+from pyreplog.topic.topic_position import TopicPosition
 
 
 class ClosedLedger(NamedTuple):
     """end: of the topic, behind its last entry. closed_us: when. size: value bytes."""
 
-    end: Total
+    end: TopicPosition
     closed_us: int
     size: int
 
 
 def trimmable(
     ledgers: Iterable[ClosedLedger],
-    slowest: Total | None,
+    slowest: TopicPosition | None,
     *,
     kept_bytes: int,
     retention_bytes: int | None,

@@ -8,6 +8,6 @@
 | `batcher`, `compression` | messages gathered into entries |
 | `dedup`, `dedupcursor`, `producersnapshot` | which messages of named producers were published before |
 | `intake` | the order of what is published: what waits for company, what is in doubt, what goes to the ledgers |
-| `flight`, `outbox` | what goes together, and who is told; in the order in which it entered |
-| `window`, `gate` | how much may be on its way; what is held while a quota is used up |
+| `publish_batch`, `outbox` | what goes together, and who is told; in the order in which it entered |
+| `window`, `backlog_gate` | how much may be on its way; what is held while a quota is used up |
 """

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pyreplog._native.topic.messageencoder import encode_messages
-from pyreplog.ack import Ack
+from pyreplog.future import AppendFuture
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -23,7 +23,7 @@ MESSAGE_BYTES = 64
 _PLAIN_TIME_US = 1 << 62
 
 
-class Single(NamedTuple):
+class SingleMessage(NamedTuple):
     """One message to be published, by whom, and who waits for its offset. sequence: -1, none. size: bytes, about."""
 
     value: bytes
@@ -33,7 +33,7 @@ class Single(NamedTuple):
     deliver_at: int | None
     sequence: int
     size: int
-    ack: Ack[int]
+    future: AppendFuture[int]
     producer: bytes
 
     @property
@@ -52,7 +52,7 @@ class Single(NamedTuple):
         producer: bytes = b"",
     ) -> Self:
         """Errors: those of `encode_messages`, for what cannot be encoded: it must not fail others of its entry."""
-        ack: Ack[int] = Ack()
+        future: AppendFuture[int] = AppendFuture()
         if (
             type(value) is bytes
             and (key is None or type(key) is bytes)
@@ -61,7 +61,7 @@ class Single(NamedTuple):
             and (deliver_at is None or (type(deliver_at) is int and 0 <= deliver_at < _PLAIN_TIME_US))
         ):
             size = len(value) + (len(key) if key else 0) + MESSAGE_BYTES
-            return cls(value, key, None, event_time, deliver_at, sequence, size, ack, producer)
+            return cls(value, key, None, event_time, deliver_at, sequence, size, future, producer)
         size = len(
             encode_messages(
                 [value],
@@ -73,7 +73,7 @@ class Single(NamedTuple):
         )
         properties = dict(properties) if properties else None
         key = None if key is None else bytes(key)
-        return cls(bytes(value), key, properties, event_time, deliver_at, sequence, size, ack, producer)
+        return cls(bytes(value), key, properties, event_time, deliver_at, sequence, size, future, producer)
 
     def encode(self) -> bytes:
         """The entry of this one alone."""
@@ -88,14 +88,14 @@ class Single(NamedTuple):
         )
 
 
-class Group:
+class MessageGroup:
     """Messages of one producer that are one entry; those that have sequence numbers have them ascending."""
 
     __slots__ = ("producer", "singles", "size")
 
     def __init__(self, producer: bytes) -> None:
         self.producer = producer
-        self.singles: list[Single] = []
+        self.singles: list[SingleMessage] = []
         self.size = 0
 
     @property
@@ -107,11 +107,11 @@ class Group:
         """None: they have no numbers."""
         return None if self.singles[0].sequence < 0 else [single.sequence for single in self.singles]
 
-    def add(self, single: Single) -> None:
+    def add(self, single: SingleMessage) -> None:
         self.singles.append(single)
         self.size += single.size
 
-    def follows(self, single: Single) -> bool:
+    def follows(self, single: SingleMessage) -> bool:
         """Whether the number of a message lets it be the next one of this entry."""
         last = self.singles[-1].sequence
         return single.sequence > last >= 0 or single.sequence == last == -1
@@ -141,9 +141,9 @@ class Batcher:
 
     def __init__(self, *, linger_us: int, messages_max: int, bytes_max: int) -> None:
         self._linger_us, self._messages_max, self._bytes_max = linger_us, messages_max, bytes_max
-        self.groups: list[Group] = []
+        self.groups: list[MessageGroup] = []
         """What waits."""
-        self._open: dict[bytes, Group] = {}  # the last of each producer
+        self._open: dict[bytes, MessageGroup] = {}  # the last of each producer
         self._bytes = 0
         self._flying = 0  # what was taken and has not landed
         self.due_us: int | None = None
@@ -152,11 +152,11 @@ class Batcher:
     def __len__(self) -> int:
         return sum(group.count for group in self.groups)
 
-    def add(self, producer: bytes, single: Single, now_us: int) -> bool:
+    def add(self, producer: bytes, single: SingleMessage, now_us: int) -> bool:
         """Whether all that wait are to be sent now; else they are when something lands, or at `due_us`."""
         group = self._open.get(producer)
         if group is None or not self._fits(group, single):
-            group = self._open[producer] = Group(producer)
+            group = self._open[producer] = MessageGroup(producer)
             self.groups.append(group)
         group.add(single)
         self._bytes += single.size
@@ -166,12 +166,12 @@ class Batcher:
             self.due_us = now_us + self._linger_us
         return not self._linger_us and not self._flying
 
-    def _fits(self, group: Group, single: Single) -> bool:
+    def _fits(self, group: MessageGroup, single: SingleMessage) -> bool:
         return (
             group.count < self._messages_max and group.size + single.size <= self._bytes_max and group.follows(single)
         )
 
-    def take(self) -> list[Group]:
+    def take(self) -> list[MessageGroup]:
         """All that wait, to be sent together; `landed` says when their outcome is known."""
         groups, self.groups = self.groups, []
         self._open.clear()

@@ -28,7 +28,7 @@ Sequences = range | NDArray[numpy.int64] | Sequence[int]
 """Ascending."""
 
 
-class Stored(Protocol):
+class StoredMessages(Protocol):
     """What `Producers.replay` needs of a MessageBatch."""
 
     @property
@@ -43,7 +43,7 @@ class Stored(Protocol):
     def entry_producer(self) -> list[bytes]: ...
 
 
-class Verdict(Enum):
+class DedupVerdict(Enum):
     """What to do with a message: publish it; nothing, it is there; wait."""
 
     NEW = 0
@@ -64,12 +64,12 @@ class _Producer:
         self.waiting: list[Any] = []
         self.active_us = 0
 
-    def judge(self, sequence: int) -> Verdict:
+    def judge(self, sequence: int) -> DedupVerdict:
         if sequence > self.pushed or (self.failed and sequence in self.failed):
-            return Verdict.NEW
+            return DedupVerdict.NEW
         if sequence > self.persisted or (self.retried and sequence in self.retried):
-            return Verdict.IN_DOUBT
-        return Verdict.DUPLICATE
+            return DedupVerdict.IN_DOUBT
+        return DedupVerdict.DUPLICATE
 
     def settle(self, sequences: Sequences) -> None:
         self.flying -= len(sequences)
@@ -119,10 +119,10 @@ class Producers:
 
     # ---- publishing -----------------------------------------------------------------------------------------
 
-    def judge(self, name: bytes, sequence: int) -> Verdict:
+    def judge(self, name: bytes, sequence: int) -> DedupVerdict:
         """What to do with one message."""
         known = self._producers.get(name)
-        return Verdict.NEW if known is None else known.judge(sequence)
+        return DedupVerdict.NEW if known is None else known.judge(sequence)
 
     def sift(self, name: bytes, sequences: Sequences) -> NDArray[numpy.bool_] | None:
         """Which messages of a batch are new; None: some are in doubt, so all of it has to wait."""
@@ -221,7 +221,7 @@ class Producers:
             known.active_us = state.active_us - ahead_us
             known.failed = state.failed if state.failed else None
 
-    def replay(self, batch: Stored, ahead_us: int = 0) -> None:
+    def replay(self, batch: StoredMessages, ahead_us: int = 0) -> None:
         """Entries of the topic, as read: in order from the end of what the snapshot knows, or from before. Nothing is
         on its way yet."""
         first = 0

@@ -8,15 +8,15 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pyreplog.ack import Ack
 from pyreplog.clock import ahead_us
 from pyreplog.errors import InvalidMetadataError, KeyExistsError, ReplogError
+from pyreplog.future import AppendFuture
 from pyreplog.topic.cursors.slot import CursorSlot
 from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, create_subscription
-from pyreplog.topic.place import ORIGIN, Total
 from pyreplog.topic.policies.backlog import SYSTEM_PREFIX
 from pyreplog.topic.positions import position, then
 from pyreplog.topic.publishing.dedup import Producers
+from pyreplog.topic.topic_position import ORIGIN, TopicPosition
 
 if TYPE_CHECKING:
     from pyreplog.topic.topic import Topic
@@ -31,10 +31,10 @@ IDLE_US = 6 * 3_600_000_000
 _HEAD = struct.Struct("<4Q")  # sequence of the record; messages, entries, bytes before the place it knows
 
 
-def mark_of(record: bytes) -> Total:
+def mark_of(record: bytes) -> TopicPosition:
     """Where the cursor stands, by its last record: it needs nothing before that. InvalidMetadataError: it is none."""
     try:
-        return Total(*_HEAD.unpack_from(record)[1:])
+        return TopicPosition(*_HEAD.unpack_from(record)[1:])
     except struct.error as error:
         raise InvalidMetadataError(f"record of {DEDUP}: {error}") from error
 
@@ -56,7 +56,7 @@ class DedupCursor:
         self._sequence = 0
         self._known = (ORIGIN, b"")
         self._is_new = False
-        self._on_their_way: dict[int, Total] = {}
+        self._on_their_way: dict[int, TopicPosition] = {}
         self._taken_us: int | None = None
 
     def recover(self, topic: Topic) -> None:
@@ -71,7 +71,7 @@ class DedupCursor:
         recovered = cursors.recover(topic.name, DEDUP)
         ahead = ahead_us(topic.clock)
         self._begin(recovered.records, ahead)
-        at, wait = max(self.mark.offset, topic.managed.start.offset), topic.topics.surroundings.wait
+        at, wait = max(self.mark.offset, topic.managed.start.offset), topic.topics.runtime.wait
         while at < topic.managed.end.offset:
             batch = wait(topic.managed.read(at))
             self.producers.replay(batch, ahead)
@@ -84,7 +84,7 @@ class DedupCursor:
             sequence, *total = _HEAD.unpack_from(records[-1])
         except (struct.error, IndexError) as error:
             raise InvalidMetadataError(f"record of {DEDUP}: {error}") from error
-        self._sequence, self.mark = sequence, Total(*total)
+        self._sequence, self.mark = sequence, TopicPosition(*total)
         self._known = (self.mark, records[-1][_HEAD.size :])
         self.producers.restore(self._known[1], ahead)
 
@@ -99,16 +99,16 @@ class DedupCursor:
             self._taken_us = now_us
             self.store(topic)
 
-    def store(self, topic: Topic) -> Ack[None]:
+    def store(self, topic: Topic) -> AppendFuture[None]:
         """Store a snapshot of now."""
-        done: Ack[None] = Ack()
+        done: AppendFuture[None] = AppendFuture()
         taken = topic.publisher.snapshot()
         if taken is None or self._slot is None:
             done.complete(None)
             return done
         offset, data = taken
 
-        def located(total: Total) -> None:
+        def located(total: TopicPosition) -> None:
             assert self._slot is not None
             with self._lock:
                 if total.offset >= self._known[0].offset:  # one that was taken later may have been located before

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
-from pyreplog.ack import Ack, Outcome
-from pyreplog.errors import InvalidMessagesError, SequenceError
+from pyreplog.errors import InvalidEntryError, SequenceError
+from pyreplog.future import AppendFuture, Outcome
 from pyreplog.topic.publishing.compression import decompress
 from pyreplog.topic.publishing.dedup import Sequences
 
 if TYPE_CHECKING:
-    from pyreplog.topic.publishing.flight import Encoder, Share
+    from pyreplog.topic.publishing.publish_batch import Encoder, Share
 
 _HEAD = struct.Struct("<4xH2xII16x")  # of an entry: producer_length, count, raw_size
 RAW_BYTES_MAX = 128 << 20
@@ -29,7 +29,7 @@ RAW_BYTES_MAX = 128 << 20
 _NO_TIME = -(1 << 63)
 
 
-class Part(NamedTuple):
+class EntryPart(NamedTuple):
     """An entry whose messages have numbers: the one at `place` of those that came together, messages [start, stop)."""
 
     place: int
@@ -46,12 +46,12 @@ class Forwarded:
     is_gathered = False
 
     def __init__(self, topic: str, entries: Sequence[bytes]) -> None:
-        """Errors: InvalidMessagesError, an entry is none; MissingExtraError, what decompresses it is not installed."""
+        """Errors: InvalidEntryError, an entry is none; MissingExtraError, what decompresses it is not installed."""
         self._topic, self._given = topic, list(entries)
         self._batch, self._counts = decode(self._given)
         self.numbered = _numbered(self._batch) if self._batch.is_numbered else []
         """Those whose messages may have been published before."""
-        self.ack: Ack[range] = Ack()
+        self.future: AppendFuture[range] = AppendFuture()
         self.kept: NDArray[np.bool_] | None = None
         """Of each message whether it is stored; None: all are."""
         self.entries: list[bytes] = []
@@ -96,7 +96,7 @@ class Forwarded:
         left = [at for at, count in enumerate(counts) if count]
         return [entries[at] for at in left], [counts[at] for at in left]
 
-    def _again(self, part: Part, mask: NDArray[np.bool_]) -> bytes:
+    def _again(self, part: EntryPart, mask: NDArray[np.bool_]) -> bytes:
         """An entry of those messages only."""
         batch = self._batch.select(part.start + np.flatnonzero(mask))
         return encode_messages(
@@ -118,8 +118,8 @@ class Forwarded:
                 yield part.producer, numbers
 
     def outcomes(self, offsets: range, error: BaseException | None) -> list[Outcome]:
-        self.ack.expect(offsets)
-        return [(self.ack, error)]
+        self.future.expect(offsets)
+        return [(self.future, error)]
 
 
 def raw_bytes(entries: Sequence[bytes]) -> int:
@@ -131,28 +131,28 @@ def raw_bytes(entries: Sequence[bytes]) -> int:
 
 
 def decode(entries: list[bytes]) -> tuple[MessageBatch, list[int]]:
-    """All messages, checked, and how many each entry has. Errors: InvalidMessagesError, MissingExtraError."""
+    """All messages, checked, and how many each entry has. Errors: InvalidEntryError, MissingExtraError."""
     counts, total = [], 0
     for entry in entries:
         if len(entry) < _HEAD.size:
-            raise InvalidMessagesError(f"entry: expected a header of {_HEAD.size} bytes, found {len(entry)}")
+            raise InvalidEntryError(f"entry: expected a header of {_HEAD.size} bytes, found {len(entry)}")
         _, count, raw = _HEAD.unpack_from(entry)
         if not count:
-            raise InvalidMessagesError("entry: expected 1 or more messages, found none")
+            raise InvalidEntryError("entry: expected 1 or more messages, found none")
         counts.append(count)
         total += raw
     if total > RAW_BYTES_MAX:
-        raise InvalidMessagesError(f"entries: expected bodies of at most {RAW_BYTES_MAX} bytes, found {total}")
+        raise InvalidEntryError(f"entries: expected bodies of at most {RAW_BYTES_MAX} bytes, found {total}")
     encoded = encode_entries(entries, ledger=0, first=0, lac=-1, time=0, messages=counts)
     records = parse_entries(encoded.view, ledger=0, first=0, last=len(entries) - 1)
     return decode_messages(records, offset=0, entries=0, size=0, decompress=decompress), counts
 
 
-def _numbered(batch: MessageBatch) -> list[Part]:
+def _numbered(batch: MessageBatch) -> list[EntryPart]:
     found, stop = [], 0
     described = zip(batch.entry_count.tolist(), batch.entry_producer, batch.entry_sequence.tolist(), strict=True)
     for place, (count, producer, last) in enumerate(described):
         start, stop = stop, stop + count
         if producer and last >= 0:
-            found.append(Part(place, start, stop, producer, batch.sequence[start:stop]))
+            found.append(EntryPart(place, start, stop, producer, batch.sequence[start:stop]))
     return found

@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from pyreplog.ack import Ack, Outcome, settle_all
 from pyreplog.clock import Clock, ahead_us
+from pyreplog.defer_sigint import defer_sigint
 from pyreplog.errors import SequenceError
-from pyreplog.topic.managed.pipeline import STAGE_BYTES
-from pyreplog.topic.publishing.batcher import Batcher, Single
-from pyreplog.topic.publishing.dedup import Producers, Verdict
-from pyreplog.topic.publishing.flight import Encoder, Flight, Gathered, Whole, stored_of
+from pyreplog.future import AppendFuture, Outcome, settle_all
+from pyreplog.topic.managed.append_pipeline import STAGE_BYTES
+from pyreplog.topic.publishing.batcher import Batcher, SingleMessage
+from pyreplog.topic.publishing.dedup import DedupVerdict, Producers
 from pyreplog.topic.publishing.forwarded import Forwarded
 from pyreplog.topic.publishing.outbox import Landing, Outbox, Sink
+from pyreplog.topic.publishing.publish_batch import Encoder, Gathered, PublishBatch, Whole, stored_of
 from pyreplog.topic.publishing.sequences import check_sequence
 from pyreplog.topic.publishing.window import Window
-from pyreplog.uninterrupted import uninterrupted
 
 DUPLICATE = -1
 """Instead of an offset: the message was published before."""
@@ -27,15 +27,15 @@ DUPLICATE = -1
 T = TypeVar("T")
 
 
-class Around(Protocol):
-    """Waits, and timers: see `ledger.driver.Surroundings`."""
+class PublisherRuntime(Protocol):
+    """Waits, and timers: see `ledger.driver.Runtime`."""
 
-    def wait(self, ack: Ack[T], timeout: float | None = None) -> T: ...
+    def wait(self, future: AppendFuture[T], timeout: float | None = None) -> T: ...
     def wake_after(self, seconds: float, call: Callable[[], None]) -> object: ...
 
 
 @dataclass
-class Counts:
+class PublishCounters:
     """What has become of messages. entries, bytes: as stored. errors: messages that failed."""
 
     messages: int = 0
@@ -45,7 +45,7 @@ class Counts:
     duplicates: int = 0
 
 
-Entrant = Single | Whole | Forwarded
+Entrant = SingleMessage | Whole | Forwarded
 """What a producer wants published."""
 
 
@@ -53,7 +53,7 @@ Entrant = Single | Whole | Forwarded
 class _Work:
     """What follows from steps that were taken with the lock held."""
 
-    flights: list[Flight] = field(default_factory=list)
+    flights: list[PublishBatch] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
 
 
@@ -66,7 +66,7 @@ class Intake:
     def __init__(
         self,
         sink: Sink,
-        around: Around,
+        runtime: PublisherRuntime,
         clock: Clock,
         encoder: Encoder,
         *,
@@ -75,15 +75,15 @@ class Intake:
         producers: Producers | None,
         end: int,
     ) -> None:
-        self.counts, self._pid = Counts(), os.getpid()
+        self.counts, self._pid = PublishCounters(), os.getpid()
         self.window = window
-        self._around, self._clock, self._encoder, self._producers = around, clock, encoder, producers
+        self._runtime, self._clock, self._encoder, self._producers = runtime, clock, encoder, producers
         self._batcher = Batcher(linger_us=linger_us, messages_max=encoder.messages_max, bytes_max=encoder.bytes_max)
         self._outbox = Outbox(sink, self._landed, self._soon)
         self._lock = threading.Lock()  # of the batcher, the producers and what follows
         self._end = end  # what is stored before is known to the producers
         self._error: BaseException | None = None
-        self._flushing: list[Ack[None]] = []
+        self._flushing: list[AppendFuture[None]] = []
         self._telling = 0  # threads that are about to settle outcomes, which the window counts no more
         self._is_timed = False  # a timer is set to send what lingers
 
@@ -120,8 +120,8 @@ class Intake:
     # ---- order ----------------------------------------------------------------------------------------------
 
     def enter(self, entrant: Entrant, *, is_awaited: bool = False) -> None:
-        """Its Ack says what becomes of it; is_awaited: it is waited for now. Errors: that of `stop`."""
-        with uninterrupted:
+        """Its AppendFuture says what becomes of it; is_awaited: it is waited for now. Errors: that of `stop`."""
+        with defer_sigint:
             work = _Work()
             with self._lock:
                 if self._error is not None:
@@ -134,23 +134,23 @@ class Intake:
 
     def _admit(self, entrant: Entrant, work: _Work) -> None:
         """Give it its place among all others, unless it is a duplicate or in doubt."""
-        if isinstance(entrant, Single):
+        if isinstance(entrant, SingleMessage):
             self._admit_single(entrant, work)
         elif isinstance(entrant, Whole):
             self._admit_whole(entrant, work)
         else:
             self._admit_forwarded(entrant, work)
 
-    def _admit_single(self, single: Single, work: _Work) -> None:
+    def _admit_single(self, single: SingleMessage, work: _Work) -> None:
         name, producers = single.producer, self._producers
         if producers is not None and name:
             sequence = single.sequence if single.sequence >= 0 else check_sequence(producers.next_sequence(name))
             verdict = producers.judge(name, sequence)
-            if verdict is Verdict.IN_DOUBT:
+            if verdict is DedupVerdict.IN_DOUBT:
                 producers.wait(name, single)
                 return
-            if verdict is Verdict.DUPLICATE:
-                single.ack.expect(DUPLICATE)
+            if verdict is DedupVerdict.DUPLICATE:
+                single.future.expect(DUPLICATE)
                 self._drop(single, 1, work)
                 return
             producers.push(name, (sequence,))
@@ -173,7 +173,7 @@ class Intake:
                 return
             duplicates = len(new) - int(new.sum())
             if duplicates == len(new):
-                whole.ack.expect(range(0))
+                whole.future.expect(range(0))
                 self._drop(whole, duplicates, work)
                 return
             if duplicates:
@@ -197,10 +197,10 @@ class Intake:
                 forwarded.keep(masks)
             except SequenceError as error:
                 self.window.leave(forwarded.size, forwarded.messages_given)
-                work.outcomes.append((forwarded.ack, error))
+                work.outcomes.append((forwarded.future, error))
                 return
             if not forwarded.messages:
-                forwarded.ack.expect(range(0))
+                forwarded.future.expect(range(0))
                 self._drop(forwarded, forwarded.messages_given, work)
                 return
             self.counts.duplicates += forwarded.messages_given - forwarded.messages
@@ -216,7 +216,7 @@ class Intake:
     def _drop(self, entrant: Entrant, duplicates: int, work: _Work) -> None:
         self.counts.duplicates += duplicates
         self.window.leave(entrant.size, entrant.messages_given)
-        work.outcomes.append((entrant.ack, None))
+        work.outcomes.append((entrant.future, None))
 
     def _take(self, work: _Work) -> None:
         if self._batcher.groups:
@@ -225,7 +225,7 @@ class Intake:
             work.flights.append(flight)
 
     def _soon(self, call: Callable[[], None]) -> bool:
-        return self._around.wake_after(0.0, call) is not None
+        return self._runtime.wake_after(0.0, call) is not None
 
     def _carry_out(self, work: _Work, *, is_awaited: bool = True) -> None:
         """Without the lock: encode what has its place now, send it, tell those who wait."""
@@ -252,7 +252,7 @@ class Intake:
 
     def _landed(self, landings: list[Landing]) -> None:
         """What waited for them goes next; their callers are told."""
-        with uninterrupted:
+        with defer_sigint:
             work = _Work()
             with self._lock:
                 for landing in landings:
@@ -279,7 +279,7 @@ class Intake:
         if error is not None and is_over:
             self._stop(error, work)
 
-    def _note(self, flight: Flight, error: BaseException | None) -> list[Any]:
+    def _note(self, flight: PublishBatch, error: BaseException | None) -> list[Any]:
         """Returns what was in doubt for it."""
         assert self._producers is not None
         again: list[Any] = []
@@ -290,7 +290,7 @@ class Intake:
                 again += self._producers.failed(name, numbers)
         return again
 
-    def _count(self, flight: Flight, offsets: range) -> None:
+    def _count(self, flight: PublishBatch, offsets: range) -> None:
         counts, stored = self.counts, offsets if type(offsets) is range else stored_of(offsets)
         self._end = stored.stop
         counts.messages += len(stored)
@@ -302,10 +302,10 @@ class Intake:
 
     def _wake_at(self, due_us: int) -> None:
         self._is_timed = True
-        self._around.wake_after(max(due_us - self._clock.monotonic_us(), 0) / 1e6, self._lingered)
+        self._runtime.wake_after(max(due_us - self._clock.monotonic_us(), 0) / 1e6, self._lingered)
 
     def _lingered(self) -> None:
-        with uninterrupted:
+        with defer_sigint:
             work = _Work()
             with self._lock:
                 self._is_timed = False
@@ -316,28 +316,28 @@ class Intake:
                     self._wake_at(due)
             self._carry_out(work)
 
-    def flush(self) -> Ack[None]:
-        """Send what lingers; the Ack is done once nothing that was submitted is without an outcome."""
-        ack: Ack[None] = Ack()
-        with uninterrupted:
+    def flush(self) -> AppendFuture[None]:
+        """Send what lingers; the AppendFuture is done once nothing that was submitted is without an outcome."""
+        future: AppendFuture[None] = AppendFuture()
+        with defer_sigint:
             work = _Work()
             with self._lock:
                 self._take(work)
-                self._flushing.append(ack)
+                self._flushing.append(future)
             self._carry_out(work)
             self._outbox.push()
-        return ack
+        return future
 
     def _tell_flushed(self) -> None:
         with self._lock:
             if self.window.entries or self._telling:
                 return
             flushed, self._flushing = self._flushing, []
-        settle_all([(ack, None) for ack in flushed])
+        settle_all([(future, None) for future in flushed])
 
     def stop(self, error: BaseException) -> None:
         """Nothing is taken any more: calls raise `error`, and what was not sent yet fails with it."""
-        with uninterrupted:
+        with defer_sigint:
             work = _Work()
             with self._lock:
                 self._stop(error, work)
@@ -351,5 +351,5 @@ class Intake:
         work.outcomes += left.outcomes(range(0), error)
         self.window.leave(left.size, left.messages)
         for one in waiting:
-            work.outcomes.append((one.ack, error))
+            work.outcomes.append((one.future, error))
             self.window.leave(one.size, one.messages_given)

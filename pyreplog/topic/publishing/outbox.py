@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from pyreplog._native.machines.turns import in_callback
-from pyreplog.ack import Ack
+from pyreplog._native.machines.serial_executor import in_callback
 from pyreplog.errors import EntryRefusedError, NotEnoughBookiesError, RecordTooLargeError, TopicFullError
-from pyreplog.topic.events import Events
-from pyreplog.topic.managed.pipeline import STAGE_BYTES
-from pyreplog.topic.publishing.flight import Flight
+from pyreplog.future import AppendFuture
+from pyreplog.topic.event_queue import EventQueue
+from pyreplog.topic.managed.append_pipeline import STAGE_BYTES
+from pyreplog.topic.publishing.publish_batch import PublishBatch
 
 NOT_STORED = (RecordTooLargeError, EntryRefusedError, NotEnoughBookiesError, TopicFullError)
 
@@ -19,7 +19,7 @@ NOT_STORED = (RecordTooLargeError, EntryRefusedError, NotEnoughBookiesError, Top
 class Landing(NamedTuple):
     """The offsets of a flight, or an error; is_known: whether that says what is stored."""
 
-    flight: Flight
+    flight: PublishBatch
     offsets: range
     error: BaseException | None
     is_known: bool
@@ -32,10 +32,10 @@ Parcel = tuple[Sequence[bytes], Sequence[int]]
 class Sink(Protocol):
     """What entries are published to: a ManagedLedger."""
 
-    def submit_all(self, parcels: Sequence[Parcel]) -> Sequence[Ack[range]]:
-        """The Ack of each gives the offsets of its messages. It does not wait in a callback, which this is called in.
-        Acks are done in the order of the parcels and calls. Nothing of a parcel is stored, nor will be, when an error
-        is raised, or its Ack fails with one of NOT_STORED; with others it may be."""
+    def submit_all(self, parcels: Sequence[Parcel]) -> Sequence[AppendFuture[range]]:
+        """The AppendFuture of each gives the offsets of its messages. It does not wait in a callback, which this is
+        called in. Acks are done in the order of the parcels and calls. Nothing of a parcel is stored, nor will be, when
+        an error is raised, or its AppendFuture fails with one of NOT_STORED; with others it may be."""
         ...
 
     @property
@@ -43,7 +43,7 @@ class Sink(Protocol):
         """Whether there is room in its window, or nothing is taken any more."""
         ...
 
-    def room(self) -> Ack[None]:
+    def room(self) -> AppendFuture[None]:
         """Done when `has_room`."""
         ...
 
@@ -60,19 +60,19 @@ class Outbox:
         self, sink: Sink, landed: Callable[[list[Landing]], object], soon: Callable[[Callable[[], None]], bool]
     ) -> None:
         self._sink, self._landed, self._soon = sink, landed, soon
-        self._flights: deque[Flight] = deque()
-        self._events = Events()
+        self._flights: deque[PublishBatch] = deque()
+        self._events = EventQueue()
         self._confirms_at_once = self._is_soon = self._is_landing = False
         self.staged_bytes = 0
         """About, of what is ready, and waits for company or its turn."""
         self._flying = 0  # sent, and not landed
         self._came: deque[list[Landing]] = deque()
 
-    def enter(self, flight: Flight) -> None:
+    def enter(self, flight: PublishBatch) -> None:
         """Its place is here, though it may not be ready yet."""
         self._flights.append(flight)
 
-    def ready(self, flight: Flight, *, is_awaited: bool) -> None:
+    def ready(self, flight: PublishBatch, *, is_awaited: bool) -> None:
         """It is encoded, or has failed to be. is_awaited: its outcome is, or company has come."""
         flight.is_ready = True
         self.staged_bytes += flight.size
@@ -100,7 +100,7 @@ class Outbox:
     def _send(self) -> None:
         """All that is ready, many together; what could not be encoded lands in its turn."""
         self.staged_bytes = size = 0
-        going: list[Flight] = []
+        going: list[PublishBatch] = []
         while self._flights and self._flights[0].is_ready:
             flight = self._flights.popleft()
             self._flying += 1
@@ -114,24 +114,24 @@ class Outbox:
                 size += flight.size
         self._submit(going)
 
-    def _submit(self, flights: list[Flight]) -> None:
+    def _submit(self, flights: list[PublishBatch]) -> None:
         if not flights:
             return
         try:
-            acks = self._sink.submit_all([(flight.entries, flight.counts) for flight in flights])
+            futures = self._sink.submit_all([(flight.entries, flight.counts) for flight in flights])
         except Exception as error:
             self._come([Landing(flight, range(0), error, True) for flight in flights])
         else:
-            acks[-1].add_done_callback(lambda _: self._settled(flights, acks))
+            futures[-1].add_done_callback(lambda _: self._settled(flights, futures))
 
-    def _settled(self, flights: list[Flight], acks: Sequence[Ack[range]]) -> None:
+    def _settled(self, flights: list[PublishBatch], futures: Sequence[AppendFuture[range]]) -> None:
         """They land together, with the last of them; that may be refused before its turn."""
-        if acks[-1].exception() is not None:
-            for ack in acks:
-                if not ack.done():
-                    ack.add_done_callback(lambda _: self._settled(flights, acks))
+        if futures[-1].exception() is not None:
+            for future in futures:
+                if not future.done():
+                    future.add_done_callback(lambda _: self._settled(flights, futures))
                     return
-        self._come([_landing(flight, ack) for flight, ack in zip(flights, acks, strict=True)])
+        self._come([_landing(flight, future) for flight, future in zip(flights, futures, strict=True)])
 
     def _come(self, landings: list[Landing]) -> None:
         self._came.append(landings)
@@ -149,7 +149,7 @@ class Outbox:
         self._landed(landings)
 
 
-def _landing(flight: Flight, offsets: Ack[range]) -> Landing:
+def _landing(flight: PublishBatch, offsets: AppendFuture[range]) -> Landing:
     error = offsets.exception()
     if error is not None:
         return Landing(flight, range(0), error, isinstance(error, NOT_STORED))

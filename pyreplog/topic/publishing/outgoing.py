@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import ArrayLike
 
-    from pyreplog._native.log.parts import _Column
+    from pyreplog._native.log.append_arguments import _Column
 
     Values = Iterable[ReadableBuffer] | _Column
     Keys = Iterable[ReadableBuffer | None] | _Column

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from pyreplog._native.machines.turns import in_callback
-from pyreplog.ack import Ack
+from pyreplog._native.machines.serial_executor import in_callback
 from pyreplog.errors import ClosedError, ReplogError
+from pyreplog.future import AppendFuture
 from pyreplog.topic.names import check_name
 from pyreplog.topic.publishing.publisher import Publisher
 
@@ -76,7 +76,7 @@ class Producer:
         deliver_at: int | None = None,
         sequence: int | None = None,
         timeout: float | None = None,
-    ) -> Ack[int]:
+    ) -> AppendFuture[int]:
         """As `Publisher.submit`."""
         return self._open.submit(
             value,
@@ -122,7 +122,7 @@ class Producer:
         deliver_at: Times | None = None,
         sequences: ArrayLike | None = None,
         timeout: float | None = None,
-    ) -> Ack[range]:
+    ) -> AppendFuture[range]:
         """As `Publisher.submit_batch`."""
         return self._open.submit_batch(
             values,
@@ -135,7 +135,7 @@ class Producer:
             timeout=timeout,
         )
 
-    def flush(self) -> Ack[None]:
+    def flush(self) -> AppendFuture[None]:
         """As `Publisher.flush`."""
         return self._publisher.flush()
 

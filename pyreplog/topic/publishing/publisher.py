@@ -8,19 +8,19 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
-from pyreplog._native.machines.turns import check_may_wait, in_callback
+from pyreplog._native.machines.serial_executor import check_may_wait, in_callback
 from pyreplog._native.topic.messageencoder import Messages
-from pyreplog.ack import Ack, as_timeout
 from pyreplog.clock import Clock
 from pyreplog.errors import OutcomeUnknownError, WindowFullError
+from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.names import check_name
-from pyreplog.topic.publishing.batcher import Single
+from pyreplog.topic.publishing.batcher import SingleMessage
 from pyreplog.topic.publishing.dedup import Producers
-from pyreplog.topic.publishing.flight import Encoder, Whole
 from pyreplog.topic.publishing.forwarded import Forwarded
-from pyreplog.topic.publishing.intake import Around, Counts, Intake
+from pyreplog.topic.publishing.intake import Intake, PublishCounters, PublisherRuntime
 from pyreplog.topic.publishing.outbox import Sink
+from pyreplog.topic.publishing.publish_batch import Encoder, Whole
 from pyreplog.topic.publishing.sequences import check_sequence, check_sequences
 from pyreplog.topic.publishing.window import Window
 
@@ -43,15 +43,16 @@ class Publisher:
     producers: of a topic that deduplicates; end: the offset up to which they know it, its end when it is opened.
     entry_bytes_max: what an entry may have, with its record. Calls wait while
     `window_bytes`, about, or WINDOW_MESSAGES have no outcome, or the sink has no room. In a coroutine, or a callback of
-    an Ack, they never wait: await `room()` before. There they go on up to twice the window, and raise WindowFullError
-    beyond. timeout: seconds that calls wait at most which do not say how long; None: as long as it takes.
+    an AppendFuture, they never wait: await `room()` before. There they go on up to twice the window, and raise
+    WindowFullError beyond. timeout: seconds that calls wait at most which do not say how long; None: as long as it
+    takes.
     """
 
     def __init__(
         self,
         topic: str,
         sink: Sink,
-        around: Around,
+        runtime: PublisherRuntime,
         clock: Clock,
         config: TopicConfig,
         *,
@@ -63,12 +64,12 @@ class Publisher:
     ) -> None:
         """MissingExtraError: what the topic's compression needs is not installed."""
         self.topic, self.timeout = topic, timeout
-        self._sink, self._around = sink, around
+        self._sink, self._runtime = sink, runtime
         self._encoder = Encoder.of(config, entry_bytes_max)
         self._window = Window(window_bytes, WINDOW_MESSAGES)
         self._intake = Intake(
             sink,
-            around,
+            runtime,
             clock,
             self._encoder,
             linger_us=config.linger_ms * 1000,
@@ -105,7 +106,7 @@ class Publisher:
         check_may_wait()
         name = b"" if producer is None else _name(producer)
         number = -1 if sequence is None else check_sequence(sequence)
-        single = Single.of(value, key, properties, event_time, deliver_at, number, name)
+        single = SingleMessage.of(value, key, properties, event_time, deliver_at, number, name)
         until = self._until(timeout)
         return self._await(self._enter(single, until, is_awaited=True), until)
 
@@ -120,12 +121,13 @@ class Publisher:
         sequence: int | None = None,
         producer: str | None = None,
         timeout: float | None = None,
-    ) -> Ack[int]:
-        """As publish, without waiting: the Ack gives the offset. timeout: as of publish, for room in the window, which
-        threads wait for. Errors of the arguments, and WindowFullError, are raised here; the others are the Ack's."""
+    ) -> AppendFuture[int]:
+        """As publish, without waiting: the AppendFuture gives the offset. timeout: as of publish, for room in the
+        window, which threads wait for. Errors of the arguments, and WindowFullError, are raised here; the others are
+        the AppendFuture's."""
         name = b"" if producer is None else _name(producer)
         number = -1 if sequence is None else check_sequence(sequence)
-        single = Single.of(value, key, properties, event_time, deliver_at, number, name)
+        single = SingleMessage.of(value, key, properties, event_time, deliver_at, number, name)
         return self._enter(single, self._until(timeout))
 
     def _until(self, timeout: float | None) -> float | None:
@@ -133,23 +135,23 @@ class Publisher:
         seconds = self.timeout if timeout is None else as_timeout(timeout)
         return None if seconds is None else time.monotonic() + seconds
 
-    def _await(self, ack: Ack[T], until: float | None) -> T:
+    def _await(self, future: AppendFuture[T], until: float | None) -> T:
         if until is None:
-            return self._around.wait(ack)
+            return self._runtime.wait(future)
         try:
-            return self._around.wait(ack, max(until - time.monotonic(), 0.0))
+            return self._runtime.wait(future, max(until - time.monotonic(), 0.0))
         except OutcomeUnknownError:
-            if ack.done():  # it is what became of it
+            if future.done():  # it is what became of it
                 raise
             raise OutcomeUnknownError(
                 f"topic {self.topic}: no outcome in time (timeout): it is published, or may be later, or not"
             ) from None
 
-    def _enter(self, single: Single, until: float | None, *, is_awaited: bool = False) -> Ack[int]:
+    def _enter(self, single: SingleMessage, until: float | None, *, is_awaited: bool = False) -> AppendFuture[int]:
         self._encoder.check_size(single.size)
         self._make_room(until)
         self._intake.enter(single, is_awaited=is_awaited)
-        return single.ack
+        return single.future
 
     def publish_batch(
         self,
@@ -189,9 +191,9 @@ class Publisher:
         sequences: ArrayLike | None = None,
         producer: str | None = None,
         timeout: float | None = None,
-    ) -> Ack[range]:
-        """As publish_batch, without waiting: the Ack gives the offsets. They follow those of what the same producer
-        submitted before. Errors: as publish; all that are known now are raised here."""
+    ) -> AppendFuture[range]:
+        """As publish_batch, without waiting: the AppendFuture gives the offsets. They follow those of what the same
+        producer submitted before. Errors: as publish; all that are known now are raised here."""
         name = b"" if producer is None else _name(producer)
         batch = Messages(
             values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, producer=name
@@ -206,24 +208,24 @@ class Publisher:
         until: float | None,
         *,
         is_awaited: bool = False,
-    ) -> Ack[range]:
+    ) -> AppendFuture[range]:
         numbers = None if sequences is None else check_sequences(self.topic, sequences, batch.count)
-        ack: Ack[range] = Ack()
+        future: AppendFuture[range] = AppendFuture()
         if not batch.count:
-            ack.complete(range(0))
-            return ack
+            future.complete(range(0))
+            return future
         self._make_room(until)
-        whole = Whole(producer, batch, numbers, ack)
+        whole = Whole(producer, batch, numbers, future)
         self._intake.enter(whole, is_awaited=is_awaited)
         if whole.failure is not None:
             raise whole.failure
-        return ack
+        return future
 
-    def forward(self, forwarded: Forwarded) -> Ack[range]:
+    def forward(self, forwarded: Forwarded) -> AppendFuture[range]:
         """Publish what another process has encoded, in the order of the calls; it does not wait: see `room`. Errors: as
         submit_batch."""
         self._intake.enter(forwarded)
-        return forwarded.ack
+        return forwarded.future
 
     def last_given(self, producer: str) -> int:
         """As last_sequence, with those that are on their way."""
@@ -240,8 +242,8 @@ class Publisher:
         """Whether there is room in its window and beyond, or nothing is taken any more. Errors: those of the sink."""
         return self._window.has_room() and self._sink.has_room
 
-    def room(self) -> Ack[None]:
-        """An Ack that is done as soon as there is room, or nothing is taken any more."""
+    def room(self) -> AppendFuture[None]:
+        """An AppendFuture that is done as soon as there is room, or nothing is taken any more."""
         return self._sink.room() if self._window.has_room() else self._window.room()
 
     def _make_room(self, until: float | None) -> None:
@@ -250,7 +252,7 @@ class Publisher:
             if not in_callback() and _get_running_loop() is None:
                 room = self.room()
                 try:
-                    self._around.wait(room, None if until is None else max(until - time.monotonic(), 0.0))
+                    self._runtime.wait(room, None if until is None else max(until - time.monotonic(), 0.0))
                 except OutcomeUnknownError:
                     if room.done():
                         raise
@@ -274,19 +276,19 @@ class Publisher:
         return self._window.bytes
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> PublishCounters:
         """What has become of messages so far."""
         return self._intake.counts
 
-    def flush(self) -> Ack[None]:
-        """Send what lingers; the Ack is done once nothing that was submitted is without an outcome."""
+    def flush(self) -> AppendFuture[None]:
+        """Send what lingers; the AppendFuture is done once nothing that was submitted is without an outcome."""
         return self._intake.flush()
 
-    def wait(self, ack: Ack[T], timeout: float | None = None) -> T:
-        """The result of an Ack, waited for. timeout: as of publish. Errors: InvalidArgumentError, in a callback;
-        OutcomeUnknownError, the time ran out; those of the Ack."""
+    def wait(self, future: AppendFuture[T], timeout: float | None = None) -> T:
+        """The result of an AppendFuture, waited for. timeout: as of publish. Errors: InvalidArgumentError, in a
+        callback; OutcomeUnknownError, the time ran out; those of the AppendFuture."""
         check_may_wait()
-        return self._await(ack, self._until(timeout))
+        return self._await(future, self._until(timeout))
 
     def snapshot(self) -> tuple[int, bytes] | None:
         """An offset, and the producers as of what is stored before it: for `Producers.restore`, and `replay` from that

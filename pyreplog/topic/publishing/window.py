@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from pyreplog.ack import Ack, settle_all
+from pyreplog.future import AppendFuture, settle_all
 
 _RECORD_BYTES = 80
 """What an entry takes in a ledger beside its bytes, at most."""
@@ -21,7 +21,7 @@ class Window:
     def __init__(self, bytes_max: int, entries_max: int, beyond: Callable[[], tuple[int, int]] | None = None) -> None:
         self._bytes_max, self._entries_max, self._beyond = bytes_max, entries_max, beyond
         self.lock = threading.Lock()
-        self._waiting: list[Ack[None]] = []
+        self._waiting: list[AppendFuture[None]] = []
         self._is_over = False
         self.bytes = self.entries = 0
         self._sure_bytes = self._sure_entries = 0  # so much may enter before ledgers have to be asked again
@@ -50,23 +50,23 @@ class Window:
         self._sure_entries = self._entries_max - max(entries, self.entries)
         return held < bytes_max and entries < entries_max
 
-    def room(self) -> Ack[None]:
+    def room(self) -> AppendFuture[None]:
         """Done as soon as there is room, or nothing is taken any more."""
-        ack: Ack[None] = Ack()
+        future: AppendFuture[None] = AppendFuture()
         if self.has_room():
-            ack.complete(None)
-            return ack
+            future.complete(None)
+            return future
         with self.lock:
-            self._waiting.append(ack)
+            self._waiting.append(future)
         self.give_room()
-        return ack
+        return future
 
     def give_room(self) -> None:
         """Something has left. Half a window is given, once there was none: else everybody is woken for one batch."""
         if self._waiting and self.has_room(0.5):
             with self.lock:
                 waiting, self._waiting = self._waiting, []
-            settle_all([(ack, None) for ack in waiting])
+            settle_all([(future, None) for future in waiting])
 
     def end(self) -> None:
         """Nothing is taken any more: nobody has to wait."""

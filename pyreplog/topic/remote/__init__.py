@@ -2,17 +2,17 @@
 
 | module | holds |
 |---|---|
-| `protocol` | requests and replies as bytes, of `fields`; `faults`: errors; `batches`: messages; `statscodec` |
-| `serving` | `TopicServer`: what a process runs |
-| `service` | what its connections ask; `session`: one of them; `calls`: what is rare |
-| `lane` | where entries of a client come in |
-| `outlet` | what stands for a client's consumer |
+| `protocol` | requests and replies as bytes, of `fields`; `error_codec`: errors; `batches`: messages; `statscodec` |
+| `topic_server` | `TopicServer`: what a process runs |
+| `service` | what its connections ask; `client_session`: one of them; `admin_calls`: what is rare |
+| `producer_session` | where entries of a client come in |
+| `consumer_session` | what stands for a client's consumer |
 | `client` | `connect`, `Client` |
 | `remotetopic`, `remotepartitioned` | `RemoteTopic`; `RemotePartitionedTopic` |
-| `link` | connections to servers, and which one has which topic |
-| `sender` | entries on their way to the owner, again when need be; `numbers` of named producers |
-| `attachment` | a consumer's subscription at the owner, attached again when need be |
-| `unconfirmed` | the acknowledgements that it repeats then |
+| `connection_pool` | connections to servers, and which one has which topic |
+| `sender` | entries on their way to the owner, again when need be; `sequence_allocator` of named producers |
+| `remote_subscription` | a consumer's subscription at the owner, attached again when need be |
+| `unconfirmed_acks` | the acknowledgements that it repeats then |
 """
 
 from __future__ import annotations

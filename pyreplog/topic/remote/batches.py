@@ -13,7 +13,7 @@ from pyreplog._native.ledgerlog.entries import parse_entries
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.errors import DamagedMessageError, InvalidMessageError, InvalidRecordsError, ReplogError
 from pyreplog.topic.publishing.compression import decompress
-from pyreplog.topic.remote.fields import FLAG_NUMBER, OFFSET, U32, Layout, Reader
+from pyreplog.topic.remote.fields import FLAG_NUMBER, OFFSET, U32, Layout, WireReader
 from pyreplog.topic.remote.protocol import OK
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def encode_delivered(delivered: Delivered) -> list[ReadableBuffer]:
     return [head + described, *records]
 
 
-def decode_delivered(reader: Reader, *, tells_era: bool = False) -> Delivered:
+def decode_delivered(reader: WireReader, *, tells_era: bool = False) -> Delivered:
     """What follows the status. tells_era: the consumer was resumed. Errors: InvalidMessageError; MissingExtraError,
     nothing can decompress it."""
     generation, active, has_messages = _STATE.decode(reader)
@@ -133,7 +133,7 @@ def _used(batch: MessageBatch) -> tuple[Sequence[int], NDArray[np.int64]]:
     return entries.tolist(), np.stack((numbers[heads], lengths), axis=1)
 
 
-def _selected(batch: MessageBatch, runs: NDArray[np.int64], reader: Reader) -> MessageBatch:
+def _selected(batch: MessageBatch, runs: NDArray[np.int64], reader: WireReader) -> MessageBatch:
     starts, lengths = runs[:, 0], runs[:, 1]
     ends = starts + lengths
     if (lengths < 1).any() or (starts[1:] < ends[:-1]).any() or ends[-1] > len(batch):

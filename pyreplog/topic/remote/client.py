@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, overload
 
-from pyreplog._native.machines.turns import check_may_wait
+from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.arguments import check_bool, check_seconds, check_text
 from pyreplog.errors import ConfigError, InvalidArgumentError, InvalidMessageError, TopicExistsError
 from pyreplog.handles import Handle
-from pyreplog.ledger.protocol.push import ENTRY_BYTES_MAX
+from pyreplog.ledger.protocol.pending_adds import ENTRY_BYTES_MAX
 from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits, check_connecting
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.names import check_name
 from pyreplog.topic.partitions.partitionedmetadata import check_partitions
-from pyreplog.topic.remote.link import Link, parse_address, reads
-from pyreplog.topic.remote.protocol import Answer, Call, Open, Opened
+from pyreplog.topic.remote.connection_pool import ConnectionPool, parse_address, reads
+from pyreplog.topic.remote.protocol import Call, CallResult, Open, Opened
 from pyreplog.topic.remote.remotepartitioned import RemotePartitionedTopic
 from pyreplog.topic.remote.remotetopic import RemoteTopic
 
@@ -59,14 +59,14 @@ def connect(
         servers = [parse_address(server) for server in found["servers"].split(",")]
     except InvalidMessageError as error:
         raise InvalidArgumentError(f"url: expected pyreplog://host:port, found {url!r}: {error}") from None
-    return Client(url, Link(servers, secret=secret, tls=tls, limits=limits, timeout=timeout))
+    return Client(url, ConnectionPool(servers, secret=secret, tls=tls, limits=limits, timeout=timeout))
 
 
 class Client(Handle):
     """Made by `connect`. Any thread may call anything; calls wait for answers. Close it, or use `with`."""
 
-    def __init__(self, url: str, link: Link) -> None:
-        self._link = link
+    def __init__(self, url: str, pool: ConnectionPool) -> None:
+        self._pool = pool
         self._lock = threading.Lock()  # of the table
         self._opening = threading.Lock()  # one topic
         self._opening_several = threading.Lock()  # a partitioned one, which opens its partitions
@@ -112,7 +112,7 @@ class Client(Handle):
                 return there
             if there is not None:
                 there.close()  # it was deleted since
-            made = RemotePartitionedTopic(self, name, partitions, self._link.wait, self._link.timeout)
+            made = RemotePartitionedTopic(self, name, partitions, self._pool.wait, self._pool.timeout)
             try:
                 made.use(partitions, settings)
             except BaseException:
@@ -124,16 +124,16 @@ class Client(Handle):
 
     def one(self, name: str, *, create: bool, settings: Mapping[str, Any]) -> RemoteTopic:
         """A topic that has no partitions, or is one; see `topic`."""
-        request = Open(0, create, name, "", self._link.client, json.dumps(settings) if settings else "")
+        request = Open(0, create, name, "", self._pool.client, json.dumps(settings) if settings else "")
         with self._opening:
             there = self._topics.get(name)
             if isinstance(there, RemotePartitionedTopic):
                 raise TopicExistsError(name, f"it has {there.partitions} partitions, and is no topic of one")
             if there is not None and not settings:
                 return there
-            opened: Opened = self._link.wait(self._link.ask_for(name, request, reads(Opened)))
+            opened: Opened = self._pool.wait(self._pool.ask_for(name, request, reads(Opened)))
             if there is None:
-                there = RemoteTopic(self, self._link, name, opened)
+                there = RemoteTopic(self, self._pool, name, opened)
                 with self._lock:
                     self._topics[name] = there
             else:
@@ -156,7 +156,7 @@ class Client(Handle):
         """What any server can answer."""
         self._check_open()
         request = Call("", call, json.dumps(arguments))
-        answer: Answer = self._link.wait(self._link.ask_for("", request, reads(Answer)))
+        answer: CallResult = self._pool.wait(self._pool.ask_for("", request, reads(CallResult)))
         return json.loads(answer.result)
 
     def forget(self, topic: RemoteTopic | RemotePartitionedTopic) -> None:
@@ -168,9 +168,9 @@ class Client(Handle):
     def _let_go(self) -> None:
         with self._lock:
             topics = list(self._topics.values())
-        self._link.begin_to_close()
+        self._pool.begin_to_close()
         with ExitStack() as rest:
-            rest.callback(self._link.close)
+            rest.callback(self._pool.close)
             for topic in topics:
                 rest.callback(topic.close)
 

@@ -29,7 +29,7 @@ _I64 = struct.Struct(">q")
 _U32 = struct.Struct(">I")
 
 
-class Reader:
+class WireReader:
     """Takes fields off a body, in order. is_checked: their checksum follows them. Errors: InvalidMessageError;
     DamagedMessageError."""
 
@@ -91,18 +91,18 @@ class Number(NamedTuple):
     high: int
 
 
-class Field(NamedTuple):
+class WireField(NamedTuple):
     """How a value is written, and read. number: if it is one, and no more is to be said of it."""
 
     encode: Callable[[Any], bytes]
-    decode: Callable[[Reader], Any]
+    decode: Callable[[WireReader], Any]
     number: Number | None = None
 
 
 class Layout:
     """`fields` that follow each other. The numbers in front are written, and read, in one go."""
 
-    def __init__(self, *fields: Field) -> None:
+    def __init__(self, *fields: WireField) -> None:
         self.fields = fields
         self._numbers = [field.number for field in takewhile(lambda field: field.number, fields) if field.number]
         self._front = struct.Struct(">" + "".join(number.letter for number in self._numbers))
@@ -116,7 +116,7 @@ class Layout:
         parts = [field.encode(value) for field, value in zip(self._rest, values[front:], strict=True)]
         return self._front.pack(*values[:front]) + b"".join(parts)
 
-    def decode(self, reader: Reader) -> list[Any]:
+    def decode(self, reader: WireReader) -> list[Any]:
         """InvalidMessageError."""
         found = list(reader.unpack(self._front))
         for value, (_, low, high) in zip(found, self._numbers, strict=True):
@@ -127,19 +127,19 @@ class Layout:
         return found
 
 
-def _number(letter: str, low: int, high: int) -> Field:
+def _number(letter: str, low: int, high: int) -> WireField:
     packed = struct.Struct(">" + letter)
 
-    def decode(reader: Reader) -> int:
+    def decode(reader: WireReader) -> int:
         found: int = reader.unpack(packed)[0]
         if not low <= found <= high:
             raise reader.refusal(f"a number from {low} to {high}", str(found))
         return found
 
-    return Field(packed.pack, decode, Number(letter, low, high))
+    return WireField(packed.pack, decode, Number(letter, low, high))
 
 
-def _text(form: str, most: int) -> Field:
+def _text(form: str, most: int) -> WireField:
     length = struct.Struct(form)
 
     def encode(text: str) -> bytes:
@@ -148,7 +148,7 @@ def _text(form: str, most: int) -> Field:
             raise InvalidArgumentError(f"text: expected at most {most} bytes of UTF-8, found {len(data)}")
         return length.pack(len(data)) + data
 
-    def decode(reader: Reader) -> str:
+    def decode(reader: WireReader) -> str:
         count = reader.unpack(length)[0]
         if count > most:
             raise reader.refusal(f"a text of at most {most} bytes", str(count))
@@ -157,10 +157,10 @@ def _text(form: str, most: int) -> Field:
         except UnicodeDecodeError as error:
             raise reader.refusal("text in UTF-8", str(error)) from error
 
-    return Field(encode, decode)
+    return WireField(encode, decode)
 
 
-def _decode_flag(reader: Reader) -> bool:
+def _decode_flag(reader: WireReader) -> bool:
     return bool(FLAG_NUMBER.decode(reader))
 
 
@@ -175,7 +175,7 @@ def _encode_start(start: Start) -> bytes:
         raise InvalidArgumentError(f"start: expected an offset of 64 bits, found {start}") from None
 
 
-def _decode_start(reader: Reader) -> Start:
+def _decode_start(reader: WireReader) -> Start:
     kind, number = reader.unpack(_START)
     if kind in (_EARLIEST, _LATEST):
         return "earliest" if kind == _EARLIEST else "latest"
@@ -193,7 +193,7 @@ def _encode_offsets(offsets: NDArray[np.int64]) -> bytes:
     return _U32.pack(len(offsets)) + np.asarray(offsets, ">i8").tobytes()
 
 
-def _decode_offsets(reader: Reader) -> NDArray[np.int64]:
+def _decode_offsets(reader: WireReader) -> NDArray[np.int64]:
     count = reader.unpack(_U32)[0]
     if not 1 <= count <= OFFSETS_MAX:
         raise reader.refusal(f"1 to {OFFSETS_MAX} offsets", str(count))
@@ -207,7 +207,7 @@ def _encode_ranges(ranges: NDArray[np.int64]) -> bytes:
     return _U32.pack(len(ranges)) + np.asarray(ranges, ">i8").tobytes()
 
 
-def _decode_ranges(reader: Reader) -> NDArray[np.int64]:
+def _decode_ranges(reader: WireReader) -> NDArray[np.int64]:
     count = reader.unpack(_U32)[0]
     if count > OFFSETS_MAX:
         raise reader.refusal(f"at most {OFFSETS_MAX} ranges", str(count))
@@ -222,7 +222,7 @@ def _encode_entries(entries: Sequence[bytes]) -> bytes:
     return struct.pack(f">I{len(entries)}I", len(entries), *map(len, entries))
 
 
-def _decode_entries(reader: Reader) -> list[bytes]:
+def _decode_entries(reader: WireReader) -> list[bytes]:
     count = reader.unpack(_U32)[0]
     if not 1 <= count <= ENTRIES_MAX:
         raise reader.refusal(f"1 to {ENTRIES_MAX} entries", str(count))
@@ -234,7 +234,7 @@ def _decode_entries(reader: Reader) -> list[bytes]:
 
 
 FLAG_NUMBER = _number("B", 0, 1)
-FLAG = Field(FLAG_NUMBER.encode, _decode_flag)
+FLAG = WireField(FLAG_NUMBER.encode, _decode_flag)
 U32 = _number("I", 0, (1 << 32) - 1)
 COUNT = _number("I", 1, 1 << 30)
 I32 = _number("i", -(1 << 31), (1 << 31) - 1)
@@ -242,7 +242,7 @@ OFFSET = _number("q", 0, (1 << 62) - 1)
 OFFSET_OR_NONE = _number("q", -1, (1 << 62) - 1)
 NAME = _text(">B", NAME_BYTES_MAX)
 TEXT = _text(">I", TEXT_BYTES_MAX)
-START = Field(_encode_start, _decode_start)
-OFFSETS = Field(_encode_offsets, _decode_offsets)
-RANGES = Field(_encode_ranges, _decode_ranges)
-ENTRIES = Field(_encode_entries, _decode_entries)
+START = WireField(_encode_start, _decode_start)
+OFFSETS = WireField(_encode_offsets, _decode_offsets)
+RANGES = WireField(_encode_ranges, _decode_ranges)
+ENTRIES = WireField(_encode_entries, _decode_entries)

@@ -28,7 +28,7 @@ from pyreplog.topic.remote.fields import (
     TEXT,
     U32,
     Layout,
-    Reader,
+    WireReader,
     checksum,
 )
 
@@ -54,7 +54,7 @@ class Open(NamedTuple):
     settings: str
 
 
-class Leave(NamedTuple):
+class CloseProducer(NamedTuple):
     """A lane is not used any more."""
 
     lane: int
@@ -162,7 +162,7 @@ class Flush(NamedTuple):
     consumer: int
 
 
-class Read(NamedTuple):
+class ReadRequest(NamedTuple):
     """Entries from the one that holds `offset`, up to `end`; of about so many bytes."""
 
     offset: int
@@ -180,13 +180,14 @@ class Call(NamedTuple):
 
 
 Request = (
-    Open | Leave | Publish | Subscribe | Detach | Flow | Fetch | Acknowledge | AcknowledgeRange | AcknowledgeAndFetch
-    | AcknowledgeCumulative | Nack | Redeliver | Seek | Flush | Read | Call | Resume
+    Open | CloseProducer | Publish | Subscribe | Detach | Flow | Fetch | Acknowledge | AcknowledgeRange
+    | AcknowledgeAndFetch
+    | AcknowledgeCumulative | Nack | Redeliver | Seek | Flush | ReadRequest | Call | Resume
 )  # fmt: skip
 
 _REQUESTS: dict[int, tuple[type[Any], Layout]] = {
     1: (Open, Layout(U32, FLAG, NAME, NAME, NAME, TEXT)),
-    2: (Leave, Layout(U32)),
+    2: (CloseProducer, Layout(U32)),
     3: (Publish, Layout(U32, ENTRIES)),
     4: (Subscribe, Layout(U32, I32, FLAG, START, NAME, NAME, NAME, TEXT)),
     5: (Detach, Layout(U32)),
@@ -199,7 +200,7 @@ _REQUESTS: dict[int, tuple[type[Any], Layout]] = {
     12: (Redeliver, Layout(U32)),
     13: (Seek, Layout(U32, START)),
     14: (Flush, Layout(U32)),
-    15: (Read, Layout(OFFSET, OFFSET, COUNT, NAME)),
+    15: (ReadRequest, Layout(OFFSET, OFFSET, COUNT, NAME)),
     16: (Call, Layout(NAME, NAME, TEXT)),
     17: (AcknowledgeAndFetch, Layout(U32, U32, OFFSET, OFFSET)),
     18: (Resume, Layout(U32, OFFSET, OFFSET, RANGES)),
@@ -232,7 +233,7 @@ def decode_request(body: memoryview) -> Request:
     if kind not in _REQUESTS:
         raise InvalidMessageError(f"request: expected a known kind, found {kind}")
     made, layout = _REQUESTS[kind]
-    reader = Reader(f"request {made.__name__}", body, 1, is_checked=asks_for_checksum(body))
+    reader = WireReader(f"request {made.__name__}", body, 1, is_checked=asks_for_checksum(body))
     found: Request = made._make(layout.decode(reader))
     reader.end()
     return found
@@ -277,7 +278,7 @@ class Resumed(NamedTuple):
     counts: bool
 
 
-class Answer(NamedTuple):
+class CallResult(NamedTuple):
     """JSON."""
 
     result: str
@@ -289,20 +290,20 @@ _REPLIES: dict[type[Any], Layout] = {
     Moved: Layout(OFFSET, U32),
     MovedTo: Layout(OFFSET, U32, OFFSET),
     Resumed: Layout(U32, OFFSET, FLAG),
-    Answer: Layout(TEXT),
+    CallResult: Layout(TEXT),
 }
 
 PUBLISHED = Layout(OFFSET_OR_NONE, U32, U32)
 """Of the reply to a PUBLISH, up to its bits."""
 
-Reply = Done | Opened | Moved | MovedTo | Resumed | Answer
+Reply = Done | Opened | Moved | MovedTo | Resumed | CallResult
 
 
 def encode_reply(reply: Reply) -> bytes:
     return bytes((OK,)) + _REPLIES[type(reply)].encode(reply)
 
 
-def decode_reply(kind: type[Reply], reader: Reader) -> Any:
+def decode_reply(kind: type[Reply], reader: WireReader) -> Any:
     """What follows the status. InvalidMessageError."""
     found = kind._make(_REPLIES[kind].decode(reader))
     reader.end()

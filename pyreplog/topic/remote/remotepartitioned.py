@@ -7,21 +7,21 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from pyreplog.topic.partitions.partitionconsumer import PartitionConsumer
-from pyreplog.topic.partitions.partitionedhandle import PartitionedHandle, Wish
+from pyreplog.topic.partitions.partitionedhandle import PartitionedHandle, SubscribeOptions
 from pyreplog.topic.partitions.routing import partition_name
 from pyreplog.topic.remote.remotetopic import RemoteTopic
 
 if TYPE_CHECKING:
-    from pyreplog.topic.partitions.partitionedconsumer import Wait
-    from pyreplog.topic.remote.attachment import Attachment
+    from pyreplog.topic.partitions.partitionedconsumer import WaitFunction
     from pyreplog.topic.remote.client import Client
+    from pyreplog.topic.remote.remote_subscription import RemoteSubscription
 
 
 class RemotePartitionedTopic(PartitionedHandle[RemoteTopic]):
     """Made by `Client.topic`: the same object for the same name. As `PartitionedHandle`; each partition is a
     RemoteTopic of its own, at whichever server owns it."""
 
-    def __init__(self, client: Client, name: str, partitions: int, wait: Wait, timeout: float) -> None:
+    def __init__(self, client: Client, name: str, partitions: int, wait: WaitFunction, timeout: float) -> None:
         self._client = client
         self._parts: list[RemoteTopic] = []
         super().__init__(name, partitions, wait, f"partitioned topic {name}, at other processes", timeout)
@@ -55,8 +55,10 @@ class RemotePartitionedTopic(PartitionedHandle[RemoteTopic]):
         self._check_open()
         return self._parts[partition]
 
-    def _joined(self, topic: RemoteTopic, part: PartitionConsumer, start: Any, wish: Wish) -> tuple[Attachment, int]:
-        return topic.attach(part, start, wish.durable, wish.priority, wish.settings), 0
+    def _joined(
+        self, topic: RemoteTopic, part: PartitionConsumer, start: Any, options: SubscribeOptions
+    ) -> tuple[RemoteSubscription, int]:
+        return topic.attach(part, start, options.durable, options.priority, options.settings), 0
 
     def _remove(self) -> None:
         self._client.remove_partitioned(self.name)
@@ -66,5 +68,5 @@ class RemotePartitionedTopic(PartitionedHandle[RemoteTopic]):
             rest.callback(self._client.forget, self)
             for topic in self._parts:
                 rest.callback(topic.close)
-            for consumer in list(self._wishes):
+            for consumer in list(self._options):
                 rest.callback(consumer.close)

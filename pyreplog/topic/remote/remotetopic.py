@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyreplog._native.machines.turns import check_may_wait
+from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog._native.topic.messages import MessageBatch
-from pyreplog.ack import Ack
 from pyreplog.arguments import as_int, check_bool, check_mapping, check_text
 from pyreplog.clock import SystemClock
 from pyreplog.errors import ClosedError, InvalidMessageError, OutcomeUnknownError, WrongTypeError
+from pyreplog.future import AppendFuture
 from pyreplog.handles import Handle
 from pyreplog.topic.arguments import OFFSET_MAX, check_consumer
 from pyreplog.topic.config import SubscriptionConfig, TopicConfig
@@ -27,13 +27,13 @@ from pyreplog.topic.names import check_name
 from pyreplog.topic.positions import Start, check_start
 from pyreplog.topic.publishing.producer import Producer
 from pyreplog.topic.publishing.publisher import Publisher
-from pyreplog.topic.remote.attachment import Attachment, Wanted
+from pyreplog.topic.remote.admin_calls import encode_start
 from pyreplog.topic.remote.batches import decode_delivered
-from pyreplog.topic.remote.calls import encode_start
-from pyreplog.topic.remote.link import Link, StaleError, reads
-from pyreplog.topic.remote.numbers import Numbers
-from pyreplog.topic.remote.protocol import Answer, Call, Opened, Read
-from pyreplog.topic.remote.sender import Sender
+from pyreplog.topic.remote.connection_pool import ConnectionPool, StaleError, reads
+from pyreplog.topic.remote.protocol import Call, CallResult, Opened, ReadRequest
+from pyreplog.topic.remote.remote_subscription import RemoteSubscribeOptions, RemoteSubscription
+from pyreplog.topic.remote.sender import EntrySender
+from pyreplog.topic.remote.sequence_allocator import SequenceAllocator
 from pyreplog.topic.remote.statscodec import decode_stats
 from pyreplog.topic.statistics.stats import InternalStats, TopicStats
 
@@ -56,32 +56,32 @@ class RemoteTopic(Handle):
     this, one client at a time publishes under a name: another one that begins ends it, with SequenceError.
     """
 
-    def __init__(self, client: Client, link: Link, name: str, opened: Opened) -> None:
+    def __init__(self, client: Client, pool: ConnectionPool, name: str, opened: Opened) -> None:
         self.name = name
-        self._client, self._link = client, link
+        self._client, self._pool = client, pool
         self._entry_bytes_max = opened.entry_bytes_max
         self.config = _config(opened.config)
         self._lock = threading.Lock()  # of the tables
         self._opening = threading.Lock()  # while a producer is made
-        self._publishers: dict[str, tuple[Publisher, Sender]] = {}
+        self._publishers: dict[str, tuple[Publisher, EntrySender]] = {}
         self._users: Counter[str] = Counter()  # how many have each of them
         self._kept: dict[str, Publisher] = {}  # of those that were named to `publish`: they are, for good
-        self._attachments: set[Attachment] = set()
+        self._remote_subscriptions: set[RemoteSubscription] = set()
         self._publisher = self._make_publisher("")
         super().__init__(f"topic {name}, at another process")
         self._part_of(client)
 
     def _make_publisher(self, producer: str) -> Publisher:
         """producer: "" unless its messages are numbered here. Waits for the owner if they are."""
-        numbers = Numbers() if producer else None
-        sender = Sender(
-            self._link, self.name, producer, None if numbers is None else lambda said: numbers.seed(said.last_sequence)
+        numbers = SequenceAllocator() if producer else None
+        sender = EntrySender(
+            self._pool, self.name, producer, None if numbers is None else lambda said: numbers.seed(said.last_sequence)
         )
         if numbers is not None:
-            self._link.wait(sender.open(), self._link.timeout)
+            self._pool.wait(sender.open(), self._pool.timeout)
         made = Publisher(
-            self.name, sender, self._link, SystemClock(), self.config, entry_bytes_max=self._entry_bytes_max,
-            producers=numbers, timeout=self._link.timeout,
+            self.name, sender, self._pool, SystemClock(), self.config, entry_bytes_max=self._entry_bytes_max,
+            producers=numbers, timeout=self._pool.timeout,
         )  # fmt: skip
         with self._lock:
             self._publishers[producer] = made, sender
@@ -143,7 +143,7 @@ class RemoteTopic(Handle):
 
     def submit(
         self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, producer: str | None = None, **more: Any
-    ) -> Ack[int]:
+    ) -> AppendFuture[int]:
         """As `Publisher.submit`, and `more`. A producer that is new to this client is waited for."""
         return self._publisher_of(producer).submit(value, key, producer=producer, **more)
 
@@ -151,11 +151,13 @@ class RemoteTopic(Handle):
         """As `Publisher.publish_batch`, and `more`. RecordTooLargeError: it has more than about 30 MiB."""
         return self._publisher_of(producer).publish_batch(values, keys, producer=producer, **more)
 
-    def submit_batch(self, values: Values, keys: Any = None, *, producer: str | None = None, **more: Any) -> Ack[range]:
+    def submit_batch(
+        self, values: Values, keys: Any = None, *, producer: str | None = None, **more: Any
+    ) -> AppendFuture[range]:
         """As `Publisher.submit_batch`, and `more`. A producer that is new to this client is waited for."""
         return self._publisher_of(producer).submit_batch(values, keys, producer=producer, **more)
 
-    def room(self) -> Ack[None]:
+    def room(self) -> AppendFuture[None]:
         """As `Publisher.room`, of what has no producer's name."""
         return self._publisher.room()
 
@@ -191,26 +193,27 @@ class RemoteTopic(Handle):
 
     def attach(
         self, consumer: Consumer, start: Start, durable: bool, priority: int, settings: SubscriptionConfig | None
-    ) -> Attachment:
+    ) -> RemoteSubscription:
         """Have the owner's subscription take a consumer; see `subscribe`. settings: None, whatever they are."""
         self._check_open()
         wanted = "" if settings is None else json.dumps(vars(settings))
-        attached = Attachment(
-            self._link, Wanted(self.name, consumer.subscription, start, durable, priority, wanted), consumer,
+        attached = RemoteSubscription(
+            self._pool, RemoteSubscribeOptions(self.name, consumer.subscription, start, durable, priority, wanted),
+            consumer,
             self._detached,
         )  # fmt: skip
         try:
-            self._link.wait(attached.attach(), self._link.timeout)
+            self._pool.wait(attached.attach(), self._pool.timeout)
         except BaseException:
             attached.give_up()
             raise
         with self._lock:
-            self._attachments.add(attached)
+            self._remote_subscriptions.add(attached)
         return attached
 
-    def _detached(self, attachment: Attachment) -> None:
+    def _detached(self, remote_subscription: RemoteSubscription) -> None:
         with self._lock:
-            self._attachments.discard(attachment)
+            self._remote_subscriptions.discard(remote_subscription)
 
     def create_subscription(
         self,
@@ -270,9 +273,9 @@ class RemoteTopic(Handle):
     def _batches(self, at: int, end: int) -> Iterator[MessageBatch]:
         while at < end:
             self._check_open()
-            request = Read(at, end, READ_BYTES, self.name)
+            request = ReadRequest(at, end, READ_BYTES, self.name)
             try:
-                batch = self._link.wait(self._link.ask_for(self.name, request, decode_delivered)).batch
+                batch = self._pool.wait(self._pool.ask_for(self.name, request, decode_delivered)).batch
             except StaleError:
                 self._call("where")  # opens it there
                 continue
@@ -314,7 +317,7 @@ class RemoteTopic(Handle):
         except (TypeError, ValueError) as error:
             raise WrongTypeError(f"topic {self.name}: {name}: {error}") from None
         request = Call(self.name, name, given)
-        answer: Answer = self._link.wait(self._link.ask_for(self.name, request, reads(Answer)))
+        answer: CallResult = self._pool.wait(self._pool.ask_for(self.name, request, reads(CallResult)))
         return answer.result
 
     # ---- the end --------------------------------------------------------------------------------------------
@@ -330,26 +333,26 @@ class RemoteTopic(Handle):
     def _let_go(self) -> None:
         error = ClosedError(f"the {self._what} was closed")
         with self._lock:
-            publishers, attachments = list(self._publishers.values()), list(self._attachments)
+            publishers, remote_subscriptions = list(self._publishers.values()), list(self._remote_subscriptions)
         with ExitStack() as rest:
             rest.callback(self._client.forget, self)
             for publisher, sender in publishers:
                 rest.callback(sender.close, error)
                 rest.callback(publisher.stop, error)
-            for attachment in attachments:
-                rest.callback(attachment.consumer.close)
+            for remote_subscription in remote_subscriptions:
+                rest.callback(remote_subscription.consumer.close)
             flushed = [publisher.flush() for publisher, _ in publishers]
             for _, sender in publishers:
                 sender.leave()
-            for ack in flushed:
-                self._await_flushed(ack)
+            for future in flushed:
+                self._await_flushed(future)
             for _, sender in publishers:
                 if sender.refused is not None:
                     raise sender.refused
 
-    def _await_flushed(self, flushed: Ack[None]) -> None:
+    def _await_flushed(self, flushed: AppendFuture[None]) -> None:
         try:
-            self._link.wait(flushed, self._link.patience)
+            self._pool.wait(flushed, self._pool.patience)
         except OutcomeUnknownError as error:
             raise OutcomeUnknownError(
                 f"topic {self.name}: closed before all that was submitted had an outcome: {error}"

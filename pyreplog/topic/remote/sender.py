@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pyreplog.ack import Ack
 from pyreplog.errors import (
     BacklogFullError,
     ClosedError,
@@ -19,14 +18,15 @@ from pyreplog.errors import (
     RecordTooLargeError,
     ReplogError,
 )
+from pyreplog.future import AppendFuture
 from pyreplog.net.sockets import Address
-from pyreplog.topic.events import Events
+from pyreplog.topic.event_queue import EventQueue
 from pyreplog.topic.positions import done_ack
 from pyreplog.topic.publishing.forwarded import RAW_BYTES_MAX, raw_bytes
 from pyreplog.topic.publishing.outbox import Parcel
-from pyreplog.topic.remote.fields import ENTRIES_MAX, Reader
-from pyreplog.topic.remote.link import LIMITS, Link, Outcome, StaleError, is_passing, reads, settle
-from pyreplog.topic.remote.protocol import PUBLISHED, Leave, Open, Opened, Publish
+from pyreplog.topic.remote.connection_pool import LIMITS, ConnectionPool, Outcome, StaleError, is_passing, reads, settle
+from pyreplog.topic.remote.fields import ENTRIES_MAX, WireReader
+from pyreplog.topic.remote.protocol import PUBLISHED, CloseProducer, Open, Opened, Publish
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +42,10 @@ class _Submission:
         self.handle = 0
         self.was_sent = False
         self.outcome: range | list[int] | ReplogError | None = None
-        self.ack: Ack[range] = Ack()
+        self.future: AppendFuture[range] = AppendFuture()
 
 
-class Sender:
+class EntrySender:
     """A Sink. Any thread; steps take turns, and none waits.
 
     producer: of a topic that deduplicates, whose messages are numbered: what is lost on its way is sent again, and the
@@ -54,16 +54,16 @@ class Sender:
     """
 
     def __init__(
-        self, link: Link, topic: str, producer: str = "", on_opened: Callable[[Opened], object] | None = None
+        self, pool: ConnectionPool, topic: str, producer: str = "", on_opened: Callable[[Opened], object] | None = None
     ) -> None:
-        self._link, self._topic, self._producer, self._on_opened = link, topic, producer, on_opened
-        self._events = Events()
+        self._pool, self._topic, self._producer, self._on_opened = pool, topic, producer, on_opened
+        self._events = EventQueue()
         self._queue: deque[_Submission] = deque()  # all that have no outcome, and some whose turn has not come
         self._unsent: deque[_Submission] = deque()  # of these
         self._handle = 0  # of the lane, 0: there is none
         self._address: Address = ("", 0)
         self._opening = self._waits = False  # it waits before it tries again
-        self._opened: Ack[Opened] | None = None
+        self._opened: AppendFuture[Opened] | None = None
         self._retry_s = RETRY_S
         self._failing_since: float | None = None
         self._error: ReplogError | None = None
@@ -71,15 +71,15 @@ class Sender:
         self.refused: BacklogFullError | None = None
         """Of what was not published, since it was to `leave`."""
 
-    def submit_all(self, parcels: Sequence[Parcel]) -> list[Ack[range]]:
-        """ClosedError. Of an Ack: RecordTooLargeError, they do not fit into one request."""
+    def submit_all(self, parcels: Sequence[Parcel]) -> list[AppendFuture[range]]:
+        """ClosedError. Of an AppendFuture: RecordTooLargeError, they do not fit into one request."""
         if self._error is not None:
             raise self._error
         submissions = [_Submission(entries, sum(counts)) for entries, counts in parcels]
         for one in submissions:
             self._check(one)
         self._events.post(lambda: self._enter(submissions))
-        return [one.ack for one in submissions]
+        return [one.future for one in submissions]
 
     def _check(self, one: _Submission) -> None:
         size, raw = sum(map(len, one.entries)), raw_bytes(one.entries)
@@ -94,12 +94,12 @@ class Sender:
         """The publisher's window is all there is."""
         return True
 
-    def room(self) -> Ack[None]:
+    def room(self) -> AppendFuture[None]:
         return done_ack()
 
-    def open(self) -> Ack[Opened]:
-        """Open a lane now; its first error is the Ack's."""
-        opened: Ack[Opened] = Ack()
+    def open(self) -> AppendFuture[Opened]:
+        """Open a lane now; its first error is the AppendFuture's."""
+        opened: AppendFuture[Opened] = AppendFuture()
 
         def begin() -> None:
             self._opened = opened
@@ -150,7 +150,7 @@ class Sender:
 
     def _give_up_lane(self) -> None:
         if self._handle:
-            self._link.send(self._address, Leave(self._handle), _forget)
+            self._pool.send(self._address, CloseProducer(self._handle), _forget)
             self._handle = 0
 
     def _open(self) -> None:
@@ -159,17 +159,17 @@ class Sender:
         self._opening = True
         if self._queue and self._failing_since is None:
             self._failing_since = time.monotonic()
-        handle = self._link.next_handle()
-        request = Open(handle, False, self._topic, self._producer, self._link.client, "")
+        handle = self._pool.next_handle()
+        request = Open(handle, False, self._topic, self._producer, self._pool.client, "")
 
         def came(address: Address, outcome: Outcome) -> None:
-            made: Ack[Opened] = Ack()
+            made: AppendFuture[Opened] = AppendFuture()
             settle(made, outcome, reads(Opened))
             self._events.post(lambda: self._was_opened(handle, address, made))
 
-        self._link.ask(self._topic, request, came)
+        self._pool.ask(self._topic, request, came)
 
-    def _was_opened(self, handle: int, address: Address, made: Ack[Opened]) -> None:
+    def _was_opened(self, handle: int, address: Address, made: AppendFuture[Opened]) -> None:
         self._opening = False
         error = made.exception()
         if error is None:
@@ -194,11 +194,11 @@ class Sender:
         if self._failing_since is None:
             self._failing_since = now
         was_tried = isinstance(error, NotConnectedError)  # as long as there is time
-        if was_tried or not is_passing(error) or now - self._failing_since > self._link.timeout:
+        if was_tried or not is_passing(error) or now - self._failing_since > self._pool.timeout:
             self._fail_all(error)
             return
         logger.info("topic %s: publishing waits: %s", self._topic, error)
-        self._waits = self._link.wake_after(self._retry_s, lambda: self._events.post(self._try_again)) is not None
+        self._waits = self._pool.wake_after(self._retry_s, lambda: self._events.post(self._try_again)) is not None
         self._retry_s = min(2 * self._retry_s, RETRY_MOST_S)
 
     def _try_again(self) -> None:
@@ -220,13 +220,13 @@ class Sender:
         submission.was_sent = True
 
         def came(_: Address, outcome: Outcome) -> None:
-            told: Ack[range | list[int]] = Ack()
+            told: AppendFuture[range | list[int]] = AppendFuture()
             settle(told, outcome, lambda reader: _offsets(reader, submission.messages))
             self._events.post(lambda: self._came(submission, handle, told))
 
-        self._link.send(self._address, Publish(handle, submission.entries), came)
+        self._pool.send(self._address, Publish(handle, submission.entries), came)
 
-    def _came(self, submission: _Submission, handle: int, told: Ack[range | list[int]]) -> None:
+    def _came(self, submission: _Submission, handle: int, told: AppendFuture[range | list[int]]) -> None:
         error = told.exception()
         if submission.handle != handle or submission.outcome is not None:
             return  # it was sent again since
@@ -263,11 +263,11 @@ class Sender:
     def _settle(self) -> None:
         """In the order of the calls."""
         while self._queue and (outcome := self._queue[0].outcome) is not None:
-            ack = self._queue.popleft().ack
+            future = self._queue.popleft().future
             if isinstance(outcome, ReplogError):
-                ack.fail(outcome)
+                future.fail(outcome)
             else:
-                ack.complete(outcome)  # type: ignore[arg-type]
+                future.complete(outcome)  # type: ignore[arg-type]
         if not self._queue:
             self._failing_since = None
 
@@ -280,7 +280,7 @@ def _unknown(error: ReplogError) -> ReplogError:
     return unknown
 
 
-def _offsets(reader: Reader, messages: int) -> range | list[int]:
+def _offsets(reader: WireReader, messages: int) -> range | list[int]:
     """Of the messages that are stored; -1 for those that had been published before. InvalidMessageError."""
     first, total, stored = PUBLISHED.decode(reader)
     if total != messages or stored > total or (first < 0) != (stored == 0):

@@ -17,17 +17,18 @@ from pyreplog.errors import (
     TopicOwnedError,
 )
 from pyreplog.net.connection import Connection
-from pyreplog.net.fairjobs import FairJobs
-from pyreplog.net.inflight import ServerConnection
+from pyreplog.net.fair_executor import FairExecutor
+from pyreplog.net.server_connection import ServerConnection
 from pyreplog.topic.config import SubscriptionConfig
 from pyreplog.topic.remote import protocol
+from pyreplog.topic.remote.admin_calls import call
 from pyreplog.topic.remote.batches import Delivered, encode_delivered
-from pyreplog.topic.remote.calls import call
-from pyreplog.topic.remote.faults import encode_fault
-from pyreplog.topic.remote.lane import Lane
-from pyreplog.topic.remote.outlet import Outlet
+from pyreplog.topic.remote.client_session import NOT_KNOWN, ClientSession
+from pyreplog.topic.remote.consumer_session import ConsumerSession
+from pyreplog.topic.remote.error_codec import encode_fault
+from pyreplog.topic.remote.producer_session import ProducerSession
 from pyreplog.topic.remote.protocol import (
-    Answer,
+    CallResult,
     Done,
     Moved,
     MovedTo,
@@ -36,7 +37,6 @@ from pyreplog.topic.remote.protocol import (
     decode_request,
     encode_reply,
 )
-from pyreplog.topic.remote.session import NOT_KNOWN, Session
 from pyreplog.topic.topic import Topic
 from pyreplog.topic.topics import Topics
 
@@ -54,18 +54,18 @@ class TopicService:
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
-        self._workers = FairJobs("pyreplog-topics")
+        self._workers = FairExecutor("pyreplog-topics")
         self._lock = threading.Lock()  # of the tables
-        self._sessions: dict[Connection, Session] = {}
-        self._producers: dict[tuple[str, str], list[Lane]] = {}  # lanes of a producer of a topic
+        self._sessions: dict[Connection, ClientSession] = {}
+        self._producers: dict[tuple[str, str], list[ProducerSession]] = {}  # lanes of a producer of a topic
         self._leaving: ReplogError | None = None
-        self._steps: dict[type[Any], Callable[[Session, int, Any], None]] = {
+        self._steps: dict[type[Any], Callable[[ClientSession, int, Any], None]] = {
             protocol.Publish: self._publish,
-            protocol.Leave: self._leave,
+            protocol.CloseProducer: self._leave,
             protocol.Detach: self._detach,
-            protocol.Read: self._read,
+            protocol.ReadRequest: self._read,
         }
-        self._consumer_steps: dict[type[Any], Callable[[Session, int, Outlet, Any], None]] = {
+        self._consumer_steps: dict[type[Any], Callable[[ClientSession, int, ConsumerSession, Any], None]] = {
             protocol.Flow: _flow,
             protocol.Fetch: _fetch,
             protocol.Acknowledge: _acknowledge,
@@ -78,7 +78,7 @@ class TopicService:
             protocol.Flush: _flush,
             protocol.Resume: _resume,
         }
-        self._jobs: dict[type[Any], Callable[[Session, int, Any], None]] = {
+        self._jobs: dict[type[Any], Callable[[ClientSession, int, Any], None]] = {
             protocol.Open: self._open,
             protocol.Subscribe: self._subscribe,
             protocol.Call: self._call,
@@ -89,7 +89,7 @@ class TopicService:
     def opened(self, connection: Connection) -> None:
         assert isinstance(connection, ServerConnection)
         with self._lock:
-            self._sessions[connection] = Session(connection)
+            self._sessions[connection] = ClientSession(connection)
 
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
         """InvalidMessageError and DamagedMessageError end the connection; what came before has been handled."""
@@ -113,7 +113,7 @@ class TopicService:
         for lane in session.end(error) if session is not None else ():
             self._forget(lane)
 
-    def _handle(self, session: Session, number: int, request: Any) -> None:
+    def _handle(self, session: ClientSession, number: int, request: Any) -> None:
         kind = type(request)
         if kind in self._jobs:
             self._workers.submit(session.connection, lambda: self._do(session, number, request))
@@ -122,17 +122,17 @@ class TopicService:
             if kind in self._steps:
                 self._steps[kind](session, number, request)
                 return
-            outlet = session.outlet(request.consumer)
-            if outlet is None:
+            consumer_session = session.consumer_session(request.consumer)
+            if consumer_session is None:
                 session.reply(number, NOT_KNOWN)
             else:
-                self._consumer_steps[kind](session, number, outlet, request)
+                self._consumer_steps[kind](session, number, consumer_session, request)
         except InvalidMessageError:
             raise
         except ReplogError as error:
             session.fail(number, error)
 
-    def _do(self, session: Session, number: int, request: Any) -> None:
+    def _do(self, session: ClientSession, number: int, request: Any) -> None:
         """In a thread that may wait."""
         try:
             self._check_staying()
@@ -151,19 +151,19 @@ class TopicService:
 
     # ---- publishing -----------------------------------------------------------------------------------------
 
-    def _open(self, session: Session, number: int, request: protocol.Open) -> None:
+    def _open(self, session: ClientSession, number: int, request: protocol.Open) -> None:
         topic = self._topics.open(request.topic, create=request.create, settings=_settings(request.settings))
         last = -1
         if request.lane:
-            lane = Lane(topic, request.producer, request.client, session.reply)
-            session.add_lane(request.lane, lane)
+            lane = ProducerSession(topic, request.producer, request.client, session.reply)
+            session.add_producer(request.lane, lane)
             if request.producer and topic.config.deduplicate:
                 self._take_over(lane)
                 last = topic.publisher.last_given(request.producer)
-        most = topic.topics.surroundings.entry_bytes_max
+        most = topic.topics.runtime.entry_bytes_max
         session.reply(number, encode_reply(Opened(last, most, json.dumps(vars(topic.config)))))
 
-    def _take_over(self, lane: Lane) -> None:
+    def _take_over(self, lane: ProducerSession) -> None:
         """A producer numbers its messages by itself: so it is one client's at a time."""
         key = lane.topic.name, lane.producer
         with self._lock:
@@ -172,27 +172,27 @@ class TopicService:
         for other in former:
             other.end(NOT_KNOWN if other.client == lane.client else encode_fault(why)).result()
 
-    def _forget(self, lane: Lane) -> None:
+    def _forget(self, lane: ProducerSession) -> None:
         key = lane.topic.name, lane.producer
         with self._lock:
             if self._producers.get(key) == [lane]:
                 del self._producers[key]
 
-    def _publish(self, session: Session, number: int, request: protocol.Publish) -> None:
+    def _publish(self, session: ClientSession, number: int, request: protocol.Publish) -> None:
         lane = session.lane(request.lane)
         if lane is None:
             session.reply(number, NOT_KNOWN)
         else:
             lane.publish(number, request.entries)
 
-    def _leave(self, session: Session, number: int, request: protocol.Leave) -> None:
+    def _leave(self, session: ClientSession, number: int, request: protocol.CloseProducer) -> None:
         lane = session.lane(request.lane)
         if lane is None:
             session.done(number)
             return
 
         def left() -> None:  # until then another lane of its producer ends it, and so does the end of the connection
-            session.remove_lane(request.lane)
+            session.remove_producer(request.lane)
             self._forget(lane)
             session.done(number)
 
@@ -200,55 +200,57 @@ class TopicService:
 
     # ---- consuming ------------------------------------------------------------------------------------------
 
-    def _subscribe(self, session: Session, number: int, request: protocol.Subscribe) -> None:
+    def _subscribe(self, session: ClientSession, number: int, request: protocol.Subscribe) -> None:
         settings = _settings(request.settings)
         wanted = SubscriptionConfig.of(settings) if request.settings else None
         topic = self._topics.open(request.topic, create=False)
         there = topic.make_subscription(request.subscription, request.start, request.durable, wanted, {})
-        outlet = Outlet(request.name, session.reply)
-        session.add_outlet(request.consumer, outlet)
+        consumer_session = ConsumerSession(request.name, session.reply)
+        session.add_consumer(request.consumer, consumer_session)
         try:
             address = session.connection.remote_address
-            attached = there.attach(outlet, wanted, priority=request.priority, address=address)
+            attached = there.attach(consumer_session, wanted, priority=request.priority, address=address)
         except BaseException as error:
-            session.remove_outlet(request.consumer)
-            outlet.detach(ClosedError(f"it was not attached: {error}"))
+            session.remove_consumer(request.consumer)
+            consumer_session.detach(ClosedError(f"it was not attached: {error}"))
             raise
         topic.used = True
-        outlet.attached(there, attached)
+        consumer_session.attached(there, attached)
         session.done(number)
 
-    def _detach(self, session: Session, number: int, request: protocol.Detach) -> None:
-        outlet = session.remove_outlet(request.consumer)
-        if outlet is None:
+    def _detach(self, session: ClientSession, number: int, request: protocol.Detach) -> None:
+        consumer_session = session.remove_consumer(request.consumer)
+        if consumer_session is None:
             session.done(number)
         else:
-            outlet.detach(ClosedError("the consumer was closed"), then=lambda: session.done(number))
+            consumer_session.detach(ClosedError("the consumer was closed"), then=lambda: session.done(number))
 
     # ---- the rest -------------------------------------------------------------------------------------------
 
-    def _read(self, session: Session, number: int, request: protocol.Read) -> None:
+    def _read(self, session: ClientSession, number: int, request: protocol.ReadRequest) -> None:
         topic = self._opened_here(request.topic)
         if topic is None:
             session.reply(number, NOT_KNOWN)
             return
         bytes_max = min(request.bytes_max, READ_BYTES_MAX)
-        ack = topic.managed.read(request.offset, bytes_max=bytes_max, end=request.end)
+        future = topic.managed.read(request.offset, bytes_max=bytes_max, end=request.end)
 
         def came(_: object) -> None:
-            error = ack.exception()
+            error = future.exception()
             if error is not None:
                 session.fail(number, error)
             else:
-                session.reply(number, *encode_delivered(Delivered(0, True, ack.result(), {})))
+                session.reply(number, *encode_delivered(Delivered(0, True, future.result(), {})))
 
-        ack.add_done_callback(came)
+        future.add_done_callback(came)
 
     def _opened_here(self, name: str) -> Topic | None:
         return self._topics.get(name)
 
-    def _call(self, session: Session, number: int, request: protocol.Call) -> None:
-        session.reply(number, encode_reply(Answer(call(self._topics, request.topic, request.name, request.arguments))))
+    def _call(self, session: ClientSession, number: int, request: protocol.Call) -> None:
+        session.reply(
+            number, encode_reply(CallResult(call(self._topics, request.topic, request.name, request.arguments)))
+        )
 
     # ---- the end --------------------------------------------------------------------------------------------
 
@@ -280,60 +282,68 @@ def _settings(text: str) -> dict[str, Any]:
     return found
 
 
-def _flow(session: Session, number: int, outlet: Outlet, request: protocol.Flow) -> None:
-    outlet.flow(request.messages)
+def _flow(session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Flow) -> None:
+    consumer_session.flow(request.messages)
     session.done(number)
 
 
-def _fetch(session: Session, number: int, outlet: Outlet, request: protocol.Fetch) -> None:
-    outlet.fetch(number)
+def _fetch(session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Fetch) -> None:
+    consumer_session.fetch(number)
 
 
-def _acknowledge(session: Session, number: int, outlet: Outlet, request: protocol.Acknowledge) -> None:
-    outlet.acknowledge(request.generation, request.offsets)
+def _acknowledge(
+    session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Acknowledge
+) -> None:
+    consumer_session.acknowledge(request.generation, request.offsets)
     session.done(number)
 
 
-def _acknowledge_range(session: Session, number: int, outlet: Outlet, request: protocol.AcknowledgeRange) -> None:
-    outlet.acknowledge(request.generation, (request.start, request.end))
+def _acknowledge_range(
+    session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.AcknowledgeRange
+) -> None:
+    consumer_session.acknowledge(request.generation, (request.start, request.end))
     session.done(number)
 
 
 def _acknowledge_and_fetch(
-    session: Session, number: int, outlet: Outlet, request: protocol.AcknowledgeAndFetch
+    session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.AcknowledgeAndFetch
 ) -> None:
-    outlet.acknowledge(request.generation, (request.start, request.end))
-    outlet.fetch(number)
+    consumer_session.acknowledge(request.generation, (request.start, request.end))
+    consumer_session.fetch(number)
 
 
 def _acknowledge_cumulative(
-    session: Session, number: int, outlet: Outlet, request: protocol.AcknowledgeCumulative
+    session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.AcknowledgeCumulative
 ) -> None:
-    session.answer(number, outlet.acknowledge_cumulative(request.generation, request.end), lambda _: Done())
+    session.answer(number, consumer_session.acknowledge_cumulative(request.generation, request.end), lambda _: Done())
 
 
-def _nack(session: Session, number: int, outlet: Outlet, request: protocol.Nack) -> None:
-    outlet.source.nack(outlet.number, request.offsets, None if request.delay_us < 0 else request.delay_us)
+def _nack(session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Nack) -> None:
+    consumer_session.source.nack(
+        consumer_session.number, request.offsets, None if request.delay_us < 0 else request.delay_us
+    )
     session.done(number)
 
 
-def _redeliver(session: Session, number: int, outlet: Outlet, request: protocol.Redeliver) -> None:
-    outlet.source.redeliver(outlet.number)
-    session.reply(number, encode_reply(_moved(0, outlet)))
+def _redeliver(
+    session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Redeliver
+) -> None:
+    consumer_session.source.redeliver(consumer_session.number)
+    session.reply(number, encode_reply(_moved(0, consumer_session)))
 
 
-def _seek(session: Session, number: int, outlet: Outlet, request: protocol.Seek) -> None:
-    session.answer(number, outlet.source.seek(request.start), lambda offset: _moved(offset, outlet))
+def _seek(session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Seek) -> None:
+    session.answer(number, consumer_session.source.seek(request.start), lambda offset: _moved(offset, consumer_session))
 
 
-def _moved(offset: int, outlet: Outlet) -> Moved | MovedTo:
-    generation, era = outlet.state
+def _moved(offset: int, consumer_session: ConsumerSession) -> Moved | MovedTo:
+    generation, era = consumer_session.state
     return Moved(offset, generation) if era is None else MovedTo(offset, generation, era)
 
 
-def _resume(session: Session, number: int, outlet: Outlet, request: protocol.Resume) -> None:
-    session.answer(number, outlet.resume(request.era, request.end, request.ranges), lambda resumed: resumed)
+def _resume(session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Resume) -> None:
+    session.answer(number, consumer_session.resume(request.era, request.end, request.ranges), lambda resumed: resumed)
 
 
-def _flush(session: Session, number: int, outlet: Outlet, request: protocol.Flush) -> None:
-    session.answer(number, outlet.source.flush(), lambda _: Done())
+def _flush(session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Flush) -> None:
+    session.answer(number, consumer_session.source.flush(), lambda _: Done())

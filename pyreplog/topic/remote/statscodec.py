@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from pyreplog.errors import InvalidMessageError
-from pyreplog.topic.place import Total
 from pyreplog.topic.statistics.stats import (
     ConsumerStats,
     CursorStats,
@@ -18,6 +17,7 @@ from pyreplog.topic.statistics.stats import (
     SubscriptionStats,
     TopicStats,
 )
+from pyreplog.topic.topic_position import TopicPosition
 
 S = TypeVar("S", bound=Stats)
 
@@ -43,8 +43,8 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _total(value: Any) -> Total:
-    return Total(*value)
+def _total(value: Any) -> TopicPosition:
+    return TopicPosition(*value)
 
 
 def _optional_tuple(value: Any) -> Any:

@@ -4,6 +4,6 @@
 |---|---|
 | `stats` | what is told |
 | `report` | gathers it from the parts that know it |
-| `subscriptioncounts`, `delayedcount` | what became of a subscription's messages; how many wait for their time |
+| `subscription_counters`, `delayedcount` | what became of a subscription's messages; how many wait for their time |
 | `metrics` | the same for Prometheus |
 """

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog.ack import Ack
-from pyreplog.net.fairjobs import wait_wanted
+from pyreplog.future import AppendFuture
+from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.managed.managedledger import ManagedLedger
 
@@ -35,7 +35,7 @@ _NOTHING = _Scan(-1, 0, np.empty(0, np.int64))
 
 
 class DelayedCount:
-    """lock: of the cursor. wait: for an Ack, until it is done.
+    """lock: of the cursor. wait: for an AppendFuture, until it is done.
 
     Messages are read once, for as long as nothing is acknowledged. Any thread; two at a time may read the same.
     """
@@ -45,7 +45,7 @@ class DelayedCount:
         managed: ManagedLedger,
         cursor: Cursor,
         lock: AbstractContextManager[Any],
-        wait: Callable[[Ack[Any]], Any],
+        wait: Callable[[AppendFuture[Any]], Any],
     ) -> None:
         self._managed, self._cursor, self._lock, self._wait = managed, cursor, lock, wait
         self._scan = _NOTHING

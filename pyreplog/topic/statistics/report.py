@@ -11,7 +11,6 @@ from pyreplog.topic.cursors.cursor import Backlog, Cursor
 from pyreplog.topic.dispatch.dispatcher import Dispatcher
 from pyreplog.topic.dispatch.status import ConsumerStatus, DispatchStatus
 from pyreplog.topic.managed.chain import ChainLedger
-from pyreplog.topic.place import Total
 from pyreplog.topic.policies.trend import Sample, Trend, trend
 from pyreplog.topic.statistics.stats import (
     ConsumerStats,
@@ -21,8 +20,9 @@ from pyreplog.topic.statistics.stats import (
     SubscriptionStats,
     TopicStats,
 )
-from pyreplog.topic.statistics.subscriptioncounts import ConsumerCounts
+from pyreplog.topic.statistics.subscription_counters import ConsumerCounters
 from pyreplog.topic.subscription import Subscription
+from pyreplog.topic.topic_position import TopicPosition
 
 if TYPE_CHECKING:
     from pyreplog.topic.topic import Topic
@@ -136,7 +136,7 @@ def _subscription(topic: Topic, there: Subscription, now_us: int) -> Subscriptio
     )  # fmt: skip
 
 
-def _consumer(status: ConsumerStatus, counts: ConsumerCounts) -> ConsumerStats:
+def _consumer(status: ConsumerStatus, counts: ConsumerCounters) -> ConsumerStats:
     return ConsumerStats(
         name=status.name, consumer=status.id, address=counts.address, connected_us=counts.connected_us,
         active=status.is_active, blocked=status.is_blocked, permits=status.permits, unacked=status.unacked,
@@ -159,7 +159,7 @@ def topic_internals(topic: Topic) -> InternalStats:
     )  # fmt: skip
 
 
-def _ledger(item: ChainLedger, topic_end: Total) -> LedgerStats:
+def _ledger(item: ChainLedger, topic_end: TopicPosition) -> LedgerStats:
     """The open one reaches as far as the topic."""
     end = item.end if item.is_closed else topic_end
     return LedgerStats(

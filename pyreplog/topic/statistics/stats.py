@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyreplog.topic.place import ORIGIN, Total
+from pyreplog.topic.topic_position import ORIGIN, TopicPosition
 
 WINDOW_S = 60.0
 _STEPS = 6
@@ -100,7 +100,7 @@ class SubscriptionStats(Stats):
     at_us: int
     type: str | None = None
     durable: bool = True
-    mark: Total = ORIGIN
+    mark: TopicPosition = ORIGIN
     backlog_messages: int = 0
     backlog_entries: int = 0
     backlog_bytes: int = 0
@@ -168,8 +168,8 @@ class TopicStats(Stats):
     at_us: int
     owner: str = ""
     epoch: int = 0
-    start: Total = ORIGIN
-    end: Total = ORIGIN
+    start: TopicPosition = ORIGIN
+    end: TopicPosition = ORIGIN
     storage_bytes: int = 0
     producers: int = 0
     published_messages: int = 0
@@ -224,7 +224,7 @@ class LedgerStats(Stats):
     looked at."""
 
     ledger: int
-    start: Total
+    start: TopicPosition
     entries: int
     messages: int
     size: int
@@ -243,8 +243,8 @@ class CursorStats(Stats):
     name: str
     durable: bool = True
     state: str = "open"
-    mark: Total = ORIGIN
-    durable_mark: Total = ORIGIN
+    mark: TopicPosition = ORIGIN
+    durable_mark: TopicPosition = ORIGIN
     read: int = 0
     entries_behind_mark: int = 0
     acked_messages: int = 0
@@ -268,8 +268,8 @@ class InternalStats(Stats):
     name: str
     state: str
     epoch: int
-    start: Total = ORIGIN
-    end: Total = ORIGIN
+    start: TopicPosition = ORIGIN
+    end: TopicPosition = ORIGIN
     last_entry: tuple[int, int] | None = None
     entries_added: int = 0
     pending_entries: int = 0
@@ -297,7 +297,7 @@ class InternalStats(Stats):
 def _plain(value: object) -> Any:
     if isinstance(value, Stats):
         return value.to_dict()
-    if isinstance(value, Total):
+    if isinstance(value, TopicPosition):
         return value._asdict()
     if isinstance(value, tuple):
         return [_plain(item) for item in value]

@@ -11,8 +11,8 @@ from typing import Any
 
 from pyreplog import ManualClock
 from pyreplog.errors import ClosedError, ReplogError
-from pyreplog.ha.relay import Applier, State, refetch_from
-from pyreplog.ha.relay.task import Task
+from pyreplog.ha.relay import Applier, ApplierState, refetch_from
+from pyreplog.ha.relay.apply_task import ApplyTask
 
 from .model import (
     SEGMENT,
@@ -71,8 +71,8 @@ class Schedule:
     def _begin_life(self, *, lost: int) -> None:
         """lost: entries received that a power cut takes; None of them: all is received again from what is applied."""
         self.lives += 1
-        self.taken: list[Task] = []
-        self.prepared: list[Task] = []
+        self.taken: list[ApplyTask] = []
+        self.prepared: list[ApplyTask] = []
         self.paused = False
         store = Store(self.disk, self.steps, transactional=self.exactly_once)
         self._relay = self._relay_after(store, lost)
@@ -185,7 +185,7 @@ class Schedule:
     def _work(self) -> None:
         """What one of the applier's threads does next."""
         if len(self.taken) + len(self.prepared) < self.workers and self._rng.random() < 0.5:
-            if self.applier.state is State.RUNNING:
+            if self.applier.state is ApplierState.RUNNING:
                 self._take()
             return
         if self.taken and self._rng.random() < 0.5:
@@ -205,20 +205,20 @@ class Schedule:
 
     def _take(self) -> None:
         found = self.applier._pipeline.take(self._clock.now_us())
-        if isinstance(found, Task):
+        if isinstance(found, ApplyTask):
             self.most_in_flight = max(self.most_in_flight, self._machine.in_flight)
             self.taken.append(found)
 
     def _command(self) -> None:
         """Somebody stops, starts, skips."""
         applier = self.applier
-        if applier.state is State.RUNNING:
+        if applier.state is ApplierState.RUNNING:
             if self._rng.random() < 0.1:
                 applier.stop()
             return
         if self._machine.in_flight:
             return
-        if applier.state is State.FAILED:
+        if applier.state is ApplierState.FAILED:
             self.failures += 1
             self._judge_failure(applier.error)
             if self._rng.random() < 0.5:

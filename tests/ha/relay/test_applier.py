@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog import Ack, ManualClock, RecordBatch
+from pyreplog import AppendFuture, ManualClock, RecordBatch
 from pyreplog.errors import (
     ApplyError,
     ClosedError,
@@ -20,8 +20,8 @@ from pyreplog.errors import (
     ReadOnlyError,
     TrimmedError,
 )
-from pyreplog.ha.relay import Advance, Applied, Applier, PositionFile, State
-from pyreplog.ha.relay.space import landing_bytes
+from pyreplog.ha.relay import Advance, Applied, Applier, ApplierState, PositionFile
+from pyreplog.ha.relay.space_limit import landing_bytes
 from tests.waiting import until
 
 from .lab import SEGMENT_BYTES, Memory, Table, fill, relay_log
@@ -71,7 +71,7 @@ def test_batches_are_bounded_in_bytes(relay):
     fill(relay, 100, size=1000)
     with applier_of(relay, memory, batch_bytes=5000) as applier:
         applier.start(until_entry=100)
-        assert applier.wait_ended(WAIT_S) is State.FINISHED
+        assert applier.wait_ended(WAIT_S) is ApplierState.FINISHED
     assert memory.numbers() == list(range(100))
     assert 1 < max(end - begin for begin, end in memory.batches) < 10
 
@@ -94,10 +94,10 @@ def test_until_an_entry(relay, workers):
     fill(relay, 100)
     with applier_of(relay, memory, workers, batch_entries=7) as applier:
         applier.start(until_entry=50)
-        assert applier.wait_ended(WAIT_S) is State.FINISHED
+        assert applier.wait_ended(WAIT_S) is ApplierState.FINISHED
         assert memory.numbers() == list(range(50))
         applier.start(until_entry=20)
-        assert applier.wait_ended(WAIT_S) is State.FINISHED
+        assert applier.wait_ended(WAIT_S) is ApplierState.FINISHED
         assert memory.numbers() == list(range(50))
         applier.start(until_entry=100)
         applier.wait_ended(WAIT_S)
@@ -113,7 +113,7 @@ def test_until_a_time(tmp_path):
             clock.advance(1_000_000)
         with applier_of(relay, memory, clock=clock) as applier:
             applier.start(until_time_us=10**15 + 1_000_000)
-            assert applier.wait_ended(WAIT_S) is State.FINISHED
+            assert applier.wait_ended(WAIT_S) is ApplierState.FINISHED
             assert memory.numbers() == list(range(10))
 
 
@@ -124,7 +124,7 @@ def test_stop_leaves_no_gap_and_start_goes_on(relay, workers):
         for _ in range(10):
             applier.start()
             applier.stop()
-            assert applier.state is State.STOPPED
+            assert applier.state is ApplierState.STOPPED
             assert memory.numbers() == list(range(applier.position.entry))
         applier.start(until_entry=300)
         applier.wait_ended(WAIT_S)
@@ -142,7 +142,7 @@ def test_stop_from_the_callback(relay, workers):
     fill(relay, 20)
     with Applier(relay, apply, memory, workers=workers, batch_entries=5) as applier:
         applier.start()
-        assert applier.wait_ended(WAIT_S) is State.STOPPED
+        assert applier.wait_ended(WAIT_S) is ApplierState.STOPPED
         assert memory.numbers() == list(range(applier.position.entry))
 
 
@@ -187,7 +187,7 @@ def test_a_relay_log_that_is_closed_first(relay):
         relay.close()
         with pytest.raises(ClosedError):
             waiting.result(WAIT_S)
-        assert applier.state is State.FAILED
+        assert applier.state is ApplierState.FAILED
 
 
 # ---- delay -----------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def test_a_refused_entry_stops_the_applier_and_is_named(relay, workers):
         applier.wait_ended(WAIT_S)
         assert (caught.value.entry, caught.value.position) == (42, relay.position_of(42))
         assert isinstance(caught.value.__cause__, ValueError)
-        assert applier.state is State.FAILED
+        assert applier.state is ApplierState.FAILED
         assert "entry 42" in applier.stats().error
         assert memory.numbers() == list(range(42))
         fill(relay, 10)  # receiving goes on
@@ -239,7 +239,7 @@ def test_a_refused_entry_stops_the_applier_and_is_named(relay, workers):
             applier.skip(43)
         applier.skip(42)
         applier.start(until_entry=110)
-        assert applier.wait_ended(WAIT_S) is State.FINISHED
+        assert applier.wait_ended(WAIT_S) is ApplierState.FINISHED
         assert applier.error is None
     assert memory.numbers() == [n for n in range(110) if n != 42]
 
@@ -263,7 +263,7 @@ def test_trouble_that_passes_stops_nothing(relay, workers):
     fill(relay, 100)
     with applier_of(relay, memory, workers, batch_entries=10) as applier:
         applier.start(until_entry=100)
-        assert applier.wait_ended(WAIT_S) is State.FINISHED
+        assert applier.wait_ended(WAIT_S) is ApplierState.FINISHED
         assert 1 <= applier.stats().retried <= 4
     assert memory.numbers() == list(range(100))
 
@@ -277,7 +277,7 @@ def test_what_is_no_exception_stops_the_applier(relay):
         applier.start()
         with pytest.raises(PositionError, match="SystemExit"):
             applier.wait_applied(0, WAIT_S)
-        assert applier.wait_ended(WAIT_S) is State.FAILED
+        assert applier.wait_ended(WAIT_S) is ApplierState.FAILED
         assert applier.position.entry == 0
 
 
@@ -316,7 +316,7 @@ def test_a_commit_that_fails_and_has_happened(relay):
     fill(relay, 30)
     with Applier(relay, apply, memory, batch_entries=10) as applier:
         applier.start(until_entry=30)
-        assert applier.wait_ended(WAIT_S) is State.FINISHED
+        assert applier.wait_ended(WAIT_S) is ApplierState.FINISHED
     assert memory.batches == [(0, 10), (10, 20), (20, 30)]
 
 
@@ -417,9 +417,9 @@ def test_asyncio_waits_for_progress(relay):
     memory = Memory()
 
     async def wait(applier: Applier) -> int:
-        waiting: list[Ack[int]] = [applier.applied(n) for n in range(100)]
+        waiting: list[AppendFuture[int]] = [applier.applied(n) for n in range(100)]
         fill(relay, 100)
-        return sum([await ack for ack in waiting])
+        return sum([await future for future in waiting])
 
     with applier_of(relay, memory) as applier:
         applier.start()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pyreplog import RecordBatch
-from pyreplog.ha.relay import Advance, Applier, PositionFile, State, discard, refetch_from
+from pyreplog.ha.relay import Advance, Applier, ApplierState, PositionFile, discard, refetch_from
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.mirrorlog import MirrorLog
 from tests.crash.process import in_background
@@ -92,7 +92,7 @@ class Life:
         apply = self.apply if self._workers == 1 else self.apply_in_two
         with Applier(relay, apply, self.store, workers=self._workers, batch_entries=BATCH) as applier:
             applier.start(until_entry=ENTRIES)
-            assert applier.wait_ended(60) is State.FINISHED, applier.error
+            assert applier.wait_ended(60) is ApplierState.FINISHED, applier.error
 
 
 def kill_again_and_again(

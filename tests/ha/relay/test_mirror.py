@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from pyreplog import RecordBatch
-from pyreplog.ha.relay import Advance, Applier, State, discard, refetch_from
-from pyreplog.ha.relay.space import FRAME_BYTES, landing_bytes, reach
+from pyreplog.ha.relay import Advance, Applier, ApplierState, discard, refetch_from
+from pyreplog.ha.relay.space_limit import FRAME_BYTES, landing_bytes, reach
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.mirrorlog import MirrorLog
 from tests.ha.streams import SEGMENT_BYTES, config, copy, frames_of, make_mirror, open_master, stream, take_in, values
@@ -141,7 +141,7 @@ def test_discard_and_receive_again(tmp_path, master):
         relay.show(ALL, ALL)
         with Applier(relay, memory.apply, memory) as applier:
             applier.start(until_entry=300)
-            assert applier.wait_ended(WAIT_S) is State.FINISHED
+            assert applier.wait_ended(WAIT_S) is ApplierState.FINISHED
     assert memory.values == values(300)
 
 
@@ -178,7 +178,7 @@ def test_a_cut_of_what_was_applied(tmp_path, master):
             master.append_batch(values(50, 1000))
             copy(master, relay)
             relay.show(ALL, ALL)
-            assert applier.wait_ended(WAIT_S) is State.FAILED
+            assert applier.wait_ended(WAIT_S) is ApplierState.FAILED
             assert "another history" in str(applier.error)
     assert first_of(memory.values) == list(range(40))
 

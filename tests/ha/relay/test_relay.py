@@ -23,8 +23,8 @@ from pyreplog.errors import (
     TrimmedError,
 )
 from pyreplog.ha.node import Node
-from pyreplog.ha.relay import Advance, Relay, State, discard
-from pyreplog.ha.relay.space import landing_bytes
+from pyreplog.ha.relay import Advance, ApplierState, Relay, discard
+from pyreplog.ha.relay.space_limit import landing_bytes
 from pyreplog.net.connection import ASKED, Connection
 from tests.crash.process import in_background
 from tests.ha.nodes import SEGMENT_BYTES, Lab, until
@@ -70,10 +70,10 @@ def test_receiving_goes_on_when_the_applier_has_failed(lab: Lab, tmp_path: Path)
         relay.applier.start()
         with pytest.raises(ApplyError, match="entry 42 "):
             relay.applier.wait_applied(99, WAIT_S)
-        assert relay.applier.wait_ended(WAIT_S) is State.FAILED
+        assert relay.applier.wait_ended(WAIT_S) is ApplierState.FAILED
         master.append_batch(written[100:])
         until(lambda: relay.applier.stats().received_entry == 300)
-        assert (relay.applier.state, relay.applier.position.entry, relay.trouble) == (State.FAILED, 42, "")
+        assert (relay.applier.state, relay.applier.position.entry, relay.trouble) == (ApplierState.FAILED, 42, "")
         memory.bad.clear()
         relay.applier.start()
         relay.applier.wait_applied(299, WAIT_S)
@@ -149,7 +149,7 @@ def test_what_was_applied_and_comes_again_takes_no_space(lab: Lab, tmp_path: Pat
     master.append_batch(values(1000))
     with open_relay(tmp_path, master, memory) as relay:
         relay.applier.start(until_entry=990)
-        assert relay.applier.wait_ended(WAIT_S) is State.FINISHED
+        assert relay.applier.wait_ended(WAIT_S) is ApplierState.FINISHED
     discard(tmp_path / "relay")
     with open_relay(tmp_path, master, memory) as relay:
         until(lambda: relay.applier.stats().received_entry == 1000)
@@ -218,7 +218,7 @@ class Life:
             batch_entries=BATCH, space_limit_bytes=2 * SEGMENT_BYTES + landing_bytes(SEGMENT_BYTES),
         ) as relay:  # fmt: skip
             relay.applier.start(until_entry=ENTRIES)
-            assert relay.applier.wait_ended(60) is State.FINISHED, relay.applier.error
+            assert relay.applier.wait_ended(60) is ApplierState.FINISHED, relay.applier.error
 
 
 def test_killed_again_and_again(lab: Lab, tmp_path: Path, seed: int) -> None:

@@ -6,13 +6,13 @@ import random
 from pathlib import Path
 
 from pyreplog.ha.rocketmq.rawlog import RawLog
-from pyreplog.ha.rocketmq.records import Message
+from pyreplog.ha.rocketmq.records import RocketMQMessage
 
 FILE_BYTES = 8192
 
 
-def message(number: int, size: int = 100) -> Message:
-    return Message(
+def message(number: int, size: int = 100) -> RocketMQMessage:
+    return RocketMQMessage(
         topic="flights",
         body=random.Random(number).randbytes(size),
         properties={"KEYS": f"key{number}", "TAGS": "late"},

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from pyreplog._native.net.frame import FrameParser, encode
 from pyreplog.errors import DisconnectedError
-from pyreplog.ha.rocketmq.effects import Close, Connect, Effect, Land, Progress, Report, Send
-from pyreplog.ha.rocketmq.feeding import Feeding
-from pyreplog.ha.rocketmq.pulling import Pulling, State
+from pyreplog.ha.rocketmq.effects import Close, Connect, Effect, Land, ReportToMaster, SendFrame, SlaveAcked
+from pyreplog.ha.rocketmq.slave_feed_machine import SlaveFeedMachine
+from pyreplog.ha.rocketmq.slave_machine import SlaveMachine, SlaveState
 
 FOLDER = Path(__file__).parent / "transcripts"
 TICK_US = 10_000
@@ -59,7 +59,7 @@ class MasterReplay:
         self._transcript = transcript
         self._now = 0
         self._end = transcript.number("end")
-        self.feeding = Feeding(0, transcript.number("file"))
+        self.feeding = SlaveFeedMachine(0, transcript.number("file"))
         self.said: list[bytes | None] = [b""]
         self.progress: list[int] = []
 
@@ -89,11 +89,11 @@ class MasterReplay:
     def _do(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Send(offset, size):
+                case SendFrame(offset, size):
                     body = self._bodies[offset] if size else b""
                     assert len(body) == size, f"a frame of {size} bytes at {offset}, RocketMQ's has {len(body)}"
                     self.said[-1] = (self.said[-1] or b"") + encode(offset, body)
-                case Progress(offset):
+                case SlaveAcked(offset):
                     self.progress.append(offset)
                 case Close():
                     self.said += [None, b""]
@@ -106,7 +106,7 @@ class SlaveReplay:
         self._transcript = transcript
         self._now = 0
         self.landed: dict[int, int] = {}
-        self.pulling = Pulling(0, transcript.number("has"), transcript.number("file"), random=lambda: 1.0)
+        self.pulling = SlaveMachine(0, transcript.number("has"), transcript.number("file"), random=lambda: 1.0)
         self.said: list[bytes | None] = [b""]
 
     def run(self) -> None:
@@ -122,7 +122,7 @@ class SlaveReplay:
                 self.hear(line.data)
 
     def hear(self, data: bytes) -> None:
-        while data and self.pulling.state is State.STREAMING:
+        while data and self.pulling.state is SlaveState.STREAMING:
             window = self.pulling.buffer()
             count = min(len(window), len(data))
             window[:count] = data[:count]
@@ -141,7 +141,7 @@ class SlaveReplay:
                     self._do(self.pulling.connected(self._now))
                 case Land(offset, body):
                     self.landed.update((offset + i, byte) for i, byte in enumerate(bytes(body)))
-                case Report(offset):
+                case ReportToMaster(offset):
                     self.said[-1] = (self.said[-1] or b"") + offset.to_bytes(8, "big", signed=True)
                 case Close():
                     self.said += [None, b""]

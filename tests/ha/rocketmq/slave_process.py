@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 
-from pyreplog.ha.rocketmq import RawLog, Slave, Times
+from pyreplog.ha.rocketmq import RawLog, RocketMQSlave, Timeouts
 from pyreplog.net.reactor import Reactor
 
 
@@ -14,13 +14,13 @@ def main() -> None:
     with Reactor() as reactor, RawLog(directory, file_bytes=file_bytes) as log:
         reactor.start()
         print(log.end, flush=True)
-        with Slave(
+        with RocketMQSlave(
             reactor,
             log,
             ("127.0.0.1", port),
             start=0,
             landed=lambda: print(log.end, flush=True),
-            times=Times(retry_s=0.1),
+            times=Timeouts(retry_s=0.1),
         ):
             threading.Event().wait()
 

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 import pyreplog
-from pyreplog.ha.rocketmq import proven, records
+from pyreplog.ha.rocketmq import records, synced_position
 
 FORMAT = (Path(pyreplog.__file__).parent / "_native" / "FORMAT.md").read_text().partition("## RocketMQ mode")[2]
 FORMAT = FORMAT.partition("\n## ")[0]  # other formats follow
@@ -35,7 +35,7 @@ def test_tables_have_no_gap_and_the_size_of_their_format() -> None:
 
 def test_the_formats_are_those_of_the_code() -> None:
     (checkpoint, _), (record, _) = tables()
-    assert checkpoint == proven._LAYOUT.format
+    assert checkpoint == synced_position._LAYOUT.format
     parts = (records._HEAD, records._HOST, records._I64, records._HOST, records._AFTER_HOSTS)
     assert record == ">" + "".join(part.format.lstrip(">") for part in parts)
 
@@ -43,4 +43,4 @@ def test_the_formats_are_those_of_the_code() -> None:
 def test_magics() -> None:
     for magic in (records.MAGIC_V1, records.MAGIC_V2, records.MAGIC_BLANK):
         assert f"`0x{magic:08X}`" in FORMAT
-    assert proven.MAGIC.decode() in FORMAT
+    assert synced_position.MAGIC.decode() in FORMAT

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pyreplog.ha.rocketmq import Master, RawLog
+from pyreplog.ha.rocketmq import RawLog, RocketMQMaster
 from pyreplog.net.reactor import Reactor
 
 from .conftest import MakeLog
@@ -34,13 +34,13 @@ def test_a_killed_slave_goes_on_where_it_was(make_log: MakeLog, reactor: Reactor
     fill(log, 400)
     data = data_of(log)
     end = 0
-    with Master(reactor, log, max_bytes_per_s=100_000) as master:
+    with RocketMQMaster(reactor, log, max_bytes_per_s=100_000) as master:
         for step in _STEPS:
             run_until(tmp_path / "copy", master.address[1], min(end + step, log.end))
             with RawLog(tmp_path / "copy") as copy:
                 assert copy.end <= log.end
                 assert data_of(copy) == data[: copy.end]
                 end = copy.end
-    with Master(reactor, log) as master:
+    with RocketMQMaster(reactor, log) as master:
         run_until(tmp_path / "copy", master.address[1], log.end)
     assert contents(tmp_path / "copy") == contents(tmp_path / "master")

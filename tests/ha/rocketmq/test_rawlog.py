@@ -24,10 +24,10 @@ from pyreplog.errors import (
     RecordTooLargeError,
     TrimmedError,
 )
-from pyreplog.ha.rocketmq import proven
-from pyreplog.ha.rocketmq.proven import Proven
+from pyreplog.ha.rocketmq import synced_position
 from pyreplog.ha.rocketmq.rawlog import RawLog
 from pyreplog.ha.rocketmq.records import decode
+from pyreplog.ha.rocketmq.synced_position import SyncedPosition
 from pyreplog.log.files import RealFiles
 
 from .records import FILE_BYTES, contents, data_of, fill, message
@@ -360,7 +360,7 @@ def test_one_writer(master: Path) -> None:
 
 @pytest.mark.parametrize("at", [0, 9, 13, 31])
 def test_a_damaged_checkpoint(master: Path, at: int) -> None:
-    path = master / proven.NAME
+    path = master / synced_position.NAME
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
@@ -372,8 +372,8 @@ def test_a_damaged_checkpoint(master: Path, at: int) -> None:
 
 
 def test_a_later_version_of_the_checkpoint(master: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proven, "VERSION", 2)
-    proven.store(master, Proven(FILE_BYTES, 0), RealFiles())
+    monkeypatch.setattr(synced_position, "VERSION", 2)
+    synced_position.store(master, SyncedPosition(FILE_BYTES, 0), RealFiles())
     monkeypatch.undo()
     with pytest.raises(FormatVersionError):
         RawLog(master)
@@ -418,7 +418,7 @@ def test_a_failed_sync_poisons(tmp_path: Path) -> None:
     with pytest.raises(PoisonedError):
         log.sync()
     files.broken = False
-    assert proven.load(tmp_path) == Proven(FILE_BYTES, 0)
+    assert synced_position.load(tmp_path) == SyncedPosition(FILE_BYTES, 0)
     for call in (log.sync, lambda: log.put(message(2)), lambda: log.land(log.end, b"x")):
         with pytest.raises(PoisonedError):
             call()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pyreplog._native.net.frame import FrameParser
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError
-from pyreplog.ha.rocketmq.records import Message, blank, decode, encode, walk
+from pyreplog.ha.rocketmq.records import RocketMQMessage, blank, decode, encode, walk
 
 from .records import message
 from .replay import FOLDER, Transcript
@@ -62,7 +62,7 @@ texts = st.text(st.characters(exclude_characters="\0\1\2", exclude_categories=["
 
 @given(
     st.builds(
-        Message,
+        RocketMQMessage,
         topic=st.text(st.characters(exclude_characters="\0\1\2", exclude_categories=["Cs"]), min_size=1, max_size=30),
         body=st.binary(max_size=300),
         properties=st.dictionaries(texts, texts, max_size=4),
@@ -74,7 +74,7 @@ texts = st.text(st.characters(exclude_characters="\0\1\2", exclude_categories=["
     ),
     st.integers(0, 2**62),
 )
-def test_what_was_encoded_is_decoded(given: Message, position: int) -> None:
+def test_what_was_encoded_is_decoded(given: RocketMQMessage, position: int) -> None:
     assert decode(encode(given, position)) == given
 
 

@@ -24,7 +24,7 @@ from pyreplog.errors import (
     TooManyConnectionsError,
     TrimmedError,
 )
-from pyreplog.ha.rocketmq import Master, RawLog, Slave, State, Times
+from pyreplog.ha.rocketmq import RawLog, RocketMQMaster, RocketMQSlave, SlaveState, Timeouts
 from pyreplog.log.files import RealFiles
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
@@ -32,24 +32,24 @@ from pyreplog.net.reactor import Reactor
 from .conftest import TIMEOUT_S, MakeLog, Until
 from .records import FILE_BYTES, contents, data_of, fill, message
 
-QUICK = Times(heartbeat_s=0.04, retry_s=0.05)
+QUICK = Timeouts(heartbeat_s=0.04, retry_s=0.05)
 
-Serve = Callable[..., Master]
-Copy = Callable[..., Slave]
+Serve = Callable[..., RocketMQMaster]
+Copy = Callable[..., RocketMQSlave]
 
 
 @pytest.fixture
 def serve(reactor: Reactor, opened: ExitStack) -> Serve:
-    def serve(log: RawLog, **settings: object) -> Master:
-        return opened.enter_context(Master(reactor, log, **{"times": QUICK, **settings}))  # type: ignore[arg-type]
+    def serve(log: RawLog, **settings: object) -> RocketMQMaster:
+        return opened.enter_context(RocketMQMaster(reactor, log, **{"times": QUICK, **settings}))  # type: ignore[arg-type]
 
     return serve
 
 
 @pytest.fixture
 def copy(reactor: Reactor, opened: ExitStack) -> Copy:
-    def copy(log: RawLog, to: tuple[str, int], **settings: object) -> Slave:
-        return opened.enter_context(Slave(reactor, log, to, **{"times": QUICK, **settings}))  # type: ignore[arg-type]
+    def copy(log: RawLog, to: tuple[str, int], **settings: object) -> RocketMQSlave:
+        return opened.enter_context(RocketMQSlave(reactor, log, to, **{"times": QUICK, **settings}))  # type: ignore[arg-type]
 
     return copy
 
@@ -57,7 +57,7 @@ def copy(reactor: Reactor, opened: ExitStack) -> Copy:
 class StockSlave:
     """As much of a slave as a test needs, by hand."""
 
-    def __init__(self, master: Master, host: str = "127.0.0.1") -> None:
+    def __init__(self, master: RocketMQMaster, host: str = "127.0.0.1") -> None:
         self._socket = socket.create_connection(master.address, TIMEOUT_S, source_address=(host, 0))
         self._parser = FrameParser()
         self.frames: list[tuple[int, bytes]] = []
@@ -93,7 +93,7 @@ class StockSlave:
 
 @pytest.fixture
 def slave_of(opened: ExitStack) -> Callable[..., StockSlave]:
-    def slave_of(master: Master, host: str = "127.0.0.1") -> StockSlave:
+    def slave_of(master: RocketMQMaster, host: str = "127.0.0.1") -> StockSlave:
         slave = StockSlave(master, host)
         opened.callback(slave.close)
         return slave
@@ -125,7 +125,7 @@ def test_heartbeats_keep_an_idle_pair(make_log: MakeLog, serve: Serve, copy: Cop
     master = serve(log)
     slave = copy(make_log("copy"), master.address)
     until(lambda: slave.frames > 8)
-    assert (slave.connects, slave.state, master.refused) == (1, State.STREAMING, 0)
+    assert (slave.connects, slave.state, master.refused) == (1, SlaveState.STREAMING, 0)
     until(lambda: [(fed.acked, fed.lag_bytes) for fed in master.slaves()] == [(log.end, 0)])
 
 
@@ -165,12 +165,12 @@ def test_a_master_that_comes_back(
     log = make_log("master")
     fill(log, 100)
     host = "127.0.77.2"  # where nobody else takes the port meanwhile
-    first = Master(reactor, log, host=host, times=QUICK)
+    first = RocketMQMaster(reactor, log, host=host, times=QUICK)
     slave = copy(make_log("copy"), first.address, start=0)
     until(lambda: slave.log.end == log.end)
     first.close()
     fill(log, 10, first=100)
-    until(lambda: slave.state is not State.STREAMING)
+    until(lambda: slave.state is not SlaveState.STREAMING)
     serve(log, host=host, port=first.address[1])
     until(lambda: slave.log.end == log.end)
     assert slave.connects >= 2
@@ -184,8 +184,8 @@ def test_an_append_waits_for_a_slave(make_log: MakeLog, serve: Serve, copy: Copy
     log, master = make_log("master"), None
     master = serve(log)
     copy(make_log("copy"), master.address)
-    ack = master.submit(message(0), timeout_s=TIMEOUT_S)
-    assert ack.result(TIMEOUT_S) == log.end == master.replicated
+    future = master.submit(message(0), timeout_s=TIMEOUT_S)
+    assert future.result(TIMEOUT_S) == log.end == master.replicated
 
 
 def test_without_a_slave_the_outcome_is_unknown(make_log: MakeLog, serve: Serve) -> None:
@@ -195,10 +195,10 @@ def test_without_a_slave_the_outcome_is_unknown(make_log: MakeLog, serve: Serve)
         master.submit(message(0), timeout_s=0.05).result(TIMEOUT_S)
     assert log.end > 0  # it stays in the log
     assert master.replicated == 0
-    ack = master.submit(message(1), timeout_s=TIMEOUT_S)
+    future = master.submit(message(1), timeout_s=TIMEOUT_S)
     master.close()
     with pytest.raises(ClosedError):
-        ack.result(TIMEOUT_S)
+        future.result(TIMEOUT_S)
 
 
 @pytest.mark.parametrize("size", [50, 170_000, 900_000])
@@ -210,8 +210,8 @@ def test_messages_of_many_frames_are_acknowledged(
     log, other = (opened.enter_context(RawLog(tmp_path / name, file_bytes=1 << 20)) for name in ("master", "copy"))
     master = serve(log)
     copy(other, master.address)
-    acks = [master.submit(message(number, each), timeout_s=TIMEOUT_S) for number, each in enumerate([50, size] * 20)]
-    assert [ack.result(TIMEOUT_S) for ack in acks] == sorted(ack.result() for ack in acks)
+    futures = [master.submit(message(number, each), timeout_s=TIMEOUT_S) for number, each in enumerate([50, size] * 20)]
+    assert [future.result(TIMEOUT_S) for future in futures] == sorted(future.result() for future in futures)
     assert master.replicated == log.end
 
 
@@ -276,7 +276,7 @@ def test_hole_1_nobody_is_released_by_a_rogue(
     log = make_log("master")
     end = fill(log, 10)
     master = serve(log)
-    ack = master.submit(message(10), timeout_s=TIMEOUT_S)
+    future = master.submit(message(10), timeout_s=TIMEOUT_S)
     rogue, honest = slave_of(master), slave_of(master)
     if asked:
         rogue.report(0)
@@ -285,11 +285,11 @@ def test_hole_1_nobody_is_released_by_a_rogue(
     assert rogue.closed()
     until(lambda: len(master.slaves()) == 1 and master.refused == 1 and master.last_refusal is not None)
     assert isinstance(master.last_refusal, InvalidMessageError)
-    assert (master.refused, master.replicated, ack.done()) == (1, 0, False)
+    assert (master.refused, master.replicated, future.done()) == (1, 0, False)
     honest.report(0)
     honest.until(log.end)
     honest.report(log.end)
-    assert ack.result(TIMEOUT_S) == log.end
+    assert future.result(TIMEOUT_S) == log.end
 
 
 def test_a_silent_slave_is_left(
@@ -297,7 +297,7 @@ def test_a_silent_slave_is_left(
 ) -> None:
     log = make_log("master")
     fill(log, 1)
-    master = serve(log, times=Times(heartbeat_s=0.02, silence_s=0.1, retry_s=0.1))
+    master = serve(log, times=Timeouts(heartbeat_s=0.02, silence_s=0.1, retry_s=0.1))
     slave = slave_of(master)
     slave.report(0)
     assert slave.closed()
@@ -310,7 +310,7 @@ def test_a_slave_that_does_not_read_holds_nobody_up(
 ) -> None:
     log, other = (opened.enter_context(RawLog(tmp_path / name, file_bytes=1 << 20)) for name in ("master", "copy"))
     fill(log, 300, size=40_000)
-    master = serve(log, times=Times(heartbeat_s=0.05, silence_s=60.0))
+    master = serve(log, times=Timeouts(heartbeat_s=0.05, silence_s=60.0))
     slave_of(master).report(1)
     good = copy(other, master.address, start=0)
     until(lambda: len(master.slaves()) == 2)
@@ -330,7 +330,7 @@ def test_hole_3_the_throttle_counts_bodies(
     The time that it takes is not less than the limit says; how much more is the machine's business."""
     log = make_log("master")
     end = min(fill(log, 400), FILE_BYTES + rate // 4)
-    slave = slave_of(serve(log, max_bytes_per_s=rate, times=Times()))
+    slave = slave_of(serve(log, max_bytes_per_s=rate, times=Timeouts()))
     begin = reactor.clock.monotonic_us()
     slave.report(1)
     slave.until(end)
@@ -338,13 +338,13 @@ def test_hole_3_the_throttle_counts_bodies(
     received = sum(len(body) for _, body in slave.frames)
     assert seconds >= (received - FILE_BYTES - rate / 10) / rate
     assert len([body for _, body in slave.frames if body]) <= -(-received // FILE_BYTES) + 1
-    assert len([body for _, body in slave.frames if not body]) <= seconds / Times().heartbeat_s
+    assert len([body for _, body in slave.frames if not body]) <= seconds / Timeouts().heartbeat_s
 
 
 @pytest.mark.parametrize("settings", [{"slaves": 0}, {"max_bytes_per_s": 0}])
 def test_settings_are_checked(make_log: MakeLog, reactor: Reactor, settings: dict[str, int]) -> None:
     with pytest.raises(InvalidArgumentError):
-        Master(reactor, make_log("master"), **settings)  # type: ignore[arg-type]
+        RocketMQMaster(reactor, make_log("master"), **settings)  # type: ignore[arg-type]
 
 
 class StockMaster:
@@ -383,7 +383,7 @@ def test_hole_2_another_master_is_noticed(make_log: MakeLog, copy: Copy, until: 
                 sock.sendall(heartbeat(end) + bad)
                 while sock.recv(100):
                     continue
-        until(lambda: slave.state is State.STOPPED)
+        until(lambda: slave.state is SlaveState.STOPPED)
     assert isinstance(slave.error, InvalidRecordsError)
     assert log.end == end
 
@@ -477,7 +477,7 @@ def test_a_slave_whose_syncs_fail(
     acked = log.end
     fill(log, 60, first=5)  # over the end of the file, which is synced first
     master.wake()
-    until(lambda: slave.state is State.STOPPED)
+    until(lambda: slave.state is SlaveState.STOPPED)
     assert isinstance(slave.error, PoisonedError)
     assert acked <= master.replicated <= FILE_BYTES
 
@@ -492,7 +492,7 @@ def test_a_slave_ahead_of_its_master(make_log: MakeLog, serve: Serve, copy: Copy
     until(lambda: master.refused > 2)
     assert f"expected a start of 0 to {log.end}" in str(master.last_refusal)
     assert isinstance(slave.error, DisconnectedError)
-    assert (slave.state is State.STOPPED, other.end) == (False, end)
+    assert (slave.state is SlaveState.STOPPED, other.end) == (False, end)
 
 
 def test_a_slave_behind_retention(make_log: MakeLog, serve: Serve, copy: Copy, until: Until) -> None:
@@ -510,7 +510,7 @@ def test_a_master_that_is_not_there(make_log: MakeLog, copy: Copy, until: Until)
     address = ("127.0.0.1", 1)
     slave = copy(make_log("log"), address)
     until(lambda: slave.error is not None)
-    assert slave.state in (State.WAITING, State.CONNECTING)
+    assert slave.state in (SlaveState.WAITING, SlaveState.CONNECTING)
     slave.close()
     with pytest.raises(ClosedError):
         slave.follow(address)
@@ -523,7 +523,7 @@ def test_files_of_another_size(
     log = opened.enter_context(RawLog(tmp_path / "master", file_bytes=2 * FILE_BYTES))
     fill(log, 100)
     slave = copy(make_log("copy"), serve(log).address, start=0)
-    until(lambda: slave.state is State.STOPPED)
+    until(lambda: slave.state is SlaveState.STOPPED)
     assert slave.log.end <= FILE_BYTES
 
 

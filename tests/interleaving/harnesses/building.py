@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from pyreplog.ack import Ack
+from pyreplog.future import AppendFuture
 from tests.interleaving import primitives
 from tests.interleaving.scheduler import World
 from tests.interleaving.search import Harness, Program
@@ -37,7 +37,7 @@ class Timer:
         self.is_cancelled = True
 
 
-class Around:
+class FakeRuntime:
     """Of drivers: timers and workers are tasks, waiting is a thread's own. metadata: a store."""
 
     def __init__(self, world: World, metadata: Any = None) -> None:
@@ -45,11 +45,11 @@ class Around:
         self.closed = False
         self.sent: list[tuple[str, Any, Callable[[Any], None]]] = []
 
-    def expect(self, done: Ack[Any]) -> None:
+    def expect(self, done: AppendFuture[Any]) -> None:
         pass
 
-    def wait(self, ack: Ack[Any], timeout: float | None = None) -> Any:
-        return ack.result(timeout)
+    def wait(self, future: AppendFuture[Any], timeout: float | None = None) -> Any:
+        return future.result(timeout)
 
     def wake_after(self, seconds: float, call: Callable[[], None]) -> Timer | None:
         if self.closed:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pyreplog.ack import Ack
 from pyreplog.errors import DeposedError, DiskError, ReplicationTimeoutError
-from pyreplog.ha import awaited, commands
-from pyreplog.ha.awaited import Awaited
+from pyreplog.future import AppendFuture
+from pyreplog.ha import commands, pending_commits
 from pyreplog.ha.commands import Commands
+from pyreplog.ha.pending_commits import PendingCommits
 from pyreplog.ha.protocol.terms import Term
-from pyreplog.ha.relay import space
-from pyreplog.ha.relay.space import Space
+from pyreplog.ha.relay import space_limit
+from pyreplog.ha.relay.space_limit import SpaceLimit
 from pyreplog.ha.stream import receiver, sender, syncer
-from pyreplog.ha.stream.receiver import Receiver
+from pyreplog.ha.stream.receiver import StreamReceiver
 from pyreplog.ha.stream.syncer import Syncer
-from pyreplog.net import fairjobs
+from pyreplog.net import fair_executor
 from tests.interleaving import primitives
 from tests.interleaving.harnesses.building import harness, in_time, run_all
 from tests.interleaving.scheduler import World
@@ -108,8 +108,8 @@ class Connection:
         return True
 
 
-def _receiver(on_progress: Callable[[], object]) -> Receiver:
-    return Receiver(
+def _receiver(on_progress: Callable[[], object]) -> StreamReceiver:
+    return StreamReceiver(
         on_opened=lambda: None, on_control=lambda body: None, on_progress=on_progress, on_closed=lambda error: None
     )
 
@@ -191,14 +191,14 @@ def streamed(world: World) -> None:
     """Whoever pumps while another does leaves nothing behind."""
     call_soon.clear()
     _Growing.end = 0
-    real, sender.Feed = sender.Feed, lambda *arguments: _Feed(world, *arguments)  # type: ignore[misc,assignment]
+    real, sender.FrameFeed = sender.FrameFeed, lambda *arguments: _Feed(world, *arguments)  # type: ignore[misc,assignment]
     try:
         connection = Connection()
         connection.carry = lambda feed: None  # type: ignore[attr-defined]
         reactor = type("Net", (), {"clock": None, "call_soon": lambda self, call: call_soon.append(call)})()
-        one = sender.Sender(reactor, connection, None, 0)  # type: ignore[arg-type]
+        one = sender.StreamSender(reactor, connection, None, 0)  # type: ignore[arg-type]
     finally:
-        sender.Feed = real  # type: ignore[misc]
+        sender.FrameFeed = real  # type: ignore[misc]
 
     def append() -> None:
         for _ in range(2):
@@ -223,14 +223,14 @@ class Clock:
 
 
 class Room:
-    """Awaited, and a reactor that one of those who wait drives: what is to happen comes when somebody drives, or from
+    """PendingCommits, and a reactor that one of those who wait drives: what is to happen comes when somebody drives, or from
     a task that appended by itself."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.offers = self.drivers = 0
         self.events: list[Callable[[], None]] = []
-        self.awaited = Awaited(100, self._offer, 10_000_000, Clock(world))  # type: ignore[arg-type]
+        self.pending_commits = PendingCommits(100, self._offer, 10_000_000, Clock(world))  # type: ignore[arg-type]
 
     def _offer(self) -> None:
         self.offers += 1
@@ -249,8 +249,8 @@ class Room:
             self.drivers -= 1
 
     def reach(self, position: int) -> None:
-        self.awaited.advance(position)
-        self.awaited.drain()
+        self.pending_commits.advance(position)
+        self.pending_commits.drain()
 
 
 def committed(world: World) -> None:
@@ -264,23 +264,23 @@ def committed(world: World) -> None:
 
     run_all(
         world,
-        a=lambda: room.awaited.wait(150, room.drive),
-        b=lambda: room.awaited.wait(200, room.drive),
-        c=lambda: room.awaited.wait(300, room.drive),
+        a=lambda: room.pending_commits.wait(150, room.drive),
+        b=lambda: room.pending_commits.wait(200, room.drive),
+        c=lambda: room.pending_commits.wait(300, room.drive),
         replicas=replicas,
     )
     in_time(world)
-    assert not room.awaited.lot.sleeping and not room.awaited.lot.is_waking
+    assert not room.pending_commits.lot.sleeping and not room.pending_commits.lot.is_waking
 
 
 def acks_committed(world: World) -> None:
     """Acks of what was submitted are completed by the commit point, though it came before they were watched."""
     room = Room(world)
-    acks = [Ack(number) for number in range(2)]
+    acks = [AppendFuture(number) for number in range(2)]
     run_all(
         world,
-        a=lambda: (room.awaited.add(150, acks[0]), acks[0].result()),
-        b=lambda: (room.awaited.add(250, acks[1]), acks[1].result()),
+        a=lambda: (room.pending_commits.add(150, acks[0]), acks[0].result()),
+        b=lambda: (room.pending_commits.add(250, acks[1]), acks[1].result()),
         replicas=lambda: (room.reach(200), room.reach(300)),
     )
     in_time(world)
@@ -293,16 +293,18 @@ def deposed(world: World) -> None:
 
     def wait() -> None:
         try:
-            room.awaited.wait(150, room.drive)
+            room.pending_commits.wait(150, room.drive)
         except (DeposedError, ReplicationTimeoutError) as error:
             errors.append(error)
 
     def submit() -> None:
-        ack = Ack(1)
-        room.awaited.add(160, ack)
-        errors.append(ack.exception())
+        future = AppendFuture(1)
+        room.pending_commits.add(160, future)
+        errors.append(future.exception())
 
-    run_all(world, a=wait, b=wait, c=submit, failing=lambda: room.awaited.fail(DeposedError(Term(2, "b"), "gone")))
+    run_all(
+        world, a=wait, b=wait, c=submit, failing=lambda: room.pending_commits.fail(DeposedError(Term(2, "b"), "gone"))
+    )
     in_time(world)
     assert [type(error) for error in errors] == [DeposedError] * 3
 
@@ -315,7 +317,7 @@ def commanded(world: World) -> None:
     done: list[int] = []
     real, commands.obey = commands.obey, lambda node, connection, number, command: done.append(number)  # type: ignore[assignment]
     most, commands.THREADS_MAX = commands.THREADS_MAX, 1
-    idle_s, fairjobs.IDLE_S = fairjobs.IDLE_S, 0.0  # who finds nothing goes home at once
+    idle_s, fair_executor.IDLE_S = fair_executor.IDLE_S, 0.0  # who finds nothing goes home at once
     try:
         one = Commands(None)  # type: ignore[arg-type]
         run_all(world, a=lambda: one.take(None, 1, None), b=lambda: (one.take(None, 2, None), one.take(None, 3, None)))  # type: ignore[arg-type]
@@ -323,7 +325,7 @@ def commanded(world: World) -> None:
         one.close()
         world.join(*(task for task in world.tasks if task is not world.current))
     finally:
-        commands.obey, commands.THREADS_MAX, fairjobs.IDLE_S = real, most, idle_s
+        commands.obey, commands.THREADS_MAX, fair_executor.IDLE_S = real, most, idle_s
     in_time(world)
     assert sorted(done) == [1, 2, 3]
 
@@ -332,7 +334,7 @@ def limited(world: World) -> None:
     """A receiver is paused by the last judgement, whoever judged: pause and resume do not overtake each other."""
     connection = Connection()
     segment = 1 << 20
-    one = Space(4 * segment, segment, connection)
+    one = SpaceLimit(4 * segment, segment, connection)
     run_all(
         world,
         a=lambda: one.landed(5 * segment, 10),
@@ -348,9 +350,9 @@ HARNESSES = [
     harness(paused, receiver),
     harness(received, receiver, syncer),
     harness(streamed, sender),
-    harness(committed, awaited),
-    harness(acks_committed, awaited),
-    harness(deposed, awaited),
-    harness(commanded, commands, fairjobs),
-    harness(limited, space),
+    harness(committed, pending_commits),
+    harness(acks_committed, pending_commits),
+    harness(deposed, pending_commits),
+    harness(commanded, commands, fair_executor),
+    harness(limited, space_limit),
 ]

@@ -9,11 +9,11 @@ from typing import Any
 
 from pyreplog._native.ledgerlog.entries import encode_entries
 from pyreplog._native.machines.effects import Send, Settle
-from pyreplog.ack import Ack
 from pyreplog.bookie import local
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.local import LocalBookie
-from pyreplog.bookie.protocol import Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
+from pyreplog.future import AppendFuture
 from pyreplog.ledger import driver, reader
 from pyreplog.ledger.driver import Driver
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, metadata_key
@@ -23,7 +23,7 @@ from pyreplog.metadata import memory, watching
 from pyreplog.metadata.memory import MemoryStore
 from tests.bookie.memorylog import MemoryLog
 from tests.interleaving import primitives
-from tests.interleaving.harnesses.building import Around, harness, in_time, run_all
+from tests.interleaving.harnesses.building import FakeRuntime, harness, in_time, run_all
 from tests.interleaving.scheduler import World
 
 LEDGER = 7
@@ -34,7 +34,7 @@ PAUSES = ("reader at sleep", "a at sleep", "b at sleep")
 class Counting:
     """A machine that sends `count` requests and ends when all are answered; `told` are settled as answers come."""
 
-    def __init__(self, count: int, told: list[Ack[int]]) -> None:
+    def __init__(self, count: int, told: list[AppendFuture[int]]) -> None:
         self._count, self._told = count, told
         self.answers = self.inside = 0
 
@@ -46,7 +46,7 @@ class Counting:
         return effects
 
     def start(self) -> Iterable[Effect]:
-        return self._step([Send(f"b{i}", Request(Kind.LAST, LEDGER, 0, 0, b""), i) for i in range(self._count)])
+        return self._step([Send(f"b{i}", Request(RequestKind.LAST, LEDGER, 0, 0, b""), i) for i in range(self._count)])
 
     def replied(self, send: Send, reply: Any) -> Iterable[Effect]:
         self.answers += 1
@@ -67,13 +67,13 @@ class Counting:
 
 def driven(world: World) -> None:
     """Answers from several threads are all taken, one at a time, and what follows from each is done."""
-    told = [Ack(number) for number in range(3)]
+    told = [AppendFuture(number) for number in range(3)]
     machine = Counting(3, told)
-    around = Around(world)
-    one = Driver(LEDGER, machine, around)  # type: ignore[arg-type]
+    runtime = FakeRuntime(world)
+    one = Driver(LEDGER, machine, runtime)  # type: ignore[arg-type]
     one.post(machine.start)
-    answers: list[Callable[[Any], None]] = [on_reply for _, _, on_reply in around.sent]
-    reply = Reply(Kind.LAST, Status.OK, LEDGER)
+    answers: list[Callable[[Any], None]] = [on_reply for _, _, on_reply in runtime.sent]
+    reply = Reply(RequestKind.LAST, ReplyStatus.OK, LEDGER)
 
     run_all(
         world,
@@ -84,7 +84,7 @@ def driven(world: World) -> None:
         waiter=lambda: (one.done.result(), told[2].result()),
     )
     in_time(world, but=("timer",))
-    assert one.done.result() == 3 and all(ack.done() for ack in told)
+    assert one.done.result() == 3 and all(future.done() for future in told)
 
 
 # ---- readers that poll ---------------------------------------------------------------------------------------------
@@ -100,11 +100,11 @@ def _metadata(**changes: Any) -> LedgerMetadata:
     )  # fmt: skip
 
 
-def _reader(world: World) -> tuple[LedgerReader, MemoryStore, Around, int]:
+def _reader(world: World) -> tuple[LedgerReader, MemoryStore, FakeRuntime, int]:
     store = MemoryStore()
     version = store.create(metadata_key(LEDGER), _metadata().encode())
-    around = Around(world, store)
-    return LedgerReader(_metadata(), b"key", around), store, around, version  # type: ignore[arg-type]
+    runtime = FakeRuntime(world, store)
+    return LedgerReader(_metadata(), b"key", runtime), store, runtime, version  # type: ignore[arg-type]
 
 
 def closed_while_polling(world: World) -> None:
@@ -170,13 +170,13 @@ def _bookie() -> LocalBookie:
 
 def _add(entry: int, lac: int) -> Request:
     entries = encode_entries([b"value"], ledger=LEDGER, first=entry, lac=lac, time=1, ledger_bytes=5 * entry)
-    return Request(Kind.ADD, LEDGER, entry, entry, bytes(16), records=bytes(entries.view))
+    return Request(RequestKind.ADD, LEDGER, entry, entry, bytes(16), records=bytes(entries.view))
 
 
 def bookie(world: World) -> None:
     """Adds are answered once they are synced, long polls as soon as the LAC has moved, and a close ends both."""
     one = _bookie()
-    replies: dict[str, Ack[Reply]] = {name: Ack() for name in ("first", "second", "poll")}
+    replies: dict[str, AppendFuture[Reply]] = {name: AppendFuture() for name in ("first", "second", "poll")}
 
     def ask(name: str, request: Request) -> None:
         def answered(reply: Reply) -> None:
@@ -184,11 +184,11 @@ def bookie(world: World) -> None:
 
         one.request(request, answered)
         reply = replies[name].result()
-        assert reply.status == Status.OK, reply
+        assert reply.status == ReplyStatus.OK, reply
 
     def poll() -> None:
         replies["first"].result()
-        ask("poll", Request(Kind.WAIT_LAC, LEDGER, 0, -1, bytes(16), limit=4000))
+        ask("poll", Request(RequestKind.WAIT_LAC, LEDGER, 0, -1, bytes(16), limit=4000))
 
     def second() -> None:
         replies["first"].result()
@@ -207,9 +207,9 @@ def bookie_committing(world: World) -> None:
     done: list[int] = []
 
     def add(entry: int) -> None:
-        ack: Ack[Reply] = Ack()
-        one.request(_add(entry, -1), ack.complete)
-        assert ack.result().status == Status.OK
+        future: AppendFuture[Reply] = AppendFuture()
+        one.request(_add(entry, -1), future.complete)
+        assert future.result().status == ReplyStatus.OK
         done.append(entry)
         log: Any = one.log
         assert entry in [stored.entry for stored in log.stored[: log.synced]], "answered before the sync"

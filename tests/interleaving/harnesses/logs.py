@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pyreplog
-from pyreplog.ha.stream import growth
-from pyreplog.ha.stream.growth import Growth
+from pyreplog.ha.stream import tail_watcher
+from pyreplog.ha.stream.tail_watcher import TailWatcher
 from pyreplog.log import commit, housekeeper, segments, watcher
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import RealFiles
@@ -83,8 +83,8 @@ def group_commit(world: World, log: CommitLog) -> None:
             entries.append(entry)
 
     def submit() -> None:
-        acks = [log.submit(b"value") for _ in range(2)]
-        entries.extend(ack.result() for ack in acks)
+        futures = [log.submit(b"value") for _ in range(2)]
+        entries.extend(future.result() for future in futures)
 
     run_all(world, a=lambda: append(2), b=lambda: append(1), c=submit)
     in_time(world, but=RESTING)
@@ -102,11 +102,11 @@ def group_commit_of_many(world: World, log: CommitLog) -> None:
 @with_log(durability="synced")
 def submitted_only(world: World, log: CommitLog) -> None:
     """What is submitted is committed though nobody waits for it, and a close ends after it."""
-    acks: list[Any] = []
-    run_all(world, a=lambda: acks.append(log.submit(b"value")), b=lambda: acks.append(log.submit(b"value")))
-    world.wait(lambda: all(ack.done() for ack in acks), 5.0, "committed")
+    futures: list[Any] = []
+    run_all(world, a=lambda: futures.append(log.submit(b"value")), b=lambda: futures.append(log.submit(b"value")))
+    world.wait(lambda: all(future.done() for future in futures), 5.0, "committed")
     in_time(world, but=RESTING)
-    assert sorted(ack.result() for ack in acks) == [0, 1]
+    assert sorted(future.result() for future in futures) == [0, 1]
 
 
 @with_log(durability="synced")
@@ -166,7 +166,7 @@ def watched(world: World, log: CommitLog) -> None:
     """A watch is completed by its entry, whenever it was made."""
 
     def watch(entry: int) -> None:
-        assert log._watcher.watch(entry).ack.result() == entry
+        assert log._watcher.watch(entry).future.result() == entry
 
     run_all(world, a=lambda: watch(0), b=lambda: watch(1), writer=lambda: (log.append(b"a"), log.append(b"b")))
     in_time(world, but=RESTING)
@@ -175,7 +175,7 @@ def watched(world: World, log: CommitLog) -> None:
 @with_log(durability="appended")
 def grown(world: World, log: CommitLog) -> None:
     """Who asks is called when the log has grown, once for each question."""
-    one = Growth(log)
+    one = TailWatcher(log)
     calls: list[str] = []
     ends = [log.tail.end]
 
@@ -204,5 +204,5 @@ HARNESSES = [
     harness(rolling, housekeeper, segments),
     harness(following, watcher),
     harness(watched, watcher),
-    harness(grown, growth),
+    harness(grown, tail_watcher),
 ]

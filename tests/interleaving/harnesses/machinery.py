@@ -6,17 +6,17 @@ import weakref
 from typing import Any
 
 from pyreplog import purgatory, timing_wheel
-from pyreplog.ack import Ack, settle_all
 from pyreplog.errors import ClosedError, OutcomeUnknownError
-from pyreplog.ledger import workers
+from pyreplog.future import AppendFuture, settle_all
+from pyreplog.ledger import thread_pool
 from pyreplog.metadata import lease, watching
 from pyreplog.metadata.lease import Heartbeat
 from pyreplog.metadata.watching import Watchers
-from pyreplog.net import baton, fairjobs, reactor, timers
+from pyreplog.net import driver_lock, fair_executor, reactor, timers
 from pyreplog.purgatory import Purgatory
-from pyreplog.topic import events, turn
-from pyreplog.topic.events import Events
-from pyreplog.topic.turn import Turn
+from pyreplog.topic import event_queue, fair_lock
+from pyreplog.topic.event_queue import EventQueue
+from pyreplog.topic.fair_lock import FairLock
 from tests.interleaving import primitives
 from tests.interleaving.harnesses.building import harness, in_time, run_all
 from tests.interleaving.scheduler import World
@@ -24,7 +24,7 @@ from tests.interleaving.scheduler import World
 
 def ack(world: World) -> None:
     """Whoever waits for an ack, before or after it is settled, sees its outcome; a callback is called once."""
-    one, two = Ack(1), Ack(2)
+    one, two = AppendFuture(1), AppendFuture(2)
     called: list[int] = []
     got: list[int] = []
 
@@ -47,7 +47,7 @@ def ack(world: World) -> None:
 
 def turns(world: World) -> None:
     """Turns are taken in order, one at a time; who gives up passes them on."""
-    one = Turn()
+    one = FairLock()
     inside: list[str] = []
     most = [0]
 
@@ -71,7 +71,7 @@ def turns(world: World) -> None:
 
 def step_queue(world: World) -> None:
     """Steps are done in the order they were posted, each once, none is left."""
-    queue = Events()
+    queue = EventQueue()
     done: list[int] = []
     posted: list[int] = []
 
@@ -88,11 +88,11 @@ def step_queue(world: World) -> None:
 def waiting_room(world: World) -> None:
     """Whoever waits for a number that is reached goes on, whatever comes between."""
     room = Purgatory()
-    acks = [Ack(number) for number in (1, 2, 3)]
+    futures = [AppendFuture(number) for number in (1, 2, 3)]
 
     def watch(number: int) -> None:
-        room.watch("key", number, acks[number - 1])
-        assert acks[number - 1].result() == number
+        room.watch("key", number, futures[number - 1])
+        assert futures[number - 1].result() == number
 
     def advance() -> None:
         room.advance("key", 1)
@@ -113,7 +113,7 @@ def waiting_room(world: World) -> None:
 def waiting_room_deadlines(world: World) -> None:
     """A watch is completed, cancelled or late: one of them, and the room forgets it."""
     room = Purgatory()
-    first, second = Ack[int](1), Ack[int](2)
+    first, second = AppendFuture[int](1), AppendFuture[int](2)
 
     def cancel() -> None:
         watch = room.watch("key", 5, first, deadline_us=2_000)
@@ -135,11 +135,11 @@ def waiting_room_deadlines(world: World) -> None:
 def failing_room(world: World) -> None:
     """Nobody waits in a room that has failed."""
     room = Purgatory()
-    acks = [Ack[int](number) for number in range(2)]
+    futures = [AppendFuture[int](number) for number in range(2)]
 
     def watch(number: int) -> None:
-        room.watch("key", 5, acks[number])
-        assert isinstance(acks[number].exception(), ValueError)
+        room.watch("key", 5, futures[number])
+        assert isinstance(futures[number].exception(), ValueError)
 
     run_all(world, a=lambda: watch(0), b=lambda: watch(1), mover=lambda: room.advance_and_drain("key", 4),
             failing=lambda: room.fail("key", ValueError()))  # fmt: skip
@@ -148,7 +148,7 @@ def failing_room(world: World) -> None:
 
 def few_workers(world: World) -> None:
     """All that was submitted before a close is done, and the close ends."""
-    pool = workers.Workers(2, "worker")
+    pool = thread_pool.ThreadPool(2, "worker")
     done: list[int] = []
 
     def submit(number: int) -> None:
@@ -161,7 +161,7 @@ def few_workers(world: World) -> None:
 
 
 class _Held:
-    """A connection of FairJobs. held: as it was told last."""
+    """A connection of FairExecutor. held: as it was told last."""
 
     def __init__(self) -> None:
         self.held = False
@@ -175,7 +175,7 @@ class _Held:
 
 def fair_jobs(world: World) -> None:
     """Every job is done by one of a few threads, though another waits for it, and connections are read on."""
-    jobs = fairjobs.FairJobs("job", threads=3, threads_max=3, running_max=2, queued_max=2)
+    jobs = fair_executor.FairExecutor("job", threads=3, threads_max=3, running_max=2, queued_max=2)
     one, other = _Held(), _Held()
     done: list[str] = []
 
@@ -249,7 +249,7 @@ def lost_lease(world: World) -> None:
 # ---- the reactor ---------------------------------------------------------------------------------------------------
 
 
-class _Bell:
+class _Wakeup:
     """In place of an eventfd."""
 
     def __init__(self) -> None:
@@ -259,7 +259,7 @@ class _Bell:
         self.is_rung = True
         primitives.point("ring")
 
-    def hush(self) -> None:
+    def clear(self) -> None:
         self.is_rung = False
 
 
@@ -269,21 +269,21 @@ class _Epoll:
     ready: list[tuple[int, int]]
 
     def __init__(self) -> None:
-        self.ready, self.bell = [], lambda: None
+        self.ready, self.wakeup = [], lambda: None
         self.is_closed = False
 
-    def register(self, fd: int, events: int) -> None: ...
+    def register(self, fd: int, event_queue: int) -> None: ...
     def unregister(self, fd: int) -> None: ...
 
     def close(self) -> None:
         self.is_closed = True
 
     def poll(self, timeout_s: float, busy_poll_us: int) -> list[tuple[int, int]]:
-        bell: Any = self.bell()
-        primitives.wait(lambda: bool(self.ready) or (bell is not None and bell.is_rung), timeout_s, "epoll")
+        wakeup: Any = self.wakeup()
+        primitives.wait(lambda: bool(self.ready) or (wakeup is not None and wakeup.is_rung), timeout_s, "epoll")
         found, self.ready = self.ready, []
-        if bell is not None and bell.is_rung:
-            found.append((bell.fd, 1))
+        if wakeup is not None and wakeup.is_rung:
+            found.append((wakeup.fd, 1))
         return found
 
 
@@ -292,14 +292,14 @@ class _Reactor(reactor.Reactor):
 
 
 def _made() -> reactor.Reactor:
-    real_epoll, real_bell = reactor.Epoll, reactor.Bell
-    reactor.Epoll, reactor.Bell = _Epoll, _Bell  # type: ignore[assignment,misc]
+    real_epoll, real_bell = reactor.Epoll, reactor.Wakeup
+    reactor.Epoll, reactor.Wakeup = _Epoll, _Wakeup  # type: ignore[assignment,misc]
     try:
         made = _Reactor()
     finally:
-        reactor.Epoll, reactor.Bell = real_epoll, real_bell  # type: ignore[misc]
+        reactor.Epoll, reactor.Wakeup = real_epoll, real_bell  # type: ignore[misc]
     epoll: Any = made._epoll
-    epoll.bell = weakref.ref(made._bell)  # type: ignore[arg-type]
+    epoll.wakeup = weakref.ref(made._wakeup)  # type: ignore[arg-type]
     return made
 
 
@@ -307,9 +307,9 @@ def driving(world: World) -> None:
     """Threads that wait drive for each other; what is handed over is done at once, whoever drives or rests."""
     net = _made()
     net.start()
-    one, two = Ack[int](), Ack[int]()
+    one, two = AppendFuture[int](), AppendFuture[int]()
 
-    def wait(ack: Ack[int]) -> None:
+    def wait(ack: AppendFuture[int]) -> None:
         net.wait(ack)
 
     def hand_over() -> None:
@@ -325,14 +325,18 @@ def driving(world: World) -> None:
 def driving_alone(world: World) -> None:
     """Threads that wait drive for each other without a thread of the reactor's own."""
     net = _made()
-    acks = [Ack[int]() for _ in range(3)]
+    futures = [AppendFuture[int]() for _ in range(3)]
 
     def hand_over() -> None:
-        for number, ack in enumerate(acks):
+        for number, ack in enumerate(futures):
             net.call_soon(lambda ack=ack, number=number: ack.complete(number))  # type: ignore[misc]
 
     run_all(
-        world, a=lambda: net.wait(acks[0]), b=lambda: net.wait(acks[1]), c=lambda: net.wait(acks[2]), caller=hand_over
+        world,
+        a=lambda: net.wait(futures[0]),
+        b=lambda: net.wait(futures[1]),
+        c=lambda: net.wait(futures[2]),
+        caller=hand_over,
     )
     in_time(world)
     net.close()
@@ -342,7 +346,7 @@ def driving_elsewhere(world: World) -> None:
     """An ack that another thread settles, without driving, wakes who waits for it."""
     net = _made()
     net.start()
-    one, two = Ack[int](), Ack[int]()
+    one, two = AppendFuture[int](), AppendFuture[int]()
 
     run_all(world, a=lambda: net.wait(one), b=lambda: net.wait(two), settler=lambda: (one.complete(1), two.complete(2)))
     in_time(world, but=("pyreplog-net",))
@@ -364,7 +368,7 @@ def closing_reactor(world: World) -> None:
     """A close ends, and who waits is told."""
     net = _made()
     net.start()
-    ack = Ack[int]()
+    ack = AppendFuture[int]()
 
     def wait() -> None:
         try:
@@ -383,7 +387,7 @@ def closing_idle_reactor(world: World) -> None:
 
     def wait() -> None:
         try:
-            net.wait(Ack[int]())
+            net.wait(AppendFuture[int]())
         except ClosedError:
             told.append("closed")
 
@@ -394,19 +398,19 @@ def closing_idle_reactor(world: World) -> None:
 
 HARNESSES = [
     harness(ack),
-    harness(turns, turn, hasty=True),
-    harness(step_queue, events),
+    harness(turns, fair_lock, hasty=True),
+    harness(step_queue, event_queue),
     harness(waiting_room, purgatory),
     harness(waiting_room_deadlines, purgatory, timing_wheel),
     harness(failing_room, purgatory),
-    harness(few_workers, workers),
-    harness(fair_jobs, fairjobs),
+    harness(few_workers, thread_pool),
+    harness(fair_jobs, fair_executor),
     harness(watches, watching),
     harness(lost_lease, lease),
-    harness(driving, baton, reactor),
-    harness(driving_alone, baton, reactor),
-    harness(driving_elsewhere, baton, reactor),
-    harness(handed_over, baton, reactor, timers),
-    harness(closing_reactor, baton, reactor),
-    harness(closing_idle_reactor, baton, reactor),
+    harness(driving, driver_lock, reactor),
+    harness(driving_alone, driver_lock, reactor),
+    harness(driving_elsewhere, driver_lock, reactor),
+    harness(handed_over, driver_lock, reactor, timers),
+    harness(closing_reactor, driver_lock, reactor),
+    harness(closing_idle_reactor, driver_lock, reactor),
 ]

@@ -7,25 +7,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyreplog._native.topic.messages import MessageBatch
-from pyreplog.ack import Ack
 from pyreplog.clock import ManualClock
 from pyreplog.errors import BacklogFullError, ClosedError, ReplogError, TopicFencedError, TopicOwnedError
+from pyreplog.future import AppendFuture
 from pyreplog.metadata.memory import MemoryStore
-from pyreplog.topic import consumer, dispatchdriver, events, locator, ownership
+from pyreplog.topic import consumer, dispatchdriver, event_queue, locator, ownership
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.consumer import Consumer
+from pyreplog.topic.interfaces import DeliveredMessages
 from pyreplog.topic.ownership import Ownership
 from pyreplog.topic.partitions import partitionconsumer, partitionedconsumer
 from pyreplog.topic.partitions.partitionconsumer import PartitionConsumer
 from pyreplog.topic.partitions.partitionedconsumer import PartitionedConsumer
-from pyreplog.topic.publishing import gate, intake, outbox, publisher, window
-from pyreplog.topic.publishing.gate import Gate
+from pyreplog.topic.publishing import backlog_gate, intake, outbox, publisher, window
+from pyreplog.topic.publishing.backlog_gate import BacklogGate
 from pyreplog.topic.publishing.outbox import Parcel
 from pyreplog.topic.publishing.publisher import Publisher
 from pyreplog.topic.publishing.window import Window
-from pyreplog.topic.source import Delivery
 from tests.interleaving import primitives
-from tests.interleaving.harnesses.building import Around, harness, in_time, run_all
+from tests.interleaving.harnesses.building import FakeRuntime, harness, in_time, run_all
 from tests.interleaving.scheduler import World
 from tests.topic import dispatching
 
@@ -48,18 +48,18 @@ class Sink:
     def __init__(self, room: int = 1 << 20) -> None:
         self._most = room
         self._lock = primitives.Lock()
-        self._held: deque[tuple[int, Ack[range]]] = deque()
-        self._rooms: list[Ack[None]] = []
+        self._held: deque[tuple[int, AppendFuture[range]]] = deque()
+        self._rooms: list[AppendFuture[None]] = []
         self.end = 0
 
-    def submit_all(self, parcels: Sequence[Parcel]) -> list[Ack[range]]:
-        acks = []
+    def submit_all(self, parcels: Sequence[Parcel]) -> list[AppendFuture[range]]:
+        futures = []
         for _, counts in parcels:
-            ack: Ack[range] = Ack()
+            future: AppendFuture[range] = AppendFuture()
             with self._lock:
-                self._held.append((sum(counts), ack))
-            acks.append(ack)
-        return acks
+                self._held.append((sum(counts), future))
+            futures.append(future)
+        return futures
 
     @property
     def held(self) -> int:
@@ -69,24 +69,24 @@ class Sink:
     def has_room(self) -> bool:
         return len(self._held) < self._most
 
-    def room(self) -> Ack[None]:
-        ack: Ack[None] = Ack()
+    def room(self) -> AppendFuture[None]:
+        future: AppendFuture[None] = AppendFuture()
         with self._lock:
             if self.has_room:
-                ack.complete(None)
+                future.complete(None)
             else:
-                self._rooms.append(ack)
-        return ack
+                self._rooms.append(future)
+        return future
 
     def confirm(self) -> bool:
         """The oldest; False: there is none."""
         with self._lock:
             if not self._held:
                 return False
-            count, ack = self._held.popleft()
+            count, future = self._held.popleft()
             first, self.end = self.end, self.end + count
             rooms, self._rooms = self._rooms, []
-        ack.complete(range(first, first + count))
+        future.complete(range(first, first + count))
         for room in rooms:
             room.complete(None)
         return True
@@ -95,7 +95,7 @@ class Sink:
 def gated(world: World) -> None:
     """Whoever waits at a gate that was opened, or ended, goes on; none that is held goes through."""
     sink = Sink()
-    one = Gate("topic", sink)  # type: ignore[arg-type]
+    one = BacklogGate("topic", sink)  # type: ignore[arg-type]
     one.set("held", "")
 
     def wait() -> None:
@@ -151,16 +151,16 @@ def ending_window(world: World) -> None:
     in_time(world)
 
 
-def _publisher(world: World, sink: Any, around: Around, **settings: Any) -> Publisher:
+def _publisher(world: World, sink: Any, runtime: FakeRuntime, **settings: Any) -> Publisher:
     return Publisher(
-        "news", sink, around, ManualClock(0), TopicConfig(**settings), entry_bytes_max=1 << 20, window_bytes=150
+        "news", sink, runtime, ManualClock(0), TopicConfig(**settings), entry_bytes_max=1 << 20, window_bytes=150
     )
 
 
 def publishing(world: World) -> None:
     """All that is published has an outcome, each its own; publishers with a full window or ledger go on."""
     sink = Sink(room=1)
-    one = _publisher(world, sink, Around(world))
+    one = _publisher(world, sink, FakeRuntime(world))
     offsets: dict[str, list[int]] = {"a": [], "b": []}
 
     def publish(name: str) -> None:
@@ -183,12 +183,12 @@ def publishing_freely(world: World) -> None:
     """Entries of several submitters are on their way at once; outcomes that come while others are told are told, too."""
     sink = Sink()
     one = Publisher(
-        "news", sink, Around(world), ManualClock(0), TopicConfig(), entry_bytes_max=1 << 20, window_bytes=1 << 20
+        "news", sink, FakeRuntime(world), ManualClock(0), TopicConfig(), entry_bytes_max=1 << 20, window_bytes=1 << 20
     )
-    acks: list[Ack[range]] = []
+    futures: list[AppendFuture[range]] = []
 
     def submit() -> None:
-        acks.append(one.submit_batch([b"value"]))
+        futures.append(one.submit_batch([b"value"]))
         one.flush()
 
     def confirm() -> None:
@@ -196,7 +196,7 @@ def publishing_freely(world: World) -> None:
             world.wait(lambda: sink.held > 0, None, "held")
 
     run_all(world, a=submit, b=submit, ledger=confirm, other=confirm)
-    assert sorted(ack.result().start for ack in acks) == [0, 1]
+    assert sorted(future.result().start for future in futures) == [0, 1]
     in_time(world)
     assert one.pending_messages == 0
 
@@ -204,14 +204,14 @@ def publishing_freely(world: World) -> None:
 def gated_publishing(world: World) -> None:
     """As publishing, with a quota that is used up for a while; flush ends, and is told what went before."""
     sink = Sink()
-    entry = Gate("topic", sink)  # type: ignore[arg-type]
-    one = _publisher(world, entry, Around(world))
+    entry = BacklogGate("topic", sink)  # type: ignore[arg-type]
+    one = _publisher(world, entry, FakeRuntime(world))
     done: list[int] = []
 
     def publish() -> None:
         for _ in range(2):
-            ack = one.submit(b"value")
-            ack.add_done_callback(lambda ack: done.append(ack.result()))
+            future = one.submit(b"value")
+            future.add_done_callback(lambda future: done.append(future.result()))
         before = 2
         one.flush().result()
         assert len(done) >= before
@@ -229,7 +229,7 @@ def gated_publishing(world: World) -> None:
 def stopped_publishing(world: World) -> None:
     """When a publisher is stopped, nobody waits on."""
     sink = Sink()
-    one = _publisher(world, sink, Around(world), linger_ms=10)
+    one = _publisher(world, sink, FakeRuntime(world), linger_ms=10)
     outcomes: list[object] = []
 
     def publish() -> None:
@@ -262,9 +262,9 @@ class Source:
     """Of a consumer. flowed: for how many it has asked."""
 
     def __init__(self, world: World) -> None:
-        self._around = Around(world)
+        self._runtime = FakeRuntime(world)
         self.flowed = 0
-        self.wait = self._around.wait
+        self.wait = self._runtime.wait
 
     def flow(self, consumer: int, messages: int) -> None:
         self.flowed += messages
@@ -299,7 +299,7 @@ def receiving(world: World) -> None:
 
     def deliver() -> None:
         for number in range(2):
-            one.deliver(Delivery(batch(number), {}))
+            one.deliver(DeliveredMessages(batch(number), {}))
         one.failed(TopicFencedError("topic", "another owner"))
 
     run_all(world, a=receive, b=receive, subscription=deliver)
@@ -318,7 +318,7 @@ def receiving_for_a_time(world: World) -> None:
         if found is not None:
             got.append(int(found.offset[0]))
 
-    run_all(world, a=receive, b=receive, subscription=lambda: one.deliver(Delivery(batch(0), {})))
+    run_all(world, a=receive, b=receive, subscription=lambda: one.deliver(DeliveredMessages(batch(0), {})))
     while (left := one.receive_batch(timeout=0)) is not None:
         got.append(int(left.offset[0]))
     assert got == [0]
@@ -336,7 +336,7 @@ def receiving_one_by_one(world: World) -> None:
         got.append(message.offset)
 
     run_all(world, a=receive, b=receive, c=lambda: receive(),
-            subscription=lambda: [one.deliver(Delivery(batch(number), {})) for number in range(3)])  # fmt: skip
+            subscription=lambda: [one.deliver(DeliveredMessages(batch(number), {})) for number in range(3)])  # fmt: skip
     in_time(world)
     assert sorted(got) == [0, 1, 2]
     one.close()
@@ -344,7 +344,7 @@ def receiving_one_by_one(world: World) -> None:
 
 def partitions_received(world: World) -> None:
     """A consumer of partitions gives out what came to any of them, to whoever waits."""
-    one = PartitionedConsumer("topic", "subscription", "name", wait=Around(world).wait)
+    one = PartitionedConsumer("topic", "subscription", "name", wait=FakeRuntime(world).wait)
     parts = []
     for number in range(2):
         part = PartitionConsumer(number, "topic", "subscription", "name", queue=10, on_change=one.changed)
@@ -360,8 +360,8 @@ def partitions_received(world: World) -> None:
             got.append(message.offset)
 
     run_all(world, a=receive, b=receive,
-            first=lambda: [parts[0].deliver(Delivery(batch(number), {})) for number in (0, 1)],
-            second=lambda: [parts[1].deliver(Delivery(batch(number), {})) for number in (2, 3)])  # fmt: skip
+            first=lambda: [parts[0].deliver(DeliveredMessages(batch(number), {})) for number in (0, 1)],
+            second=lambda: [parts[1].deliver(DeliveredMessages(batch(number), {})) for number in (2, 3)])  # fmt: skip
     in_time(world)
     assert sorted(got) == [0, 1, 2, 3]
     one.close()
@@ -377,16 +377,16 @@ class Managed:
 
     def __init__(self, log: dispatching.Log) -> None:
         self._log = log
-        self.reads: deque[tuple[Any, Ack[MessageBatch]]] = deque()
+        self.reads: deque[tuple[Any, AppendFuture[MessageBatch]]] = deque()
 
-    def read(self, offset: int, *, bytes_max: int, end: int) -> Ack[MessageBatch]:
-        ack: Ack[MessageBatch] = Ack()
-        self.reads.append(((offset, end, bytes_max), ack))
-        return ack
+    def read(self, offset: int, *, bytes_max: int, end: int) -> AppendFuture[MessageBatch]:
+        future: AppendFuture[MessageBatch] = AppendFuture()
+        self.reads.append(((offset, end, bytes_max), future))
+        return future
 
     def answer(self) -> None:
-        asked, ack = self.reads.popleft()
-        ack.complete(self._log.read(*asked))
+        asked, future = self.reads.popleft()
+        future.complete(self._log.read(*asked))
 
 
 class Host:
@@ -418,7 +418,7 @@ def dispatching_messages(world: World) -> None:
         rig.cursor,
         rig.dispatcher,
         host,
-        Around(world),
+        FakeRuntime(world),
         ManualClock(dispatching.NOW),  # type: ignore[arg-type]
     )
 
@@ -508,18 +508,18 @@ def ending_claim(world: World) -> None:
 
 
 HARNESSES = [
-    harness(gated, gate),
+    harness(gated, backlog_gate),
     harness(windowed, window),
     harness(ending_window, window),
-    harness(publishing, publisher, intake, outbox, window, events),
-    harness(publishing_freely, publisher, intake, outbox, window, events),
-    harness(gated_publishing, publisher, intake, outbox, window, events, gate),
-    harness(stopped_publishing, publisher, intake, outbox, window, events),
+    harness(publishing, publisher, intake, outbox, window, event_queue),
+    harness(publishing_freely, publisher, intake, outbox, window, event_queue),
+    harness(gated_publishing, publisher, intake, outbox, window, event_queue, backlog_gate),
+    harness(stopped_publishing, publisher, intake, outbox, window, event_queue),
     harness(receiving, consumer),
     harness(receiving_for_a_time, consumer, hasty=True),
     harness(receiving_one_by_one, consumer),
     harness(partitions_received, partitionedconsumer, partitionconsumer),
-    harness(dispatching_messages, dispatchdriver, events, locator),
+    harness(dispatching_messages, dispatchdriver, event_queue, locator),
     harness(claiming, ownership),
     harness(claiming_at_once, ownership, hasty=True),
     harness(ending_claim, ownership),

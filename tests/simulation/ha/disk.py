@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.terms import Terms
 
@@ -13,9 +13,9 @@ RECORD_BYTES = 10
 SEGMENT_RECORDS = 3
 
 
-def mark(records: int) -> Mark:
+def mark(records: int) -> LogPosition:
     """The end of a log of so many records."""
-    return Mark(RECORD_BYTES * records, records)
+    return LogPosition(RECORD_BYTES * records, records)
 
 
 @dataclass
@@ -35,26 +35,26 @@ class Disk:
     members: Members | None = None
 
     @property
-    def start_mark(self) -> Mark:
+    def start_mark(self) -> LogPosition:
         return mark(self.start)
 
     @property
-    def shown_mark(self) -> Mark:
+    def shown_mark(self) -> LogPosition:
         """Nothing was shown of a log that begins there: that it was committed before it was removed is not known."""
         return mark(self.shown if self.shown > self.start else 0)
 
     @property
-    def end(self) -> Mark:
+    def end(self) -> LogPosition:
         return mark(len(self.records))
 
     @property
-    def synced_end(self) -> Mark:
+    def synced_end(self) -> LogPosition:
         return mark(self.synced)
 
     def sync(self) -> None:
         self.synced = len(self.records)
 
-    def cut(self, to: Mark) -> None:
+    def cut(self, to: LogPosition) -> None:
         del self.records[to.entry :]
         self.synced, self.shown = min(self.synced, to.entry), min(self.shown, to.entry)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyreplog.errors import JoinRefusedError
-from pyreplog.ha.protocol.effects import Leave
+from pyreplog.ha.protocol.effects import DisconnectFromMaster
 from pyreplog.ha.protocol.election import Won
-from pyreplog.ha.protocol.group import Group
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.log_position import LogPosition
+from pyreplog.ha.protocol.master_machine import MasterMachine
 from pyreplog.ha.protocol.members import Members
-from pyreplog.ha.protocol.messages import Code
+from pyreplog.ha.protocol.messages import RefusalCode
 from pyreplog.ha.protocol.terms import Term, Terms
 
 from ..invariants import BrokenInvariantError
@@ -55,7 +55,7 @@ class Invariants:
 
     # ---- acknowledging --------------------------------------------------------------------------------------
 
-    def committed(self, node: Node, group: Group, at: Mark) -> None:
+    def committed(self, node: Node, group: MasterMachine, at: LogPosition) -> None:
         records = node.disk.records
         before = self._commits.get((node.name, node.life), 0)
         demand(before <= at.entry, "CommitPointMonotone", f"{node.name}'s went from {before} to {at.entry}")
@@ -167,7 +167,7 @@ class Invariants:
 
     # ---- replicas -------------------------------------------------------------------------------------------
 
-    def cut(self, node: Node, to: Mark) -> None:
+    def cut(self, node: Node, to: LogPosition) -> None:
         self.cuts += 1
         process = node.name, node.life
         told = self.may_have_lost or node.disk.unreplicated
@@ -184,7 +184,7 @@ class Invariants:
             to.entry >= held, "NoAcknowledgedRecordLost", f"{node.name} is cut to {to.entry}, {held} are acknowledged"
         )
 
-    def made(self, node: Node, start: Mark) -> None:
+    def made(self, node: Node, start: LogPosition) -> None:
         """Its log holds nothing, and is made anew, to begin there."""
         told, process = self.may_have_lost or node.disk.unreplicated, (node.name, node.life)
         # A power cut makes forget that the rest was shown alone. Who has no history yet has followed nobody.
@@ -197,14 +197,18 @@ class Invariants:
             other.gone[node.name] = other.gone.get(source, 0)
         node.gone = {other.name: other.disk.start for other in self._schedule.nodes}
 
-    def left(self, node: Node, leave: Leave) -> None:
+    def left(self, node: Node, leave: DisconnectFromMaster) -> None:
         """Who holds nothing is told that it is behind, asks for a new copy, and is refused as if it had lost its log: whoever
         lost it has forgotten what it promised, too, and may have promised anew since."""
         error, wire = leave.error, node.wire
         assert wire is not None
         master = wire.other(node)
         lacks = _in_common(master, node) < node.gone.get(master.name, 0)
-        codes = (Code.BEHIND,) if node.disk.start < len(node.disk.records) else (Code.BEHIND, Code.LOST)
+        codes = (
+            (RefusalCode.BEHIND,)
+            if node.disk.start < len(node.disk.records)
+            else (RefusalCode.BEHIND, RefusalCode.LOST)
+        )
         is_behind = isinstance(error, JoinRefusedError) and error.code in codes
         excused = is_behind and (lacks or self.may_have_lost or self.went_alone)
         demand(not leave.permanent or excused, "EveryReplicaFits", f"{node.name} is turned away for good: {error}")

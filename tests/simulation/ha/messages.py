@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 from pyreplog.ha.protocol.messages import (
     Accept,
     Commit,
-    Decline,
     Join,
-    MembersAre,
+    MembershipUpdate,
+    MembersStored,
     Prepare,
-    Progress,
+    ProgressReport,
     Promise,
     Refuse,
-    Stored,
+    VoteRejected,
 )
 from pyreplog.ha.protocol.terms import History
 
@@ -40,7 +40,7 @@ def describe(message: Any) -> str:
         return f"JOIN {role}{ends}, promised {message.promised}, [{history(message.history)}]"
     if isinstance(message, Accept):
         return f"ACCEPT term {message.term} at {message.resume.entry}, [{history(message.history)}]"
-    if isinstance(message, Progress):
+    if isinstance(message, ProgressReport):
         return f"PROGRESS {message.received.entry}/{message.synced.entry}"
     if isinstance(message, Commit):
         return f"COMMIT {message.committed.entry}{' alone' if message.unreplicated else ''}, from {message.start}"
@@ -50,9 +50,9 @@ def describe(message: Any) -> str:
         return f"{trial}PROMISE {message.term}, {ends} [{history(message.history)}]"
     if isinstance(message, Prepare):
         return f"{'trial ' if message.trial else ''}PREPARE {message.term}"
-    if isinstance(message, MembersAre):
+    if isinstance(message, MembershipUpdate):
         return f"MEMBERS {message.members}"
-    if isinstance(message, Refuse | Decline):
+    if isinstance(message, Refuse | VoteRejected):
         return f"{type(message).__name__.upper()} {message.text}"
-    assert isinstance(message, Stored)
+    assert isinstance(message, MembersStored)
     return f"STORED members {message.version}"

@@ -15,25 +15,25 @@ from pyreplog.errors import (
 from pyreplog.ha.protocol import effects as do
 from pyreplog.ha.protocol.effects import StoreMembers
 from pyreplog.ha.protocol.election import Ask, Election, Lost, Won, refuse_candidate
-from pyreplog.ha.protocol.following import Following
-from pyreplog.ha.protocol.group import Group
-from pyreplog.ha.protocol.holding import floor_of_copy
-from pyreplog.ha.protocol.joining import Source, judge_for_copy
-from pyreplog.ha.protocol.mark import ORIGIN, Mark
+from pyreplog.ha.protocol.joining import StreamedLog, check_join_of_copy
+from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
+from pyreplog.ha.protocol.master_machine import MasterMachine
 from pyreplog.ha.protocol.messages import (
     NO_UUID,
     Accept,
-    Code,
     Commit,
-    Decline,
     Join,
+    MembersStored,
     Prepare,
-    Progress,
+    PreVote,
+    ProgressReport,
     Promise,
+    RefusalCode,
     Refuse,
-    Stored,
-    Trial,
+    VoteRejected,
 )
+from pyreplog.ha.protocol.replica_machine import ReplicaMachine
+from pyreplog.ha.protocol.retention_hold import floor_of_copy
 from pyreplog.ha.protocol.terms import NO_TERM, Term, Terms
 
 from .disk import RECORD_BYTES, Disk, mark
@@ -58,7 +58,7 @@ class CrashedError(Exception):
 
 
 class Node:
-    """One member, or observer. `machine` says what it is: Group (master), Following, Election."""
+    """One member, or observer. `machine` says what it is: Group (master), ReplicaMachine, Election."""
 
     def __init__(self, schedule: Schedule, name: str) -> None:
         self.schedule, self.world, self.plan, self.name = schedule, schedule.world, schedule.plan, name
@@ -87,12 +87,12 @@ class Node:
             return
         self.is_up = True
         self.disk.reboot()
-        self.group: Group | None = None
+        self.group: MasterMachine | None = None
         self.election: Election | None = None
         self.wire: Wire | None = None  # to its master
         self.wires: list[Wire] = []  # from its replicas
         self._syncing = self._was_refused = False
-        self._overtaken: tuple[Wire, Progress] | None = None  # a report that may come again, late
+        self._overtaken: tuple[Wire, ProgressReport] | None = None  # a report that may come again, late
         self._heard_at = -1.0  # when the master spoke last
         self.following = self._follower(self.disk.shown_mark)
         self._floor: int | None = 0  # position from which on retention keeps the log
@@ -158,7 +158,7 @@ class Node:
     def _restart_later(self) -> None:
         self.world.after(self.world.random.random() * 0.1, self.start)
 
-    def _tick(self, group: Group) -> None:
+    def _tick(self, group: MasterMachine) -> None:
         if self.group is not group:
             return
         self.perform(group.appended(self.disk.end, self.disk.synced_end, self.now_us))
@@ -178,7 +178,7 @@ class Node:
                 self._step()
             getattr(self, f"_do_{type(effect).__name__}")(effect)
 
-    def _do_Tell(self, effect: do.Tell) -> None:
+    def _do_Tell(self, effect: do.SendMessage) -> None:
         wire: Any = effect.connection
         wire.send(self, effect.message)
         if isinstance(effect.message, Accept):
@@ -187,7 +187,7 @@ class Node:
             wire.told = None
             self._later(0.0, self._pump)
 
-    def _do_HangUp(self, effect: do.HangUp) -> None:
+    def _do_HangUp(self, effect: do.Disconnect) -> None:
         wire: Any = effect.connection
         wire.send(self, effect.refusal)
         wire.close(self)
@@ -268,8 +268,8 @@ class Node:
         self.schedule.invariants.seen(self)
         self._tell_commit()
 
-    def _do_Say(self, effect: do.Say) -> None:
-        if isinstance(effect.message, Progress):
+    def _do_Say(self, effect: do.SendToMaster) -> None:
+        if isinstance(effect.message, ProgressReport):
             self.schedule.invariants.reports(self)
             if self._overtaken is not None and self._overtaken[0] is self.wire and self.world.chance(0.5):
                 self._overtaken[0].send(self, self._overtaken[1])  # of a thread that had lost the processor
@@ -279,9 +279,9 @@ class Node:
         if self.wire is not None:
             self.wire.send(self, effect.message)
 
-    def _do_Leave(self, effect: do.Leave) -> None:
+    def _do_Leave(self, effect: do.DisconnectFromMaster) -> None:
         self.schedule.invariants.left(self, effect)
-        self._was_refused = isinstance(effect.error, JoinRefusedError) and effect.error.code == Code.NOT_A_MEMBER
+        self._was_refused = isinstance(effect.error, JoinRefusedError) and effect.error.code == RefusalCode.NOT_A_MEMBER
         if isinstance(effect.error, HigherTermError):
             self.above = max(self.above, Term(*effect.error.term))
         self._hang_up()
@@ -310,8 +310,8 @@ class Node:
 
     # ---- as a replica ---------------------------------------------------------------------------------------
 
-    def _follower(self, committed: Mark) -> Following:
-        return Following(
+    def _follower(self, committed: LogPosition) -> ReplicaMachine:
+        return ReplicaMachine(
             self.name, self._uuid, SEGMENT_BYTES, self.disk.terms, committed=min(committed, self.disk.end),
             unreplicated=self.disk.unreplicated, observer=self._is_observer,
         )  # fmt: skip
@@ -402,7 +402,7 @@ class Node:
     def _report(self) -> None:
         report = self.following.progressed(self.disk.end, self.disk.synced_end)
         if report is not None:
-            self.perform([do.Say(report)])
+            self.perform([do.SendToMaster(report)])
 
     def _learn_role(self) -> None:
         """Who hears that it is a member now, or none any more, joins anew as that."""
@@ -430,13 +430,13 @@ class Node:
 
     # ---- as a master ----------------------------------------------------------------------------------------
 
-    def _lead(self, committed: Mark) -> None:
+    def _lead(self, committed: LogPosition) -> None:
         disk = self.disk
         assert disk.members is not None
         if disk.terms.history.start_of(disk.terms.promised) == disk.end:  # nothing of this term yet: a marker
             disk.records.append(self.schedule.next_record(disk.terms.promised))
-        source = Source(UUID, SEGMENT_BYTES, disk.terms.promised, disk.terms.history, disk.start_mark, disk.end)
-        self.group = Group(
+        source = StreamedLog(UUID, SEGMENT_BYTES, disk.terms.promised, disk.terms.history, disk.start_mark, disk.end)
+        self.group = MasterMachine(
             self.name, source, disk.synced_end, disk.members, self.plan.group_config(), committed=committed,
             owed=mark(disk.shown) if disk.unreplicated else None,
         )  # fmt: skip
@@ -491,7 +491,7 @@ class Node:
                 wire.send(self, commit)
 
     def _serve(self, wire: Wire, message: Any) -> None:
-        if isinstance(message, Progress):
+        if isinstance(message, ProgressReport):
             wire.synced = max(wire.synced, message.synced.entry)
         if self.group is None:
             self._serve_on(wire, message)
@@ -501,13 +501,13 @@ class Node:
             self.group.trimmed(self.disk.start_mark)
             self.perform(self.group.join(wire, message, self.now_us))
             self._hold()
-        elif isinstance(message, Progress):
+        elif isinstance(message, ProgressReport):
             self.perform(self.group.progress(wire, message, mark(wire.sent).position, self.now_us))
-        elif isinstance(message, Stored):
+        elif isinstance(message, MembersStored):
             self.perform(self.group.members_stored(wire, message.version))
         else:
             assert isinstance(message, Refuse)
-            if message.code == Code.HIGHER_TERM:
+            if message.code == RefusalCode.HIGHER_TERM:
                 self.world.note(self.name, "hears:", message.text)
 
     def _serve_on(self, wire: Wire, message: Any) -> None:
@@ -516,10 +516,10 @@ class Node:
             return
         accepted, terms = self.following.accepted, self.disk.terms
         term = terms.history.last if accepted is None else accepted.term
-        answer: Accept | Refuse = Refuse(Code.NOT_MASTER, f"{self.name} is no master")
+        answer: Accept | Refuse = Refuse(RefusalCode.NOT_MASTER, f"{self.name} is no master")
         if self.disk.is_made and message.observer and self.election is None and not self.world.is_calm:
-            source = Source(UUID, SEGMENT_BYTES, term, terms.history, self.disk.start_mark, self.disk.end)
-            answer = judge_for_copy(message, source, self.name)
+            source = StreamedLog(UUID, SEGMENT_BYTES, term, terms.history, self.disk.start_mark, self.disk.end)
+            answer = check_join_of_copy(message, source, self.name)
         wire.send(self, answer)
         if isinstance(answer, Refuse):
             wire.close(self)
@@ -631,23 +631,23 @@ class Node:
             self.run(self._asked, sender, message)
         elif self.election is not None and isinstance(message, Promise):
             self.run(lambda: self.perform(self.election.promised(sender.name, message)))
-        elif isinstance(message, Decline):
+        elif isinstance(message, VoteRejected):
             self.run(self._declined, sender, message)
 
-    def _declined(self, sender: Node, decline: Decline) -> None:
+    def _declined(self, sender: Node, rejection: VoteRejected) -> None:
         if self.election is not None:
-            self.perform(self.election.declined(sender.name, decline))
+            self.perform(self.election.vote_rejected(sender.name, rejection))
         elif self.group is not None:
-            self.perform(self.group.declined(decline, self.now_us))
+            self.perform(self.group.vote_rejected(rejection, self.now_us))
 
     def _asked(self, sender: Node, prepare: Prepare) -> None:
-        decline = refuse_candidate(prepare, self._uuid, self.disk.terms, self.disk.members, self._hears)
-        if decline is not None:
-            self.schedule.network.post(self, sender, decline)
+        rejection = refuse_candidate(prepare, self._uuid, self.disk.terms, self.disk.members, self._hears)
+        if rejection is not None:
+            self.schedule.network.post(self, sender, rejection)
             return
         if not prepare.trial:
             self._promise(prepare)
-        elif self.group is not None and prepare.trial == Trial.HOLD:
+        elif self.group is not None and prepare.trial == PreVote.HOLD:
             self.group.hold(sender.name, self.now_us)
         elif self.group is not None:
             self.group.release(sender.name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from pyreplog.ha.protocol.group import AckMode, GroupConfig
-from pyreplog.ha.protocol.mark import ORIGIN, Mark
+from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
+from pyreplog.ha.protocol.master_machine import AckMode, GroupConfig
 from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.terms import Term, Terms
 
@@ -207,7 +207,7 @@ class Schedule:
         if self.world.now < end:
             self.world.after(0.004 * self.world.random.random(), self._write_until, end)
 
-    def _made_progress(self, master: Node, end: Mark) -> None:
+    def _made_progress(self, master: Node, end: LogPosition) -> None:
         """What was appended is acknowledged within a bound."""
         if any(node.is_out for node in self.nodes) or self.invariants.may_have_lost:
             return

@@ -6,7 +6,7 @@
 |---|---|
 | loop | simulated time, in which several processes wait |
 | metadata | each process' way to the metadata store: calls get lost, leases end unnoticed |
-| around | what a process' cluster is built on: requests to bookies, timers, jobs |
+| runtime | what a process' cluster is built on: requests to bookies, timers, jobs |
 | processes | processes that want to own the topic, publish and consume; killed or stopped anywhere |
 | clients | a client of whoever owns the topic, over connections that break before and after any message |
 | alarm | a timer |

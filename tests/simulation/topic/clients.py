@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, DisconnectedError, NotConnectedError, OutcomeUnknownError, PeerTimeoutError
+from pyreplog.future import AppendFuture
 from pyreplog.topic.partitions.partitionconsumer import PartitionConsumer
-from pyreplog.topic.remote.attachment import Attachment, Wanted
-from pyreplog.topic.remote.link import Link, OnOutcome, outcome_of
+from pyreplog.topic.remote.client_session import ClientSession
+from pyreplog.topic.remote.connection_pool import ConnectionPool, OnOutcome, outcome_of
 from pyreplog.topic.remote.protocol import VERSION, Request, decode_request, encode_request
-from pyreplog.topic.remote.session import Session
+from pyreplog.topic.remote.remote_subscription import RemoteSubscribeOptions, RemoteSubscription
 from pyreplog.topic.topic import Topic
 
 from .alarm import Alarm
@@ -53,7 +53,7 @@ class Line:
     def __init__(self, road: Road, process: Process) -> None:
         self._road, self._world, self.process = road, road.world, process
         self.is_cut = False
-        self.session = Session(cast("Any", self))
+        self.session = ClientSession(cast("Any", self))
         self._out_at = self._in_at = 0.0
         self._pending: dict[int, OnOutcome] = {}
         self._sent: deque[tuple[int, bytes]] = deque()  # and not arrived: in order, however late the process is
@@ -111,7 +111,7 @@ class Line:
 
 
 class Road:
-    """A `Link`, to whoever owns the topic."""
+    """A `ConnectionPool`, to whoever owns the topic."""
 
     timeout = patience = 1e6
     address = ("an owner", 7400)
@@ -138,7 +138,7 @@ class Road:
         if not self.schedule.has_ended:
             self.world.after(LOOK_S, self._look)
 
-    # ---- as a Link ------------------------------------------------------------------------------------------
+    # ---- as a ConnectionPool ------------------------------------------------------------------------------------------
 
     def version(self, address: Any) -> int:
         return VERSION
@@ -173,11 +173,11 @@ class Road:
         self.world.after(seconds, lambda: alarm.cancel() and call())
         return alarm
 
-    def wait(self, ack: Ack[T], timeout: float | None = None) -> T:
+    def wait(self, future: AppendFuture[T], timeout: float | None = None) -> T:
         """Nobody waits here: others, whose events these are, could not go on."""
-        if not ack.done():
+        if not future.done():
             raise OutcomeUnknownError("it is not there yet")
-        return ack.result(0)
+        return future.result(0)
 
 
 class FarConsumer:
@@ -187,13 +187,13 @@ class FarConsumer:
         self._schedule, self._world = schedule, schedule.world
         self.road = Road(schedule)
         self._consumer: PartitionConsumer | None = None
-        self._attachment: Attachment | None = None
+        self._attachment: RemoteSubscription | None = None
         self._is_busy = False  # something has no outcome yet
         self._acked: set[int] = set()  # since the last seek
         self._flushed: set[int] = set()  # of these
         self._sought: int | None = None  # all from there on has to come
         self._came: set[int] = set()  # since the last seek
-        self._moving: tuple[Process, int, Ack[int]] | None = None  # by somebody else, to that offset
+        self._moving: tuple[Process, int, AppendFuture[int]] | None = None  # by somebody else, to that offset
         self.is_done = False
         self.flushes = self.seeks = 0
         self._world.after(0.05, self.live)
@@ -220,25 +220,27 @@ class FarConsumer:
         elif self._moving is None:
             self._somebody_seeks()
 
-    def _expect(self, ack: Ack[T], done: Callable[[T], object], failed: Callable[[], object] = lambda: None) -> None:
+    def _expect(
+        self, future: AppendFuture[T], done: Callable[[T], object], failed: Callable[[], object] = lambda: None
+    ) -> None:
         """Nothing else until it has an outcome."""
         self._is_busy = True
 
-        def over(ack: Ack[T]) -> None:
+        def over(future: AppendFuture[T]) -> None:
             self._is_busy = False
-            error = ack.exception()
+            error = future.exception()
             if error is None:
-                done(ack.result(0))
+                done(future.result(0))
             else:
                 self._world.note("the client gets", type(error).__name__, error)
                 failed()
 
-        ack.add_done_callback(over)
+        future.add_done_callback(over)
 
     def _attach(self) -> None:
         consumer = PartitionConsumer(0, "t", NAME, "x", queue=7, on_change=self._changed)
-        wanted = Wanted("t", NAME, "earliest", True, 0, "")
-        attachment = Attachment(cast("Link", self.road), wanted, consumer, _nothing)
+        wanted = RemoteSubscribeOptions("t", NAME, "earliest", True, 0, "")
+        attachment = RemoteSubscription(cast("ConnectionPool", self.road), wanted, consumer, _nothing)
 
         def attached(_: object) -> None:
             consumer.attached(attachment, 0)
@@ -246,7 +248,7 @@ class FarConsumer:
 
         self._expect(attachment.attach(), attached, lambda: setattr(consumer, "_error", ClosedError("refused")))
 
-    def _receive(self, consumer: PartitionConsumer, attachment: Attachment, count: int) -> None:
+    def _receive(self, consumer: PartitionConsumer, attachment: RemoteSubscription, count: int) -> None:
         got: list[int] = []
         for _ in range(count):
             message = consumer.receive(timeout=0)
@@ -314,12 +316,12 @@ class FarConsumer:
         self._sought, self._came = None, set()
         self._moving = owner, at, owner.topic.subscription(NAME).seek(at)
 
-    def _look_at_seek(self, attachment: Attachment) -> None:
+    def _look_at_seek(self, attachment: RemoteSubscription) -> None:
         """Until the client has heard of it, what it acknowledges does not count."""
         if self._moving is None:
             return
         self._forget()
-        owner, at, ack = self._moving
+        owner, at, future = self._moving
         line = self.road.line
         if line is None or not attachment._handle:
             return
@@ -328,9 +330,9 @@ class FarConsumer:
             return
         if owner.topic is None or NAME not in owner.topic.subscriptions():
             return
-        if ack.done() and attachment._era == owner.topic.subscription(NAME).era:
+        if future.done() and attachment._era == owner.topic.subscription(NAME).era:
             self._moving = None
-            if ack.exception() is None:
+            if future.exception() is None:
                 self.seeks += 1
                 self._moved(at)
 

@@ -62,7 +62,7 @@ class Faults:
 
     def _cut(self) -> None:
         process, random = self._schedule.processes[self._some_owner()], self._world.random
-        process.around.roads[random.choice(sorted(process.around.roads))].cut()
+        process.runtime.roads[random.choice(sorted(process.runtime.roads))].cut()
 
     def end(self) -> None:
         self._world.note("faults end")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from pyreplog.ack import Ack
+from pyreplog.future import AppendFuture
 
 from ..invariants import demand
 
@@ -38,7 +38,7 @@ class Invariants:
 
     # ---- publishing -----------------------------------------------------------------------------------------
 
-    def published(self, process: Process, handle: object, value: bytes, done: Ack[int]) -> None:
+    def published(self, process: Process, handle: object, value: bytes, done: AppendFuture[int]) -> None:
         error = done.exception()
         if error is not None:
             self.refused += 1

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
-from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, ReplogError
+from pyreplog.future import AppendFuture
 from pyreplog.topic import topics as topics_module
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.consumer import Consumer
@@ -18,9 +18,9 @@ from pyreplog.topic.topic import Topic
 from pyreplog.topic.topics import Topics
 from tests.topic.lives import bury
 
-from .around import Around, Hands, HandsOfConnections
 from .clients import Shown
 from .loop import LoopClock
+from .runtime import FakeRuntime, Hands, HandsOfConnections
 
 if TYPE_CHECKING:
     from .metadata import HeldLease
@@ -49,16 +49,19 @@ class Process:
         self.topic: Topic | None = None
         self.consumers: dict[str, Consumer] = {}
         self.opening = 0  # which opening of the topic by anybody this was
-        around: Any = Around(self)
-        self.around: Around = around
-        self.cluster = Cluster(f"cluster of {name}", around, LoopClock(schedule.world))
+        runtime: Any = FakeRuntime(self)
+        self.runtime: FakeRuntime = runtime
+        self.cluster = Cluster(f"cluster of {name}", runtime, LoopClock(schedule.world))
 
         def hands(count: int, _: str) -> Hands:
             return Hands(self, count)
 
-        with mock.patch.object(topics_module, "Workers", hands), mock.patch.object(flush_module, "Workers", hands):
+        with (
+            mock.patch.object(topics_module, "ThreadPool", hands),
+            mock.patch.object(flush_module, "ThreadPool", hands),
+        ):
             self.topics = self.cluster.topics
-        with mock.patch.object(service_module, "FairJobs", lambda name: HandsOfConnections(self)):
+        with mock.patch.object(service_module, "FairExecutor", lambda name: HandsOfConnections(self)):
             self.service = TopicService(cast("Topics", Shown(self)))
 
     # ---- events ---------------------------------------------------------------------------------------------
@@ -117,7 +120,7 @@ class Process:
     def bury(self) -> None:
         """What Python still has of it, at the end of the run."""
         self.is_over = True
-        for handle in (*self.consumers.values(), *self.leases, self.around.metadata):
+        for handle in (*self.consumers.values(), *self.leases, self.runtime.metadata):
             handle._error = handle._error or ClosedError("its process died")
         bury(self.cluster)
 
@@ -173,8 +176,8 @@ class Process:
         invariants, handle = self.schedule.invariants, object()
         for _ in range(count):
             value = self.schedule.next_value()
-            ack: Ack[int] = self.topic.submit(value)
-            ack.add_done_callback(lambda done, value=value: invariants.published(self, handle, value, done))
+            future: AppendFuture[int] = self.topic.submit(value)
+            future.add_done_callback(lambda done, value=value: invariants.published(self, handle, value, done))
 
     def receive(self, name: str, count: int) -> int:
         """So many at most; acknowledges some of them, or all. Returns how many there were."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyreplog.reports import local, onspark
-from pyreplog.reports.facts import Facts
+from pyreplog.reports import local_engine, spark_engine
 from pyreplog.reports.report import Report
+from pyreplog.reports.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +24,7 @@ CUTS: tuple[dict[str, str], ...] = ({}, {"minPartitions": "3"}, {"minPartitions"
 def check(
     report: Report,
     options: Mapping[str, str],
-    facts: Facts,
+    snapshot: Snapshot,
     expected: Sequence[Row],
     *,
     spark: SparkSession | None = None,
@@ -32,13 +32,13 @@ def check(
 ) -> pa.Table:
     """Each engine gives the same table, however it is cut, and it has these rows, in whatever order. Without `spark` the
     local engine alone is run: where one test draws many examples. Returns the table."""
-    first = local.run(report, options, facts, workers=1)
+    first = local_engine.run(report, options, snapshot, workers=1)
     assert first.schema == report.schema()
     for cut in cuts:
-        found = local.run(report, {**options, **cut}, facts)
+        found = local_engine.run(report, {**options, **cut}, snapshot)
         assert found == first, f"{report.name} with {cut}: {found.to_pylist()}, and {first.to_pylist()} in one task"
     if spark is not None:
-        in_spark = onspark.run(spark, report, {**options, "minPartitions": "3"}, facts)
+        in_spark = spark_engine.run(spark, report, {**options, "minPartitions": "3"}, snapshot)
         assert in_spark.columns == report.schema().names
         assert in_spark.toArrow().cast(report.schema()) == first
     assert_rows(first.to_pylist(), expected)

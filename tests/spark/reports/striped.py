@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pyreplog
 from pyreplog._native.ledgerlog.entries import encode_entries
-from pyreplog.bookie.identity import Identity
+from pyreplog.bookie.identity import BookieIdentity
 from pyreplog.config import LogConfig
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
 from pyreplog.log import names
 from pyreplog.log.ledgerlog import LedgerLog
 from pyreplog.metadata.sqlite import SQLiteStore
-from pyreplog.reports.facts import Facts
 from pyreplog.reports.gathering import gather
+from pyreplog.reports.snapshot import Snapshot
 from tests import samples, twin
 from tests.spark.reading import options_of
 
@@ -41,7 +41,7 @@ class Striped:
     def make(cls, path: Path) -> Striped:
         pyreplog.Cluster.embedded(path, bookies=BOOKIES, durability="appended", segment_bytes=64 << 10).close()
         folders = sorted(path.glob("bookie-*"))
-        return cls(path, [Identity.decode(one, (one / "identity").read_bytes()).id for one in folders])
+        return cls(path, [BookieIdentity.decode(one, (one / "identity").read_bytes()).id for one in folders])
 
     def folder(self, bookie: str) -> Path:
         return self.path / bookie.partition("@")[0] / "log"
@@ -56,7 +56,7 @@ class Striped:
             for record in records:
                 log.append(record)
 
-    def facts(self, **options: object) -> Facts:
+    def snapshot(self, **options: object) -> Snapshot:
         return gather(options_of(self.path, **options), 0)
 
     def segments(self, bookie: str) -> list[Path]:

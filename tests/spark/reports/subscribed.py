@@ -14,8 +14,8 @@ import numpy as np
 
 import pyreplog
 from pyreplog.clock import ManualClock
-from pyreplog.reports.facts import Facts
 from pyreplog.reports.gathering import gather
+from pyreplog.reports.snapshot import Snapshot
 from pyreplog.topic.partitions.routing import partition_of
 from pyreplog.topic.subscription import NOBODY
 from tests.spark.clusters import SEGMENT
@@ -113,9 +113,9 @@ class World:
     def roll(self, known: Known) -> None:
         known.topic.managed.roll().result(30)
 
-    def facts(self, window_s: float = 300.0, **options: object) -> Facts:
+    def snapshot(self, window_s: float = 300.0, **options: object) -> Snapshot:
         """Once bookies know what is confirmed."""
-        found: list[Facts] = []
+        found: list[Snapshot] = []
 
         def is_settled() -> bool:
             found[:] = [gather(options_of(self.path, **options), self.clock.now_us(), window_s)]
@@ -189,7 +189,7 @@ def fill(made: World, rng: random.Random) -> None:
     made.clock.advance(30 * SECOND)
     made.publish(plain, [7, 7])
     made.clock.advance(30 * SECOND)
-    made.facts()
+    made.snapshot()
 
 
 def _acknowledge(made: World, known: Known, name: str, rng: random.Random) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from pyreplog.reports.catalogue import report_of_view
-from pyreplog.reports.facts import Facts
 from pyreplog.reports.report import Report
+from pyreplog.reports.snapshot import Snapshot
 from pyreplog.tables.arrays import schema_of
 from tests.spark.reports.oracle import Record
 
@@ -18,11 +18,11 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def report_on(report: Report, tasks: Sequence[Sequence[Sequence[Record]]], facts: Facts) -> pa.Table:
+def report_on(report: Report, tasks: Sequence[Sequence[Sequence[Record]]], snapshot: Snapshot) -> pa.Table:
     """What a report says of tasks, each of which reads some batches."""
     partials = _partials(report, tasks)
     second = report.second(partials)
-    return report.merge(partials, facts) if second is None else second.merge(_partials(second, tasks), facts)
+    return report.merge(partials, snapshot) if second is None else second.merge(_partials(second, tasks), snapshot)
 
 
 def _partials(report: Report, tasks: Sequence[Sequence[Sequence[Record]]]) -> pa.Table:

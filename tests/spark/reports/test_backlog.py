@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pyreplog.reports.facts import Facts
+from pyreplog.reports.snapshot import Snapshot
 from pyreplog.reports.subscriptions.ages import BUCKETS, BacklogAgeHistogram
 from pyreplog.reports.subscriptions.backlog import BacklogBySubscription
 from tests.spark.reports.both import check
@@ -65,21 +65,23 @@ def test_backlogs(made: World, spark: SparkSession) -> None:
     assert len(rows) == 15
     assert {0} < {row["backlog_entries"] for row in rows}
     assert any(row["lag_offsets"] > row["backlog_entries"] > 0 for row in rows)
-    check(BacklogBySubscription(), options, made.facts(), rows, spark=spark, cuts=({"minPartitions": "5"},))
+    check(BacklogBySubscription(), options, made.snapshot(), rows, spark=spark, cuts=({"minPartitions": "5"},))
 
 
 def test_ages(made: World, spark: SparkSession) -> None:
     rows = expected_ages(made)
     assert len({row["bucket"] for row in rows}) >= 4
-    check(BacklogAgeHistogram(), {"path": str(made.path)}, made.facts(), rows)
+    check(BacklogAgeHistogram(), {"path": str(made.path)}, made.snapshot(), rows)
     some = {"topics": '["a, b", "trimmed"]'}
     rows = [row for row in rows if row["topic"] in ("a, b", "trimmed")]
     options = {"path": str(made.path), **some}
-    check(BacklogAgeHistogram(), options, made.facts(**some), rows, spark=spark, cuts=({"maxPartitionBytes": "300"},))
+    check(
+        BacklogAgeHistogram(), options, made.snapshot(**some), rows, spark=spark, cuts=({"maxPartitionBytes": "300"},)
+    )
 
 
 def test_as_the_owner_tells(made: World) -> None:
-    found = {(one.on, one.name): one for one in made.facts().subscriptions}
+    found = {(one.on, one.name): one for one in made.snapshot().subscriptions}
     checked = 0
     for known in made.topics.values():
         for stats in known.topic.stats().subscriptions:
@@ -95,9 +97,9 @@ def test_some_topics(made: World) -> None:
     """Ranges of records, and what else excludes the options of these reports, do not matter to them."""
     rows = [row for row in expected_backlogs(made) if row["topic"] == "orders"]
     options = {"path": str(made.path), "topicsPattern": "ord.*", "startingOffsets": "3"}
-    check(BacklogBySubscription(), options, made.facts(topicsPattern="ord.*"), rows, cuts=())
+    check(BacklogBySubscription(), options, made.snapshot(topicsPattern="ord.*"), rows, cuts=())
     options = {"path": str(made.path), "topics": "orders", "startingTimestamp": "0", "endingOffsets": "1"}
-    check(BacklogBySubscription(), options, made.facts(topics="orders"), rows, cuts=())
+    check(BacklogBySubscription(), options, made.snapshot(topics="orders"), rows, cuts=())
 
 
 def test_what_comes_later_does_not_count(tmp_path: Path) -> None:
@@ -109,13 +111,13 @@ def test_what_comes_later_does_not_count(tmp_path: Path) -> None:
             made.clock.advance(SECOND)
         made.subscribe(known, "s")
         made.subscribe(known, "u")
-        facts, rows, ages = made.facts(), expected_backlogs(made), expected_ages(made)
+        snapshot, rows, ages = made.snapshot(), expected_backlogs(made), expected_ages(made)
         made.publish(known, [100])
-        check(BacklogBySubscription(), {"path": str(made.path)}, facts, rows, cuts=())
-        check(BacklogAgeHistogram(), {"path": str(made.path)}, facts, ages, cuts=())
+        check(BacklogBySubscription(), {"path": str(made.path)}, snapshot, rows, cuts=())
+        check(BacklogAgeHistogram(), {"path": str(made.path)}, snapshot, ages, cuts=())
         made.acknowledge(known, "s", [2, 7])
         ages = [{**row, "entries": 6, "bytes": 33} if row["subscription"] == "s" else row for row in ages]
-        check(BacklogAgeHistogram(), {"path": str(made.path)}, facts, ages, cuts=())
+        check(BacklogAgeHistogram(), {"path": str(made.path)}, snapshot, ages, cuts=())
 
 
 def test_an_oldest_message_that_is_lost(tmp_path: Path) -> None:
@@ -125,20 +127,20 @@ def test_an_oldest_message_that_is_lost(tmp_path: Path) -> None:
         made.subscribe(known, "s")
         for _ in range(4):
             made.publish(known, [1])
-        facts, (row,) = made.facts(), expected_backlogs(made)
-        made.cluster.delete_ledger(int(facts.topics[0].segments[0].name))
+        snapshot, (row,) = made.snapshot(), expected_backlogs(made)
+        made.cluster.delete_ledger(int(snapshot.topics[0].segments[0].name))
         rows = [{**row, "oldest_ts": None, "age_s": None}]
-        check(BacklogBySubscription(), {"path": str(made.path)}, made.facts(), rows, cuts=())
+        check(BacklogBySubscription(), {"path": str(made.path)}, made.snapshot(), rows, cuts=())
 
 
 def test_nothing_to_tell(tmp_path: Path) -> None:
     with world(tmp_path / "data") as made:
         options = {"path": str(made.path)}
-        for facts in (made.facts(), Facts(as_of_us=0)):
-            check(BacklogBySubscription(), options, facts, [], cuts=())
-            check(BacklogAgeHistogram(), options, facts, [], cuts=())
+        for snapshot in (made.snapshot(), Snapshot(as_of_us=0)):
+            check(BacklogBySubscription(), options, snapshot, [], cuts=())
+            check(BacklogAgeHistogram(), options, snapshot, [], cuts=())
         made.subscribe(made.make("t"), "s")
         (row,) = expected_backlogs(made)
         assert row["oldest_ts"] is None
-        check(BacklogBySubscription(), options, made.facts(), [row], cuts=())
-        check(BacklogAgeHistogram(), options, made.facts(), [], cuts=())
+        check(BacklogBySubscription(), options, made.snapshot(), [row], cuts=())
+        check(BacklogAgeHistogram(), options, made.snapshot(), [], cuts=())

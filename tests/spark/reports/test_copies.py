@@ -12,11 +12,11 @@ import pytest
 
 from pyreplog.errors import ConfigError
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
-from pyreplog.reports import local
+from pyreplog.reports import local_engine
 from pyreplog.reports.copies.holes import ReplicaHoles
 from pyreplog.reports.copies.underreplicated import UnderReplicated
-from pyreplog.reports.facts import Facts
 from pyreplog.reports.report import Report
+from pyreplog.reports.snapshot import Snapshot
 from tests.spark.reports.both import Row, check
 from tests.spark.reports.striped import (
     Copies,
@@ -82,11 +82,11 @@ def shortages_of(ledgers: list[LedgerMetadata], copies: Copies, unknown: frozens
     return rows
 
 
-def check_all(cluster: Striped, facts: Facts, spark: SparkSession | None = None) -> tuple[list[Row], list[Row]]:
+def check_all(cluster: Striped, snapshot: Snapshot, spark: SparkSession | None = None) -> tuple[list[Row], list[Row]]:
     copies = copies_in(cluster)
     holes, shortages = list(holes_of(cluster.ledgers, copies)), shortages_of(cluster.ledgers, copies)
     for report, expected in zip(REPORTS, (holes, shortages), strict=True):
-        check(report, {"path": str(cluster.path)}, facts, expected, spark=spark)
+        check(report, {"path": str(cluster.path)}, snapshot, expected, spark=spark)
     return holes, shortages
 
 
@@ -102,7 +102,7 @@ def cluster(tmp_path: Path) -> Striped:
 def test_random_ledgers(cluster: Striped, seed: int, turn: int) -> None:
     rng = random.Random(f"{seed}/{turn}")
     fill(cluster, rng, 14)
-    holes, shortages = check_all(cluster, cluster.facts())
+    holes, shortages = check_all(cluster, cluster.snapshot())
     assert holes
     assert shortages
 
@@ -120,18 +120,18 @@ def test_damage(cluster: Striped, seed: int, spark: SparkSession) -> None:
         for entry in range(metadata.last_entry + 1)
         for one in write_set(metadata, entry)
     }
-    check_all(cluster, cluster.facts())
+    check_all(cluster, cluster.snapshot())
     cluster.segments(names[1])[0].unlink()
     shutil.rmtree(cluster.folder(names[2]).parent)
-    holes, _ = check_all(cluster, cluster.facts(), spark)
+    holes, _ = check_all(cluster, cluster.snapshot(), spark)
     assert {row["bookie"] for row in holes} >= {names[2]} & wanted
 
 
 def test_whole_ledgers(cluster: Striped, seed: int) -> None:
     fill(cluster, random.Random(seed), 12, is_whole=True)
-    facts = cluster.facts()
-    assert check_all(cluster, facts) == ([], [])
-    assert sum(one.entries or 0 for one in facts.ledgers) > 0
+    snapshot = cluster.snapshot()
+    assert check_all(cluster, snapshot) == ([], [])
+    assert sum(one.entries or 0 for one in snapshot.ledgers) > 0
 
 
 # ---- one by one ------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def stripe(cluster: Striped, last: int | None, entries: int, without: int = -1) 
 
 def test_a_lost_bookie_is_one_row(cluster: Striped) -> None:
     stripe(cluster, 999, 1000, without=1)
-    (hole,), (shortage,) = check_all(cluster, cluster.facts())
+    (hole,), (shortage,) = check_all(cluster, cluster.snapshot())
     assert (hole["first_missing"], hole["last_missing"], hole["missing"]) == (0, 997, 500)
     assert (shortage["entries"], shortage["found"], shortage["lost"], shortage["below_ack"]) == (500, 1, False, True)
 
@@ -158,7 +158,7 @@ def test_partials_do_not_grow_with_entries(cluster: Striped) -> None:
     stripe(cluster, 1999, 2000)
     for options in ({}, {"batchRows": "97"}):
         report = Recorded()
-        local.run(report, {"path": str(cluster.path), **options}, cluster.facts(), workers=1)
+        local_engine.run(report, {"path": str(cluster.path), **options}, cluster.snapshot(), workers=1)
         assert 4 <= report.seen < 20
 
 
@@ -167,9 +167,9 @@ class Recorded(ReplicaHoles):
 
     seen = 0
 
-    def merge(self, partials, facts):  # type: ignore[no-untyped-def]
+    def merge(self, partials, snapshot):  # type: ignore[no-untyped-def]
         self.seen = len(partials)
-        return super().merge(partials, facts)
+        return super().merge(partials, snapshot)
 
 
 def test_an_open_ledger_counts_as_far_as_it_is_confirmed(cluster: Striped) -> None:
@@ -178,16 +178,16 @@ def test_an_open_ledger_counts_as_far_as_it_is_confirmed(cluster: Striped) -> No
     cluster.add(metadata)
     for bookie, stop in zip(cluster.names, (20, 20, 15), strict=False):
         cluster.write(bookie, [record(0, entry) for entry in range(stop)])
-    facts = cluster.facts()
-    assert facts.ledgers[0].entries == 19
-    (hole,) = local.run(ReplicaHoles(), {"path": str(cluster.path)}, facts).to_pylist()
+    snapshot = cluster.snapshot()
+    assert snapshot.ledgers[0].entries == 19
+    (hole,) = local_engine.run(ReplicaHoles(), {"path": str(cluster.path)}, snapshot).to_pylist()
     assert (hole["bookie"], hole["first_missing"], hole["missing"]) == (cluster.names[2], 15, 4)
 
 
 def test_deleted_ledgers_are_left_out(cluster: Striped) -> None:
     stripe(cluster, 9, 10)
     cluster.write(cluster.names[0], [record(1, entry) for entry in range(5)])
-    assert check_all(cluster, cluster.facts()) == ([], [])
+    assert check_all(cluster, cluster.snapshot()) == ([], [])
 
 
 def test_some_ledgers(cluster: Striped, seed: int) -> None:
@@ -195,14 +195,14 @@ def test_some_ledgers(cluster: Striped, seed: int) -> None:
     options = {"path": str(cluster.path), "ledgers": "3,5-6"}
     cluster.ledgers = [one for one in cluster.ledgers if one.ledger in (3, 5, 6)]
     expected = list(holes_of(cluster.ledgers, copies_in(cluster)))
-    check(ReplicaHoles(), options, cluster.facts(ledgers="3,5-6"), expected)
+    check(ReplicaHoles(), options, cluster.snapshot(ledgers="3,5-6"), expected)
 
 
 def test_mistakes(cluster: Striped, tmp_path: Path) -> None:
     stripe(cluster, 9, 10)
-    facts = cluster.facts()
+    snapshot = cluster.snapshot()
     for options in ({"startingOffsets": "3"}, {"replica": "bookie-1"}, {"endingTimestamp": "5"}):
         with pytest.raises(ConfigError, match="is of whole ledgers on all bookies"):
-            local.run(ReplicaHoles(), {"path": str(cluster.path), **options}, facts)
+            local_engine.run(ReplicaHoles(), {"path": str(cluster.path), **options}, snapshot)
     with pytest.raises(ConfigError, match="under_replicated is of a cluster's ledgers"):
-        local.run(UnderReplicated(), {"path": str(cluster.folder(cluster.names[0]))}, facts)
+        local_engine.run(UnderReplicated(), {"path": str(cluster.folder(cluster.names[0]))}, snapshot)

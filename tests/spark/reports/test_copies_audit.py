@@ -11,9 +11,9 @@ import pytest
 
 import pyreplog
 from pyreplog.errors import ConfigError
-from pyreplog.reports import local
+from pyreplog.reports import local_engine
 from pyreplog.reports.copies.audit import CrcAudit
-from pyreplog.reports.facts import Facts
+from pyreplog.reports.snapshot import Snapshot
 from tests import samples
 from tests.spark.reports.both import Row, check
 from tests.spark.reports.striped import Striped, fill, flip_some, records_in, tear
@@ -21,7 +21,7 @@ from tests.spark.reports.striped import Striped, fill, flip_some, records_in, te
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NOW = Facts(as_of_us=0)
+NOW = Snapshot(as_of_us=0)
 Ends = dict[tuple[str, str], int]
 """Bookie and segment -> where the records of that file end."""
 
@@ -106,13 +106,13 @@ def test_a_file_that_is_gone(cluster: Striped) -> None:
 
 def test_a_log_by_itself(tmp_path: Path) -> None:
     samples.make_log(tmp_path / "orders")
-    rows = local.run(CrcAudit(), {"path": str(tmp_path / "orders")}, NOW).to_pylist()
+    rows = local_engine.run(CrcAudit(), {"path": str(tmp_path / "orders")}, NOW).to_pylist()
     assert sum(row["records"] for row in rows) == samples.ENTRIES
     assert {(row["topic"], row["bookie"], row["bad_records"]) for row in rows} == {("orders", None, 0)}
     (third,) = samples.segments(tmp_path / "orders")[2:3]
     position = samples.position_of(tmp_path / "orders", samples.first_entries(tmp_path / "orders")[2] + 3)
     samples.flip(third, position - int(third.stem) + 40)
-    (bad,) = [row for row in local.run(CrcAudit(), {"path": str(tmp_path / "orders")}, NOW).to_pylist()
+    (bad,) = [row for row in local_engine.run(CrcAudit(), {"path": str(tmp_path / "orders")}, NOW).to_pylist()
               if row["bad_records"]]  # fmt: skip
     assert (bad["segment"], bad["bad_records"], bad["first_bad_position"]) == (third.name, 1, position)
 
@@ -129,11 +129,11 @@ def test_nothing_but_a_torn_tail(tmp_path: Path) -> None:
         file.seek(4096)
         file.write(source.read_bytes()[4096:4120])
     (tmp_path / "log" / "tail").unlink()
-    (row,) = local.run(CrcAudit(), {"path": str(tmp_path / "log")}, NOW).to_pylist()
+    (row,) = local_engine.run(CrcAudit(), {"path": str(tmp_path / "log")}, NOW).to_pylist()
     assert (row["records"], row["bad_records"], row["bytes_checked"]) == (0, 0, 0)
     assert row["torn_tail_bytes"] > 0
 
 
 def test_mistakes(cluster: Striped) -> None:
     with pytest.raises(ConfigError, match="crc_audit is of all copies"):
-        local.run(CrcAudit(), {"path": str(cluster.path), "replica": "bookie-1"}, NOW)
+        local_engine.run(CrcAudit(), {"path": str(cluster.path), "replica": "bookie-1"}, NOW)

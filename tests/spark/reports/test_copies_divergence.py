@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pyreplog.reports import local
+from pyreplog.reports import local_engine
 from pyreplog.reports.copies import divergence
 from pyreplog.reports.copies.divergence import ReplicaDivergence
 from tests.spark.reports.both import Row, check
@@ -48,15 +48,17 @@ def test_random_ledgers(
     in_spark = spark if turn == 0 else None
     if in_spark is None:
         monkeypatch.setattr(divergence, "BLOCK", 16)  # of this process only
-    check(ReplicaDivergence(), {"path": str(cluster.path)}, cluster.facts(), expected, spark=in_spark)
+    check(ReplicaDivergence(), {"path": str(cluster.path)}, cluster.snapshot(), expected, spark=in_spark)
 
 
 def test_whole_ledgers_are_read_once(cluster: Striped, seed: int) -> None:
     fill(cluster, random.Random(seed), 20, is_whole=True)
-    facts = cluster.facts()
-    assert check(ReplicaDivergence(), {"path": str(cluster.path)}, facts, []).num_rows == 0
+    snapshot = cluster.snapshot()
+    assert check(ReplicaDivergence(), {"path": str(cluster.path)}, snapshot, []).num_rows == 0
     found = list[int]()
-    local.run(ReplicaDivergence(), {"path": str(cluster.path)}, facts, progress=lambda one: found.append(one.done))
+    local_engine.run(
+        ReplicaDivergence(), {"path": str(cluster.path)}, snapshot, progress=lambda one: found.append(one.done)
+    )
     assert found == [1, 2]  # the tasks of one reading
 
 
@@ -67,7 +69,7 @@ def test_one_copy_of_many_differs(cluster: Striped) -> None:
         own = [entry for entry in range(5000) if bookie in write_set(metadata, entry)]
         other = 4711 if bookie == write_set(metadata, 4711)[1] else -1
         cluster.write(bookie, [record(3, entry, other=entry == other) for entry in own])
-    (row,) = check(ReplicaDivergence(), {"path": str(cluster.path)}, cluster.facts(), differing(cluster)).to_pylist()
+    (row,) = check(ReplicaDivergence(), {"path": str(cluster.path)}, cluster.snapshot(), differing(cluster)).to_pylist()
     assert (row["ledger_id"], row["entry_id"], len(row["crcs"])) == (3, 4711, 2)
 
 
@@ -76,4 +78,4 @@ def test_what_lies_behind_the_end_does_not_count(cluster: Striped) -> None:
     cluster.add(metadata_of(0, (3, 3, 2), [(0, cluster.names[:3])], 4))
     for place, bookie in enumerate(cluster.names[:3]):
         cluster.write(bookie, [record(0, entry, other=entry > 4 and place == 1) for entry in range(8)])
-    check(ReplicaDivergence(), {"path": str(cluster.path)}, cluster.facts(), [])
+    check(ReplicaDivergence(), {"path": str(cluster.path)}, cluster.snapshot(), [])

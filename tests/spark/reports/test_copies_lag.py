@@ -14,9 +14,9 @@ import pytest
 
 import pyreplog
 from pyreplog.errors import ConfigError
-from pyreplog.reports import local
+from pyreplog.reports import local_engine
 from pyreplog.reports.copies.replicationlag import ReplicationLag
-from pyreplog.reports.facts import Facts
+from pyreplog.reports.snapshot import Snapshot
 from tests.ha.nodes import Lab, until
 from tests.spark.clusters import KEPT, Nodes, embedded
 from tests.spark.reading import read_table
@@ -25,7 +25,7 @@ from tests.spark.reports.both import Row, check
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NOW = Facts(as_of_us=0)
+NOW = Snapshot(as_of_us=0)
 
 
 def lag_of(rows: list[Row], is_there: Callable[[Row], bool], **same: Any) -> list[Row]:
@@ -80,17 +80,21 @@ def test_logs(tmp_path: Path, spark: SparkSession) -> None:
 def test_nothing_is_missing(tmp_path: Path) -> None:
     write(tmp_path / "a", 50)
     write(tmp_path / "b", 60)
-    (row,) = local.run(ReplicationLag({"path": str(tmp_path / "b")}), {"path": str(tmp_path / "a")}, NOW).to_pylist()
+    (row,) = local_engine.run(
+        ReplicationLag({"path": str(tmp_path / "b")}), {"path": str(tmp_path / "a")}, NOW
+    ).to_pylist()
     assert (row["missing_entries"], row["missing_bytes"], row["oldest_missing_ts"], row["lag_s"]) == (0, 0, None, 0.0)
 
 
 def test_nothing_is_there(tmp_path: Path) -> None:
     write(tmp_path / "a", 50)
     write(tmp_path / "b", 0)
-    (row,) = local.run(ReplicationLag({"path": str(tmp_path / "b")}), {"path": str(tmp_path / "a")}, NOW).to_pylist()
+    (row,) = local_engine.run(
+        ReplicationLag({"path": str(tmp_path / "b")}), {"path": str(tmp_path / "a")}, NOW
+    ).to_pylist()
     assert (row["missing_entries"], row["lag_s"]) == (50, None)
     assert row["oldest_missing_ts"] <= datetime.now(UTC)
-    empty = local.run(ReplicationLag({"path": str(tmp_path / "a")}), {"path": str(tmp_path / "b")}, NOW)
+    empty = local_engine.run(ReplicationLag({"path": str(tmp_path / "a")}), {"path": str(tmp_path / "b")}, NOW)
     assert empty.num_rows == 0
 
 
@@ -110,9 +114,9 @@ def test_a_master_and_its_replica(tmp_path: Path) -> None:
             master.append(b"behind %d" % n)
         until(lambda: replica.log.end == 230)
     source, as_it_was, as_it_is = ({"path": str(tmp_path / name)} for name in ("a", "earlier", "b"))
-    (row,) = local.run(ReplicationLag(as_it_is), source, NOW).to_pylist()
+    (row,) = local_engine.run(ReplicationLag(as_it_is), source, NOW).to_pylist()
     assert (row["missing_entries"], row["lag_s"]) == (0, 0.0)
-    (row,) = local.run(ReplicationLag(as_it_was), source, NOW).to_pylist()
+    (row,) = local_engine.run(ReplicationLag(as_it_was), source, NOW).to_pylist()
     assert (row["missing_entries"], row["missing_bytes"]) == (30, sum(len(b"behind %d" % n) for n in range(30)))
     assert row["lag_s"] > 0
 
@@ -190,4 +194,4 @@ def test_mistakes(tmp_path: Path, to: dict[str, str], given: dict[str, str], say
     write(tmp_path / "log", 3)
     options = {"path": str(tmp_path / given.get("path", "log"))}
     with pytest.raises(ConfigError, match=says):
-        local.run(ReplicationLag(to), options, NOW)
+        local_engine.run(ReplicationLag(to), options, NOW)

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog.bookie.protocol import Reply, Request, Status
+from pyreplog.bookie.protocol import Reply, ReplyStatus, Request
+from pyreplog.ledger.ledger_store import survey
 from pyreplog.ledger.ledgermetadata import metadata_key
-from pyreplog.ledger.stored import survey
-from pyreplog.reports import local
+from pyreplog.reports import local_engine
 from pyreplog.reports.copies.audit import CrcAudit
 from pyreplog.reports.copies.divergence import ReplicaDivergence
 from pyreplog.reports.copies.holes import ReplicaHoles
 from pyreplog.reports.copies.underreplicated import UnderReplicated
-from pyreplog.reports.facts import Facts
 from pyreplog.reports.gathering import gather
 from pyreplog.reports.report import Report
-from pyreplog.tables.cluster.copyreading import UntoldError, read_copies
+from pyreplog.reports.snapshot import Snapshot
+from pyreplog.tables.cluster.copyreading import UnknownCopyError, read_copies
 from tests.spark.clusters import Nodes, fill
 from tests.spark.reading import options_of
 from tests.spark.reports.both import Row, assert_rows
@@ -38,12 +38,12 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
         yield made
 
 
-def facts_of(nodes: Nodes) -> Facts:
+def facts_of(nodes: Nodes) -> Snapshot:
     return gather(options_of(None, cluster=nodes.url), 0)
 
 
-def rows(report: Report, nodes: Nodes, facts: Facts) -> list[Row]:
-    return local.run(report, {"cluster": nodes.url, "minPartitions": "3"}, facts).to_pylist()
+def rows(report: Report, nodes: Nodes, snapshot: Snapshot) -> list[Row]:
+    return local_engine.run(report, {"cluster": nodes.url, "minPartitions": "3"}, snapshot).to_pylist()
 
 
 def all_copies(nodes: Nodes) -> Copies:
@@ -56,10 +56,10 @@ def all_copies(nodes: Nodes) -> Copies:
 
 
 def test_all_are_there(nodes: Nodes) -> None:
-    facts = facts_of(nodes)
+    snapshot = facts_of(nodes)
     for report in (ReplicaHoles(), UnderReplicated(), ReplicaDivergence()):
-        assert rows(report, nodes, facts) == []
-    audit = rows(CrcAudit(), nodes, facts)
+        assert rows(report, nodes, snapshot) == []
+    audit = rows(CrcAudit(), nodes, snapshot)
     assert [row["bookie"].partition("@")[0] for row in audit] == sorted(NAMES)
     assert sum(row["records"] for row in audit) == len(all_copies(nodes))
     assert {(row["segment"], row["bad_records"], row["complete"]) for row in audit} == {(None, 0, True)}
@@ -67,19 +67,19 @@ def test_all_are_there(nodes: Nodes) -> None:
 
 def test_bookies_that_are_away(nodes: Nodes) -> None:
     """Two of them: of some entries all copies are unknown, and none is lost."""
-    facts, ledgers = facts_of(nodes), survey(nodes.store)[0]
+    snapshot, ledgers = facts_of(nodes), survey(nodes.store)[0]
     away = frozenset(ledgers[0].fragments[0].ensemble[:2])  # places are drawn: those of entry 0
     nodes.stop(*(name.partition("@")[0] for name in away))
     there = {key: crcs for key, crcs in all_copies(nodes).items() if key[0] not in away}
-    holes = rows(ReplicaHoles(), nodes, facts)
+    holes = rows(ReplicaHoles(), nodes, snapshot)
     assert_rows(holes, list(holes_of(ledgers, there, away)))
     assert {row["status"] for row in holes} == {"unknown"}
-    shortages = rows(UnderReplicated(), nodes, facts)
+    shortages = rows(UnderReplicated(), nodes, snapshot)
     assert_rows(shortages, shortages_of(ledgers, there, away))
     assert 0 in {row["found"] for row in shortages}
     assert not any(row["lost"] or row["below_ack"] for row in shortages)
-    assert rows(ReplicaDivergence(), nodes, facts) == []
-    audit = {row["bookie"]: (row["records"] > 0, row["complete"]) for row in rows(CrcAudit(), nodes, facts)}
+    assert rows(ReplicaDivergence(), nodes, snapshot) == []
+    audit = {row["bookie"]: (row["records"] > 0, row["complete"]) for row in rows(CrcAudit(), nodes, snapshot)}
     assert audit == {name: (name not in away, name not in away) for name in {key[0] for key in all_copies(nodes)}}
 
 
@@ -88,32 +88,32 @@ def test_what_bookies_say_they_have_not(nodes: Nodes) -> None:
     names = sorted({bookie for bookie, _, _ in all_copies(nodes)})
     metadata = metadata_of(77, (4, 2, 1), [(0, names), (6, names[::-1])], 9)
     nodes.store.create(metadata_key(77), metadata.encode())
-    facts = facts_of(nodes)
-    assert_rows(rows(ReplicaHoles(), nodes, facts), list(holes_of([metadata], {})))
-    (row,) = rows(UnderReplicated(), nodes, facts)
+    snapshot = facts_of(nodes)
+    assert_rows(rows(ReplicaHoles(), nodes, snapshot), list(holes_of([metadata], {})))
+    (row,) = rows(UnderReplicated(), nodes, snapshot)
     assert (row["entries"], row["found"], row["unknown"], row["lost"]) == (10, 0, 0, True)
 
 
 class Silent:
-    """Surroundings of a bookie that cannot tell of entry 3, and has none of the others."""
+    """Runtime of a bookie that cannot tell of entry 3, and has none of the others."""
 
     def send(self, bookie: str, request: Request, on_reply) -> None:  # type: ignore[no-untyped-def]
         if request.first == 3:
-            on_reply(Reply(Status.OVERLOADED, request.ledger, request.first, request.last, body=b"busy"))
+            on_reply(Reply(ReplyStatus.OVERLOADED, request.ledger, request.first, request.last, body=b"busy"))
         else:
             last = min(request.last, 2) if request.first < 3 else request.last
-            on_reply(Reply(Status.OK, request.ledger, request.first, last))
+            on_reply(Reply(ReplyStatus.OK, request.ledger, request.first, last))
 
     def expect(self, done) -> None:  # type: ignore[no-untyped-def]
         """It is done already."""
 
-    def wait(self, ack):  # type: ignore[no-untyped-def]
-        return ack.result(0)
+    def wait(self, future):  # type: ignore[no-untyped-def]
+        return future.result(0)
 
 
 def test_what_a_bookie_cannot_tell_is_said_by_entry() -> None:
     found = list(read_copies(Silent(), "b0", 7, bytes(16), 0, 10))  # type: ignore[arg-type]
-    assert [(type(one), one.entry) for one in found] == [(UntoldError, 3)]  # type: ignore[union-attr]
+    assert [(type(one), one.entry) for one in found] == [(UnknownCopyError, 3)]  # type: ignore[union-attr]
 
 
 def test_an_open_ledger_of_which_nobody_tells(nodes: Nodes) -> None:
@@ -121,7 +121,7 @@ def test_an_open_ledger_of_which_nobody_tells(nodes: Nodes) -> None:
     with pyreplog.Cluster.connect(nodes.url) as cluster, cluster.create_ledger(4, 2, 2) as ledger:
         ledger.append_batch([b"one"] * 5)
         nodes.stop(*NAMES)
-        facts = facts_of(nodes)
-    (fact,) = [one for one in facts.ledgers if one.metadata.ledger == ledger.id]
+        snapshot = facts_of(nodes)
+    (fact,) = [one for one in snapshot.ledgers if one.metadata.ledger == ledger.id]
     assert fact.entries is None
-    assert ledger.id not in {row["ledger_id"] for row in rows(UnderReplicated(), nodes, facts)}
+    assert ledger.id not in {row["ledger_id"] for row in rows(UnderReplicated(), nodes, snapshot)}

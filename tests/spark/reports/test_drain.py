@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.reports.facts import Facts
+from pyreplog.reports.snapshot import Snapshot
 from pyreplog.reports.subscriptions.drain import DrainEstimate
 from tests.spark.reports.both import check
 from tests.spark.reports.subscribed import SECOND, Row, Sub, World, world
@@ -70,9 +70,14 @@ def test_rates(tmp_path: Path, spark: SparkSession) -> None:
         for window_s in (25.0, 60.0, 90.5, 300.0):
             rows = expected(made, window_s)
             seen |= {row["status"] for row in rows}
-            facts, in_spark = made.facts(window_s), spark if window_s == 60 else None
+            snapshot, in_spark = made.snapshot(window_s), spark if window_s == 60 else None
             check(
-                DrainEstimate(), {"path": str(made.path)}, facts, rows, spark=in_spark, cuts=({"minPartitions": "5"},)
+                DrainEstimate(),
+                {"path": str(made.path)},
+                snapshot,
+                rows,
+                spark=in_spark,
+                cuts=({"minPartitions": "5"},),
             )
         assert seen == {None, "done", "stalled", "growing", "draining"}
 
@@ -89,11 +94,11 @@ def test_once_it_is_closed(tmp_path: Path) -> None:
         known.topic.close()
         (row,) = expected(made, 50)
         assert row["status"] == "stalled"
-        check(DrainEstimate(), {"path": str(made.path)}, made.facts(50), [row], cuts=())
+        check(DrainEstimate(), {"path": str(made.path)}, made.snapshot(50), [row], cuts=())
         (row,) = expected(made, 150)
         assert row["status"] == "draining"
         rows = [{**row, "out_rate": None, "drain_s": None, "status": None}]
-        check(DrainEstimate(), {"path": str(made.path)}, made.facts(150), rows, cuts=())
+        check(DrainEstimate(), {"path": str(made.path)}, made.snapshot(150), rows, cuts=())
 
 
 def test_a_seek_back(tmp_path: Path) -> None:
@@ -110,10 +115,10 @@ def test_a_seek_back(tmp_path: Path) -> None:
         made.clock.advance(SECOND)
         (row,) = expected(made, 10)
         assert (row["out_rate"], row["status"]) == (-0.8, "growing")
-        check(DrainEstimate(), {"path": str(made.path)}, made.facts(10), [row], cuts=())
+        check(DrainEstimate(), {"path": str(made.path)}, made.snapshot(10), [row], cuts=())
 
 
 @pytest.mark.parametrize("window_s", [0.0, -1.0, 1e12, float("inf"), float("nan")])
 def test_no_window(window_s: float) -> None:
     with pytest.raises(InvalidArgumentError, match="window_s: expected more than 0 seconds"):
-        Facts(as_of_us=0, window_s=window_s)
+        Snapshot(as_of_us=0, window_s=window_s)

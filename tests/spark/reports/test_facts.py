@@ -1,4 +1,4 @@
-"""Facts: of topics, subscriptions and ledgers, of a cluster in a directory or over TCP."""
+"""Snapshot: of topics, subscriptions and ledgers, of a cluster in a directory or over TCP."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pyreplog
 from pyreplog import reports
 from pyreplog.bookie.identity import IDENTITY
 from pyreplog.errors import InvalidMetadataError, NoSuchTopicError
-from pyreplog.reports.facts import Facts, SubscriptionFact
 from pyreplog.reports.gathering import gather
+from pyreplog.reports.snapshot import Snapshot, SubscriptionSnapshot
 from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, create_subscription
-from pyreplog.topic.place import Total
+from pyreplog.topic.topic_position import TopicPosition
 from tests import samples
 from tests.spark.clusters import KEPT, Nodes, embedded, fill
 from tests.spark.reading import options_of
@@ -27,11 +27,11 @@ from tests.spark.reports.subscribed import SECOND, world
 from tests.topic.owners import until
 
 
-def made_of(mark: int, end: int, acked: set[int]) -> SubscriptionFact:
+def made_of(mark: int, end: int, acked: set[int]) -> SubscriptionSnapshot:
     edges = np.flatnonzero(np.diff([0, *(offset in acked for offset in range(end)), 0]))
     ranges = edges.reshape(-1, 2).astype(np.int64)
-    return SubscriptionFact(
-        on="t", topic="t", partition=-1, name="s", mark=Total(mark, 0, 0), end=end, acked=ranges, backlog_messages=0,
+    return SubscriptionSnapshot(
+        on="t", topic="t", partition=-1, name="s", mark=TopicPosition(mark, 0, 0), end=end, acked=ranges, backlog_messages=0,
         backlog_bytes=0, moved_us=None,
     )  # fmt: skip
 
@@ -56,11 +56,11 @@ def test_where_a_mark_was(tmp_path: Path) -> None:
             made.upto(known, "s", upto)
             made.acknowledge(known, "s", [upto + 20])  # beyond the mark, which stays
         marks, began = known.subs["s"].marks[1:], known.subs["s"].marks[1][0]
-        (fact,) = made.facts(1000).subscriptions
+        (fact,) = made.snapshot(1000).subscriptions
         for time_us in range(began, made.clock.now_us() + SECOND, SECOND):
             assert fact.mark_at(time_us) == [mark for since_us, mark in marks if since_us <= time_us][-1]
         assert fact.mark_at(began - 1) is None
-        (fact,) = made.facts(35).subscriptions
+        (fact,) = made.snapshot(35).subscriptions
         assert fact.marks.tolist() == [list(one) for one in marks[-5:]]
         assert fact.moved_us == marks[-1][0]
 
@@ -77,18 +77,18 @@ def test_over_tcp(tmp_path: Path) -> None:
             before_us = time.time_ns() // 1000
             topic.skip("s", 5)
             topic.close()
-        facts = gather(options_of(None, cluster=nodes.url), time.time_ns() // 1000)
-        (fact,) = facts.subscriptions
+        snapshot = gather(options_of(None, cluster=nodes.url), time.time_ns() // 1000)
+        (fact,) = snapshot.subscriptions
         assert (fact.mark.offset, fact.backlog_messages, fact.oldest, fact.newest) == (5, 35, 5, 39)
         assert fact.moved_us is not None
-        assert before_us <= fact.moved_us <= facts.as_of_us
+        assert before_us <= fact.moved_us <= snapshot.as_of_us
         assert fact.oldest_us is not None
-        entries = {one.metadata.ledger: one.entries for one in facts.ledgers}
+        entries = {one.metadata.ledger: one.entries for one in snapshot.ledgers}
         assert (entries[places[0][0]], entries[places[0][0] + 1]) == (20, 0)
-        assert [len(one.metadata.fragments[0].ensemble) for one in facts.ledgers[:2]] == [3, 3]
-        assert {int(one.name) for one in facts.topics[0].segments} <= entries.keys()
-        again = pickle.loads(pickle.dumps(facts))
-        assert again == facts
+        assert [len(one.metadata.fragments[0].ensemble) for one in snapshot.ledgers[:2]] == [3, 3]
+        assert {int(one.name) for one in snapshot.topics[0].segments} <= entries.keys()
+        again = pickle.loads(pickle.dumps(snapshot))
+        assert again == snapshot
         assert again.subscriptions[0].marks.tolist() == fact.marks.tolist()
         for name in ("backlog_by_subscription", "backlog_age_histogram", "drain_estimate"):
             assert reports.run(name, {"cluster": nodes.url})["subscription"].to_pylist()[0] == "s"
@@ -103,15 +103,17 @@ def test_which_are_asked_for(tmp_path: Path) -> None:
             topic.publish(b"x")
             topic.create_subscription("s", start="earliest")
             topic.close()
-    facts = gather(options_of(path), 0)
-    assert [one.name for one in facts.topics] == ["a", "b"]
-    assert {one.metadata.ledger for one in facts.ledgers} > others
-    facts = gather(options_of(path, topics="b"), 0)
-    assert [(one.on, one.name) for one in facts.subscriptions] == [("b", "s")]
-    assert [str(one.metadata.ledger) for one in facts.ledgers] == [one.name for one in facts.topics[0].segments]
-    facts = gather(options_of(path, ledgers=f"{min(others)}-{max(others)}"), 0)
-    assert (facts.topics, facts.subscriptions) == ((), ())
-    assert {one.metadata.ledger: one.entries for one in facts.ledgers} == dict(zip(sorted(others), (3, 4), strict=True))
+    snapshot = gather(options_of(path), 0)
+    assert [one.name for one in snapshot.topics] == ["a", "b"]
+    assert {one.metadata.ledger for one in snapshot.ledgers} > others
+    snapshot = gather(options_of(path, topics="b"), 0)
+    assert [(one.on, one.name) for one in snapshot.subscriptions] == [("b", "s")]
+    assert [str(one.metadata.ledger) for one in snapshot.ledgers] == [one.name for one in snapshot.topics[0].segments]
+    snapshot = gather(options_of(path, ledgers=f"{min(others)}-{max(others)}"), 0)
+    assert (snapshot.topics, snapshot.subscriptions) == ((), ())
+    assert {one.metadata.ledger: one.entries for one in snapshot.ledgers} == dict(
+        zip(sorted(others), (3, 4), strict=True)
+    )
     with pytest.raises(NoSuchTopicError, match="c"):
         gather(options_of(path, topics="c"), 0)
 
@@ -167,4 +169,4 @@ def test_times_of_moves_in_metadata() -> None:
 
 
 def test_facts_of_nothing() -> None:
-    assert Facts(as_of_us=5 * SECOND, window_s=2.5).since_us == 2_500_000
+    assert Snapshot(as_of_us=5 * SECOND, window_s=2.5).since_us == 2_500_000

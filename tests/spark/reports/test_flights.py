@@ -20,8 +20,8 @@ import pyreplog
 from pyreplog import reports
 from pyreplog.clock import ManualClock
 from pyreplog.reports.catalogue import report_of
-from pyreplog.reports.facts import Facts
 from pyreplog.reports.gathering import gather
+from pyreplog.reports.snapshot import Snapshot
 from tests import samples, twin
 from tests.spark.clusters import KEPT
 from tests.spark.reading import options_of, read_table
@@ -88,21 +88,22 @@ def flown(tmp_path_factory: pytest.TempPathFactory) -> Flown:
 def test_records(flown: Flown, name: str) -> None:
     options = {"path": str(flown.path), "topics": "flights"}
     cuts = ({"minPartitions": "3"}, {"minPartitions": "17"})
-    check(report_of(name), options, Facts(as_of_us=flown.records[-1].time), ORACLES[name](flown.records), cuts=cuts)
+    check(report_of(name), options, Snapshot(as_of_us=flown.records[-1].time), ORACLES[name](flown.records), cuts=cuts)
 
 
 def test_who_lags(flown: Flown) -> None:
     now = flown.records[-1].time + 1
-    facts = gather(options_of(flown.path), now)
+    snapshot = gather(options_of(flown.path), now)
     rows = {
-        row["subscription"]: row for row in reports.run("backlog_by_subscription", flown.path, facts=facts).to_pylist()
+        row["subscription"]: row
+        for row in reports.run("backlog_by_subscription", flown.path, snapshot=snapshot).to_pylist()
     }
     waiting = flown.records[TAKEN:]
     assert rows["board"]["backlog_entries"] == 0
     assert rows["archive"]["backlog_entries"] == len(waiting)
     assert rows["archive"]["oldest_ts"] == moment(waiting[0].time)
     assert rows["archive"]["age_s"] == pytest.approx((now - waiting[0].time) / 1e6)
-    ages = reports.run("backlog_age_histogram", flown.path, facts=facts).to_pylist()
+    ages = reports.run("backlog_age_histogram", flown.path, snapshot=snapshot).to_pylist()
     assert sum(row["entries"] for row in ages) == len(waiting)
     assert sum(row["bytes"] for row in ages) == sum(len(record.value) for record in waiting)
 
@@ -112,12 +113,12 @@ def test_which_bookie_lost_copies(flown: Flown, tmp_path: Path) -> None:
     assert len(set(stored.values())) == 1, "three copies of all"
     shutil.copytree(flown.path, tmp_path / "data")
     shutil.rmtree(tmp_path / "data" / LOST)
-    facts = gather(options_of(tmp_path / "data"), flown.records[-1].time)
+    snapshot = gather(options_of(tmp_path / "data"), flown.records[-1].time)
     missing = Counter[str]()
-    for row in reports.run("replica_holes", tmp_path / "data", facts=facts).to_pylist():
+    for row in reports.run("replica_holes", tmp_path / "data", snapshot=snapshot).to_pylist():
         missing[row["bookie"]] += row["missing"]
     assert missing == {bookie: count for bookie, count in stored.items() if bookie.startswith(f"{LOST}@")}
-    short = reports.run("under_replicated", tmp_path / "data", facts=facts).to_pylist()
+    short = reports.run("under_replicated", tmp_path / "data", snapshot=snapshot).to_pylist()
     assert sum(row["entries"] for row in short) == missing.total()
     assert {(row["found"], row["lost"], row["below_ack"]) for row in short} == {(2, False, False)}
 
@@ -136,14 +137,14 @@ def stored_bytes(path: Path) -> list[int]:
 
 
 def test_who_is_dead_and_what_it_keeps(flown: Flown) -> None:
-    facts = gather(options_of(flown.path), NOW_US)
+    snapshot = gather(options_of(flown.path), NOW_US)
     sizes = stored_bytes(flown.path)
     assert len(sizes) == FLIGHTS // BATCH
-    (dead,) = reports.run("dead_subscriptions", flown.path, facts=facts).to_pylist()
+    (dead,) = reports.run("dead_subscriptions", flown.path, snapshot=snapshot).to_pylist()
     assert (dead["subscription"], dead["last_cursor_move_ts"]) == ("archive", moment(END_US))
     assert dead["backlog_bytes"] == sum(sizes[TAKEN // BATCH :])
     assert dead["pinned_segments"] == sum((n + 1) * ROLL * BATCH > TAKEN for n in range(len(sizes) // ROLL))
-    segments = reports.run("retention_forecast", flown.path, facts=facts).to_pylist()
+    segments = reports.run("retention_forecast", flown.path, snapshot=snapshot).to_pylist()
     assert [row["bytes_freed"] for row in segments] == [sum(sizes[n : n + ROLL]) for n in range(0, len(sizes), ROLL)]
     assert [row["pinned_by"] for row in segments] == [None, "archive", "archive"]
     assert [row["deletable"] for row in segments] == [True, False, False]
@@ -174,7 +175,7 @@ def test_who_is_worked_off(flown: Flown, tmp_path: Path) -> None:
 
 def outlook(path: Path, now_us: int) -> dict[str, tuple[object, ...]]:
     """What drain_estimate says of each subscription."""
-    found = reports.run("drain_estimate", path, facts=gather(options_of(path), now_us)).to_pylist()
+    found = reports.run("drain_estimate", path, snapshot=gather(options_of(path), now_us)).to_pylist()
     return {row["subscription"]: tuple(row.values())[3:] for row in found}
 
 
@@ -236,8 +237,8 @@ def test_which_copies_differ(flown: Flown, tmp_path: Path) -> None:
     crcs = [int.from_bytes(data[one.at + 4 : one.at + 8], "little"), made]
     data[one.at + 4 : one.at + 8] = crcs[1].to_bytes(4, "little")
     one.file.write_bytes(data)
-    facts = gather(options_of(tmp_path / "data"), END_US)
-    found = reports.run("replica_divergence", tmp_path / "data", facts=facts).to_pylist()
+    snapshot = gather(options_of(tmp_path / "data"), END_US)
+    found = reports.run("replica_divergence", tmp_path / "data", snapshot=snapshot).to_pylist()
     assert found == [{"ledger_id": one.ledger, "entry_id": 42, "crcs": sorted(crcs)}]
     assert reports.run("crc_audit", tmp_path / "data")["bad_records"].to_pylist() == [0] * 9
 

@@ -9,12 +9,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from pyreplog.reports.catalogue import report_of
-from pyreplog.reports.facts import Facts
+from pyreplog.reports.snapshot import Snapshot
 from tests.spark.reports.both import assert_rows
 from tests.spark.reports.oracle import ORACLES, Record, grouped, key_skew
 from tests.spark.reports.tasks import report_on
 
-FACTS = Facts(as_of_us=0)
+FACTS = Snapshot(as_of_us=0)
 BEGIN_US = 1_700_000_000_000_000
 
 AS_DRAWN = (Phase.explicit, Phase.reuse, Phase.generate)

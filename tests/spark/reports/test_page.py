@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from pyreplog.errors import MissingExtraError
 from pyreplog.reports import suite
 from pyreplog.reports.catalogue import REPORTS, report_class
-from pyreplog.reports.facts import Facts
 from pyreplog.reports.outcome import Outcome
 from pyreplog.reports.page import cells as pagecells
 from pyreplog.reports.page.page import ROWS, check_extra
 from pyreplog.reports.page.plots import PLOTS, plots
 from pyreplog.reports.page.summary import ORDER, questions
+from pyreplog.reports.snapshot import Snapshot
 from tests.spark.reports.pages import NOON_US, SCRIPT, backlog, html, key, minute, outcome
 
 VOID = {"meta", "img", "br", "link", "input"}
@@ -272,12 +272,12 @@ def test_numbers_have_their_units_and_the_exact_value_at_hand() -> None:
 
 
 def test_one_that_fails_ends_no_other(tmp_path: Path) -> None:
-    def engine(report: object, options: object, facts: object) -> object:
+    def engine(report: object, options: object, snapshot: object) -> object:
         if type(report).__name__ == "LogGaps":
             raise ValueError("broken")
         return report_class("rate_by_minute").schema().empty_table()
 
-    made = list(suite.outcomes(["log_gaps", "rate_by_minute"], {"path": "x"}, Facts(as_of_us=0), engine))
+    made = list(suite.outcomes(["log_gaps", "rate_by_minute"], {"path": "x"}, Snapshot(as_of_us=0), engine))
     assert [one.error for one in made] == ["ValueError: broken", ""]
     assert made[0].table is None
 

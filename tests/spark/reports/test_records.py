@@ -15,8 +15,8 @@ from pyreplog.clock import ManualClock
 from pyreplog.config import LogConfig
 from pyreplog.log.ledgerlog import LedgerLog
 from pyreplog.reports.catalogue import report_of
-from pyreplog.reports.facts import Facts, TopicFact
-from pyreplog.topic.place import ORIGIN
+from pyreplog.reports.snapshot import Snapshot, TopicSnapshot
+from pyreplog.topic.topic_position import ORIGIN
 from tests.spark.clusters import SEGMENT, Nodes, corrupt, fill, value_of
 from tests.spark.reading import read_table
 from tests.spark.reports.both import check
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BEGIN_US = 1_700_000_000_000_000
-FACTS = Facts(as_of_us=BEGIN_US)
+FACTS = Snapshot(as_of_us=BEGIN_US)
 SECRET = b"sixteen bytes it is"
 KEYS = (None, b"", b"key 1", b"key 2", b"x" * 70 + b"1", b"x" * 70 + b"2")
 
@@ -154,17 +154,17 @@ def test_of_a_range(topics: tuple[Path, dict[str, list[Record]]]) -> None:
 def test_partitions_without_records_count(topics: tuple[Path, dict[str, list[Record]]]) -> None:
     path, records = topics
     known = [("t", 0), ("t", 1), ("t", 2), ("alone", -1), ("other", 0)]
-    facts = Facts(
+    snapshot = Snapshot(
         as_of_us=0,
         topics=tuple(
-            TopicFact(name=f"{topic}-{n}", topic=topic, partition=n, start=ORIGIN, end=ORIGIN) for topic, n in known
+            TopicSnapshot(name=f"{topic}-{n}", topic=topic, partition=n, start=ORIGIN, end=ORIGIN) for topic, n in known
         ),
     )
     expected = partition_skew([record for some in records.values() for record in some], known)
     assert ("t", 2, 0, 0.0) in [
         tuple(row[k] for k in ("topic", "partition", "entries", "ratio_to_mean")) for row in expected
     ]
-    check(report_of("partition_skew"), {"path": str(path), "topicsPattern": ".*"}, facts, expected)
+    check(report_of("partition_skew"), {"path": str(path), "topicsPattern": ".*"}, snapshot, expected)
 
 
 def test_of_logs_that_are_called_the_same(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pyreplog.reports.facts import Facts
 from pyreplog.reports.gathering import gather
+from pyreplog.reports.snapshot import Snapshot
 from pyreplog.reports.subscriptions.drain import DrainEstimate
 from pyreplog.reports.subscriptions.retention import DeadSubscriptions, RetentionForecast
 from pyreplog.topic.policies.retention import ClosedLedger, trimmable
@@ -63,13 +63,13 @@ def test_what_could_be_removed(made: World, spark: SparkSession) -> None:
     rows = expected_segments(made)
     assert {row["pinned_by"] for row in rows} >= {None, "audit", "billing"}
     assert {row["deletable"] for row in rows} == {True, False}
-    check(RetentionForecast(), {"path": str(made.path)}, made.facts(), rows, spark=spark, cuts=())
+    check(RetentionForecast(), {"path": str(made.path)}, made.snapshot(), rows, spark=spark, cuts=())
 
 
 def test_as_retention_decides(made: World) -> None:
     """What may be removed is what the owner would remove if no setting kept it."""
-    facts = made.facts()
-    found = RetentionForecast().merge(RetentionForecast.parts.empty_table(), facts).to_pylist()
+    snapshot = made.snapshot()
+    found = RetentionForecast().merge(RetentionForecast.parts.empty_table(), snapshot).to_pylist()
     for row, known in made.partitions():
         ledgers = [
             ClosedLedger(item.end, item.closed_us, item.size)
@@ -86,17 +86,17 @@ def test_as_retention_decides(made: World) -> None:
 
 @pytest.mark.parametrize("window_s", [30.0, 300.0, 2000.0])
 def test_dead(made: World, spark: SparkSession, window_s: float) -> None:
-    facts = made.facts(window_s)
-    rows = expected_dead(made, facts.since_us)
+    snapshot = made.snapshot(window_s)
+    rows = expected_dead(made, snapshot.since_us)
     found = check(
-        DeadSubscriptions(), {"path": str(made.path)}, facts, rows, spark=spark if window_s == 300 else None, cuts=()
+        DeadSubscriptions(), {"path": str(made.path)}, snapshot, rows, spark=spark if window_s == 300 else None, cuts=()
     )
     moved = found["last_cursor_move_ts"].to_pylist()
     assert moved == sorted(moved)
 
 
 def test_that_some_are_dead(made: World) -> None:
-    counts = [len(expected_dead(made, made.facts(window_s).since_us)) for window_s in (30.0, 300.0, 2000.0)]
+    counts = [len(expected_dead(made, made.snapshot(window_s).since_us)) for window_s in (30.0, 300.0, 2000.0)]
     assert counts[0] > counts[1] > counts[2] >= 1
 
 
@@ -116,15 +116,15 @@ def test_closed_and_opened_again(tmp_path: Path) -> None:
         known.topic.close()
         rows = expected_dead(made, BEGIN_US + 100 * SECOND)
         assert [row["pinned_segments"] for row in rows] == [2, 3]
-        check(DeadSubscriptions(), {"path": str(path)}, made.facts(20), rows, cuts=())
+        check(DeadSubscriptions(), {"path": str(path)}, made.snapshot(20), rows, cuts=())
         made.clock.advance(500 * SECOND)
         known.topic = made.cluster.topic("t")
-        check(DeadSubscriptions(), {"path": str(path)}, made.facts(20), rows, cuts=())
+        check(DeadSubscriptions(), {"path": str(path)}, made.snapshot(20), rows, cuts=())
         made.upto(known, "t", 1)
         known.topic.close()
         rows = expected_dead(made, BEGIN_US + 100 * SECOND)
         assert len(rows) == 1
-        check(DeadSubscriptions(), {"path": str(path)}, made.facts(20), rows, cuts=())
+        check(DeadSubscriptions(), {"path": str(path)}, made.snapshot(20), rows, cuts=())
 
 
 def test_duplicate_detection_pins(tmp_path: Path) -> None:
@@ -137,12 +137,12 @@ def test_duplicate_detection_pins(tmp_path: Path) -> None:
             for n in range(4):
                 producer.publish_batch([b"x"], sequences=[n])
                 known.times.append(made.clock.now_us())
-        found = RetentionForecast().merge(RetentionForecast.parts.empty_table(), made.facts()).to_pylist()
+        found = RetentionForecast().merge(RetentionForecast.parts.empty_table(), made.snapshot()).to_pylist()
         assert {row["pinned_by"] for row in found} == {"pyreplog.dedup"}
         assert not any(row["deletable"] for row in found)
-        assert len(DeadSubscriptions().merge(DeadSubscriptions.parts.empty_table(), made.facts())) == 0
+        assert len(DeadSubscriptions().merge(DeadSubscriptions.parts.empty_table(), made.snapshot())) == 0
         dedup.store(known.topic).result(30)
-        found = RetentionForecast().merge(RetentionForecast.parts.empty_table(), made.facts()).to_pylist()
+        found = RetentionForecast().merge(RetentionForecast.parts.empty_table(), made.snapshot()).to_pylist()
         assert [row["pinned_by"] for row in found] == [None] * len(found)
         assert [row["deletable"] for row in found if row["closes_ts"] is not None] == [True] * 3
 
@@ -151,8 +151,8 @@ def test_logs(tmp_path: Path) -> None:
     """A log has segments, and no subscription. Each was closed after its last record."""
     path = tmp_path / "log"
     samples.make_log(path)
-    facts = gather(options_of(path), BEGIN_US)
-    (fact,) = facts.logs
+    snapshot = gather(options_of(path), BEGIN_US)
+    (fact,) = snapshot.logs
     first: dict[str, int] = {}
     last: dict[str, Row] = {}
     for row in read_table(path, columns="segment,offset,timestamp").to_pylist():
@@ -175,10 +175,10 @@ def test_logs(tmp_path: Path) -> None:
         }
         for one in fact.segments
     ]  # fmt: skip
-    check(RetentionForecast(), {"path": str(path)}, facts, rows, cuts=())
+    check(RetentionForecast(), {"path": str(path)}, snapshot, rows, cuts=())
     for report in (DrainEstimate(), DeadSubscriptions()):
-        check(report, {"path": str(path)}, facts, [], cuts=())
+        check(report, {"path": str(path)}, snapshot, [], cuts=())
 
 
 def test_nothing_to_tell() -> None:
-    assert_rows(RetentionForecast().merge(RetentionForecast.parts.empty_table(), Facts(as_of_us=0)).to_pylist(), [])
+    assert_rows(RetentionForecast().merge(RetentionForecast.parts.empty_table(), Snapshot(as_of_us=0)).to_pylist(), [])

@@ -12,10 +12,10 @@ import pytest
 import pyreplog
 from pyreplog import reports
 from pyreplog.errors import ConfigError
-from pyreplog.reports import onspark
+from pyreplog.reports import spark_engine
 from pyreplog.reports.catalogue import REPORTS, report_class, report_of, report_of_view
-from pyreplog.reports.facts import Facts
-from pyreplog.reports.local import Progress
+from pyreplog.reports.local_engine import ReportProgress
+from pyreplog.reports.snapshot import Snapshot
 from tests import samples
 from tests.spark.reports.both import check
 from tests.spark.reports.oracle import ORACLES
@@ -42,18 +42,18 @@ def test_by_name(log: Path) -> None:
 
 
 def test_each_is_a_function_in_spark(spark: SparkSession, log: Path) -> None:
-    frame = onspark.key_skew(spark, path=log, top=2)
-    assert onspark.key_skew.__name__ == "key_skew"
+    frame = spark_engine.key_skew(spark, path=log, top=2)
+    assert spark_engine.key_skew.__name__ == "key_skew"
     assert frame.toArrow() == reports.run("key_skew", log, top=2)
     assert reports.run("key_skew", log, "spark", spark=spark, top=2).toArrow() == frame.toArrow()
     view = spark.read.format("pyreplog").option("view", "partition_skew").load(str(log))
     assert view.agg({"entries": "sum"}).collect()[0][0] == samples.ENTRIES
     with pytest.raises(AttributeError, match="no attribute 'key_skews'"):
-        _ = onspark.key_skews
+        _ = spark_engine.key_skews
 
 
 def test_progress(log: Path) -> None:
-    told = list[Progress]()
+    told = list[ReportProgress]()
     reports.run("rate_by_minute", {"path": log, "minPartitions": 4}, progress=told.append)
     assert [one.done for one in told] == [1, 2, 3, 4]
     assert {one.tasks for one in told} == {4}
@@ -65,7 +65,7 @@ def test_progress(log: Path) -> None:
 @pytest.mark.parametrize("name", ORACLES)
 def test_of_nothing(spark: SparkSession, tmp_path: Path, name: str) -> None:
     pyreplog.open(tmp_path / "empty").close()
-    check(report_of(name), {"path": str(tmp_path / "empty")}, Facts(as_of_us=0), [], spark=spark, cuts=())
+    check(report_of(name), {"path": str(tmp_path / "empty")}, Snapshot(as_of_us=0), [], spark=spark, cuts=())
 
 
 def test_reports_say_what_they_are() -> None:
@@ -109,7 +109,7 @@ def test_options_that_are_none(spark: SparkSession, log: Path, options: dict[str
     with pytest.raises(ConfigError, match=says):
         reports.run("log_gaps", {"path": log, **options})
     with pytest.raises(ConfigError, match=says):
-        onspark.log_gaps(spark, path=log, **options)
+        spark_engine.log_gaps(spark, path=log, **options)
 
 
 def test_an_unknown_view_in_spark(spark: SparkSession, log: Path) -> None:
@@ -140,7 +140,7 @@ def test_what_is_loaded() -> None:
     code = (
         "import sys, pyreplog, pyreplog.reports\n"
         "assert not {'pyspark', 'pyarrow'} & set(sys.modules)\n"
-        "import pyreplog.reports.local, pyreplog.reports.onspark\n"
+        "import pyreplog.reports.local_engine, pyreplog.reports.spark_engine\n"
         "assert 'pyspark' not in sys.modules\n"
         "sys.modules['pyspark'] = sys.modules['pyspark.sql'] = None\n"
         "try: pyreplog.reports.run('log_gaps', 'x', 'spark')\n"

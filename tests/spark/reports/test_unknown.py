@@ -11,10 +11,10 @@ import pytest
 from pyreplog import reports
 from pyreplog.bookie.identity import IDENTITY
 from pyreplog.cli.report import _news, _summary
-from pyreplog.reports import local, onspark, suite
-from pyreplog.reports.facts import Facts
+from pyreplog.reports import local_engine, spark_engine, suite
 from pyreplog.reports.gathering import gather
 from pyreplog.reports.outcome import Outcome
+from pyreplog.reports.snapshot import Snapshot
 from pyreplog.tables.options import ReadOptions
 from tests.spark.reports.pages import html
 from tests.spark.reports.subscribed import World, world
@@ -49,7 +49,7 @@ def fill(made: World) -> tuple[str, str]:
         made.publish(known, [10] * COUNT)
         made.subscribe(known, "s")
         made.upto(known, "s", 2)
-        made.facts()
+        made.snapshot()
     return names[0], names[-1]
 
 
@@ -59,10 +59,10 @@ def take_away(made: World, *bookies: str) -> None:
 
 
 def outcomes(
-    made: World, facts: Facts, names: tuple[str, ...] = (), given: dict[str, str] | None = None
+    made: World, snapshot: Snapshot, names: tuple[str, ...] = (), given: dict[str, str] | None = None
 ) -> list[Outcome]:
     there = {"path": str(made.path), **(given or {})}
-    return list(suite.outcomes(suite.chosen(names), there, facts, local.run))
+    return list(suite.outcomes(suite.chosen(names), there, snapshot, local_engine.run))
 
 
 def of(found: list[Outcome], name: str) -> Outcome:
@@ -75,12 +75,12 @@ def test_a_topic_whose_bookie_is_away(made: World) -> None:
     others = {name for name in made.topics if bookie_of(made, name) != bookie_of(made, away)}
     take_away(made, bookie_of(made, away))
     for given in ({}, {"topics": f"{here},{away}"}):
-        facts = gather(ReadOptions.of({"path": str(made.path), **given}), made.clock.now_us())
+        snapshot = gather(ReadOptions.of({"path": str(made.path), **given}), made.clock.now_us())
         known = others if not given else {here}
-        assert {one.name for one in facts.topics} == known
-        assert {one.on for one in facts.subscriptions if one.name == "s"} == known
-        assert {(one.on, one.subscription) for one in facts.unknown} == {(away, None)}
-        found = outcomes(made, facts, given=given)
+        assert {one.name for one in snapshot.topics} == known
+        assert {one.on for one in snapshot.subscriptions if one.name == "s"} == known
+        assert {(one.on, one.subscription) for one in snapshot.unknown} == {(away, None)}
+        found = outcomes(made, snapshot, given=given)
         assert {one.report.name: one.error for one in found if one.error} == {}
         for name in (*SUBSCRIPTIONS, "rate_by_minute", "partition_skew"):
             table = of(found, name).table
@@ -102,13 +102,13 @@ def test_no_topic_can_be_asked(made: World) -> None:
     """That is no report without rows."""
     here, away = fill(made)
     take_away(made, *{bookie_of(made, name) for name in made.topics})
-    facts = gather(ReadOptions.of({"path": str(made.path), "topics": f"{here},{away}"}), made.clock.now_us())
-    assert (facts.topics, facts.subscriptions) == ((), ())
-    for one in outcomes(made, facts, (*SUBSCRIPTIONS, "log_gaps"), {"topics": f"{here},{away}"}):
+    snapshot = gather(ReadOptions.of({"path": str(made.path), "topics": f"{here},{away}"}), made.clock.now_us())
+    assert (snapshot.topics, snapshot.subscriptions) == ((), ())
+    for one in outcomes(made, snapshot, (*SUBSCRIPTIONS, "log_gaps"), {"topics": f"{here},{away}"}):
         assert one.table is None
         assert one.error == "no topic could be asked"
         assert len(one.warnings) == 2
-    assert suite.of_subscriptions(facts, ["s"]).subscriptions == (), "whether there is one is not known"
+    assert suite.of_subscriptions(snapshot, ["s"]).subscriptions == (), "whether there is one is not known"
 
 
 def test_a_subscription_whose_cursor_ledger_cannot_be_read(made: World) -> None:
@@ -118,10 +118,10 @@ def test_a_subscription_whose_cursor_ledger_cannot_be_read(made: World) -> None:
     stays = bookie_of(made, here)
     take_away(made, *{"bookie-0", "bookie-1", "bookie-2"} - {stays})
     given = {"topics": here}
-    facts = gather(ReadOptions.of({"path": str(made.path), **given}), made.clock.now_us())
-    assert [one.name for one in facts.topics] == [here]
-    assert {(one.on, one.subscription) for one in facts.unknown} == {(here, "s")}
-    found = outcomes(made, facts, given=given)
+    snapshot = gather(ReadOptions.of({"path": str(made.path), **given}), made.clock.now_us())
+    assert [one.name for one in snapshot.topics] == [here]
+    assert {(one.on, one.subscription) for one in snapshot.unknown} == {(here, "s")}
+    found = outcomes(made, snapshot, given=given)
     assert len(of(found, "backlog_by_subscription").warnings) == 1
     assert of(found, "log_gaps").warnings == (), "of records all is known"
     retention = of(found, "retention_forecast").table
@@ -130,8 +130,8 @@ def test_a_subscription_whose_cursor_ledger_cannot_be_read(made: World) -> None:
     page = html(*found)
     assert "There are no subscriptions." not in page
     assert f"Could not ask: subscription s of topic {here}: " in page
-    narrowed = suite.of_subscriptions(facts, ["s"])
-    assert narrowed.unknown == facts.unknown
+    narrowed = suite.of_subscriptions(snapshot, ["s"])
+    assert narrowed.unknown == snapshot.unknown
 
 
 def test_a_subscription_that_is_deleted_meanwhile(made: World, spark: SparkSession) -> None:
@@ -141,18 +141,18 @@ def test_a_subscription_that_is_deleted_meanwhile(made: World, spark: SparkSessi
         made.publish(known, [10] * COUNT)
         for name in ("gone", "stays"):
             made.subscribe(known, name)
-    facts = made.facts()
+    snapshot = made.snapshot()
     one.topic.delete_subscription("gone")
-    (found,) = outcomes(made, facts, ("backlog_age_histogram",))
+    (found,) = outcomes(made, snapshot, ("backlog_age_histogram",))
     assert found.error == ""
     assert found.table is not None
     rows = [(row["topic"], row["subscription"], row["entries"]) for row in found.table.to_pylist()]
     assert rows == [("one", "stays", COUNT), ("other", "gone", COUNT), ("other", "stays", COUNT)]
     assert found.warnings == ("subscription gone of topic one was deleted meanwhile",)
-    frame = reports.run("backlog_age_histogram", str(made.path), "spark", spark=spark, facts=facts)
+    frame = reports.run("backlog_age_histogram", str(made.path), "spark", spark=spark, snapshot=snapshot)
     assert frame.toArrow() == found.table
     other.topic.delete_subscription("gone")  # now it is in no topic
-    (found,) = outcomes(made, facts, ("backlog_age_histogram",))
+    (found,) = outcomes(made, snapshot, ("backlog_age_histogram",))
     assert found.table is not None
     assert set(found.table["subscription"].to_pylist()) == {"stays"}
-    assert onspark.table(spark, found.report(), {"path": str(made.path)}, facts) == found.table
+    assert spark_engine.table(spark, found.report(), {"path": str(made.path)}, snapshot) == found.table

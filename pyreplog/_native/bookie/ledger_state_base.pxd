@@ -1,0 +1,15 @@
+# What a bookie knows of its ledgers, as far as its native code looks at it; see ledgerstate.pyx.
+from libc.stdint cimport int64_t
+
+
+cdef class LedgerStateBase:
+    cdef public int64_t ledger, last, lac, explicit_lac, fresh, committing
+    cdef public bytes key
+    cdef public bint fenced, limbo
+
+
+cdef class Uncommitted:
+    cdef public list waiting
+    cdef list touched, committing
+
+    cdef int note(self, LedgerStateBase state, int64_t first) except -1

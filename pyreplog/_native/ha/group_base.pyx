@@ -1,0 +1,182 @@
+"""What the master of a replica group does for every report: judged before it is believed, noted, and the commit point moved
+to what enough members have. `pyreplog.ha.protocol.master_machine` and `replica` have all else, and say which rules they
+keep.
+
+A report is a pair of marks, (received, synced), as in `mark` and `reports`.
+
+Threads: one GroupBase, with its Reportings, belongs to one thread at a time.
+"""
+
+from libc.stdint cimport int64_t
+
+from pyreplog._native.log.log_position cimport entry_of, position_of
+from pyreplog._native.machines.effects cimport make_committed
+from pyreplog._native.machines.named cimport item
+
+cdef enum:
+    SECOND_US = 1_000_000
+
+RATE_US = SECOND_US
+"""Rates are of so long, at least."""
+
+
+cdef bint is_behind(object mark, object other) except -1:
+    """In position or entry: marks that go on go on in neither."""
+    return position_of(mark) < position_of(other) or entry_of(mark) < entry_of(other)
+
+
+cdef bint is_before(object mark, object other) except -1:
+    """Of the same log, from an earlier moment: behind in one, and ahead in none."""
+    return (is_behind(mark, other) and position_of(mark) <= position_of(other)
+            and entry_of(mark) <= entry_of(other))
+
+
+cdef class ProgressBase:
+    """One replica, as far as it has reported. To be subclassed, by what knows its connections and answers `rate`, and sets
+    all of this.
+
+    received, synced: its marks. proven: the highest it had on disk. counted: as much of it as counts, of the mark that is
+    waited for. counts: it has reported to this master. observer: nothing of it counts. caught_up_us: when it was level with
+    its master. _probe, _probe_us: where the master was when that was looked at last. _base, _base_us, _rate: where it was
+    when its rate was, and that.
+    """
+
+    cdef public object received, synced, proven, counted
+    cdef public bint counts, observer
+    cdef public int64_t caught_up_us, _probe, _probe_us, _base, _base_us, _rate
+
+    def rate(self, now_us, /):
+        """Bytes per second."""
+        raise NotImplementedError
+
+    cdef str absurdity(self, object received, object synced, int64_t sent, object end):
+        """What cannot be about a report; "" nothing. sent: position that was sent to it. end: the master's. RocketMQ
+        believes all of this (#3015, #1155: an acknowledgement of 2^40 bytes that nobody sent)."""
+        if position_of(received) > sent or entry_of(received) > entry_of(end):
+            return f"it reports {received}, it was sent {sent} of {end}"
+        if is_behind(received, synced):
+            return f"it reports to have synced {synced} and received {received}"
+        if is_behind(received, self.received) and not is_before(received, self.received):
+            return f"it reports {received}, and {self.received} before"
+        if is_behind(synced, self.synced) and not is_before(synced, self.synced):
+            return f"it reports to have synced {synced}, and {self.synced} before"
+        return ""
+
+    cdef int take(self, object received, object synced, object mark, int64_t end, int64_t now_us) except -1:
+        """A report. mark: the one of the two that is waited for. end: position of the master's.
+
+        Level with the master is who has what the master had when it was looked at before (Kafka's caught-up time: under
+        load nobody ever has all that there is now).
+        """
+        cdef int64_t reached = position_of(mark)
+        self.received, self.synced = received, synced
+        if synced > self.proven:
+            self.proven = synced
+        self.counts = True
+        if not self.observer:
+            self.counted = mark
+        if reached >= self._probe:
+            self.caught_up_us = now_us if reached >= end else self._probe_us
+            self._probe, self._probe_us = end, now_us
+        if now_us - self._base_us >= SECOND_US:
+            self._rate = self.rate(now_us)
+            self._base, self._base_us = position_of(received), now_us
+        return 0
+
+
+cdef class GroupBase:
+    """`GroupBase(name, members, config, fallback, end, synced, committed, term_start, origin)`: the master `name`. To
+    be subclassed, by what admits replicas (`_progress_by_name` by name, `_connected` by connection), and answers
+    `_absurd` and `_advance`.
+
+    fenced: the higher term that it met. members: `quorums` of them have to have what is committed; `former`: they change.
+    fallback: whether it `is_alone`, waiting for nobody, or may be so one day (`limit_us`), and what it has `owed` since.
+    _end, _synced: of the log.
+    _term_start: nothing at or before it is committed by counting. origin: the mark of who has not reported.
+    """
+
+    cdef readonly str name
+    cdef readonly object config, fallback
+    cdef public object members, fenced, committed, _end, _synced
+    cdef readonly object _term_start
+    cdef readonly dict _progress_by_name, _connected
+    cdef public int64_t _reports
+    cdef object origin
+    cdef bint waits_for_disks
+
+    def __init__(self, str name not None, members, config, fallback, end, synced, committed, term_start, origin):
+        self.name, self.members, self.config, self.fallback = name, members, config, fallback
+        self._end, self._synced, self.committed, self._term_start = end, synced, committed, term_start
+        self._progress_by_name, self._connected = {}, {}
+        self.origin, self.waits_for_disks = origin, config.ack == "synced"
+
+    @property
+    def own(self):
+        """Of what the master itself has, as much as it acknowledges."""
+        return self._synced if self.waits_for_disks else self._end
+
+    @property
+    def replicated(self):
+        """The highest mark that the master and enough replicas have; None: no record of this term."""
+        return self.count()
+
+    def grew(self, end, synced, /):
+        """The log ends there now, where nothing but a report can move the commit point."""
+        self._end, self._synced = end, synced
+
+    def progress(self, connection, progress, int64_t sent, int64_t now_us, /):
+        """A replica reports: (received, synced). sent: position up to which the log was sent on this connection."""
+        cdef ProgressBase replica = self._connected.get(connection)
+        cdef object received = item(progress, 0), synced = item(progress, 1), mark
+        cdef str absurdity
+        if replica is None or self.fenced is not None:
+            return []
+        absurdity = replica.absurdity(received, synced, sent, self._end)
+        if absurdity:
+            return self._absurd(connection, absurdity, now_us)
+        self._reports += 1
+        # Two threads of a replica may have sent their reports in the other order: what is older says nothing.
+        if is_behind(received, replica.received):
+            received = replica.received
+        if is_behind(synced, replica.synced):
+            synced = replica.synced
+        mark = synced if self.waits_for_disks else received
+        replica.take(received, synced, mark, position_of(self._end), now_us)
+        if self.members.former is None and not self.fallback.is_alone and self.fallback.owed is None:
+            if mark <= self.committed:
+                return []
+            if self.fallback.limit_us is None:
+                return self.commit_up_to(self.count())
+        return self._advance(now_us)
+
+    def _absurd(self, connection, absurdity, now_us, /):
+        """A report that cannot be: effects."""
+        raise NotImplementedError
+
+    def _advance(self, now_us, /):
+        """Move the commit point, and do what else may be done now: effects."""
+        raise NotImplementedError
+
+    def _commit_up_to(self, reached, /):
+        """Move the commit point there, if it is not; None: it stays. Effects."""
+        return self.commit_up_to(reached)
+
+    cdef list commit_up_to(self, object reached):
+        if reached is None or reached <= self.committed:
+            return []
+        self.committed = reached
+        return [make_committed(reached)]
+
+    cdef object count(self):
+        cdef object own = self._synced if self.waits_for_disks else self._end, reached = own
+        cdef ProgressBase replica
+        cdef list known
+        for names, k in self.members.quorums:
+            known = []
+            for name in names:
+                replica = self._progress_by_name.get(name)
+                known.append(own if name == self.name else self.origin if replica is None else replica.counted)
+            # What k members beside the master have; k + 1, where a change is about to bring the master in.
+            known.sort(reverse=True)
+            reached = min(reached, known[k])
+        return reached if position_of(reached) > position_of(self._term_start) else None

@@ -1,0 +1,25 @@
+# What the writer of a ledger does for every append.
+from libc.stdint cimport int64_t, uint64_t
+
+from pyreplog._native.ledger.pending_adds_base cimport EntryBatch, PendingAddsBase
+from pyreplog._native.ledgerlog.entries cimport Entries
+
+
+cdef class LedgerWriterBase:
+    cdef readonly PendingAddsBase _push
+    cdef readonly int64_t entry_bytes_max
+    cdef readonly object _futures
+    cdef readonly uint64_t _confirmed_length, _confirmed_messages
+    cdef public object error, _storing
+    cdef public dict _change
+    cdef public bint _closing
+    cdef public int64_t _told_lac
+    cdef object totals              # (last entry, bytes, messages) of batches not confirmed
+    cdef uint64_t length, messages  # of all pushed
+    cdef readonly int64_t time_us   # of what was appended last
+
+    cdef tuple begin(self, values, keys, event_times, int64_t time_us, messages)
+    cdef list send(self, EntryBatch batch, Entries entries)
+    cdef int64_t outstanding(self) noexcept
+    cdef bint room(self, double nbytes, double entries) noexcept
+    cdef bint lags(self) noexcept

@@ -1,0 +1,146 @@
+"""What the writer of a ledger does for every append: entries numbered, encoded and sent; what bookies have acknowledged
+confirmed, in order. `pyreplog.ledger.protocol.writer` has all else, and says which rules it keeps.
+
+Threads: one LedgerWriterBase belongs to one thread at a time.
+"""
+
+from collections import deque
+
+from libc.stdint cimport int64_t
+
+from pyreplog._native.ledger.pending_adds_base cimport EntryBatch, PendingAddsBase, whole
+from pyreplog._native.ledgerlog.entries cimport Entries, encode
+from pyreplog._native.log.future cimport AppendFuture
+from pyreplog._native.machines.effects cimport Settle
+
+from pyreplog.errors import LedgerClosedError
+
+
+cdef class LedgerWriterBase:
+    """`LedgerWriterBase(push, entry_bytes_max)`. To be subclassed, by what answers `_cut` and `_store_closed`.
+
+    error: why nothing can be appended any more. _storing: metadata on their way to the store. _change: the ensemble change
+    under way, or an empty dict. _closing: the ledger is closed once all is stored. _acks: (last entry, ack), ascending.
+    _confirmed_length, _confirmed_messages: bytes and messages of all that is confirmed. _told_lac: the highest that bookies
+    were told. time_us: append time of the last entry pushed, 0: there is none; that of none is later.
+    """
+
+    def __init__(self, PendingAddsBase push not None, int64_t entry_bytes_max):
+        self._push, self.entry_bytes_max = push, entry_bytes_max
+        self._futures, self.totals, self._change = deque(), deque(), {}
+        self._told_lac = -1
+
+    # ---- where it stands
+
+    @property
+    def last_add_pushed(self):
+        return self._push.tracker.lap
+
+    @property
+    def last_add_confirmed(self):
+        return self._push.tracker.confirmed
+
+    @property
+    def pending_bytes(self):
+        """Encoded bytes of the entries that do not have all their copies yet."""
+        return self._push.pending_bytes
+
+    @property
+    def pending_entries(self):
+        return self.outstanding()
+
+    def has_room(self, double nbytes, double entries, /):
+        """Whether fewer bytes and entries than these lack copies, or nothing can be appended any more."""
+        return self.room(nbytes, entries)
+
+    @property
+    def has_lac_to_tell(self):
+        """The LAC is above what any entry sent so far has carried."""
+        return self.lags()
+
+    @property
+    def is_idle(self):
+        """All that was appended has all its copies, and no change is under way."""
+        return not self._push.batches and self._storing is None
+
+    cdef bint room(self, double nbytes, double entries) noexcept:
+        return self.error is not None or (self._push.pending_bytes < nbytes and self.outstanding() < entries)
+
+    cdef bint lags(self) noexcept:
+        return self._push.tracker.confirmed > self._told_lac and self.error is None
+
+    cdef int64_t outstanding(self) noexcept:
+        return self._push.tracker.lap + 1 - self._push.tracker.settled()
+
+    # ---- appending
+
+    def append(self, values, keys, event_times, *, int64_t time_us, messages=None):
+        """Number, encode and send entries: (AppendFuture, effects). The AppendFuture gives their numbers, a range, once
+        they are confirmed.
+
+        messages: as `encode_entries`. time_us: now, since the epoch.
+        Errors: those of `encode_entries`, nothing was appended; LedgerClosedError, and what else ended the writer.
+        """
+        return self.begin(values, keys, event_times, time_us, messages)
+
+    cdef tuple begin(self, values, keys, event_times, int64_t time_us, messages):
+        cdef Entries entries
+        cdef int64_t first = self._push.tracker.lap + 1, lac = self._push.tracker.confirmed
+        if self.error is not None:
+            raise self.error
+        if self._closing:
+            raise LedgerClosedError(self._push.ledger, "is being closed")
+        self.time_us = max(self.time_us, time_us)  # clocks are set back; append times never go back
+        entries = encode(values, keys, event_times, self._push.ledger, first, lac, self.time_us, self.length,
+                         self.messages, self.entry_bytes_max, messages)
+        future = AppendFuture(range(first, first + entries.count))
+        if not entries.count:
+            future.complete()
+            return future, []
+        self.length, self.messages = entries.ledger_bytes, entries.ledger_messages
+        self._told_lac = max(self._told_lac, lac)
+        self._futures.append((first + entries.count - 1, future))
+        if <int64_t>entries.starts[entries.count] <= self._push.batch_bytes:
+            return future, self.send(whole(entries), entries)
+        sends = []
+        for batch in self._cut(entries):
+            sends += self.send(batch, entries)
+        return future, sends
+
+    def _cut(self, entries, /):
+        """As Batches that may be sent."""
+        raise NotImplementedError
+
+    cdef list send(self, EntryBatch batch, Entries entries):
+        self.totals.append((batch.last, *entries.totals(batch.last)))
+        return self._push.push(batch)
+
+    # ---- confirming
+
+    def acked(self):
+        """Bookies have acknowledged Parts, as the tracker knows: what is done for each of their OKs."""
+        return self._confirm() if self.error is None else []
+
+    def _confirm(self):
+        """Complete, in order, what has its ack quorum, and let go of what has all copies: effects.
+
+        Not while an ensemble change is under way: acks that it will withdraw count for neither.
+        """
+        cdef int64_t lac
+        cdef list effects = [], done = []
+        if self._storing is not None and self._change:
+            return []
+        self._push.let_go()
+        lac = self._push.tracker.confirm_complete()
+        while self._futures and <int64_t>self._futures[0][0] <= lac:
+            done.append((self._futures.popleft()[1], None))
+        while self.totals and <int64_t>self.totals[0][0] <= lac:
+            _, self._confirmed_length, self._confirmed_messages = self.totals.popleft()
+        if done:
+            effects.append(Settle(done))
+        if self._closing and self.is_idle:
+            effects += self._store_closed()
+        return effects
+
+    def _store_closed(self):
+        raise NotImplementedError

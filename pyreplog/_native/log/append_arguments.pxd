@@ -1,0 +1,60 @@
+# Arguments of an append as borrowed pointers.
+from cpython.buffer cimport Py_buffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport INT64_MIN, int64_t, uint8_t
+
+from pyreplog._native.layout cimport KIND_DATA
+from pyreplog._native.log.record cimport Part
+
+
+cdef int get_buffer(object source, Py_buffer *buffer, str what) except -1
+cdef object check_time(time)
+cdef void fill_part(Part *part, Py_buffer *value, Py_buffer *key, bytes attributes) noexcept
+cdef int fill_control(Part *part, control) except -1
+cdef int refuse_part(const Part *part, int64_t room) except -1
+
+# Bytes that the parts take in all, in segments of a size. RecordTooLargeError before anything is written.
+cdef int64_t measure(const Part *parts, Py_ssize_t count, int64_t segment_bytes) except -1
+
+# How many more segments it takes to hold all parts, from an offset in one on.
+cdef int64_t rolls(const Part *parts, Py_ssize_t count, int64_t pos, int64_t segment_bytes) noexcept nogil
+
+
+cdef inline void fill_plain(Part *part, value) noexcept:
+    """Bytes, and nothing else."""
+    part.key_length, part.attributes_length = -1, 0
+    part.event_time, part.kind = INT64_MIN, KIND_DATA
+    part.value = <const uint8_t *>PyBytes_AS_STRING(value)
+    part.value_length = PyBytes_GET_SIZE(value)
+
+
+cdef class Parts:
+    cdef Part *block              # all parts of the call
+    cdef Py_ssize_t block_bytes
+    cdef Part *parts              # those of the values
+    cdef bint front               # a control record's part stands before them
+    cdef uint8_t *times           # attribute bytes made for event times
+    cdef readonly Py_ssize_t count
+    cdef readonly int64_t value_bytes, key_bytes
+    cdef int make_room(self, Py_ssize_t count, object control) except -1
+    cdef void set_value(self, Py_ssize_t i, const uint8_t *value, Py_ssize_t length) noexcept nogil
+    cdef void set_key(self, Py_ssize_t i, const uint8_t *key, Py_ssize_t length) noexcept nogil
+    cdef int make_times(self) except -1
+    cdef void set_time(self, Py_ssize_t i, int64_t time) noexcept nogil
+
+
+cdef class SequenceParts(Parts):
+    cdef tuple values
+    cdef tuple keys
+    cdef object control
+    cdef Py_buffer *buffers
+    cdef Py_ssize_t buffer_count
+    cdef int borrow(self, object source, const uint8_t **p, Py_ssize_t *length, str what) except -1
+    cdef int take_times(self, tuple times) except -1
+
+
+cdef class ColumnParts(Parts):
+    cdef list held
+    cdef const uint8_t *hold(self, source, str what, Py_ssize_t *length) except? NULL
+    cdef int take(self, offsets, data, bint keys, str what) except -1
+    cdef int take_times(self, event_times) except -1

@@ -1,0 +1,328 @@
+"""What an append takes: values, keys and times of one call, as borrowed pointers (`Part`s).
+
+All of a call's arguments are checked here before a byte is written.
+"""
+
+cimport cython
+from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyBUF_SIMPLE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.list cimport PyList_AsTuple
+from cpython.tuple cimport PyTuple_GET_ITEM
+from libc.stdint cimport INT64_MAX, INT64_MIN, uint8_t, uint16_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from pyreplog._native.layout cimport KEY_MAX, KIND_CONTROL, KIND_DATA, SEGMENT_HEADER, SHORT_HEADER, TAG_EVENT_TIME
+from pyreplog._native.log.record cimport part_length, stride_of
+from pyreplog._native.system.blocks cimport give_block, take_block
+from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
+
+cdef int64_t EVENT_ATTRIBUTE = 11
+
+
+cdef int get_buffer(object source, Py_buffer *buffer, str what) except -1:
+    try:
+        PyObject_GetBuffer(source, buffer, PyBUF_SIMPLE)
+    except (TypeError, BufferError, ValueError):  # the last one is numpy's, of an array that is not contiguous
+        raise WrongTypeError(f"{what}: expected a contiguous bytes-like object, found {type(source).__name__}") from None
+    return 0
+
+
+cdef object check_time(time):
+    if time is None:
+        return None
+    if isinstance(time, bool) or not hasattr(time, "__index__"):
+        raise WrongTypeError(f"event_time: expected an int of microseconds, found {type(time).__name__}")
+    if not INT64_MIN < time <= INT64_MAX:
+        raise InvalidArgumentError(f"event_time: expected microseconds that fit into 64 bits, found {time}")
+    return time
+
+
+cdef void fill_part(Part *part, Py_buffer *value, Py_buffer *key, bytes attributes) noexcept:
+    part.value, part.value_length = <const uint8_t *>value.buf, value.len
+    part.key, part.key_length = NULL, -1
+    if key != NULL:
+        part.key, part.key_length = <const uint8_t *>key.buf, key.len
+    part.attributes, part.attributes_length = <const uint8_t *>PyBytes_AS_STRING(attributes), len(attributes)
+    part.event_time = INT64_MIN
+    part.kind = KIND_DATA
+
+
+cdef int fill_control(Part *part, control) except -1:
+    if not isinstance(control, bytes):
+        raise WrongTypeError(f"control: expected bytes, found {type(control).__name__}")
+    part.value, part.value_length = <const uint8_t *>PyBytes_AS_STRING(control), len(control)
+    part.key, part.key_length = NULL, -1
+    part.attributes, part.attributes_length = NULL, 0
+    part.event_time = INT64_MIN
+    part.kind = KIND_CONTROL
+    return 0
+
+
+cdef void write_event_attribute(uint8_t *out, int64_t time) noexcept nogil:
+    cdef uint16_t length = 8
+    out[0] = TAG_EVENT_TIME
+    memcpy(out + 1, &length, 2)
+    memcpy(out + 3, &time, 8)
+
+
+cdef class Parts:
+    """Records of one call: borrowed pointers, and the objects that keep them valid. value_bytes, key_bytes: of all."""
+
+    def __dealloc__(self):
+        give_block(<uint8_t *>self.block, self.block_bytes)
+        free(self.times)
+
+    cdef int make_room(self, Py_ssize_t count, object control) except -1:
+        """Room for `count` values, and for a control record in front of them unless `control` is None."""
+        self.count = count
+        self.front = control is not None
+        self.block = <Part *>take_block((count + self.front + 1) * sizeof(Part), &self.block_bytes)
+        if self.block == NULL:
+            raise MemoryError
+        self.parts = self.block + self.front
+        if self.front:
+            fill_control(self.block, control)
+        return 0
+
+    cdef void set_value(self, Py_ssize_t i, const uint8_t *value, Py_ssize_t length) noexcept nogil:
+        """A part with nothing but a value."""
+        cdef Part *part = &self.parts[i]
+        part.value, part.value_length = value, length
+        part.key, part.key_length = NULL, -1
+        part.attributes, part.attributes_length = NULL, 0
+        part.event_time = INT64_MIN
+        part.kind = KIND_DATA
+        self.value_bytes += length
+
+    cdef void set_key(self, Py_ssize_t i, const uint8_t *key, Py_ssize_t length) noexcept nogil:
+        self.parts[i].key, self.parts[i].key_length = key, length
+        self.key_bytes += length
+
+    cdef int make_times(self) except -1:
+        self.times = <uint8_t *>malloc(self.count * EVENT_ATTRIBUTE + 1)
+        if self.times == NULL:
+            raise MemoryError
+        return 0
+
+    cdef void set_time(self, Py_ssize_t i, int64_t time) noexcept nogil:
+        cdef uint8_t *out = self.times + i * EVENT_ATTRIBUTE
+        if time == INT64_MIN:
+            return
+        write_event_attribute(out, time)
+        self.parts[i].attributes = out
+        self.parts[i].attributes_length = EVENT_ATTRIBUTE
+        self.parts[i].event_time = time
+
+
+@cython.final
+cdef class SequenceParts(Parts):
+    """Parts from sequences of bytes-like objects."""
+
+    def __init__(self, values, keys, event_times, control):
+        cdef Py_ssize_t i, length
+        cdef const uint8_t *p
+        self.values = as_tuple(values, "values")
+        self.control = control
+        self.make_room(len(self.values), control)
+        for i in range(self.count):
+            value = <object>PyTuple_GET_ITEM(self.values, i)
+            if PyBytes_CheckExact(value):
+                self.set_value(i, <const uint8_t *>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
+            else:
+                self.borrow(value, &p, &length, "value")
+                self.set_value(i, p, length)
+        if keys is not None:
+            self.keys = as_tuple(keys, "keys")
+            check_count("keys", len(self.keys), self.count)
+            for i in range(self.count):
+                if self.keys[i] is not None:
+                    self.borrow(self.keys[i], &p, &length, "key")
+                    self.set_key(i, p, length)
+        if event_times is not None:
+            self.take_times(as_tuple(event_times, "event_times"))
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.buffer_count):
+            PyBuffer_Release(&self.buffers[i])
+        free(self.buffers)
+
+    cdef int borrow(self, object source, const uint8_t **p, Py_ssize_t *length, str what) except -1:
+        if PyBytes_CheckExact(source):
+            p[0] = <const uint8_t *>PyBytes_AS_STRING(source)
+            length[0] = PyBytes_GET_SIZE(source)
+            return 0
+        if self.buffers == NULL:
+            self.buffers = <Py_buffer *>malloc(2 * self.count * sizeof(Py_buffer))
+            if self.buffers == NULL:
+                raise MemoryError
+        get_buffer(source, &self.buffers[self.buffer_count], what)
+        p[0] = <const uint8_t *>self.buffers[self.buffer_count].buf
+        length[0] = self.buffers[self.buffer_count].len
+        self.buffer_count += 1
+        return 0
+
+    cdef int take_times(self, tuple times) except -1:
+        cdef Py_ssize_t i
+        check_count("event_times", len(times), self.count)
+        self.make_times()
+        for i in range(self.count):
+            if times[i] is not None:
+                self.set_time(i, check_time(times[i]))
+        return 0
+
+
+cdef tuple as_tuple(object items, str what):
+    if type(items) is list:
+        return PyList_AsTuple(items)
+    if isinstance(items, (bytes, bytearray, memoryview, str)) or not hasattr(items, "__iter__"):
+        raise WrongTypeError(f"{what}: expected a sequence of items, found {type(items).__name__}")
+    return tuple(items)
+
+
+cdef int check_count(str what, Py_ssize_t found, Py_ssize_t expected) except -1:
+    if found != expected:
+        raise InvalidArgumentError(f"{what}: expected {expected}, one per value, found {found}")
+    return 0
+
+
+@cython.final
+cdef class ColumnParts(Parts):
+    """Parts from packed columns."""
+
+    def __init__(self, values, keys, event_times):
+        self.held = []
+        offsets, data = packed(values, "values")
+        self.make_room(len(offsets) - 1, None)
+        self.take(offsets, data, False, "values")
+        if keys is not None:
+            offsets, data = packed(keys, "keys")
+            check_count("keys", len(offsets) - 1, self.count)
+            self.take(offsets, data, True, "keys")
+        if event_times is not None:
+            self.take_times(event_times)
+
+    cdef const uint8_t *hold(self, source, str what, Py_ssize_t *length) except? NULL:
+        cdef Py_buffer buffer
+        get_buffer(source, &buffer, what)
+        length[0] = buffer.len
+        cdef const uint8_t *start = <const uint8_t *>buffer.buf
+        PyBuffer_Release(&buffer)
+        self.held.append(memoryview(source))  # keeps the memory where it is
+        return start
+
+    cdef int take(self, offsets, data, bint keys, str what) except -1:
+        cdef Py_ssize_t i, length, offset_bytes
+        cdef const uint8_t *bytes_start = self.hold(data, what, &length)
+        cdef const int64_t *at = <const int64_t *>self.hold(offsets, what, &offset_bytes)
+        for i in range(self.count):
+            if not 0 <= at[i] <= at[i + 1] <= length:
+                raise InvalidArgumentError(
+                    f"{what}: offsets of row {i} must ascend within {length} bytes, found {at[i]} to {at[i + 1]}")
+            if keys:
+                self.set_key(i, bytes_start + at[i], at[i + 1] - at[i])
+            else:
+                self.set_value(i, bytes_start + at[i], at[i + 1] - at[i])
+        return 0
+
+    cdef int take_times(self, event_times) except -1:
+        cdef Py_ssize_t i, length
+        column = int64_column(event_times, "event_times")
+        check_count("event_times", len(column), self.count)
+        cdef const int64_t *times = <const int64_t *>self.hold(column, "event_times", &length)
+        self.make_times()
+        for i in range(self.count):
+            self.set_time(i, times[i])
+        return 0
+
+
+cdef object int64_column(object column, str what):
+    """Integers of one dimension as a contiguous numpy int64 array; nothing is rounded or cut."""
+    import numpy
+    try:
+        array = numpy.asarray(column)
+    except (TypeError, ValueError, OverflowError):
+        raise WrongTypeError(f"{what}: expected integers, found {type(column).__name__}") from None
+    if array.ndim != 1:
+        raise WrongTypeError(f"{what}: expected one dimension, found shape {array.shape}")
+    if array.size == 0:
+        return numpy.empty(0, numpy.int64)
+    if array.dtype == object and all(isinstance(item, int) for item in array):
+        raise InvalidArgumentError(f"{what}: expected integers that fit into 64 bits")
+    if array.dtype.kind not in "iu":
+        raise WrongTypeError(f"{what}: expected integers, found {array.dtype}")
+    if array.dtype.kind == "u" and array.max() > INT64_MAX:
+        raise InvalidArgumentError(f"{what}: expected integers that fit into 64 bits, found {array.max()}")
+    return numpy.ascontiguousarray(array, numpy.int64)
+
+
+cdef tuple packed(object column, str what):
+    """A column in any accepted form as (int64 offsets, data buffer)."""
+    import numpy
+    if isinstance(column, tuple) and len(column) == 2:
+        offsets = int64_column(column[0], f"{what}: offsets")
+        if not len(offsets):
+            raise InvalidArgumentError(f"{what}: expected offsets of length n + 1, found none")
+        return offsets, column[1]
+    if isinstance(column, numpy.ndarray):
+        return packed_array(column, what)
+    if hasattr(column, "buffers") and hasattr(column, "type"):
+        return packed_arrow(column, what)
+    raise WrongTypeError(f"{what}: expected (offsets, data), a numpy or a pyarrow array, found {type(column).__name__}")
+
+
+cdef tuple packed_array(object column, str what):
+    import numpy
+    if column.dtype.kind == "S" and column.ndim == 1:
+        width = column.dtype.itemsize
+    elif column.dtype == numpy.uint8 and column.ndim == 2:
+        width = column.shape[1]
+    else:
+        raise WrongTypeError(f"{what}: expected uint8 of shape (n, width) or dtype S, found {column.dtype} of {column.shape}")
+    data = numpy.ascontiguousarray(column).view(numpy.uint8).reshape(-1)
+    return numpy.arange(len(column) + 1, dtype=numpy.int64) * width, data
+
+
+cdef tuple packed_arrow(object column, str what):
+    import numpy
+    kind = str(column.type)
+    widths = {"binary": numpy.int32, "string": numpy.int32, "large_binary": numpy.int64, "large_string": numpy.int64}
+    if kind not in widths:
+        raise WrongTypeError(f"{what}: expected a pyarrow binary or string array, found {kind}")
+    if column.null_count:
+        raise InvalidArgumentError(f"{what}: expected no nulls, found {column.null_count}")
+    _, offsets, data = column.buffers()
+    raw = numpy.frombuffer(offsets, widths[kind])[column.offset : column.offset + len(column) + 1]
+    return raw.astype(numpy.int64), data if data is not None else b""
+
+
+cdef int refuse_part(const Part *part, int64_t room) except -1:
+    if part.key_length > KEY_MAX:
+        raise RecordTooLargeError(f"key: at most {KEY_MAX} bytes, found {part.key_length}")
+    raise RecordTooLargeError(
+        f"value: at most {room - part_length(part, SHORT_HEADER) + part.value_length} bytes fit into a segment, "
+        f"found {part.value_length}")
+
+
+cdef int64_t measure(const Part *parts, Py_ssize_t count, int64_t segment_bytes) except -1:
+    cdef int64_t total = 0, stride, room = segment_bytes - SEGMENT_HEADER - SHORT_HEADER
+    cdef Py_ssize_t i
+    for i in range(count):
+        stride = stride_of(part_length(&parts[i], SHORT_HEADER))
+        if stride > room or parts[i].key_length > KEY_MAX:
+            refuse_part(&parts[i], room)
+        total += stride
+    return total
+
+
+cdef int64_t rolls(const Part *parts, Py_ssize_t count, int64_t pos, int64_t segment_bytes) noexcept nogil:
+    cdef int64_t stride, end = segment_bytes - SHORT_HEADER, more = 0
+    cdef Py_ssize_t i
+    for i in range(count):
+        stride = stride_of(part_length(&parts[i], SHORT_HEADER))
+        if pos + stride > end:
+            more += 1
+            pos = SEGMENT_HEADER
+        pos += stride
+    return more

@@ -1,0 +1,195 @@
+"""Bytes of another log's stream that land in a log of their own, and the commit point that readers stop at.
+
+Threads: one lands at a time, inside the log's append path; large stretches release the GIL. The rest is for any thread.
+"""
+
+from cpython.buffer cimport Py_buffer, PyBuffer_Release
+from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t
+
+from pyreplog._native.layout cimport (
+    FORM_ATTRIBUTES, FORM_LONG, KIND_BATCH, KIND_BLANK, RecordHead, SEGMENT_HEADER, SHORT_HEADER, ShortHeader,
+)
+from pyreplog._native.log cimport record as rec
+from pyreplog._native.log.appender cimport Appender
+from pyreplog._native.log.log_position cimport mark_at
+from pyreplog._native.log.append_arguments cimport get_buffer
+from pyreplog._native.log.segment cimport Segment, pin
+from pyreplog._native.log.sparse cimport SparseIndex, is_plain
+from pyreplog._native.log.tail cimport fence, load, load32, order, store, wake_sleepers
+from pyreplog.errors import InvalidArgumentError, StreamError
+
+cdef int64_t RELEASE_GIL_FROM = 1 << 17
+
+
+# ---- verifying -------------------------------------------------------------------------------------------------
+
+cdef int64_t check_landed(const uint8_t *map, int64_t at, int64_t landed, int64_t size, uint32_t stamp,
+                          int64_t entries) noexcept nogil:
+    """Stride of the record at offset `at` when it is all there and the one that must follow, 0 when bytes of it are
+    still to come, or a status. Nothing but its first bytes is looked at before all of it has landed."""
+    cdef const uint8_t *p = map + at
+    cdef const RecordHead *head = <const RecordHead *>p
+    cdef int64_t space = landed - at, stride, status
+    if space < SHORT_HEADER:
+        return 0
+    if head.kind == KIND_BLANK:
+        status = rec.check_record(p, size - at, stamp)
+        if status == rec.RECORD_BLANK and space > SHORT_HEADER:
+            return rec.RECORD_LENGTH
+        if status == rec.RECORD_BLANK and (<const ShortHeader *>p).entry_delta != entries:
+            return rec.RECORD_ENTRY
+        return status
+    stride = rec.stride_of(head.length)
+    if head.stamp != stamp and head.length:
+        return rec.RECORD_STAMP
+    if head.form & FORM_LONG:
+        return rec.RECORD_FORM
+    if head.length < SHORT_HEADER or at + stride > size - SHORT_HEADER:
+        return rec.RECORD_LENGTH if head.length else rec.RECORD_ABSENT
+    if stride > space:
+        return 0
+    status = rec.check_record(p, stride, stamp)
+    if status > 0 and (<const ShortHeader *>p).entry_delta != entries:
+        return rec.RECORD_ENTRY
+    return status
+
+
+cdef int64_t walk(Segment segment, SparseIndex index, int64_t landed, int64_t *time) noexcept nogil:
+    """Check and index the records that have landed behind `index.end`; 0, or why the walk ended."""
+    cdef int64_t at = index.end, stride, event_time
+    cdef const RecordHead *head
+    while True:
+        stride = check_landed(segment.map, at, landed, segment.size, segment.stamp, index.entries)
+        if stride <= 0:
+            return stride
+        head = <const RecordHead *>(segment.map + at)
+        time[0] = head.time
+        event_time = rec.event_time_of(<const uint8_t *>head) if head.form & FORM_ATTRIBUTES else INT64_MIN
+        if head.kind <= KIND_BATCH and is_plain(index, at + stride, stride, event_time):
+            index.end = at + stride
+            index.entries += 1
+        else:
+            index.note(at, stride, head.kind <= KIND_BATCH, event_time)
+        at += stride
+
+
+# ---- landing ---------------------------------------------------------------------------------------------------
+
+def apply_replicated(Appender log not None, int64_t position, buffers, /):
+    """`MirrorLog.land`, of records: of a log that has `_landed`, where the stream goes on, `_commit`, and `_files`, and
+    knows how to `_end_segment` and to `_refuse_record`."""
+    cdef Segment segment
+    cdef int64_t landed, status
+    log.enter()
+    try:
+        segment, landed = log.active, log._landed
+        if position != landed:
+            raise StreamError(position, f"bytes of position {landed}", f"those of {position}")
+        if segment is None or segment.sealed:
+            raise StreamError(position, "the header of a segment", "records")
+        for buffer in buffers:
+            landed += write(log, segment, buffer, landed)
+            log._landed = landed
+        status = take_landed(log, landed - segment.base)
+        if status == rec.RECORD_BLANK:
+            log._end_segment(segment)
+        elif status:
+            log._refuse_record(segment, status)
+        show_up_to(log, *log._commit)
+    finally:
+        log.leave()
+
+
+cdef int64_t write(Appender log, Segment segment, object buffer, int64_t position) except -1:
+    """Into the file; how many bytes."""
+    cdef Py_buffer view
+    cdef int64_t size
+    get_buffer(buffer, &view, "records")
+    size = view.len
+    PyBuffer_Release(&view)
+    if position - segment.base + size > segment.size:
+        raise StreamError(position, f"bytes before {segment.base + segment.size}", f"{size} bytes")
+    try:
+        log._files.write(segment.fd, buffer, position - segment.base)
+    except OSError as error:
+        raise log._poison("landing", error) from error
+    return size
+
+
+cdef int64_t take_landed(Appender log, int64_t landed) except? -1:
+    """Count the complete records among the bytes of the active segment that lie before offset `landed`, and tell
+    readers. The caller is inside the append path.
+
+    Returns 0, or a status (see record.pxd): the record where the log ends now is a blank, which the caller seals with,
+    or a bad one.
+    """
+    cdef Segment segment = log.active
+    cdef SparseIndex index = log.index
+    cdef int64_t status, time = log.last_time
+    cdef object held
+    if segment is None or not log.pos <= landed <= segment.size or index.end != log.pos:
+        raise InvalidArgumentError(f"offset {landed}: expected one behind the log's end in its active segment")
+    held = pin(segment)
+    if landed - log.pos >= RELEASE_GIL_FROM:
+        with nogil:
+            status = walk(segment, index, landed, &time)
+    else:
+        status = walk(segment, index, landed, &time)
+    log.last_time = max(log.last_time, time)
+    if index.end > log.pos:
+        log.pos, log.next_entry = index.end, segment.first_entry + index.entries
+        log.publish()
+    return status
+
+
+def stand_at(Appender log not None, int64_t position, int64_t entry):
+    """A log without segments: it goes on at `position` with entry number `entry`."""
+    log.active = log.index = None
+    log.active_base, log.pos, log.next_entry = position, 0, entry
+
+
+# ---- commit point ----------------------------------------------------------------------------------------------
+
+def show_up_to(Appender log not None, int64_t position, int64_t entry):
+    """Let readers of a gated log see all before `position`, where entry number `entry` begins: as far as the log goes,
+    and never less than they saw before. Any thread."""
+    cdef int64_t end = load(&log.tail.page.end)
+    if position >= end:
+        position, entry = end, load(&log.tail.page.end_entry)
+    if position <= load(&log.tail.page.visible):
+        return
+    store(&log.tail.page.visible_entry, entry)
+    store(&log.tail.page.visible, position)
+    if log.tail.fenced:
+        fence()
+    order()
+    if load32(&log.tail.page.sleepers):  # as an append does: most appends are waited for by nobody who sleeps here
+        wake_sleepers(log.tail.page)
+
+
+cdef object synced_of(Appender log, int64_t end, int64_t end_entry):
+    cdef int64_t synced = load(&log.tail.page.synced_end), entry = load(&log.tail.page.synced_entry)
+    if synced > end:  # a blank was synced, and what follows it has not begun
+        synced, entry = end, end_entry
+    return mark_at(synced, entry)
+
+
+def progress_of(Appender log not None, int64_t segment_bytes):
+    """Marks (behind the last complete record, where what is synced ends): of one moment. The first one as a
+    stream goes on there: where no record of a segment has come, it is the position of its header."""
+    cdef int64_t end = load(&log.tail.page.end), entry = load(&log.tail.page.end_entry), place = end
+    if log.active is not None and log.active.sealed and end == log.active_base + log.pos:
+        place = log.active_base + log.active.size
+    elif end % segment_bytes == SEGMENT_HEADER:
+        place = end - SEGMENT_HEADER
+    return mark_at(place, entry), synced_of(log, end, entry)
+
+
+def marks_of(Appender log not None):
+    """Marks (where the log ends, where what is synced ends, where what readers see ends): of one moment."""
+    cdef int64_t end = load(&log.tail.page.end), end_entry = load(&log.tail.page.end_entry)
+    return (
+        mark_at(end, end_entry),
+        synced_of(log, end, end_entry),
+        mark_at(load(&log.tail.page.visible), load(&log.tail.page.visible_entry)),
+    )

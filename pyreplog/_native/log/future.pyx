@@ -1,0 +1,390 @@
+"""AppendFuture, and what a task awaits of it. `pyreplog.future` says why no lock is needed.
+
+"In one step" is said of code that runs no Python code, so that no finalizer, signal handler or other thread comes in
+between: it makes no object that the garbage collector tracks, and drops no last reference.
+"""
+
+import logging
+import threading
+from _thread import LockType, allocate_lock, get_ident
+from asyncio import CancelledError, InvalidStateError, _get_running_loop, get_running_loop
+from math import isnan
+from types import GenericAlias
+
+cimport cython
+
+from pyreplog.errors import InvalidArgumentError, OutcomeUnknownError, WrongTypeError
+
+cdef extern from "Python.h":
+    object PyContext_CopyCurrent()
+    int PyContext_Enter(object context) except -1
+    int PyContext_Exit(object context) except -1
+
+cdef enum Stage:
+    WAITING
+    RESUMED
+    CANCELLED
+
+cdef object UNCHANGED = object()
+cdef object logger = logging.getLogger("pyreplog.future")
+
+
+# ---- what a task awaits ------------------------------------------------------------------------------------------
+
+@cython.final
+@cython.freelist(256)
+cdef class FutureWaiter:
+    """As much of a Future as a Task asks of what it awaits; for one awaiter, in the thread of its loop.
+
+    A Future has its loop make and schedule a handle for its task. Those who wait for acks that are settled together go
+    on in one call of their loop, one after the other (`go_on`).
+    """
+
+    cdef public bint _asyncio_future_blocking
+    cdef object loop, callback, context, message
+    cdef Stage stage
+
+    def get_loop(self):
+        return self.loop
+
+    def done(self):
+        return self.stage != WAITING
+
+    def cancelled(self):
+        return self.stage == CANCELLED
+
+    def result(self):
+        if self.stage == WAITING:
+            raise InvalidStateError("Result is not set.")
+        if self.stage == CANCELLED:
+            raise CancelledError() if self.message is None else CancelledError(self.message)
+
+    def add_done_callback(self, callback, *, context=None):
+        """The task's: one FutureWaiter has one."""
+        if self.callback is not None:
+            raise RuntimeError("only the one that awaits an AppendFuture can wait for this")
+        self.context = PyContext_CopyCurrent() if context is None else context
+        self.callback = callback
+        if self.stage != WAITING:
+            self.loop.call_soon(callback, self, context=self.context)
+
+    def cancel(self, msg=None):
+        if self.stage != WAITING:
+            return False
+        self.stage, self.message = CANCELLED, msg
+        if self.callback is not None:
+            self.loop.call_soon(self.callback, self, context=self.context)
+        return True
+
+    cdef int resume(self) except -1:
+        if self.stage != WAITING:  # cancelled meanwhile
+            return 0
+        self.stage = RESUMED
+        if self.callback is not None:
+            PyContext_Enter(self.context)
+            try:
+                self.callback(self)
+            finally:
+                PyContext_Exit(self.context)
+        return 0
+
+
+def go_on(list waits):
+    """Resume those that await; in the thread of their loop, which calls this. What leaves a task, which is Ctrl-C, is
+    raised after the rest was scheduled again."""
+    cdef Py_ssize_t count = 0
+    cdef FutureWaiter wait
+    try:
+        for wait in waits:
+            count += 1
+            wait.resume()
+    except BaseException:
+        if count < len(waits):
+            get_running_loop().call_soon(go_on, waits[count:])
+        raise
+
+
+cdef int schedule(list waits) except -1:
+    """Have those that await resumed: each loop is told once, and not woken by its own thread."""
+    cdef dict groups = {}
+    cdef list group = None
+    cdef object loop = None, error = None
+    cdef FutureWaiter wait
+    for wait in waits:
+        if wait.loop is not loop:
+            loop = wait.loop
+            group = groups.setdefault(loop, [])
+        group.append(wait)
+    for loop, group in groups.items():
+        try:
+            post(loop, group)
+        except BaseException as raised:  # Ctrl-C, half way: who was resumed is not resumed again
+            error = raised
+            post(loop, group)
+    if error is not None:
+        raise error
+    return 0
+
+
+cdef int post(object loop, list group) except -1:
+    if loop is _get_running_loop():
+        loop.call_soon(go_on, group)
+        return 0
+    try:
+        loop.call_soon_threadsafe(go_on, group)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise  # tasks of a closed loop can never run again: there is nobody to wake
+    return 0
+
+
+# ---- the handle --------------------------------------------------------------------------------------------------
+
+@cython.freelist(256)
+cdef class AppendFuture:
+    """The outcome of one submitted append: an entry number, a range of them, or an exception.
+
+    Threads call `result`, coroutines `await` the future (in any event loop, several in several loops); both may
+    be done any number of times. Awaiting a future that is done returns at once, without a turn of the event
+    loop.
+
+    The one who submitted the append settles it, exactly once, with `complete`, `fail` or `settle_all`.
+    """
+
+    def __init__(self, result=None):
+        """`result`: what `complete()` without an argument completes the future with."""
+        self.value = result
+
+    @classmethod
+    def __class_getitem__(cls, item):
+        return GenericAlias(cls, item)
+
+    def done(self):
+        """Whether the outcome is known."""
+        return self.settled
+
+    def result(self, timeout=None):
+        """The result, waited for at most `timeout` seconds (None: as long as it takes); for threads.
+
+        Raises the exception that the future failed with, or OutcomeUnknownError when the time ran out: the
+        append may still become durable, and this ack still tells. Ctrl-C interrupts the wait. In a coroutine
+        use `await`: this call would block its event loop. WrongTypeError, InvalidArgumentError: no such time.
+        """
+        if not self.settled:
+            self.block(timeout)
+        return self.outcome()
+
+    def exception(self, timeout=None):
+        """The exception that the future failed with, None if it was completed. Waits as `result` does."""
+        if not self.settled:
+            self.block(timeout)
+        return self.error
+
+    def add_done_callback(self, callback):
+        """Has `callback(ack)` called once: by the thread that settles the future, or now if it is settled.
+
+        Callbacks are called in the order they were added. They must not block. Their exceptions are logged; Ctrl-C
+        and SystemExit leave the main thread's call that settled the future, after the others were called.
+        """
+        self.enlist(callback)
+        if self.settled:
+            wake([self])
+
+    def expect(self, result):
+        """What `complete()` and `settle_all` complete the future with, in place of the value given at creation."""
+        before = self.value  # kept until the new one is in its place
+        self.value = result
+
+    def complete(self, result=UNCHANGED):
+        """Completes with `result`, else with the value given at creation. False: it was settled before."""
+        before = self.value
+        if not self.publish(before if result is UNCHANGED else result, None):
+            return False
+        if self.waiters:
+            wake([self])
+        return True
+
+    def fail(self, exception):
+        """Fails with `exception`, which every waiter will see raised. False: it was settled before."""
+        if not self.publish(self.value, exception):
+            return False
+        if self.waiters:
+            wake([self])
+        return True
+
+    def __await__(self):
+        cdef FutureWaiter wait
+        if not self.settled:
+            wait = FutureWaiter.__new__(FutureWaiter)
+            wait.loop = get_running_loop()
+            wait._asyncio_future_blocking = True
+            self.enlist(wait)
+            if not self.settled:
+                try:
+                    yield wait
+                    if not self.settled:
+                        raise RuntimeError("await wasn't used with an event loop")
+                except BaseException:  # this awaiter was cancelled or closed; the others wait on
+                    self.forget(wait)
+                    raise
+        return self.outcome()
+
+    def __reduce__(self):
+        raise TypeError("an AppendFuture belongs to the process that submitted, it cannot be pickled or copied")
+
+    @property
+    def _result(self):
+        return self.value
+
+    @property
+    def _waiters(self):
+        return [] if self.waiters is None else list(self.waiters)
+
+    cdef bint publish(self, object value, object error) noexcept:
+        """Settle, in one step: the caller holds the value that there was. False: it was settled before."""
+        if self.settled:
+            return False
+        self.value, self.error, self.settled = value, error, True
+        return True
+
+    cdef object outcome(self):
+        if self.error is not None:
+            # Thousands of waiters may raise it: the traceback of one must not grow by those of the others.
+            raise self.error.with_traceback(None)
+        return self.value
+
+    cdef int block(self, object timeout) except -1:
+        seconds = as_timeout(timeout)
+        woken = allocate_lock()
+        woken.acquire()
+        self.enlist(woken)
+        try:
+            if not self.settled:
+                woken.acquire(timeout=-1 if seconds is None else seconds)
+        finally:
+            self.forget(woken)
+        if not self.settled:
+            raise OutcomeUnknownError(f"no outcome within {timeout} s: the append may still become durable")
+        return 0
+
+    cdef int enlist(self, object waiter) except -1:
+        cdef list alone = [waiter]  # first: from here on it is one step
+        if self.waiters is None:
+            self.waiters = alone
+        else:
+            self.waiters.append(waiter)
+        return 0
+
+    cdef int forget(self, object waiter) except -1:
+        """By identity: a comparison would be Python code, in the middle of a walk through the list."""
+        cdef Py_ssize_t place = 0
+        while self.waiters is not None and place < len(self.waiters):
+            if self.waiters[place] is waiter:
+                self.waiters.pop(place)
+                return 0
+            place += 1
+        return 0
+
+    cdef int tell(self, list waits) except -1:
+        """Call callbacks and wake threads; hand over the Waits, to be resumed together with those of other acks."""
+        while self.waiters:
+            waiter = self.waiters.pop(0)
+            if type(waiter) is FutureWaiter:
+                waits.append(waiter)
+            elif type(waiter) is LockType:
+                waiter.release()
+            else:
+                try:
+                    waiter(self)
+                except BaseException as error:
+                    if is_for_main_thread(error):
+                        raise
+                    logger.exception("a callback of an AppendFuture raised")
+        return 0
+
+
+cdef bint is_for_main_thread(error) except -1:
+    """Any other would be ended by it: one that commits for everybody, with all that wait for it. asyncio's
+    CancelledError is no Exception either, and means nobody here."""
+    return isinstance(error, (KeyboardInterrupt, SystemExit)) and get_ident() == threading.main_thread().ident
+
+
+def as_timeout(timeout):
+    """How long a caller wants to wait, in seconds: None for ever, which what no clock can count is too; 0 for less.
+
+    Errors: WrongTypeError; InvalidArgumentError, not a number.
+    """
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise WrongTypeError(f"timeout: expected a number of seconds, found {type(timeout).__name__}")
+    if timeout > threading.TIMEOUT_MAX:
+        return None
+    if timeout <= 0:
+        return 0.0
+    if isnan(timeout):
+        raise InvalidArgumentError("timeout: expected a number of seconds, found nan")
+    return float(timeout)
+
+
+# ---- many of them ------------------------------------------------------------------------------------------------
+
+def settle_all(outcomes):
+    """Settles many futures: each completes with the value of its creation (None), or fails with its exception.
+
+    Futures that were settled before keep their outcome. All are settled before the first waiter is woken. An
+    event loop is woken once for the whole group, and not at all when this is its own thread. Ctrl-C in the
+    middle, or in a callback, is raised after the others were woken.
+    """
+    settle_each(outcomes)
+
+
+cdef int settle_each(object outcomes) except -1:
+    cdef list awaited = []
+    try:
+        publish_all(outcomes, awaited)
+    except BaseException:
+        publish_all(outcomes, awaited)
+        raise
+    finally:
+        if awaited:
+            wake(awaited)
+    return 0
+
+
+@cython.nonecheck(True)
+cdef int publish_all(object outcomes, list awaited) except -1:
+    cdef AppendFuture future
+    for future, error in outcomes:
+        if future.publish(future.value, error) and future.waiters:
+            awaited.append(future)
+    return 0
+
+
+cdef int settle(list futures, object error) except -1:
+    cdef list awaited = []
+    cdef AppendFuture future
+    for future in futures:
+        if future.publish(future.value, error) and future.waiters:
+            awaited.append(future)
+    if awaited:
+        wake(awaited)
+    return 0
+
+
+cdef int wake(list futures) except -1:
+    """What leaves a callback, which is Ctrl-C, is raised after the others were told."""
+    cdef list waits = []
+    cdef AppendFuture future
+    cdef object error = None
+    for future in futures:
+        while future.waiters:
+            try:
+                future.tell(waits)
+            except BaseException as raised:
+                error = raised
+    if waits:
+        schedule(waits)
+    if error is not None:
+        raise error
+    return 0

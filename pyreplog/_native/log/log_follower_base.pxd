@@ -1,0 +1,27 @@
+# Where a follower stands, and how it takes what comes.
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from pyreplog._native.log.log_view_base cimport LogViewBase
+from pyreplog._native.log.record cimport Record
+from pyreplog._native.log.segment cimport Pin
+
+
+cdef enum:
+    HEADER = 24                   # length, CRC, stamp, time: what tells one record from another in its place
+
+
+cdef class LogFollowerBase:
+    cdef LogViewBase log
+    cdef readonly int64_t entry
+    cdef public int64_t position
+    cdef public Pin held
+    cdef public uint32_t truncations
+    cdef int64_t timeout_us, batch_bytes
+    cdef uint8_t header[HEADER]   # of the record given out last
+    cdef bint has_given
+    cdef void pass_record(self, const uint8_t *p, int64_t entry, int64_t next_position) noexcept
+    cdef bint is_told(self) noexcept
+    cdef Record record_here(self)
+    cdef object batch_here(self)
+    cdef object wait(self, bint many)
+    cdef bint wait_until_due(self, int64_t deadline) except -1

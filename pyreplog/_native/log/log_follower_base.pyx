@@ -1,0 +1,158 @@
+"""The place of a follower in its log: what comes next is waited for, verified and given out by one native call.
+
+A process that has slept finds its caches cold: each line of Python that runs between its waking up and its caller's
+having the entry takes many times as long as in a loop.
+"""
+
+from libc.stdint cimport UINT32_MAX
+from libc.string cimport memcpy
+
+from pyreplog._native.layout cimport KIND_BATCH, RecordHead, SEGMENT_HEADER, SHORT_HEADER
+from pyreplog._native.log cimport record as rec
+from pyreplog._native.log.batch cimport RecordBatch
+from pyreplog._native.log.segment cimport Segment
+from pyreplog._native.log.tail cimport load, load32
+
+SLICE_US = 200_000  # a sleeping follower looks up this often, for Ctrl-C and a killed writer
+cdef int64_t SLEEP_US = SLICE_US
+
+
+cdef extern from "Python.h":
+    int PyErr_CheckSignals() except -1
+
+cdef extern from * nogil:
+    """
+    #include <stdint.h>
+    #include <time.h>
+    static int64_t replog_monotonic_us(void) {
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+    }
+    """
+    int64_t monotonic_us "replog_monotonic_us"()
+
+
+cdef class LogFollowerBase:
+    """Iterator over the records from entry number `entry` on, and over those that come, until none has come for
+    `timeout_us` (-1: for ever). Base of `pyreplog.log.log_view.LogFollower`, which answers `_closer_look`.
+
+    batch_bytes: about how much of the log a batch may hold. Not for several threads at once.
+    `entry`: the next one wanted. `position`: where it is looked for, -1 when that is to be found. `held`: the segment
+    there. `truncations`: the log's count when these were found.
+    """
+
+    def __cinit__(self, LogViewBase log not None, int64_t entry, int64_t timeout_us, int64_t batch_bytes):
+        self.log, self.entry, self.timeout_us, self.batch_bytes = log, entry, timeout_us, batch_bytes
+        self.position = -1
+        self.truncations = log.truncation_count
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        found = self.record_here()
+        if found is None:
+            found = self.wait(False)
+        if found is None:
+            raise StopIteration
+        return found
+
+    def next_batch(self):
+        """The next entries as a RecordBatch; None when the time is over."""
+        return self.wait(True)
+
+    def _closer_look(self, batch_bytes):
+        """A batch of the next entries, which the segment at hand does not hold. None: they are not there, or what was
+        found in front of them was only passed."""
+        raise NotImplementedError
+
+    @property
+    def last_header(self):
+        """What the header of the record given out last began with, or None."""
+        return self.header[:HEADER] if self.has_given else None
+
+    def give(self, RecordBatch batch not None):
+        """A batch goes to the caller: go on behind it. Returns it; None when it is empty."""
+        cdef Py_ssize_t last = batch.count - 1
+        self.position = batch.next_position
+        if last < 0:
+            return None
+        self.pass_record(batch.map + batch.offsets[last], batch.record_at(last).number(), batch.next_position)
+        return batch
+
+    cdef void pass_record(self, const uint8_t *p, int64_t entry, int64_t next_position) noexcept:
+        memcpy(self.header, p, HEADER)  # a copy: recovery cuts in place
+        self.has_given = True
+        self.entry, self.position = entry + 1, next_position
+
+    cdef bint is_told(self) noexcept:
+        """Whether the log is as it was when the place was found: it may have been truncated since."""
+        cdef LogViewBase log = self.log
+        return self.truncations == (load32(&log.tail.page.truncations) if log.live else UINT32_MAX)
+
+    cdef Record record_here(self):
+        """The record at the place, if it is visible and lies in the segment at hand. None: wait, or take a closer look."""
+        cdef Segment segment
+        cdef const uint8_t *p
+        cdef int64_t offset, stride
+        cdef Record record
+        if self.held is None or not self.log.count or self.entry >= load(self.log.visible_entry) or not self.is_told():
+            return None
+        segment = self.held.segment
+        offset = self.position - segment.base
+        if not SEGMENT_HEADER <= offset <= segment.size - SHORT_HEADER:
+            return None
+        p = segment.map + offset
+        stride = rec.check_record(p, segment.size - offset, segment.stamp)
+        if stride <= 0 or (<const RecordHead *>p).kind > KIND_BATCH:
+            return None
+        record = rec.make_record(self.held, p, segment.first_entry, self.position)
+        self.pass_record(p, record.number(), self.position + stride)
+        return record
+
+    cdef object batch_here(self):
+        """As `record_here`, a batch."""
+        cdef Segment segment
+        cdef int64_t offset, extent
+        if self.held is None or not self.log.live or not self.is_told():
+            return None
+        segment = self.held.segment
+        offset = self.position - segment.base
+        extent = min(load(&self.log.tail.page.visible) - segment.base, segment.size)
+        if not SEGMENT_HEADER <= offset < extent:
+            return None
+        return self.give(segment.scan(offset, extent, until=min(extent, offset + self.batch_bytes)))
+
+    cdef object wait(self, bint many):
+        """The next batch or record, slept for if need be; None when the time is over."""
+        cdef int64_t deadline = -1 if self.timeout_us < 0 else monotonic_us() + self.timeout_us
+        while self.wait_until_due(deadline):
+            found = self.batch_here() if many else self.record_here()
+            if found is not None:
+                return found
+            batch = self._closer_look(self.batch_bytes if many else 1)
+            if batch is not None:
+                return batch if many else batch[0]
+        return None
+
+    cdef bint wait_until_due(self, int64_t deadline) except -1:
+        """Sleep until the next entry is visible or the log is another one. False when `deadline` (microseconds of the
+        monotonic clock, -1: none) has passed."""
+        cdef LogViewBase log = self.log
+        cdef int64_t seen, left
+        while True:
+            if not log.count:  # closed, or empty
+                log.check_open()
+            if not log.live or not log.tail.writable:  # nobody would wake us
+                return log._wait_for(self, None if deadline < 0 else deadline / 1e6)
+            seen = load(&log.tail.page.visible)  # before the look at the entry, which a writer tells first
+            if self.entry < load(log.visible_entry) or not self.is_told():
+                return True
+            left = SLEEP_US if deadline < 0 else min(SLEEP_US, deadline - monotonic_us())
+            if left <= 0:
+                return False
+            log.tail.wait(seen, left, True)
+            PyErr_CheckSignals()
+            if self.entry < load(log.visible_entry):
+                return True

@@ -1,0 +1,5 @@
+from typing import NamedTuple
+
+class LogPosition(NamedTuple):
+    position: int
+    entry: int

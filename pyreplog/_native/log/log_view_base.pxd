@@ -1,0 +1,24 @@
+# Reading one entry: from its number to its record, without Python in between.
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from pyreplog._native.log.record cimport Record
+from pyreplog._native.log.segment cimport Segment
+from pyreplog._native.log.tail cimport Tail
+
+
+cdef class LogViewBase:
+    cdef readonly Tail tail
+    cdef list segments            # Segment, or None while it is not mapped; ascending
+    cdef int64_t *bases
+    cdef int64_t *firsts          # first entry number of each segment
+    cdef Py_ssize_t count
+    cdef const int64_t *visible_entry
+    cdef int64_t own_visible_entry
+    cdef uint32_t truncations     # of the log when the table was made
+    cdef bint live                # `tail` tells the truth
+    cdef Segment found            # the segment `locate` found the record in; valid until the GIL is released
+    cdef Py_ssize_t segment_of(self, const int64_t *keys, int64_t key) noexcept
+    cdef int check_table(self) except -1
+    cdef Segment mapped(self, Py_ssize_t i)
+    cdef const uint8_t *locate(self, int64_t entry) except NULL
+    cdef const uint8_t *walk(self, Segment segment, int64_t place, int64_t delta, int64_t stop) except NULL

@@ -1,5 +1,0 @@
-from typing import NamedTuple
-
-class Mark(NamedTuple):
-    position: int
-    entry: int

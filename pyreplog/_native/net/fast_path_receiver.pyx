@@ -1,0 +1,53 @@
+"""Requests that are answered at once: from the socket to their handler, and its answer back, without Python code in between.
+
+Threads: everything runs under the GIL, in the thread that drives the reactor.
+"""
+
+import select
+
+cimport cython
+
+from pyreplog._native.net.frame cimport FrameBatch
+from pyreplog._native.net.send_queue cimport FrameSendQueue
+from pyreplog._native.net.socket_io cimport take_in
+
+cdef int READ = select.EPOLLIN
+
+
+@cython.final
+cdef class FastPathReceiver:
+    """The reactor's callback of a ServerConnection over a plain socket, whose handler is a FastPath. It does not keep
+    that alive.
+
+    `FastPathReceiver(connection)`: a weak reference. A request that comes alone is given to `_fast_path`; all else is
+    for `_ready(events, taken)`, with what was taken in, or None, and what goes wrong for `_failed(error)`.
+    """
+
+    cdef object connection
+
+    def __cinit__(self, connection, /):
+        self.connection = connection
+
+    def __call__(self, int events, /):
+        cdef object connection = self.connection()
+        cdef FrameSendQueue send_queue
+        cdef FrameBatch batch
+        cdef Py_ssize_t count
+        if connection is None:
+            return
+        send_queue = connection._send_queue
+        if events != READ or send_queue.error is not None or connection._reasons:
+            connection._ready(events)
+            return
+        try:
+            batch = take_in(send_queue.stream, connection._parser, &count)
+            if batch.count == 1 and batch.error is None and not send_queue.queued_bytes:
+                answer = connection._fast_path(connection, batch)
+                if answer is not None:
+                    if answer and not send_queue.whole_leaves(answer):
+                        connection.send(answer)
+                    return
+        except BaseException as error:
+            connection._failed(error)
+            return
+        connection._ready(events, (count, batch))

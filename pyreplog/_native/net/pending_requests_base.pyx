@@ -1,0 +1,142 @@
+"""Requests that leave at once: numbered, noted and handed to their sockets in one step.
+
+What cannot - no connection yet, bytes that wait before it, another thread that is at it - is left to the Python code that
+would else do all of it.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy, memset
+
+from pyreplog._native.net.answers cimport AddGroup, AddQueue
+from pyreplog._native.net.frame cimport store_i64
+from pyreplog._native.net.send_queue cimport FrameSendQueue
+from pyreplog._native.net.requesthead cimport (
+    AT_FIRST, AT_FLAGS, AT_KEY, AT_LAST, AT_LEDGER, AT_RUN, AT_STEP, KEY_BYTES, KIND_ADD, REQUEST_BYTES,
+)
+from pyreplog._native.system.mutex cimport Mutex
+
+from pyreplog.errors import InvalidArgumentError
+
+cdef enum:      # items of a Request
+    LEDGER = 1
+    FIRST = 2
+    LAST = 3
+    KEY = 4
+    FLAGS = 5
+    RECORDS = 9
+
+
+cdef class PendingRequestsBase:
+    """Requests of a channel that wait for their replies. To be subclassed.
+
+    `PendingRequestsBase(lock)`. lock: of all this, and of the order in which requests leave; `ask` and `send_alone`
+    take it, the others are called under it. waiting: correlation id -> (whom to tell, deadline). check_us: when
+    deadlines are looked at; -1: never.
+    """
+
+    def __init__(self, Mutex lock not None, /):
+        self.lock, self.waiting, self.check_us = lock, {}, -1
+
+    def number(self):
+        """The next correlation id."""
+        self.last_id += 1
+        return self.last_id
+
+    def add(self, int64_t correlation_id, on_reply, int64_t deadline_us, /):
+        """Whether deadlines are to be looked at earlier than was known, at `deadline_us`."""
+        self.waiting[correlation_id] = on_reply, deadline_us
+        if 0 <= self.check_us <= deadline_us:
+            return False
+        self.check_us = deadline_us
+        return True
+
+    def begin(self, FrameSendQueue send_queue not None, Py_ssize_t size_max, /):
+        """From now on requests of at most `size_max` bytes may leave at once."""
+        self.send_queue, self.size_max = send_queue, size_max
+
+    def end(self):
+        """None may any more."""
+        self.send_queue = None
+
+    def ask(self, tuple body not None, Py_ssize_t size, on_reply, int64_t deadline_us, /):
+        """Send a request now; its correlation id. -1: that is not possible, nothing was done."""
+        return self.leave(body, size, on_reply, deadline_us)
+
+    cdef int64_t leave(self, tuple body, Py_ssize_t size, object on_reply, int64_t deadline_us) except -2:
+        cdef FrameSendQueue send_queue
+        cdef int64_t number
+        if self.send_queue is None or not self.lock.try_take():
+            return -1
+        try:
+            send_queue = self.send_queue
+            if send_queue is None or size > self.size_max or not 0 <= self.check_us <= deadline_us:
+                return -1
+            number = self.last_id = self.last_id + 1
+            self.waiting[number] = on_reply, deadline_us
+            # an error, Ctrl-C: some of it may have left, under this number
+            if not send_queue.leaves(number, body, size):
+                del self.waiting[number]
+                self.last_id -= 1
+                return -1
+            return number
+        finally:
+            self.lock.give()
+
+
+cdef tuple items_of(object named):
+    """A named tuple as a tuple, whose items are found at once: native code asks any other type for each by its name."""
+    if not isinstance(named, tuple):
+        raise TypeError(f"expected a Request, found {type(named).__name__}")
+    return <tuple>named
+
+
+cdef bytes head_of(tuple add):
+    """As `encode_request` of an ADD."""
+    cdef bytes key = add[KEY], head = PyBytes_FromStringAndSize(NULL, REQUEST_BYTES)
+    cdef char *p = PyBytes_AS_STRING(head)
+    if len(key) != KEY_BYTES:
+        raise InvalidArgumentError(f"key: expected {KEY_BYTES} bytes, found {len(key)}")
+    memset(p, 0, REQUEST_BYTES)
+    p[0], p[AT_FLAGS], p[AT_RUN], p[AT_STEP] = KIND_ADD, <char>add[FLAGS], 1, 1
+    store_i64(p + AT_LEDGER, add[LEDGER])
+    store_i64(p + AT_FIRST, add[FIRST])
+    store_i64(p + AT_LAST, add[LAST])
+    memcpy(p + AT_KEY, PyBytes_AS_STRING(key), KEY_BYTES)
+    return head
+
+
+def send_alone(list adds not None, Py_ssize_t first, dict lanes not None, dict channels not None, Py_ssize_t most,
+               int64_t deadline_us, /):
+    """Send ADDs from number `first` on, up to one that may not leave alone and at once: its number, or that of the end.
+
+    adds: (bookie, request, on_reply) of each. lanes: by bookie and ledger; in each at most `most` requests are unanswered.
+    channels: by bookie; `requests` of each is a PendingRequestsBase. What several are asked, one behind the other, is
+    encoded once.
+    """
+    return leave_alone(adds, first, lanes, channels, most, deadline_us)
+
+
+cdef Py_ssize_t leave_alone(list adds, Py_ssize_t first, dict lanes, dict channels, Py_ssize_t most,
+                            int64_t deadline_us) except -1:
+    cdef Py_ssize_t i, size = 0
+    cdef tuple body = None
+    cdef object bookie, on_reply, lane, channel
+    cdef tuple request, asked = None
+    cdef AddGroup group
+    for i in range(first, len(adds)):
+        bookie, named, on_reply = adds[i]
+        request = items_of(named)
+        if request is not asked:
+            asked, body = request, (head_of(request), request[RECORDS])
+            size = REQUEST_BYTES + memoryview(body[1]).nbytes
+        lane, channel = lanes.get((bookie, request[LEDGER])), channels.get(bookie)
+        if lane is None or channel is None:
+            return i
+        group = (<AddQueue?>lane).alone(most, request, on_reply)
+        if group is None:
+            return i
+        if (<PendingRequestsBase?>channel.requests).leave(body, size, group, deadline_us) < 0:
+            group.lane.unanswered -= 1
+            return i
+    return len(adds)

@@ -1,0 +1,232 @@
+"""One round of a reactor: until when it sleeps, and whom it calls back behind that. In native code because all that is
+sent and received goes through it: the only Python code that runs for a round is what is called back.
+
+Threads: the one that drives; others may append to `_soon` at any time.
+"""
+
+import logging
+import time
+
+from cpython.pythread cimport PyThread_get_thread_ident
+from libc.stdint cimport int64_t
+
+from pyreplog._native.log.future cimport AppendFuture
+from pyreplog._native.system.interrupts cimport DeferSigint
+
+from pyreplog._native.system import interrupts
+from pyreplog.errors import InvalidArgumentError, OutcomeUnknownError, ReplogError
+
+cdef enum:
+    LOOK_EVERY = 16     # while one descriptor keeps it busy, timers are looked at in every so many rounds only
+
+cdef double FOREVER_S = 3600.0
+
+DRIVER = "driver"
+"""Of a driver lock's holder: the ident of the thread that drives."""
+
+cdef DeferSigint put_off = interrupts.defer_sigint
+cdef object logger = logging.getLogger("pyreplog.net.reactor")
+
+
+cdef bint is_over(object done) except -1:
+    return (<AppendFuture>done).settled if isinstance(done, AppendFuture) else bool(done())
+
+
+def look_again():
+    """The driver looks whether the outcome it waits for is there, after whatever it was woken for."""
+
+
+cdef class DriverLockBase:
+    """What a DriverLock knows. holder: DRIVER -> ident of the thread. waiting: Waiters, as keys. _borrowed: by somebody
+    since the owner last looked. _resting: the owner sleeps. The subclass answers `_wake` and `ring`."""
+
+    cdef public dict holder, waiting
+    cdef public bint _borrowed, _resting
+
+    def __cinit__(self):
+        self.holder, self.waiting = {}, {}
+
+    def given_back(self):
+        """After the holder has deleted itself: one of those who wait may drive; the owner knows of the borrowing."""
+        self.give_back()
+
+    cdef int give_back(self) except -1:
+        self._borrowed = True
+        if self.waiting and DRIVER not in self.holder:
+            self._wake(1)
+        if self._resting:
+            self.ring()
+        return 0
+
+    def _wake(self, count, /):
+        raise NotImplementedError
+
+    def ring(self):
+        raise NotImplementedError
+
+
+cdef class ReactorBase:
+    """What a Reactor does again and again. To be subclassed, by a Handle that has `unregister` and `call_soon`, does
+    what is to be done when a driver has left (`_left`), and sets all of this but `_callbacks`, `_soon` and `_asleep`.
+
+    _callbacks: by descriptor, what is called with the events. _soon: calls handed over. _timers, clock, _epoll, _baton,
+    _busy_poll_us, _bell (None: closed), _bell_fd: a Reactor's. _asleep: the driver is about to block, or does: what it
+    should see needs a wake-up.
+    """
+
+    cdef public dict _callbacks
+    cdef readonly list _soon
+    cdef public object _timers, clock, _epoll, _wakeup
+    cdef public DriverLockBase _driver_lock
+    cdef public int64_t _busy_poll_us
+    cdef public int _bell_fd
+    cdef public bint _asleep
+    cdef unsigned int round
+
+    def __cinit__(self):
+        self._callbacks, self._soon = {}, []
+
+    def drive(self, done, timeout=None):
+        """Wait until `done()`, at most `timeout` seconds (None: as long as it takes), and drive meanwhile.
+
+        done: cheap, does not block, and says True for good; called by any thread that drives, after events.
+        Returns its last word. Of several threads one drives, the others sleep until their outcome is there. The
+        reactor's own thread drives again 2 ms after the last of them left; until then nobody does.
+
+        Errors: InvalidArgumentError, called by a callback of this reactor; ClosedError, before it was done.
+        """
+        return self.drive_until(done, timeout)
+
+    def wait(self, AppendFuture future not None, timeout=None):
+        """As `future.result`, and drive meanwhile. Errors: those of the AppendFuture; as `drive`; OutcomeUnknownError,
+        the time ran out."""
+        if not future.settled:
+            future.add_done_callback(self._look_up)
+            if not self.drive_until(future, timeout):
+                raise OutcomeUnknownError(f"no outcome within {timeout} s")
+        return future.outcome()
+
+    def _look_up(self, _, /):
+        """Who settles it without driving wakes who waits."""
+        if self._driver_lock.holder.get(DRIVER) != PyThread_get_thread_ident():
+            try:
+                self.call_soon(look_again)
+            except ReplogError:  # it was closed: nobody drives
+                return
+
+    cdef bint drive_until(self, object done, object timeout) except -1:
+        """done: a call, or an AppendFuture."""
+        cdef DriverLockBase driver_lock = self._driver_lock
+        cdef object me = PyThread_get_thread_ident()
+        cdef dict holder = driver_lock.holder
+        cdef double left_s = FOREVER_S, deadline_s = 0
+        if is_over(done):
+            return True
+        if self._error is not None:
+            raise self._error
+        if holder.get(DRIVER) == me:
+            raise InvalidArgumentError("a callback of a reactor cannot wait for it")
+        if timeout is not None:
+            deadline_s = time.monotonic() + timeout
+        try:
+            while True:
+                if timeout is not None:
+                    left_s = deadline_s - time.monotonic()
+                    if left_s <= 0:
+                        return is_over(done)
+                if self._error is not None:
+                    if is_over(done):  # by who closed it
+                        return True
+                    raise self._error
+                if holder.setdefault(DRIVER, me) == me:
+                    self.step(left_s)
+                    if driver_lock.waiting:
+                        driver_lock.wake_done()
+                else:
+                    driver_lock.wait(done.done if isinstance(done, AppendFuture) else done, left_s, self._wake)
+                if is_over(done):
+                    return True
+        finally:
+            if holder.get(DRIVER) == me:
+                del holder[DRIVER]
+            if self._error is None:
+                driver_lock.give_back()
+            else:
+                self._left()
+
+    cdef int step(self, double timeout_s) except -1:
+        """Wait for events at most so long, and call back."""
+        timeout_s = self.before(timeout_s)
+        try:
+            events = self._epoll.poll(timeout_s, self._busy_poll_us)
+        finally:
+            self._asleep = False
+        self.after(events)
+        return 0
+
+    def _before(self, double timeout_s, /):
+        """Seconds to sleep. From here on, whoever has something for the driver wakes it."""
+        return self.before(timeout_s)
+
+    def _after(self, list events not None, /):
+        """Call back. Ctrl-C in a thread that drives while it waits for something of its own comes behind that: half a
+        frame sent, or received, would cost the connection."""
+        self.after(events)
+
+    def _call_those_handed_over(self):
+        """A call leaves the queue after it was made: Ctrl-C loses none."""
+        self.call_handed_over()
+
+    cdef double before(self, double timeout_s) except -1:
+        cdef object next_us
+        self._asleep = True
+        if self._soon:
+            return 0.0
+        next_us = self._timers.next_us
+        if next_us is not None:
+            timeout_s = min(timeout_s, (<int64_t>next_us - <int64_t>self.clock.monotonic_us()) / 1e6)
+        return max(timeout_s, 0.0)
+
+    cdef int after(self, list events) except -1:
+        put_off.enter()
+        try:
+            self.call_back(events)
+            if self._soon:
+                self.call_handed_over()
+        finally:
+            put_off.leave()
+        return 0
+
+    cdef int call_back(self, list events) except -1:
+        cdef bint only_one = len(events) == 1
+        for fd, mask in events:
+            callback = self._callbacks.get(fd)
+            if callback is not None:
+                try:
+                    callback(mask)
+                except Exception:
+                    logger.exception("a callback raised; its descriptor is not looked at any more")
+                    self.unregister(fd)
+            elif fd == self._bell_fd:
+                only_one = False
+                wakeup = self._wakeup
+                if wakeup is not None:
+                    wakeup.clear()
+        self.round += 1
+        if not only_one or self.round % LOOK_EVERY == 0:
+            next_us = self._timers.next_us
+            if next_us is not None and <int64_t>next_us <= <int64_t>self.clock.monotonic_us():
+                for timer in self._timers.due():
+                    self._soon.append(timer.call)
+        return 0
+
+    cdef int call_handed_over(self) except -1:
+        cdef list soon = self._soon
+        cdef Py_ssize_t i
+        for i in range(len(soon)):
+            try:
+                soon[0]()
+            except Exception:
+                logger.exception("a call handed over to the reactor raised")
+            soon.pop(0)
+        return 0

@@ -1,0 +1,91 @@
+"""What the parts of one node share."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyreplog._native.log.apply_replicated import marks_of
+from pyreplog.arguments import check_text
+from pyreplog.clock import Clock
+from pyreplog.errors import InvalidArgumentError
+from pyreplog.ha.config import NodeConfig
+from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
+from pyreplog.ha.protocol.members import MembersFile
+from pyreplog.ha.protocol.terms import TermsFile
+from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.files import Files
+from pyreplog.net.handshake import NodeIdentity, Secret
+from pyreplog.net.limits import Limits
+from pyreplog.net.reactor import Reactor
+from pyreplog.net.sockets import Address
+
+SERVICE = "ha"
+"""As the hello names it."""
+
+_HOST_MAX, _PORT_DIGITS_MAX = 255, 5
+_SHOWN_MAX = 300  # characters of what is no address
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeContext:
+    """lock: around all state machines and the two files. secret, tls: as of `net`; `tls` is (a server's context, a
+    client's)."""
+
+    path: Path
+    config: NodeConfig
+    files: Files
+    clock: Clock
+    reactor: Reactor
+    terms: TermsFile
+    members: MembersFile
+    limits: Limits = field(default_factory=Limits)
+    secret: Secret | None = None
+    tls: tuple[ssl.SSLContext | None, ssl.SSLContext | None] = (None, None)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @property
+    def identity(self) -> NodeIdentity:
+        """Who this node says it is."""
+        return NodeIdentity(node=self.config.name, service=SERVICE)
+
+    @property
+    def now_us(self) -> int:
+        return self.clock.monotonic_us()
+
+
+def ends_of(log: CommitLog) -> tuple[LogPosition, LogPosition]:
+    """(end of what may be sent, end of what is synced) of a log, of one moment."""
+    end, synced, _ = marks_of(log)
+    return end, synced
+
+
+def start_of(log: CommitLog) -> LogPosition:
+    """Where a log begins."""
+    return LogPosition(log.start_position, log.start)
+
+
+def shown_of(log: CommitLog) -> LogPosition:
+    """End of what readers see, the commit point as far as it was known. ORIGIN: they see nothing; how what retention
+    has removed was committed is not known."""
+    visible = marks_of(log)[2]
+    return visible if visible.entry > log.start else ORIGIN
+
+
+def owed_of(log: CommitLog) -> LogPosition | None:
+    """End of what readers see, if a master showed it on its own and enough replicas may not have it."""
+    return marks_of(log)[2] if log.unreplicated else None
+
+
+def parse_address(text: str) -> Address:
+    """ "host:port", "[v6]:port". Errors: WrongTypeError, InvalidArgumentError."""
+    check_text("address", text)
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    is_host = 0 < len(host) <= _HOST_MAX and host.isprintable()
+    is_port = port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS_MAX and 0 < int(port) < 65536
+    if not is_host or not is_port:
+        raise InvalidArgumentError(f"address: expected host:port, found {text[:_SHOWN_MAX]!r}")
+    return host, int(port)

@@ -1,0 +1,9 @@
+"""A place in a log."""
+
+from __future__ import annotations
+
+from pyreplog._native.log.log_position import LogPosition
+
+__all__ = ["ORIGIN", "LogPosition"]
+
+ORIGIN = LogPosition(0, 0)

@@ -1,0 +1,97 @@
+"""How far one replica is, as its master knows. One standing for each name, whatever connections it came by."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from pyreplog._native.ha.group_base import RATE_US, ProgressBase
+from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
+
+
+class InSyncLimits(NamedTuple):
+    """When a replica is in sync: so many bytes behind at most, and level with the master so recently."""
+
+    bytes: int
+    us: int
+
+
+class ReplicaStats(NamedTuple):
+    """One replica, for people. rate: bytes per second. lag_us: since it was last level with its master."""
+
+    name: str
+    state: str  # "joining", "streaming", "gone"
+    observer: bool
+    in_sync: bool
+    received: LogPosition
+    synced: LogPosition
+    lag_bytes: int
+    lag_us: int
+    rate: int
+
+
+class Progress(ProgressBase):
+    """Of one replica. Its marks count for the commit point once `counts`: it has promised this master's term."""
+
+    __slots__ = ("connection", "left_us", "name")
+
+    received: LogPosition
+    synced: LogPosition
+    proven: LogPosition
+    counted: LogPosition
+
+    def __init__(self, name: str, now_us: int) -> None:
+        self.name = name
+        self.observer = False
+        self.connection: Hashable | None = None
+        self.received = self.synced = self.proven = self.counted = ORIGIN
+        self.counts = False
+        self.left_us = self.caught_up_us = now_us
+        self._probe, self._probe_us = 0, now_us
+        self._base, self._base_us, self._rate = 0, now_us, 0
+
+    def joined(
+        self,
+        connection: Hashable,
+        observer: bool,
+        received: LogPosition,
+        synced: LogPosition,
+        end: LogPosition,
+        now_us: int,
+    ) -> None:
+        """It goes on from `received`; nothing of it counts before its first report."""
+        self.connection, self.observer, self.counts = connection, observer, False
+        self.received, self.synced, self.counted = received, synced, ORIGIN
+        self._probe, self._probe_us = end.position, now_us
+        self._base, self._base_us, self._rate = received.position, now_us, 0
+
+    def left(self, now_us: int) -> None:
+        """What it has reported is still there."""
+        self.connection, self.left_us = None, now_us
+
+    def rate(self, now_us: int) -> int:
+        """Bytes per second that it received lately; 0 when it left."""
+        if self.connection is None:
+            return 0
+        elapsed_us = now_us - self._base_us
+        return self._rate if elapsed_us < RATE_US else (self.received.position - self._base) * 1_000_000 // elapsed_us
+
+    def lag_us(self, mark: LogPosition, end: LogPosition, now_us: int) -> int:
+        return 0 if self.counts and mark.position >= end.position else now_us - self.caught_up_us
+
+    def is_in_sync(self, mark: LogPosition, end: LogPosition, now_us: int, limits: InSyncLimits) -> bool:
+        """Says who is waited for, never who is safe."""
+        return (
+            self.connection is not None
+            and self.counts
+            and end.position - mark.position <= limits.bytes
+            and self.lag_us(mark, end, now_us) <= limits.us
+        )
+
+    def stats(self, mark: LogPosition, end: LogPosition, now_us: int, limits: InSyncLimits) -> ReplicaStats:
+        state = "gone" if self.connection is None else "streaming" if self.counts else "joining"
+        return ReplicaStats(
+            self.name, state, self.observer, self.is_in_sync(mark, end, now_us, limits), self.received, self.synced,
+            max(0, end.position - self.received.position), self.lag_us(mark, end, now_us),
+            self.rate(now_us),
+        )  # fmt: skip

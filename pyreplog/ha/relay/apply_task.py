@@ -1,0 +1,86 @@
+"""One group on its way through the callback."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator
+from typing import TypeAlias
+
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog.errors import ApplyError, InvalidArgumentError, PositionError, ReplogError
+from pyreplog.ha.relay.applier_machine import ApplyGroup
+from pyreplog.ha.relay.position import Advance, PositionStore
+
+Apply: TypeAlias = Callable[[RecordBatch, Advance], object]
+"""What applies a batch: a function, which is called when it is the batch's turn; or a generator function that yields
+once: what it does before is prepared beside other batches, what it does behind is its commit and comes in the order of
+the log. When its turn never comes, the yield raises GeneratorExit."""
+
+
+def in_two_phases(apply: Apply) -> bool:
+    """Whether a callback yields."""
+    return inspect.isgeneratorfunction(apply) or inspect.isgeneratorfunction(getattr(apply, "__call__", None))  # noqa: B004
+
+
+class ApplyTask:
+    """A group, its records, and the callback at work on them. One thread; `commit` only when it is its turn."""
+
+    def __init__(self, group: ApplyGroup, batch: RecordBatch, apply: Apply) -> None:
+        self.group = group
+        self._batch, self._apply = batch, apply
+        self._run: Generator[object, None, object] | None = None
+        self._trouble: Exception | None = None
+
+    def prepare(self) -> None:
+        """What may be done beside other groups. What the callback raises counts in its turn: `commit` raises it."""
+        try:
+            self._begin()
+        except Exception as error:
+            self._trouble = error
+
+    def _begin(self) -> None:
+        if not in_two_phases(self._apply):
+            return
+        run = self._apply(self._batch, self.group.advance)
+        assert isinstance(run, Generator), "a generator function returns nothing else"
+        self._run = run
+        if next(run, self) is self:
+            raise InvalidArgumentError("the callback has ended without its yield")
+
+    def commit(self) -> None:
+        """The rest. Errors: whatever the callback raises; InvalidArgumentError."""
+        if self._trouble is not None:
+            raise self._trouble
+        if self._run is None:
+            self._apply(self._batch, self.group.advance)
+        elif next(self._run, self) is not self:
+            self._run.close()
+            raise InvalidArgumentError("the callback has yielded twice")
+
+    def roll_back(self) -> None:
+        """Its turn will not come. Errors: whatever the callback raises."""
+        if self._run is not None:
+            self._run.close()
+
+    def refused(self, error: Exception) -> ApplyError:
+        """The error that names its first record."""
+        made = ApplyError(self.group.advance.before.entry, self._batch[0].position, f"{type(error).__name__}: {error}")
+        made.__cause__ = error
+        return made
+
+
+def keep(store: PositionStore, advance: Advance, *, prove: bool) -> None:
+    """After a commit: what is stored is `advance.after`.
+
+    prove: ask a transactional store whether the callback has kept its promise. Errors: PositionError; the store's.
+    """
+    if not store.transactional:
+        try:
+            store.save(advance)
+        except (OSError, ReplogError) as error:
+            raise PositionError(f"applied, and entry {advance.after.entry} could not be stored: {error}") from error
+    elif prove and store.load() != advance.after:
+        raise PositionError(
+            f"the callback has returned without storing entry {advance.after.entry} in its transaction: "
+            "it must call store(cursor, advance), and commit"
+        )

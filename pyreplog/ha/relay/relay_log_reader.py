@@ -1,0 +1,80 @@
+"""The relay log, as the applier reads it: batches of entries, and whether they are of the history that was applied."""
+
+from __future__ import annotations
+
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.log.record import Record
+from pyreplog.errors import PositionError, TrimmedError, TruncatedError
+from pyreplog.ha.relay.position import Applied, check_of
+from pyreplog.log.commitlog import CommitLog
+
+
+class RelayLogReader:
+    """Reads a relay log from where an applier stands. One thread at a time."""
+
+    def __init__(self, relay: CommitLog, batch_bytes: int) -> None:
+        self.relay = relay
+        self._batch_bytes = batch_bytes
+        self._compared = -1  # the log's truncations when its history was last found to be the one applied
+
+    def first(self, entry: int | None) -> Applied:
+        """Where to begin when nothing is applied: at `entry`, or at the log's first one, which must be entry 0 then."""
+        start = self.relay.start
+        self.relay.check_open()  # a log that is closed says nothing of where it began
+        if entry is None and start > 0:
+            raise TrimmedError(
+                f"{self.relay.path} begins at entry {start}: what lies before would never be applied; "
+                f"begin with start={start} where it is there already"
+            )
+        wanted = start if entry is None else entry
+        if wanted < start:
+            raise TrimmedError(f"{self.relay.path} begins at entry {start}, behind entry {wanted}")
+        return Applied(self.relay.uuid, self.relay.position_of(wanted), wanted, self._check_before(wanted))
+
+    def check_log(self, applied: Applied) -> None:
+        """PositionError when the position is of another log."""
+        if applied.log != self.relay.uuid:
+            raise PositionError(
+                f"{self.relay.path} is log {self.relay.uuid.hex()}; what is applied is of log {applied.log.hex()}"
+            )
+
+    def read(self, at: Applied, limit: int) -> RecordBatch | None:
+        """At most `limit` entries from `at` on; None when there are none yet.
+
+        Errors: TrimmedError, they are not in this relay log: discard it, and receive again from what is applied;
+        TruncatedError, what was handed out before `at` has been cut; CorruptionError; ClosedError.
+        """
+        start = self.relay.start
+        self.relay.check_open()
+        if at.entry < start:
+            raise TrimmedError(
+                f"{self.relay.path} begins at entry {start}, entry {at.entry} is to be applied: "
+                "discard the relay log, and receive again from the applied position"
+            )
+        while at.entry < self.relay.end:
+            truncations = self.relay.tail.truncations
+            if truncations != self._compared:
+                self._compare(at)
+            batch = next(self.relay.scan(at.entry, at.entry + limit, batch_bytes=self._batch_bytes), None)
+            if self.relay.tail.truncations == truncations:
+                self._compared = truncations
+                return batch
+        return None
+
+    def behind(self, record: Record) -> Applied:
+        """The position behind a record."""
+        return Applied(self.relay.uuid, record.position + len(record.raw), record.entry + 1, check_of(record))
+
+    def _compare(self, at: Applied) -> None:
+        """The last record that was handed out must still be the one in the log."""
+        found = self._check_before(at.entry)
+        if found and at.check and found != at.check:
+            raise TruncatedError(
+                f"entry {at.entry - 1}, which was applied, has been cut from {self.relay.path}, and another one is in "
+                "its place: what was applied is of another history"
+            )
+
+    def _check_before(self, entry: int) -> int:
+        """Of the record before `entry`; 0 when it is not there."""
+        before: Record | None = self.relay.read(entry - 1) if self.relay.start < entry <= self.relay.end else None
+        return 0 if before is None else check_of(before)

@@ -1,0 +1,85 @@
+"""Learning that a log has grown, without polling: a thread that sleeps on the log's tail page."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyreplog.log.commitlog import CommitLog
+
+logger = logging.getLogger(__name__)
+
+_SLICE_US = 200_000
+
+
+class TailWatcher:
+    """Calls whoever wants to know that a log has got beyond a position, or was cut; once each time they ask.
+
+    An append pays nothing for it while nobody asks, and one wake-up when somebody does. The calls come from a thread of
+    this object, which begins with the first question; they must not block.
+    """
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._lock = threading.Lock()
+        self._asked = threading.Event()
+        self._waiting: dict[Callable[[], object], int] = {}
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    def when_beyond(self, position: int, call: Callable[[], object]) -> None:
+        """Have `call()` called when the log's end, committed or not, has passed `position`. Asked again, the newer
+        question counts. Any thread."""
+        with self._lock:
+            if self._stopping:
+                return
+            self._waiting[call] = position
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="pyreplog-growth", daemon=True)
+                self._thread.start()
+        self._asked.set()
+
+    def forget(self, call: Callable[[], object]) -> None:
+        """Do not call it any more; it may be about to be."""
+        with self._lock:
+            self._waiting.pop(call, None)
+
+    def stop(self) -> None:
+        """Call nobody any more; waits for calls that are at work. Before the log is closed."""
+        with self._lock:
+            self._stopping, thread = True, self._thread
+            self._waiting.clear()
+        self._asked.set()
+        self._log.tail.wake()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        truncations = self._log.truncation_count
+        while True:
+            self._asked.wait()
+            with self._lock:
+                if self._stopping:
+                    return
+                lowest = min(self._waiting.values(), default=None)
+                if lowest is None:
+                    self._asked.clear()
+                    continue
+            end = self._log.tail.wait_for_end(lowest, _SLICE_US)
+            was_cut, truncations = self._log.truncation_count != truncations, self._log.truncation_count
+            with self._lock:
+                due = [call for call, position in self._waiting.items() if position < end or was_cut]
+                for call in due:
+                    del self._waiting[call]
+            for call in due:
+                _make(call)
+
+
+def _make(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except Exception:
+        logger.exception("a call upon the growth of a log raised")

@@ -1,0 +1,93 @@
+"""What can be made again from the segments, index files and the checkpoint: does it agree with them?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyreplog._native.ledgerlog.index import LedgerIndex
+from pyreplog._native.ledgerlog.intake import index_entries
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.sparse import SparseIndex
+from pyreplog.errors import CorruptionError, FormatVersionError
+from pyreplog.log import names
+from pyreplog.log.checkpoint import SLOT_BYTES, Checkpoint
+from pyreplog.regular_files import open_reading, read_regular
+
+
+def index_fault(path: Path, segment: Segment, built: SparseIndex | None) -> CorruptionError | None:
+    """What is wrong with the index file of a sealed segment; FileNotFoundError when there is none.
+
+    built: the index made from the segment just now; None when the segment is damaged (the file is then checked by
+    itself).
+    """
+    data = read_regular(path, 2 * segment.size)
+    try:
+        SparseIndex.load(
+            str(path), segment.size, segment.uuid, segment.base, segment.first_entry, segment.stamp
+        )  # fmt: skip
+    except CorruptionError as error:
+        return error
+    except FormatVersionError as error:
+        return CorruptionError(path, 14, f"format version {error.supported} or lower", str(error.found))
+    if built is None:
+        return None
+    low, high = segment.head_at(HEADER_BYTES)[3], segment.head_at(built.end)[3]
+    return _difference(
+        path, built.to_bytes(segment.uuid, segment.base, segment.first_entry, segment.stamp, low, high), data
+    )
+
+
+def ledgers_fault(path: Path, segment: Segment, built: SparseIndex | None) -> CorruptionError | None:
+    """What is wrong with the ledger index file of a sealed segment, if there is one and the segment is intact."""
+    try:
+        found = read_regular(path, 2 * segment.size)
+    except FileNotFoundError:
+        return None
+    if built is None:
+        return None
+    made = LedgerIndex()
+    index_entries(segment, made, HEADER_BYTES, built.end)
+    data = made.to_bytes(uuid=segment.uuid, base=segment.base, stamp=segment.stamp, end=built.end)
+    return _difference(path, data, found)
+
+
+def _difference(path: Path, made: bytes, found: bytes) -> CorruptionError | None:
+    """Where an index file is not what its segment makes of it."""
+    if made == found:
+        return None
+    at = next((i for i, (a, b) in enumerate(zip(made, found, strict=False)) if a != b), min(len(made), len(found)))
+    return CorruptionError(path, at, f"what the segment says, {made[at : at + 8].hex()}", found[at : at + 8].hex())
+
+
+def checkpoint_fault(
+    directory: Path, checkpoint: Checkpoint, segment: Segment, index: SparseIndex, end: int
+) -> CorruptionError | None:
+    """What is wrong with a checkpoint, seen from an intact segment; None when it is right or lies elsewhere.
+
+    index: all records of the segment. end: offset up to which the segment is in use.
+    """
+    path, offset = directory / names.CHECKPOINT, checkpoint.position - segment.base
+    if not HEADER_BYTES <= offset <= end:
+        return None
+    entry = segment.first_entry + index.entries
+    if offset < index.end:
+        at = index.before(offset)
+        while at < offset:
+            at += (segment.head_at(at)[4] + 7) & ~7
+        if at != offset:
+            return CorruptionError(path, 0, "a position where a record begins", str(checkpoint.position))
+        entry = segment.head_at(at)[1]
+    if segment.first_entry < 0 or checkpoint.entry == entry:
+        return None
+    return CorruptionError(path, 0, f"entry {entry} at position {checkpoint.position}", f"entry {checkpoint.entry}")
+
+
+def torn_slots(directory: Path) -> list[int]:
+    """Which slots of the checkpoint file, 0 and 1, hold something that is no checkpoint: a crash may leave one."""
+    path = directory / names.CHECKPOINT
+    if not path.exists():
+        return []
+    with open_reading(path) as file:
+        data = file.read(2 * SLOT_BYTES)
+    slots = [data[at : at + SLOT_BYTES] for at in (0, SLOT_BYTES)]
+    return [i for i, slot in enumerate(slots) if any(slot) and Checkpoint.decode(slot) is None]

@@ -1,0 +1,413 @@
+"""What the writer and the readers of a log have in common: scans, followers, lookups by position and time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+from typing import Self
+
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.log.log_follower_base import SLICE_US, LogFollowerBase
+from pyreplog._native.log.log_view_base import LogViewBase
+from pyreplog._native.log.record import Record
+from pyreplog._native.log.segment import HEADER_BYTES, SIZE_MAX, Segment
+from pyreplog.arguments import as_int
+from pyreplog.errors import (
+    CorruptionError,
+    ForkedError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    TruncatedError,
+    WrongTypeError,
+)
+from pyreplog.future import as_timeout
+from pyreplog.log.hole_punch import is_hole_punched
+
+SCAN_BYTES = 1 << 22
+_NUMBER_MAX = (1 << 63) - 1
+
+
+class LogView(LogViewBase):
+    """What CommitLog and LogReader offer beside reads of single entries."""
+
+    _parents: ForkedError | None = None
+    """In a forked child: the handle is its parent's."""
+
+    def _check_process(self) -> None:
+        """ForkedError, in a child of the process that opened the log: whatever else it says there is out of date."""
+        if self._parents is not None:
+            raise self._parents
+
+    # ---- kept by the subclass -------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> int:
+        """Number of the first entry that may not be read: one more than the last visible one."""
+        raise NotImplementedError
+
+    def _visible(self) -> int:
+        """Position readers may read up to."""
+        raise NotImplementedError
+
+    def _readable(self) -> int:
+        """Position up to which there are records, committed or not."""
+        return self.tail.end
+
+    def check_open(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of the log."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def _reached(self, entry: int, timeout: float | None) -> bool:
+        """Whether `entry` becomes visible within `timeout` seconds."""
+        raise NotImplementedError
+
+    def _extent(self, segment: Segment, visible: int) -> int:
+        """Offset up to which the records of a segment may be read (its size, when it is sealed)."""
+        if visible >= segment.base + segment.size:
+            return segment.size
+        return max(visible - segment.base, HEADER_BYTES)
+
+    def _refresh(self) -> bool:
+        """Look for segments that came since; whether there are new ones."""
+        return False
+
+    @property
+    def start(self) -> int:
+        """Number of the first entry there is."""
+        self._check_process()
+        table = self._segment_table()
+        return max(table[0][1], 0) if table else 0
+
+    @property
+    def start_position(self) -> int:
+        """Position of the first segment."""
+        self._check_process()
+        table = self._segment_table()
+        return table[0][0] if table else 0
+
+    @property
+    def end_position(self) -> int:
+        """Position after the last visible record."""
+        self._check_process()
+        return self._visible()
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    @property
+    def unreplicated(self) -> bool:
+        """Whether enough replicas may not have all that readers see, so that a promotion may take it back: the master
+        of the log's group goes on without them (fall-back), or did, and they have not caught up. Look at it behind what
+        was read."""
+        self._check_process()
+        return self.tail.unreplicated
+
+    # ---- lookups --------------------------------------------------------------------------------------------
+
+    def position_of(self, entry: int) -> int:
+        """Position (bytes since the log began) of an entry's record; of the visible end for the number after the
+        last. Errors as read."""
+        self.check_open()
+        self._check_numbered()
+        if entry == self.end:
+            return self._visible()
+        return self._position_of(entry)
+
+    def entry_at_time(self, time_us: int) -> int:
+        """Number of the first entry appended at or after a time (microseconds since the epoch); `end` when none was."""
+        self.check_open()
+        self._check_numbered()
+        as_int("time_us", time_us)
+        low, high = self.start, self.end
+        while low < high:
+            middle = (low + high) // 2
+            if self.read(middle).timestamp < time_us:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _values(self, item: slice) -> list[bytes]:
+        self._check_numbered()
+        try:
+            start, stop, step = item.indices(self.end)
+        except TypeError as error:
+            raise WrongTypeError(f"expected integers in a slice, found {item!r}") from error
+        except ValueError as error:
+            raise InvalidArgumentError(f"{item!r}: {error}") from error
+        if step != 1:
+            return [self.read(n).value for n in range(start, stop, step)]
+        values: list[bytes] = []
+        for batch in self.scan(start, stop):
+            values.extend(batch.values())
+        return values
+
+    # ---- scans ----------------------------------------------------------------------------------------------
+
+    def scan(
+        self, start: int | None = None, stop: int | None = None, *, batch_bytes: int = SCAN_BYTES
+    ) -> Iterator[RecordBatch]:
+        """The entries from `start` (default: the first) to before `stop` (default: the visible end when reached), as
+        verified RecordBatches of about `batch_bytes` of log each.
+
+        Any thread; several scans at once. Holds no lock, pins the segment of the batch at hand only.
+        Errors: OutOfRangeError or TrimmedError for `start`, CorruptionError, ClosedError.
+        """
+        self.check_open()
+        self._check_numbered()
+        first = self.start if start is None else as_int("start", start)
+        if stop is not None:
+            stop = min(as_int("stop", stop), _NUMBER_MAX)
+        if not 0 <= first <= self.end:
+            raise OutOfRangeError(f"entry {first}: the log has {self.start} to {self.end}")
+        return self._scan(first, stop, _as_batch_bytes(batch_bytes))
+
+    def _scan(self, entry: int, stop: int | None, batch_bytes: int) -> Iterator[RecordBatch]:
+        if entry >= self.end or (stop is not None and entry >= stop):
+            return
+        truncations, position = self.truncation_count, self._position_of(entry)
+        while stop is None or entry < stop:
+            if self.truncation_count != truncations:  # what follows may have been cut, and written anew
+                if entry == self.end:
+                    return
+                if entry > self.end:
+                    raise TruncatedError(f"entries from {self.end} on were cut; this scan was at {entry}")
+                truncations, position = self.truncation_count, self._position_of(entry)
+            batch = self._batch_at(position, batch_bytes, -1 if stop is None else stop - entry)
+            if batch is None:
+                return
+            position = batch.next_position
+            if len(batch):
+                entry = batch[-1].entry + 1
+                yield batch
+
+    def scan_event_times(self, low_us: int, high_us: int) -> Iterator[RecordBatch]:
+        """The entries whose event time lies in [low_us, high_us), in the order of their numbers.
+
+        Event times are the producers' and need not ascend; stretches of the log that hold none of the range are skipped
+        by the index. Errors as scan.
+        """
+        self.check_open()
+        self._check_numbered()
+        return self._scan_event_times(_as_event_time("low_us", low_us), _as_event_time("high_us", high_us))
+
+    def _scan_event_times(self, low: int, high: int) -> Iterator[RecordBatch]:
+        while self._refresh():  # a reader learns of new segments when it asks
+            continue
+        table = self._segment_table()
+        ends = [first for _, first, _ in table[1:]] + [self.end]
+        for (base, first, _), end in zip(table, ends, strict=True):
+            if first < end:
+                held, segment = self.hold_segment(base)
+                yield from self._scan_event_times_of(segment, end, low, high)
+                del held
+
+    def _scan_event_times_of(self, segment: Segment, end: int, low: int, high: int) -> Iterator[RecordBatch]:
+        """Skip the blocks of a segment whose range of event times lies outside [low, high)."""
+        index = segment.index
+        if index is None or index.entries < end - segment.first_entry:
+            self._load_index(segment, end - 1)
+            index = segment.index
+        assert index is not None, "_load_index gives a segment its index"
+        extent = self._extent(segment, self._visible())
+        for start, stop in index.event_time_blocks(low, high):
+            stop = min(stop, extent)
+            offset = index.before(max(start, HEADER_BYTES))
+            while offset < stop:
+                batch = segment.scan(offset, extent, until=stop)
+                offset = batch.next_position - segment.base
+                times = batch.event_time
+                wanted = (times >= low) & (times < high) & (batch.position >= segment.base + start)
+                chosen = batch.select(wanted.nonzero()[0])
+                if len(chosen):
+                    yield chosen
+
+    def scan_positions(
+        self, start: int, stop: int | None = None, *, batch_bytes: int = SCAN_BYTES, all_kinds: bool = False,
+        committed: bool = True,
+    ) -> Iterator[RecordBatch]:  # fmt: skip
+        """As scan, from one position (which must begin a record) to before another; all_kinds: control records too.
+
+        committed=False: of a replicated log, also what is not committed yet, and may be cut again.
+        """
+        self.check_open()
+        until = None if stop is None else _as_position("stop", stop)
+        size = _as_batch_bytes(batch_bytes)
+        return self._scan_positions(_as_position("start", start), until, size, all_kinds, committed)
+
+    def _scan_positions(
+        self, position: int, stop: int | None, batch_bytes: int, all_kinds: bool, committed: bool
+    ) -> Iterator[RecordBatch]:
+        while stop is None or position < stop:
+            batch = self._batch_at(position, batch_bytes, -1, all_kinds=all_kinds, stop=stop, committed=committed)
+            if batch is None:
+                return
+            position = batch.next_position
+            if len(batch):
+                yield batch
+
+    def _batch_at(
+        self, position: int, batch_bytes: int, limit: int, *, all_kinds: bool = False, stop: int | None = None,
+        committed: bool = True,
+    ) -> RecordBatch | None:  # fmt: skip
+        """One batch from `position` on; None at the visible end."""
+        self.check_open()
+        visible = self._visible() if committed else self._readable()
+        if position >= visible:
+            return None
+        held, segment = self.hold_segment(position)
+        if position >= segment.base + segment.size:
+            del held
+            if not self._refresh():
+                return None
+            return self._batch_at(position, batch_bytes, limit, all_kinds=all_kinds, stop=stop, committed=committed)
+        offset = max(position - segment.base, HEADER_BYTES)
+        if offset > HEADER_BYTES and is_hole_punched(segment):  # it was not when the caller was given its position
+            offset = HEADER_BYTES
+        extent = self._extent(segment, visible)
+        until = min(extent, offset + batch_bytes)
+        if stop is not None:
+            until = min(until, max(stop - segment.base, offset))
+        batch = segment.scan(offset, extent, until=until, limit=limit, all_kinds=all_kinds)
+        if batch.next_position == position and not len(batch):
+            raise CorruptionError(segment.path, position, "a record", f"nothing before offset {extent}")
+        return batch
+
+    def control_records(self, start: int = 0) -> Iterator[Record]:
+        """The control records from position `start` on (which must begin a record; 0: the log's start)."""
+        batches = self.scan_positions(max(_as_position("start", start), self.start_position), all_kinds=True)
+        return (batch[i] for batch in batches for i in (batch.kind > 2).nonzero()[0].tolist())
+
+    # ---- followers ------------------------------------------------------------------------------------------
+
+    def follow_batches(
+        self, start: int | None = None, *, timeout: float | None = None, batch_bytes: int = SCAN_BYTES
+    ) -> Iterator[RecordBatch]:
+        """As scan, and then waits for more; ends when nothing came for `timeout` seconds (None: never).
+
+        The wait releases the GIL and sleeps on the log's tail page; Ctrl-C and close() end it.
+        Errors: as scan; TruncatedError when entries already given out were cut.
+        """
+        return self._follow_batches(self._follower(start, timeout, _as_batch_bytes(batch_bytes)))
+
+    def _follow_batches(self, follower: LogFollower) -> Iterator[RecordBatch]:
+        while (batch := follower.next_batch()) is not None:
+            yield batch
+
+    def follow(self, start: int | None = None, *, timeout: float | None = None) -> LogFollower:
+        """Records from entry `start` on (None: those appended from now on), waiting for more at the end.
+
+        Iterate it (`for`, in a thread) or `async for` it. Ends when nothing came for `timeout` seconds (None: never).
+        Errors as follow_batches.
+        """
+        return self._follower(start, timeout, SCAN_BYTES)
+
+    def _follower(self, start: int | None, timeout: float | None, batch_bytes: int) -> LogFollower:
+        self.check_open()
+        self._check_numbered()
+        first = self.end if start is None else as_int("start", start)
+        if not 0 <= first <= _NUMBER_MAX:
+            raise OutOfRangeError(f"entry {first}: numbers are not negative and fit into 64 bits")
+        timeout = as_timeout(timeout)
+        return LogFollower(self, first, -1 if timeout is None else int(timeout * 1e6), batch_bytes)
+
+    def _wait_for(self, follower: LogFollower, deadline: float | None) -> bool:
+        """Look until there is something for a follower that nobody wakes; False when `deadline` (of time.monotonic) has
+        passed."""
+        while True:
+            self.check_open()
+            visible = self._visible()
+            if follower.is_due():
+                return True
+            left = SLICE_US
+            if deadline is not None:
+                left = min(left, int((deadline - time.monotonic()) * 1e6))
+                if left <= 0:
+                    return False
+            self._sleep(visible, left)
+
+    def _sleep(self, visible: int, timeout_us: int) -> None:
+        self.tail.wait_for(visible, timeout_us)
+
+
+class LogFollower(LogFollowerBase):
+    """Iterator and asynchronous iterator over the records of `follow`; one of the two at a time."""
+
+    def __init__(self, log: LogView, entry: int, timeout_us: int, batch_bytes: int) -> None:
+        self._log, self._timeout_us, self._batch_bytes = log, timeout_us, batch_bytes
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        timeout = None if self._timeout_us < 0 else self._timeout_us / 1e6
+        while await self._log._reached(self.entry, timeout) or self.is_due():
+            for record in self._closer_look(self._batch_bytes) or ():
+                yield record
+
+    def is_due(self) -> bool:
+        """Whether there is something to give, or to raise."""
+        return self._log.end > self.entry or self._log.truncation_count != self.truncations
+
+    def _closer_look(self, batch_bytes: int) -> RecordBatch | None:
+        """The entries from here on that are visible now, about `batch_bytes` of them; None when there are none.
+
+        Errors: as scan; TruncatedError when entries that were given out have been cut since.
+        """
+        log = self._log
+        if log.truncation_count != self.truncations:
+            self.truncations, self.position, self.held = log.truncation_count, -1, None
+            self._check_not_cut()
+        if self.entry >= log.end:
+            return None
+        if self.position < 0:
+            self.position = log._position_of(self.entry)
+        batch = log._batch_at(self.position, batch_bytes, -1)
+        if batch is None:
+            return None
+        if len(batch):
+            self.held, _ = log.hold_segment(batch[-1].position)
+        return self.give(batch)
+
+    def _check_not_cut(self) -> None:
+        """After a truncation: the last record given out must still be the one in the log."""
+        last = self.last_header
+        if last is None:
+            return
+        end = self._log.end
+        if end >= self.entry and self.entry - 1 < self._log.start:
+            return  # trimmed since: there is nothing left to compare
+        if end < self.entry or self._log.read(self.entry - 1).raw[: len(last)] != last:
+            raise TruncatedError(f"entries before {self.entry}, where this follower was, have been cut")
+
+
+def _as_position(what: str, value: int) -> int:
+    """A position in the log; records begin at multiples of 8."""
+    if as_int(what, value) % 8:
+        raise InvalidArgumentError(f"{what}: expected a position where a record begins, found {value}")
+    if abs(value) > _NUMBER_MAX:
+        raise OutOfRangeError(f"{what} {value}: positions fit into 64 bits")
+    return value
+
+
+def _as_batch_bytes(value: int) -> int:
+    """As much as a segment can hold, at most: a batch lies in one."""
+    if as_int("batch_bytes", value) < 1:
+        raise InvalidArgumentError(f"batch_bytes: expected at least 1, found {value}")
+    return min(value, SIZE_MAX)
+
+
+def _as_event_time(what: str, value: int) -> int:
+    """A bound of event times; the lowest number there is stands for none."""
+    if not -_NUMBER_MAX - 1 <= as_int(what, value) <= _NUMBER_MAX:
+        raise InvalidArgumentError(f"{what}: expected microseconds that fit into 64 bits, found {value}")
+    return max(value, -_NUMBER_MAX)

@@ -1,0 +1,55 @@
+"""Which process owns a lease in a file, and whether it lives.
+
+A process id alone is used again. With its start time and the boot it names one process; across process-id namespaces
+(containers that share a directory) it says nothing, and only the lease's expiry counts.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """A process of this machine or of an earlier boot. `started`: clock ticks since the boot."""
+
+    boot: str
+    pid_namespace: int
+    pid: int
+    started: int
+
+    @staticmethod
+    def this_process() -> ProcessIdentity:
+        """Who asks."""
+        pid = os.getpid()
+        started = _started(pid)
+        return ProcessIdentity(_boot(), _pid_namespace(), pid, started if started is not None else 0)
+
+    def is_dead(self) -> bool:
+        """Whether it has certainly ended."""
+        if self.boot != _boot():
+            return True
+        return self.pid_namespace == _pid_namespace() and _started(self.pid) != self.started
+
+
+@cache
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@cache
+def _pid_namespace() -> int:
+    return Path("/proc/self/ns/pid").stat().st_ino
+
+
+def _started(pid: int) -> int | None:
+    """When the process began; None when it does not run: never did, was reaped, or waits for its parent to look."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = stat[stat.rindex(b")") + 2 :].split()  # the name before may hold anything
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])

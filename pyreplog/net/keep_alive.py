@@ -1,0 +1,56 @@
+"""Whether the two ends of a connection are alive: heartbeats, silence, stalled queues. No clock and no I/O inside."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+_CHECKS = 4
+_SHORTEST_S = 0.005
+
+
+class KeepAliveAction(Enum):
+    """What a check asks for."""
+
+    NOTHING = 0
+    SEND = 1  # a heartbeat: nothing else was sent for heartbeat_s
+    SILENT = 2  # nothing was received for silence_s
+    STALLED = 3  # the queue was over its limit for stall_s
+
+
+class KeepAlive:
+    """Looks at a connection's byte counters from time to time, so that sending and receiving need not look at a clock.
+
+    What it finds is up to one `interval_s` late.
+    """
+
+    __slots__ = ("_heard_us", "_limits_us", "_received", "_sent", "_stalled_us", "_told_us", "interval_s")
+
+    def __init__(self, now_us: int, *, heartbeat_s: float, silence_s: float, stall_s: float) -> None:
+        self.interval_s = max(min(heartbeat_s, silence_s, stall_s) / _CHECKS, _SHORTEST_S)
+        self._limits_us = (int(heartbeat_s * 1e6), int(silence_s * 1e6), int(stall_s * 1e6))
+        self._heard_us = self._told_us = now_us
+        self._stalled_us: int | None = None
+        self._received = self._sent = 0
+
+    def check(
+        self, now_us: int, *, received: int, sent: int, listening: bool, full: bool, unheard_s: float = 0.0
+    ) -> KeepAliveAction:
+        """received, sent: bytes so far. listening: we read what the peer sends; if not, it is not the silent one.
+        full: the queue is over its limit. unheard_s: since its machine acknowledged anything, whoever listens.
+        """
+        heartbeat_us, silence_us, stall_us = self._limits_us
+        if received != self._received or not listening:
+            self._received, self._heard_us = received, now_us
+        if sent != self._sent:
+            self._sent, self._told_us = sent, now_us
+        if not full:
+            self._stalled_us = None
+        elif self._stalled_us is None:
+            self._stalled_us = now_us
+        elif now_us - self._stalled_us >= stall_us:
+            return KeepAliveAction.STALLED
+        if now_us - self._heard_us >= silence_us or unheard_s * 1e6 >= silence_us:
+            return KeepAliveAction.SILENT
+        if now_us - self._told_us >= heartbeat_us - int(self.interval_s * 1e6):
+            return KeepAliveAction.SEND
+        return KeepAliveAction.NOTHING

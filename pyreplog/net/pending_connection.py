@@ -1,0 +1,205 @@
+"""A connection that is being made: connected, TLS, hello. Not yet one that anybody may use."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Protocol
+
+from pyreplog._native.net.frame import CONTROL_OFFSET, HEADER_SIZE, FrameParser, encode, heartbeat
+from pyreplog.errors import (
+    DisconnectedError,
+    FrameError,
+    HandshakeError,
+    NotConnectedError,
+    PeerTimeoutError,
+    ReplogError,
+    TlsMismatchError,
+    TooManyConnectionsError,
+)
+from pyreplog.net import hello
+from pyreplog.net.handshake import Peer, RefusedByPeerError, refusal
+from pyreplog.net.reactor import READ, WRITE, Reactor
+from pyreplog.net.sockets import Stream, weak_callback
+from pyreplog.net.tls import TlsStream, handshake_error, tls_mismatch_error
+
+KNOCK_S = 0.5
+"""A server begins. One that waits for TLS does not: after so much silence a client without it sends a heartbeat, and is
+told."""
+_TLS_RECORDS = (b"\x16\x03", b"\x15\x03")  # the first bytes of a TLS handshake, and of an alert
+
+
+class Handshake(Protocol):
+    """`ServerHandshake` or `ClientHandshake`."""
+
+    peer: Peer | None
+
+    def begin(self) -> list[bytes]: ...
+
+    def receive(self, body: bytes) -> list[bytes]: ...
+
+
+Outcome = Callable[["PendingConnection", Stream | None, Peer | None, ReplogError | None], object]
+
+
+class PendingConnection:
+    """Drives a handshake over a non-blocking socket, and hands over the stream or the error; once.
+
+    timeout_s: for all of it. over: called by the driver with (connection, stream, peer, None) or, when the socket is
+    closed already, (connection, None, None, error). tls: makes the TLS stream of the connected socket; None: plain.
+    knocks: it is a client's. The owner keeps the connection: the reactor does not.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        sock: socket.socket,
+        handshake: Handshake,
+        timeout_s: float,
+        over: Outcome,
+        tls: Callable[[socket.socket], TlsStream] | None = None,
+        *,
+        knocks: bool = False,
+    ) -> None:
+        self._reactor, self._handshake, self._over = reactor, handshake, over
+        self._sock = sock
+        self._stream: Stream = sock
+        self._wrap = tls  # until it was called
+        self._unshaken: TlsStream | None = None  # until its handshake is over
+        self._fd = sock.fileno()
+        self._out = b""
+        self._parser = FrameParser(max_body=hello.BODY_MAX, buffer_size=hello.BODY_MAX)
+        self._ended = False
+        self._connected = not knocks  # a client's is, or could not be, when it is ready first
+        self._timeout_s = timeout_s
+        self._timer = reactor.call_later(timeout_s, weak_callback(self._time_out))
+        self._knocks = reactor.call_later(KNOCK_S, weak_callback(self._knock)) if knocks and tls is None else None
+
+    def begin(self) -> None:
+        """The socket is connected, or will be; called by the driver."""
+        self._queue(self._handshake.begin())
+        self._reactor.register(self._fd, weak_callback(self._ready), READ | WRITE)
+
+    def abandon(self) -> None:
+        """Close, and call nobody."""
+        self._end()
+
+    def make_room(self) -> None:
+        """Refuse: others come, and this one has waited longest for the peer."""
+        self._refuse(TooManyConnectionsError("too many connections whose hello is not over; try again"))
+
+    def _knock(self) -> None:
+        if not self._ended and not self._parser.received_bytes:
+            self._out += heartbeat(0)
+            self._reactor.modify(self._fd, READ | WRITE)
+
+    def _ready(self, _: int) -> None:
+        try:
+            self._go_on()
+        except BlockingIOError:
+            return
+        except HandshakeError as error:
+            self._refuse(error)
+        except FrameError as error:
+            self._refuse(HandshakeError(f"what arrived is no hello: {error}"))
+        except ssl.SSLError as error:  # TLS 1.3 tells of a certificate it does not like after the handshake
+            self._fail(handshake_error(error))
+        except OSError as error:
+            if not self._connected:
+                self._fail(NotConnectedError(f"{os.strerror(error.errno or 0)}: is it running there, and reachable?"))
+            else:
+                self._fail(DisconnectedError(f"the connection was lost during the hello: {error}"))
+
+    def _go_on(self) -> None:
+        """As far as it goes without waiting."""
+        if not self._connected:
+            self._check_connected()
+        if self._wrap is not None:
+            self._secure(self._wrap)
+        if self._unshaken is not None:
+            events = self._unshaken.shake_hands()
+            if events:
+                self._reactor.modify(self._fd, events)
+                return
+            self._unshaken = None
+        self._flush()
+        while self._handshake.peer is None:
+            self._read()
+            self._flush()
+        if not self._out:
+            self._end(keep=True)
+            self._over(self, self._stream, self._handshake.peer, None)
+
+    def _check_connected(self) -> None:
+        """The socket is connected, or could not be."""
+        failed = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if failed:
+            raise OSError(failed, os.strerror(failed))
+        self._connected = True
+
+    def _secure(self, wrap: Callable[[socket.socket], TlsStream]) -> None:
+        self._wrap = None
+        self._stream = self._unshaken = wrap(self._sock)
+
+    def _flush(self) -> None:
+        while self._out:
+            try:
+                self._out = self._out[self._stream.sendmsg((self._out,)) :]
+            except BlockingIOError:
+                break
+        self._reactor.modify(self._fd, READ | WRITE if self._out else READ)
+
+    def _read(self) -> None:
+        """One read of no more than the next frame: what follows it is not ours."""
+        pending = self._parser.pending
+        wanted = HEADER_SIZE - self._parser.buffered if pending is None else pending[1] - pending[2]
+        data = self._stream.recv(wanted)
+        if not data:
+            raise ConnectionResetError(errno.ECONNRESET, "the peer closed it")
+        if not self._parser.received_bytes and data.startswith(_TLS_RECORDS):
+            raise tls_mismatch_error("client" if self._knocks is None else "server")
+        batch = self._parser.feed(data)
+        for offset, body in batch:
+            if not body:  # a client that knocked
+                continue
+            if offset != CONTROL_OFFSET:
+                raise HandshakeError(f"expected a hello at offset {CONTROL_OFFSET}, found a frame at {offset}")
+            self._queue(self._handshake.receive(bytes(body)))
+        if batch.error is not None:
+            raise batch.error
+
+    def _queue(self, bodies: list[bytes]) -> None:
+        self._out += b"".join(encode(CONTROL_OFFSET, body) for body in bodies)
+
+    def _refuse(self, error: HandshakeError) -> None:
+        """Tell the peer, if it takes it at once."""
+        self._queue(refusal(error))
+        if self._unshaken is not None and isinstance(error, TlsMismatchError):
+            self._unshaken.send_plainly(self._out)
+        elif self._wrap is None and self._unshaken is None and self._out:
+            with contextlib.suppress(OSError):
+                self._stream.sendmsg((self._out,))
+        self._fail(error.error if isinstance(error, RefusedByPeerError) else error)
+
+    def _time_out(self) -> None:
+        self._fail(PeerTimeoutError(f"no connection and hello within {self._timeout_s:g} s"))
+
+    def _fail(self, error: ReplogError) -> None:
+        if not self._ended:
+            self._end()
+            self._over(self, None, None, error)
+
+    def _end(self, *, keep: bool = False) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._timer.cancel()
+        if self._knocks is not None:
+            self._knocks.cancel()
+        self._reactor.unregister(self._fd)
+        if not keep:
+            self._stream.close()

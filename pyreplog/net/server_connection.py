@@ -1,0 +1,184 @@
+"""Requests whose replies have not left: counted, bounded, given back. A server reads no more than it can hold."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from pyreplog._native.net.frame import FrameBatch
+from pyreplog.errors import FrameError
+from pyreplog.net.connection import INFLIGHT_FULL, Handler
+from pyreplog.net.fast_path import FastPathConnection
+from pyreplog.net.handshake import Peer
+from pyreplog.net.limits import Limits
+from pyreplog.net.reactor import Reactor
+from pyreplog.net.sockets import Stream, size_of
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+REQUEST_BYTES = 256
+"""What a request costs besides its body: small ones are bounded too."""
+
+
+class Budget:
+    """Bytes in flight on all connections of a server. Any thread.
+
+    changed: called, by whoever crosses the limit, with whether it is exceeded now.
+    """
+
+    __slots__ = ("_changed", "_limit", "_lock", "full", "used_bytes")
+
+    def __init__(self, limit: int, changed: Callable[[], object]) -> None:
+        self._limit, self._changed = limit, changed
+        self._lock = allocate_lock()
+        self.used_bytes = 0
+        self.full = False
+
+    def add(self, count: int) -> None:
+        """Take `count` bytes, or give them back (negative)."""
+        with self._lock:
+            self.used_bytes += count
+            full = self.used_bytes > self._limit
+            crossed = full is not self.full
+            self.full = full
+        if crossed:
+            self._changed()
+
+
+class ServerConnection(FastPathConnection):
+    """A connection whose frames are requests: each is answered by `reply` or let go by `forget`.
+
+    Heartbeats and control bodies do not count. requests: by correlation id, the bytes of those that have no reply yet.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        stream: Stream,
+        handler: Handler,
+        limits: Limits,
+        peer: Peer,
+        budget: Budget,
+        ended: Callable[[ServerConnection], object],
+    ) -> None:
+        super().__init__(reactor, stream, handler, limits, peer)
+        self._ended = ended
+        self.inflight_bytes = 0
+        self._budget = budget
+        self.requests: dict[int, int] = {}
+        self._leaving: deque[tuple[int, int]] = deque()  # (sent_bytes at which a reply has left, bytes of its request)
+
+    @property
+    def inflight(self) -> int:
+        """Requests that have not been answered."""
+        return len(self.requests)
+
+    def reply(self, correlation_id: int, *buffers: ReadableBuffer) -> bool:
+        """Answer a request, with a body made of `buffers`; once. Any thread.
+
+        As `send`: never blocks, keeps the buffers. False: the connection is closed. When the reply has left, the
+        bytes of the request are given back.
+        """
+        size = size_of(buffers)
+        with self._lock:
+            sent = self._put_frame(correlation_id, buffers, size)
+            charge = self._settle(correlation_id)
+        if charge:
+            self._give_back(charge)
+        return sent
+
+    def reply_frames(self, correlation_ids: Sequence[int], frames: Sequence[ReadableBuffer]) -> bool:
+        """`reply` to several requests, with the frames of their replies, in one go."""
+        size = size_of(frames)
+        with self._lock:
+            sent = self._put(tuple(frames), size)
+            charge = 0
+            for correlation_id in correlation_ids:
+                charge += self._settle(correlation_id)
+        if charge:
+            self._give_back(charge)
+        return sent
+
+    def forget(self, correlation_id: int) -> None:
+        """No (further) reply will come to this request. Any thread."""
+        with self._lock:
+            charge = self._settle(correlation_id)
+        self._give_back(charge)
+
+    def _settle(self, correlation_id: int) -> int:
+        """Under the lock. Bytes to give back now: those of a reply that has to wait are given back when it has left."""
+        charge = self.requests.pop(correlation_id, 0)
+        send_queue = self._send_queue
+        if send_queue.queued_bytes:
+            self._leaving.append((send_queue.sent_bytes + send_queue.queued_bytes, charge))
+            return 0
+        self.inflight_bytes -= charge
+        return charge
+
+    def _dispatch(self, batch: FrameBatch) -> None:
+        """What is answered at once, and leaves at once, was never in flight. Of a plain socket FastPathReceiver has
+        asked."""
+        send_queue = self._send_queue
+        if (
+            self._fast_path is not None
+            and not send_queue.plain
+            and not send_queue.corked
+            and not send_queue.queued_bytes
+        ):
+            answer = self._fast_path(self, batch)
+            if answer is not None:
+                if answer:
+                    with self._lock:
+                        self._put((answer,), len(answer))
+                return
+        taken, bad = batch.note(self.requests, REQUEST_BYTES)
+        if taken:
+            self._charge(taken)
+        if bad is not None:
+            raise FrameError(self.received_bytes, "a correlation id from 0 that is not in use", str(bad))
+        if taken or any(body for _, body in batch):
+            self._handler.frames(self, batch)
+
+    def _charge(self, taken: int) -> None:
+        self._budget.add(taken)
+        with self._lock:
+            self.inflight_bytes += taken
+            if self.inflight_bytes > self.limits.connection_inflight_bytes:
+                self._reasons |= INFLIGHT_FULL
+                self._watch()
+
+    def _give_back(self, charge: int) -> None:
+        """To the server; and this connection reads on, if it did not because of its limit."""
+        if charge:
+            self._budget.add(-charge)
+            if self._reasons & INFLIGHT_FULL and self.inflight_bytes <= self.limits.connection_inflight_bytes:
+                self.release(INFLIGHT_FULL)
+
+    def _flushed(self) -> None:
+        """Give back what has left."""
+        leaving, sent = self._leaving, self._send_queue.sent_bytes
+        charge = 0
+        with self._lock:
+            while leaving and leaving[0][0] <= sent:
+                charge += leaving.popleft()[1]
+            self.inflight_bytes -= charge
+        self._give_back(charge)
+        super()._flushed()
+
+    def _finish(self) -> None:
+        if not self._closed:
+            with self._lock:
+                charge, self.inflight_bytes = self.inflight_bytes, 0
+                self.requests.clear()
+                self._leaving.clear()
+            self._budget.add(-charge)
+        super()._finish()
+        self._ended(self)
+
+    @property
+    def idle(self) -> bool:
+        """Whether all requests are answered and all replies have left."""
+        return not self.requests and not self.queued_bytes

@@ -1,0 +1,62 @@
+"""When single messages of a topic were appended: an entry or two are read for each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from pyreplog.errors import (
+    InvalidEntryError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    OutOfRangeError,
+    UnreadableError,
+)
+from pyreplog.ledger.ledger_store import load_ledger
+from pyreplog.ledger.reader import LedgerReader
+from pyreplog.tables.cluster.origins import ClusterView
+from pyreplog.tables.cluster.topics import KEY, PlannedTopic, search_in
+from pyreplog.topic.managed.chain import ChainLedger
+from pyreplog.topic.managed.locating import OffsetSearch
+from pyreplog.topic.topic_position import EntryPosition
+
+logger = logging.getLogger(__name__)
+
+_LOST = (NoSuchLedgerError, NoSuchEntryError, UnreadableError, InvalidEntryError, OutOfRangeError)
+"""Removed meanwhile, or damaged."""
+
+
+class _TimeSearch(OffsetSearch):
+    time_us: int | None = None
+
+    def saw(self, place: EntryPosition, time_us: int) -> None:
+        super().saw(place, time_us)
+        if self.found is not None:
+            self.time_us = time_us
+
+
+def appended(survey: ClusterView, topic: PlannedTopic, offsets: Iterable[int]) -> dict[int, int]:
+    """When messages were appended, microseconds since 1970, by their offsets; without those that cannot be read.
+
+    Errors: those of the metadata store.
+    """
+    wanted, found = sorted(set(offsets)), dict[int, int]()
+    for item, entries, end in topic.ledgers:
+        there = [offset for offset in wanted if item.start.offset <= offset < end.offset]
+        if there:
+            found |= _of_ledger(survey, item, entries, end.offset, there)
+    return found
+
+
+def _of_ledger(survey: ClusterView, item: ChainLedger, entries: int, end: int, offsets: list[int]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    try:
+        with LedgerReader(load_ledger(survey.runtime.metadata, item.ledger).metadata, KEY, survey.runtime) as reader:
+            for offset in offsets:
+                search = _TimeSearch(offset, entries, item.start.offset, end)
+                search_in(reader, item, search)
+                if search.time_us is not None:
+                    found[offset] = search.time_us
+    except _LOST as error:
+        logger.warning("when messages of ledger %d were appended cannot be told: %s", item.ledger, error)
+    return found

@@ -1,0 +1,299 @@
+"""The replica: how it joins, what is durable when, whom it refuses, what it reports and shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pyreplog.errors import HigherTermError, JoinRefusedError
+from pyreplog.ha.protocol.effects import (
+    Cut,
+    DisconnectFromMaster,
+    Effect,
+    Joined,
+    Make,
+    SendToMaster,
+    Show,
+    StoreMembers,
+    StoreTerms,
+)
+from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
+from pyreplog.ha.protocol.members import Members
+from pyreplog.ha.protocol.messages import (
+    NO_UUID,
+    PERMANENT,
+    Accept,
+    Commit,
+    Join,
+    MembershipUpdate,
+    MembersStored,
+    Message,
+    ProgressReport,
+    RefusalCode,
+    Refuse,
+)
+from pyreplog.ha.protocol.replica_machine import ReplicaMachine
+from pyreplog.ha.protocol.terms import History, Term, Terms, TermStart
+
+from .groups import HISTORY, SEGMENT_BYTES, T1, T2, T3, T4, UUID, mark, only
+
+MASTERS = HISTORY.begin(T3, mark(20))
+"""Of the master of term 3; that of term 2 wrote from 10 on."""
+
+
+def replica(
+    *, promised: Term = T2, history: History = HISTORY, observer: bool = False, committed: int = 5
+) -> ReplicaMachine:
+    terms = Terms(promised, history)
+    return ReplicaMachine("a", UUID, SEGMENT_BYTES, terms, committed=mark(committed), observer=observer)
+
+
+def connected(following: ReplicaMachine, received: int = 25, synced: int = 22, start: int = 0) -> Join:
+    (said,) = following.connected(mark(start), mark(received), mark(synced))
+    assert isinstance(said, SendToMaster) and isinstance(said.message, Join)
+    return said.message
+
+
+def accept(resume: int, *, term: Term = T3, history: History = MASTERS, start: int = 0, **fields: Any) -> Accept:
+    made = Accept(UUID, SEGMENT_BYTES, term, history, mark(start), mark(resume))
+    return made._replace(**fields)
+
+
+def streaming(resume: int = 20, **options: Any) -> ReplicaMachine:
+    following = replica(**options)
+    connected(following)
+    following.heard(accept(resume))
+    following.joined(mark(resume), mark(resume))
+    return following
+
+
+def said(effects: list[Effect]) -> list[Message]:
+    return [effect.message for effect in only(SendToMaster, effects)]
+
+
+def check_left(
+    following: ReplicaMachine, effects: list[Effect], code: RefusalCode | None, permanent: bool
+) -> Exception:
+    """It says why, leaves, and takes nothing more."""
+    if code is not None:
+        (refusal,) = said(effects)
+        assert isinstance(refusal, Refuse) and refusal.code == code
+    leave = effects[-1]
+    assert isinstance(leave, DisconnectFromMaster) and leave.permanent is permanent
+    assert not following.is_streaming and following.progressed(mark(30), mark(30)) is None
+    return leave.error
+
+
+# ---- joining ---------------------------------------------------------------------------------------------------
+
+
+def test_it_says_what_it_has() -> None:
+    join = connected(replica(promised=T3, history=MASTERS), received=15, synced=12)
+    assert join == Join(UUID, SEGMENT_BYTES, "a", False, mark(15), mark(12), T3, HISTORY)
+
+
+def test_without_a_log() -> None:
+    following = ReplicaMachine("a", NO_UUID, 0, Terms(), committed=ORIGIN)
+    join = connected(following, received=7)
+    assert join == Join(NO_UUID, 0, "a", False, ORIGIN, ORIGIN, Term(0, ""), History())
+    effects = following.heard(accept(8, start=8))
+    assert effects == [Make(UUID, SEGMENT_BYTES, mark(8)), StoreTerms(T3, MASTERS), Joined()]
+    assert said(following.joined(mark(8), mark(8))) == [ProgressReport(mark(8), mark(8))]
+    assert (following.uuid, following.segment_bytes) == (UUID, SEGMENT_BYTES)
+
+
+def test_first_the_promise_then_the_cut_then_the_history_then_the_first_report() -> None:
+    """Cut before it promised, a deposed master would start again as master of its old term, with other records in it
+    (found by simulation). With the history before the cut, a crash would leave records of term 2 that count as of 3."""
+    following = replica()
+    connected(following)
+    assert following.heard(accept(20)) == [StoreTerms(T3, HISTORY), Cut(mark(20)), StoreTerms(T3, MASTERS), Joined()]
+    assert not following.is_streaming
+    assert following.progressed(mark(20), mark(20)) is None, "nothing is reported before the terms are stored"
+    assert said(following.joined(mark(20), mark(20))) == [ProgressReport(mark(20), mark(20))]
+    assert following.is_streaming and following.terms == Terms(T3, MASTERS)
+
+
+def test_without_a_cut() -> None:
+    following = replica()
+    connected(following, received=20, synced=20)
+    assert following.heard(accept(20)) == [StoreTerms(T3, MASTERS), Joined()]
+
+
+def test_what_was_not_stored_did_not_happen() -> None:
+    following = replica()
+    connected(following)
+    following.heard(accept(20))
+    following.disconnected()
+    assert following.joined(mark(20), mark(20)) == []
+    assert connected(following, received=20).promised == T2, "its file says so"
+
+
+@pytest.mark.parametrize(
+    ("resume", "fields"),
+    [
+        pytest.param(19, {}, id="less than they have in common"),
+        pytest.param(21, {}, id="more than they have in common"),
+        pytest.param(20, {"uuid": b"x" * 16}, id="another log"),
+        pytest.param(20, {"segment_bytes": 1 << 20}, id="other segments"),
+        pytest.param(20, {"history": HISTORY}, id="a master without its own term"),
+        pytest.param(20, {"history": History((TermStart(T3, mark(10)),))}, id="nothing in common"),
+    ],
+)
+def test_absurd_masters(resume: int, fields: dict[str, Any]) -> None:
+    following = replica()
+    connected(following)
+    check_left(following, following.heard(accept(resume, **fields)), RefusalCode.ABSURD, False)
+    assert following.terms.promised == T2
+
+
+def test_messages_out_of_turn() -> None:
+    following = replica()
+    connected(following)
+    members = MembershipUpdate(Members.first("am", 1))
+    for message in (Commit(mark(9), 0, False), members, MembersStored(1)):
+        connected(following)
+        check_left(following, following.heard(message), RefusalCode.ABSURD, False)
+    following = streaming()
+    check_left(following, following.heard(accept(20)), RefusalCode.ABSURD, False)
+
+
+def test_a_cut_below_its_own_log() -> None:
+    following = replica()
+    connected(following, start=21)
+    check_left(following, following.heard(accept(20)), RefusalCode.BEHIND, True)
+
+
+# ---- terms -----------------------------------------------------------------------------------------------------
+
+
+def test_a_master_of_a_lower_term_is_refused() -> None:
+    following = replica(promised=Term(4, "d"))
+    assert connected(following).promised == Term(4, "d")
+    error = check_left(following, following.heard(accept(20)), RefusalCode.HIGHER_TERM, False)
+    assert isinstance(error, HigherTermError) and error.term == Term(4, "d")
+
+
+def test_a_promise_ends_the_stream_of_a_lower_term() -> None:
+    following = streaming()
+    assert following.promised(Terms(T3, MASTERS)) == [] and following.is_streaming
+    check_left(following, following.promised(Terms(Term(4, "d"), MASTERS)), RefusalCode.HIGHER_TERM, False)
+    connected(following, received=20)
+    check_left(following, following.heard(accept(20)), RefusalCode.HIGHER_TERM, False)
+
+
+def test_a_promise_while_it_joins() -> None:
+    following = replica()
+    connected(following)
+    following.heard(accept(20))
+    check_left(following, following.promised(Terms(Term(4, "d"), HISTORY)), RefusalCode.HIGHER_TERM, False)
+    assert following.joined(mark(20), mark(20)) == []
+
+
+def test_an_observer_follows_whom_its_members_follow() -> None:
+    following = replica(promised=Term(9, "a"), observer=True)
+    assert connected(following).observer
+    effects = following.heard(accept(20))
+    assert only(StoreTerms, effects)[-1] == StoreTerms(Term(9, "a"), MASTERS), "its promise stands for when it counts"
+    following.joined(mark(20), mark(20))
+    assert following.promised(Terms(Term(10, "x"), MASTERS)) == []
+    connected(following, received=20)
+    older = accept(20, term=T2, history=HISTORY)
+    check_left(following, following.heard(older), RefusalCode.HIGHER_TERM, False)
+
+
+@pytest.mark.parametrize("code", list(RefusalCode))
+def test_refusals(code: RefusalCode) -> None:
+    following = replica()
+    connected(following)
+    error = check_left(following, following.heard(Refuse(code, "do this")), None, code in PERMANENT)
+    assert isinstance(error, JoinRefusedError) and error.code == code and str(error) == "do this"
+
+
+def test_what_passes_by_itself_is_tried_again() -> None:
+    again = {RefusalCode.NOT_A_MEMBER, RefusalCode.HIGHER_TERM, RefusalCode.REPLACED, RefusalCode.NOT_MASTER}
+    again |= {RefusalCode.ABSURD, RefusalCode.VERSION, RefusalCode.MASTER_LIVES}
+    assert set(RefusalCode) - PERMANENT == again
+
+
+# ---- streaming -------------------------------------------------------------------------------------------------
+
+
+def test_reports() -> None:
+    following = streaming()
+    assert following.progressed(mark(25), mark(20)) == ProgressReport(mark(25), mark(20))
+    assert following.progressed(mark(25), mark(20)) is None
+    assert following.progressed(mark(25), mark(25)) == ProgressReport(mark(25), mark(25))
+
+
+def test_commit_points() -> None:
+    following = streaming()
+    assert following.heard(Commit(mark(18), 300, False)) == [Show(mark(18), False)] and following.log_start == 300
+    assert following.heard(Commit(mark(16), 300, False)) == [], "it never goes back"
+    assert following.committed == mark(18)
+    assert following.heard(Commit(mark(40), 300, False)) == [Show(mark(40), False)], "as far as its log reaches"
+
+
+def test_a_cut_takes_the_commit_point_along() -> None:
+    """Where somebody was promoted by force, or a master went on alone."""
+    assert streaming(committed=24).committed == mark(20)
+    assert streaming(committed=19).committed == mark(19)
+
+
+def test_members_are_stored_before_they_are_answered() -> None:
+    members = Members.first("am", 1)
+    assert streaming().heard(MembershipUpdate(members)) == [StoreMembers(members), SendToMaster(MembersStored(1))]
+
+
+def test_after_a_break_it_joins_anew() -> None:
+    following = streaming()
+    following.disconnected()
+    assert following.progressed(mark(30), mark(30)) is None
+    join = connected(following, received=23)
+    assert (join.promised, join.history) == (T3, MASTERS)
+    assert following.heard(accept(23)) == [StoreTerms(T3, MASTERS), Joined()]
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        Commit(mark(20), 0, False),
+        MembershipUpdate(Members.first("am", 1)),
+        accept(20),
+        Refuse(RefusalCode.LOST, "not so"),
+        MembersStored(1),
+    ],
+)
+def test_what_comes_of_a_connection_that_was_left_counts_for_nothing(late: Message) -> None:
+    """A vote leaves the master while more of it is being read: that was taken for nonsense, and the master left for good."""
+    following = streaming()
+    (refusal,) = said(following.promised(Terms(T4, MASTERS)))
+    assert isinstance(refusal, Refuse)
+    assert following.heard(late) == []
+    following = replica(promised=T4)
+    connected(following, received=20)
+    check_left(following, following.heard(accept(20)), RefusalCode.HIGHER_TERM, False)
+    assert following.heard(late) == [], "the members come right behind the ACCEPT of a term that is over"
+    assert isinstance(connected(following, received=20), Join)
+
+
+def test_a_segment_that_ends_between_two_looks_at_the_log() -> None:
+    """What is synced was looked at later, when the end of the last record had become the next segment's beginning."""
+    following = streaming()
+    assert following.progressed(mark(25), LogPosition(2600, 25)) == ProgressReport(mark(25), mark(25))
+
+
+def test_an_accept_that_comes_twice_from_an_older_master() -> None:
+    following = streaming()
+    connected(following, received=22)
+    check_left(
+        following, following.heard(accept(10, term=T1, history=HISTORY.up_to(mark(5)))), RefusalCode.HIGHER_TERM, False
+    )
+
+
+def test_marks_are_compared_whole() -> None:
+    following = replica()
+    connected(following, received=20)
+    wrong = accept(20)._replace(resume=LogPosition(2000, 19))
+    check_left(following, following.heard(wrong), RefusalCode.ABSURD, False)

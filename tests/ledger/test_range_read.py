@@ -1,0 +1,93 @@
+"""Reads that nobody waits for: of closed ledgers, and beside the writer; once more where the entries are now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pyreplog.errors import ClosedError, MetadataUnavailableError, NoSuchLedgerError, OutOfRangeError, UnreadableError
+from pyreplog.future import AppendFuture
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_handle import Ledger
+from pyreplog.ledger.reader import LedgerReader
+from tests.ledger.standins import FailingStore, Meddler
+
+
+@pytest.fixture
+def meddler(cluster: LedgerCluster) -> Iterator[Meddler]:
+    meddler = Meddler(cluster)
+    yield meddler
+    meddler.clear()
+
+
+def moved(cluster: LedgerCluster, meddler: Meddler) -> int:
+    """A closed ledger that has left one of its bookies at entry 5; the others of its first ensemble do not answer."""
+    with cluster.create_ledger(3, 3, 3) as ledger:  # all have stored the first five before one fails
+        ledger.append_batch([b"%d" % entry for entry in range(5)])
+        old = ledger.metadata.last_fragment.ensemble
+        meddler.rule(meddler.fail, bookie=old[0])
+        ledger.append_batch([b"%d" % entry for entry in range(5, 10)])
+        meddler.clear()
+    for bookie in old:
+        meddler.rule(meddler.fail, bookie=bookie)
+    return ledger.id
+
+
+def check_some(one: Ledger | LedgerReader) -> None:
+    """Of fifty entries of a thousand bytes."""
+    assert one.read_range(7, 49, bytes_max=1).result(30).entry.tolist() == [7]
+    some = one.read_range(7, 49, bytes_max=5000).result(30).entry.tolist()
+    assert some == list(range(7, 7 + len(some))) and 1 < len(some) < 10
+    assert one.read_range(3, 5).result(30).entry.tolist() == [3, 4, 5]
+    for first, last in ((-1, 2), (3, 2), (49, 50)):
+        with pytest.raises(OutOfRangeError):
+            one.read_range(first, last)
+
+
+def test_up_to_so_many_bytes(cluster: LedgerCluster) -> None:
+    with cluster.create_ledger(3, 3, 2) as ledger:
+        ledger.append_batch([bytes(1000)] * 50)
+        check_some(ledger)
+    with cluster.open_ledger(ledger.id) as reader:
+        check_some(reader)
+    for one in (ledger, reader):
+        with pytest.raises(ClosedError):
+            one.read_range(0, 1)
+
+
+def test_in_a_callback(cluster: LedgerCluster) -> None:
+    """It waits for nothing."""
+    with cluster.create_ledger(3, 3, 2) as ledger:
+        told: AppendFuture[list[int]] = AppendFuture()
+
+        def callback(ids: AppendFuture[int]) -> None:
+            read = ledger.read_range(0, 0)
+            read.add_done_callback(lambda _: told.complete(read.result().entry.tolist()))
+
+        ledger.submit(b"first").add_done_callback(callback)
+        assert told.result(30) == [0]
+
+
+def test_once_more_where_the_entries_are_now(cluster: LedgerCluster, meddler: Meddler) -> None:
+    number = moved(cluster, meddler)
+    with cluster.open_ledger(number) as reader:
+        now, first = reader.metadata, reader.metadata.fragments[0]
+        reader.metadata = now.replace_bookies({0: (first.ensemble[0], 5)})  # as it was
+        assert reader.read_range(5, 9).result(30).values() == [b"%d" % entry for entry in range(5, 10)]
+        assert reader.metadata == now
+        with pytest.raises(UnreadableError):
+            reader.read_range(0, 4).result(30)
+
+
+def test_what_cannot_be_looked_up(cluster: LedgerCluster, meddler: Meddler) -> None:
+    """The first error stays, but for a ledger that is gone."""
+    number = moved(cluster, meddler)
+    with cluster.open_ledger(number) as reader:
+        store = FailingStore.before(cluster)
+        store.fail("get", MetadataUnavailableError("away"))
+        with pytest.raises(UnreadableError):
+            reader.read_range(0, 4).result(30)
+        cluster.delete_ledger(number)
+        with pytest.raises(NoSuchLedgerError):
+            reader.read_range(0, 4).result(30)

@@ -1,0 +1,159 @@
+"""What was appended last is read from where it was made, until who was told had their turn: as from bookies."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from pyreplog._native.ledger.pending_adds_base import EntryBatch
+from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.machines.serial_executor import SerialExecutor
+from pyreplog.bookie.protocol import RequestKind
+from pyreplog.errors import ClosedError, OutOfRangeError
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_handle import Ledger
+from pyreplog.ledger.protocol.pending_adds import batches_of
+from pyreplog.ledger.tail_cache import KEPT_BYTES, TailCache
+from tests.ledger.standins import Meddler
+from tests.waiting import PATIENCE_S, until
+
+VALUES = [b"x" * size for size in (1, 500, 20, 0, 3000, 7)]
+
+
+@pytest.fixture
+def meddler(cluster: LedgerCluster) -> Iterator[Meddler]:
+    with Meddler(cluster) as meddler:
+        yield meddler
+
+
+def push(ledger: Ledger, values: list[bytes]) -> range:
+    return ledger.push_batch(values, messages=[1 + at for at in range(len(values))]).result(PATIENCE_S)
+
+
+def read(ledger: Ledger, first: int, last: int, bytes_max: int = 1 << 20) -> RecordBatch:
+    return ledger.read_range(first, last, bytes_max=bytes_max).result(PATIENCE_S)
+
+
+def rows(batch: RecordBatch) -> list[tuple[object, ...]]:
+    """All that a record says; where it lies in a buffer is not part of that."""
+    return [
+        (one.ledger, one.entry, one.lac, one.timestamp, one.kind, one.key, one.value, one.ledger_bytes,
+         one.ledger_messages)
+        for one in batch
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2)])
+def test_it_is_what_bookies_say(cluster: LedgerCluster, meddler: Meddler, quorums: tuple[int, int, int]) -> None:
+    with cluster.create_ledger(*quorums) as ledger:
+        push(ledger, VALUES[::-1])
+        ids = push(ledger, VALUES)
+        places = [(first, last) for first, last in itertools.product(ids, ids) if first <= last]
+        here = {
+            (place, size): rows(read(ledger, *place, size))
+            for place in places
+            for size in (1, 600, 1200, 4000, 1 << 20)
+        }
+        assert meddler.count(RequestKind.READ) == 0
+        until(lambda: ledger.pending_entries == 0)  # every bookie has all that it is to have
+        ledger.told()
+        for (place, size), found in here.items():
+            there = rows(read(ledger, *place))
+            assert found == there[: len(found)]
+            assert len(found) == (1 if size == 1 else len(there) if size == 1 << 20 else len(found)) >= 1
+            assert len(found) == 1 or sum(72 + len(row[6]) for row in found) <= size  # type: ignore[arg-type]
+        assert meddler.count(RequestKind.READ) > 0
+
+
+def test_what_lies_before_it_comes_from_bookies(cluster: LedgerCluster, meddler: Meddler) -> None:
+    with cluster.create_ledger(3, 3, 2) as ledger:
+        push(ledger, [b"a", b"b"])
+        push(ledger, [b"c"])
+        until(lambda: ledger.pending_entries == 0)  # else the first that is asked may have the first batch only
+        assert read(ledger, 1, 2).values() == [b"b", b"c"]
+        assert meddler.count(RequestKind.READ) >= 1
+
+
+def test_nothing_unconfirmed_is_given_out(cluster: LedgerCluster, meddler: Meddler) -> None:
+    with cluster.create_ledger(3, 3, 2) as ledger:
+        push(ledger, [b"a"])
+        meddler.rule(meddler.hold, kind=RequestKind.ADD)
+        coming = ledger.push_batch([b"b"], messages=[1])
+        meddler.wait_for(RequestKind.ADD, 6)
+        with pytest.raises(OutOfRangeError):
+            ledger.read_range(1, 1)
+        assert read(ledger, 0, 0).values() == [b"a"]
+        meddler.release(ledger.metadata.last_fragment.ensemble[0])
+        with pytest.raises(OutOfRangeError):  # one of two
+            ledger.read_range(1, 1)
+        meddler.clear()
+        meddler.release()
+        assert coming.result(PATIENCE_S) == range(1, 2)
+        assert read(ledger, 1, 1).values() == [b"b"]
+
+
+def test_nothing_is_kept_once_all_were_told(cluster: LedgerCluster) -> None:
+    with cluster.create_ledger(3, 3, 2) as ledger:
+        push(ledger, [b"a"])
+        ledger.told()
+        assert ledger._tail_cache.read(0, 0, 1) is None
+        ledger.append(b"b")
+        ledger.append_batch([b"c"])
+        assert ledger._tail_cache.read(2, 2, 1) is None, "who appends for himself does not read it"
+
+
+def batch(first: int, values: list[bytes]) -> EntryBatch:
+    """The last of those that entries from `first` on are sent in."""
+    entries = encode_entries(values, ledger=5, first=first, lac=-1, time=1)
+    *_, last = batches_of(first, entries.view, entries.offsets)
+    return last
+
+
+def test_those_who_were_told_have_their_turn() -> None:
+    """And what was appended meanwhile stays for those who are told of that."""
+    there, found = TailCache(5), list[RecordBatch | None]()
+
+    class Reader(SerialExecutor):
+        def _run(self) -> None:
+            found.append(there.read(0, 0, 1))
+
+    class Owner(SerialExecutor):
+        def _run(self) -> None:
+            there.keep(batch(0, [b"a"]))
+            Reader()._go_on()
+            there.told()
+            Writer()._go_on()
+
+    class Writer(SerialExecutor):
+        def _run(self) -> None:
+            found.append(there.read(0, 0, 1))
+            there.keep(batch(1, [b"b"]))
+            there.told()
+            there.keep(batch(2, [b"c"]))
+
+    Owner()._go_on()
+    values = [None if one is None else one.values() for one in found]
+    assert values == [[b"a"], None] and there.read(1, 1, 1) is None
+    assert there.read(2, 2, 1) is not None, "that is yet to be told"
+    there.told()
+    assert there.read(2, 2, 1) is None
+
+
+def test_it_is_small() -> None:
+    there = TailCache(5)
+    for values in ([bytes(KEPT_BYTES)], [bytes(1000)] * (KEPT_BYTES // 1000), [bytes(1 << 20), b"rest"]):
+        there.keep(batch(0, [b"a"]))
+        there.keep(large := batch(1, values))
+        assert there.read(large.first, large.last, KEPT_BYTES) is None and there.read(0, 0, 1) is None
+    there.keep(batch(0, [bytes(KEPT_BYTES - 100)]))
+    assert there.read(0, 0, 1) is not None
+
+
+def test_of_a_closed_handle(cluster: LedgerCluster) -> None:
+    with cluster.create_ledger(3, 3, 2) as ledger:
+        push(ledger, [b"a"])
+    with pytest.raises(ClosedError):
+        ledger.read_range(0, 0)

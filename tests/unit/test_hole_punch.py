@@ -1,0 +1,216 @@
+"""Hollow segments: their space comes back, positions stay, readers keep what they hold."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import pyreplog
+from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog.errors import DiskError, DiskFullError, InvalidArgumentError
+from pyreplog.log import names
+from pyreplog.log.backup.copying import backup
+from pyreplog.log.backup.restoring import restore
+from pyreplog.log.files import RealFiles
+from pyreplog.log.fsck.check import check
+from pyreplog.log.ledgerlog import LedgerLog
+from tests import twin
+from tests.ledgers import SEGMENT_BYTES, open_log, read_all, record_of, records_of
+
+SPARED_BYTES = 16 << 10
+"""A hollow segment takes header, blank and last block; a file system may add some."""
+
+
+def on_disk(path: Path, base: int) -> int:
+    return names.segment_path(path, base).stat().st_blocks * 512
+
+
+def fill(log: LedgerLog) -> list[int]:
+    """Three ledgers, each in sealed segments of its own; the bases of the second one's."""
+    for ledger in (1, 2, 3):
+        log.append(records_of(ledger, *range(150), size=1000))
+    return [share.base for share in log.shares(2)][1:-1]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.mark.parametrize("durability", ["appended", "interval", "synced"])
+def test_space_comes_back_and_the_rest_stays(durability: str, path: Path) -> None:
+    with open_log(path, durability) as log:
+        bases = fill(log)
+        start, end = log.start_position, log.end_position
+        kept = {base for base, _ in log.segments()}
+        for base in bases:
+            assert on_disk(path, base) >= SEGMENT_BYTES
+            log.punch_hole(base)
+            assert on_disk(path, base) <= SPARED_BYTES
+            log.punch_hole(base)
+        assert (log.start_position, log.end_position) == (start, end)
+        assert {base for base, _ in log.segments()} == kept
+        assert [shares for base, shares in log.segments() if base in bases] == [[]] * len(bases)
+        left = sorted(read_all(log, 2))
+        assert 0 < len(left) < 150
+        assert [len(read_all(log, ledger)) for ledger in (1, 3)] == [150, 150]
+        log.append(record_of(1, 150))
+    for _ in range(2):
+        with open_log(path, durability) as log:
+            assert sorted(read_all(log, 2)) == left
+            assert list(read_all(log, 1)) == list(range(151))
+            log.sync()
+            assert all(on_disk(path, base) <= SPARED_BYTES for base in bases)
+    assert check(path).damages == ()
+    assert sum(r.ledger == 2 for r in twin.read_log(path)) == len(left)
+
+
+def test_a_lost_checkpoint_fills_no_hole(path: Path) -> None:
+    """All is verified, written again and synced; a hollow segment stays hollow."""
+    with open_log(path) as log:
+        bases = fill(log)
+        for base in bases:
+            log.punch_hole(base)
+    (path / names.CHECKPOINT).unlink()
+    with open_log(path) as log:
+        assert len(read_all(log, 3)) == 150
+        assert all(on_disk(path, base) <= SPARED_BYTES for base in bases)
+
+
+def test_readers_keep_what_they_hold(path: Path) -> None:
+    with open_log(path) as log, pyreplog.open(path, "r") as reader:
+        base = fill(log)[0]
+        before = [r.value for batch in reader.scan_positions(0) for r in batch]
+        held = next(reader.scan_positions(base))
+        mine = next(log._log.scan_positions(base))
+        log.punch_hole(base)
+        assert mine.values() == held.values()
+        assert [r.value for batch in reader.scan_positions(0) for r in batch] == before
+        with pyreplog.open(path, "r") as later:
+            seen = [r.value for batch in later.scan_positions(0) for r in batch]
+        assert len(seen) < len(before) and set(seen) < set(before)
+
+
+def test_a_scan_that_stands_in_it_goes_on_behind_it(path: Path) -> None:
+    with open_log(path) as log:
+        base = fill(log)[0]
+        scan = log._log.scan_positions(base, batch_bytes=5000)
+        first = next(scan)
+        assert first.next_position < base + SEGMENT_BYTES
+        log.punch_hole(base)
+        positions = [int(batch.position[0]) for batch in scan]
+        assert positions[0] == base + SEGMENT_BYTES + 4096
+
+
+def test_a_reader_that_maps_it_late_goes_on_behind_it(path: Path) -> None:
+    with open_log(path) as log:
+        base = fill(log)[0]
+        inside = int(next(log._log.scan_positions(base)).position[3])
+        log.punch_hole(base)
+        with pyreplog.open(path, "r") as reader:
+            assert int(next(reader.scan_positions(inside)).position[0]) == base + SEGMENT_BYTES + 4096
+
+
+def test_reads_go_on_meanwhile(path: Path) -> None:
+    """What is removed while it is read is here, or not here; never damage."""
+    with open_log(path) as log:
+        bases = fill(log)
+        stop, faults = threading.Event(), []
+
+        def read() -> None:
+            while not stop.is_set():
+                try:
+                    for ledger in (1, 2):
+                        records, after = log.read(ledger, 0, 149, 1 << 20)
+                        found = len(parse_entries(records, ledger=ledger, first=0, last=after))
+                        if ledger == 1 and found != 150:
+                            faults.append(f"{found} entries")
+                except Exception as error:
+                    faults.append(repr(error))
+
+        threads = [threading.Thread(target=read) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for base in bases:
+            log.punch_hole(base)
+        log.trim(log.shares(1)[1].base)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert [fault for fault in faults if not fault.endswith("entries")] == []
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+def test_it_goes_with_a_trim_and_is_not_recycled(durability: str, path: Path) -> None:
+    with open_log(path, durability) as log:
+        bases = fill(log)
+        for base in bases:
+            log.punch_hole(base)
+        log.trim(bases[-1] + SEGMENT_BYTES)
+        assert log.start_position == bases[-1] + SEGMENT_BYTES
+        log.append(records_of(4, *range(300), size=1000))
+        for base in [*(base for base, _ in log.segments()), log._log._state[0].base]:
+            assert on_disk(path, base) >= SEGMENT_BYTES
+        assert list(read_all(log, 4)) == list(range(300))
+
+
+@pytest.mark.parametrize("base", [-SEGMENT_BYTES, 1, 77 * SEGMENT_BYTES])
+def test_what_is_no_sealed_segment_is_refused(base: int, path: Path) -> None:
+    with open_log(path) as log:
+        fill(log)
+        for other in (base, log._log._state[0].base):
+            with pytest.raises(InvalidArgumentError, match="no sealed segment"):
+                log.punch_hole(other)
+
+
+def test_a_segment_not_mapped_and_not_indexed(path: Path) -> None:
+    with open_log(path) as log:
+        base = fill(log)[0]
+    for side in (names.index_path(path, base), names.ledgers_path(path, base)):
+        side.unlink()
+    with open_log(path) as log:
+        row = [base for base, _, _ in log._log._segment_table()].index(base)
+        log._log._unmap(row)
+        log.punch_hole(base)
+        assert on_disk(path, base) <= SPARED_BYTES
+        assert len(read_all(log, 3)) == 150
+
+
+class Full(RealFiles):
+    """A disk without room, from a moment on."""
+
+    error: OSError | None = None
+
+    def create(self, path: Path, size: int, *, zeroed: bool) -> int:
+        if self.error is not None and path.name.startswith("fresh-") and size < SEGMENT_BYTES:
+            raise self.error
+        return super().create(path, size, zeroed=zeroed)
+
+
+@pytest.mark.parametrize("error", [DiskFullError(28, "full"), OSError(5, "I/O error")])
+def test_a_disk_that_refuses_changes_nothing(error: OSError, path: Path) -> None:
+    files = Full()
+    with open_log(path, files=files) as log:
+        base = fill(log)[0]
+        expected = read_all(log, 2)
+        files.error = error
+        with pytest.raises(DiskError, match="cannot be made hollow"):
+            log.punch_hole(base)
+        files.error = None
+        assert read_all(log, 2) == expected and on_disk(path, base) >= SEGMENT_BYTES
+        log.punch_hole(base)
+        assert len(read_all(log, 2)) < len(expected)
+
+
+def test_backup_and_restore(path: Path) -> None:
+    with open_log(path) as log:
+        for base in fill(log):
+            log.punch_hole(base)
+        expected = {ledger: read_all(log, ledger) for ledger in (1, 2, 3)}
+        backup(path, path.with_name("backup"))
+    restore(path.with_name("backup"), path.with_name("restored"))
+    with open_log(path.with_name("restored")) as log:
+        assert {ledger: read_all(log, ledger) for ledger in (1, 2, 3)} == expected
+    assert check(path.with_name("restored")).damages == ()
