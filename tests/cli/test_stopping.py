@@ -96,7 +96,7 @@ def test_a_server_of_many_topics_ends_in_time(cast: Cast, is_locked: bool) -> No
     (bookie,) = cast.bookies.values()
     server, url, lines = serve(cast)
     with pyreplog.connect(url, timeout=PATIENCE_S) as client:
-        topics = [client.topic(f"t{number}", ensemble=1) for number in range(TOPICS)]
+        topics = [client.topic(f"t{number}", ensemble=1, retention_ms=3_600_000) for number in range(TOPICS)]
         for future in [topic.submit(b"a") for topic in topics]:
             future.result(PATIENCE_S)
         bookie.signal(signal.SIGSTOP)

@@ -90,7 +90,7 @@ def brought_up_to_date(frames: list[Frame], node: Node, rng: Random) -> list[Fra
             assert isinstance(join, Join)
             log = node._log
             if not join.observer and log is not None:
-                uuid, size, history = log.uuid, log._segment_bytes, terms.history.up_to(end)
+                uuid, size, history = log.uuid, log.segment_bytes, terms.history.up_to(end)
                 join = Join(uuid, size, join.member, False, end, end, terms.promised, history)
             body = messages.encode(join)
         elif body[0] == MessageKind.PROGRESS:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog.errors import ClosedError
-from pyreplog.log import housekeeper, retention
-from pyreplog.log.housekeeper import Housekeeper
+from pyreplog.log import commitlog, retention
+from pyreplog.log.commitlog import CommitLog
 from pyreplog.tables.cluster import storedlog
 from pyreplog.tables.cluster.storedlog import StoredLog
 
@@ -32,10 +32,9 @@ def test_the_oldest_segments_that_nobody_reads_are_unmapped(most: int, kinds: li
     log: Any = SimpleNamespace(
         _segment_table=lambda: [(row, row, segment) for row, segment in enumerate(segments)], _unmap=unmapped.append
     )
-    keeper: Any = None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(housekeeper, "MAPPED_MAX", most)
-        Housekeeper._unmap_surplus(keeper, log)
+        patch.setattr(commitlog, "MAPPED_MAX", most)
+        CommitLog._unmap_surplus(log)
     surplus = max(sum(kind != "unmapped" for kind in kinds) - most, 0)
     assert unmapped == [row for row, kind in enumerate(kinds[:-1]) if kind == "mapped"][:surplus]
 

@@ -115,7 +115,7 @@ class Relay:
             self.start = first
             self._steps.step()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         return
 
 
