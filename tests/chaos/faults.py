@@ -105,7 +105,8 @@ class Outcome:
 
 @dataclass
 class Availability:
-    """When something was acknowledged, and the longest times when nothing was. Any thread may call it."""
+    """When something was acknowledged, and the longest times when nothing was, from the first one on: processes take long
+    to start on a busy machine. Any thread may call it."""
 
     name: str
     bound_s: float
@@ -113,14 +114,14 @@ class Availability:
     gaps: list[tuple[float, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._last = time.monotonic()
+        self._last: float | None = None
         self._lock = threading.Lock()
 
     def acknowledge(self, count: int = 1) -> None:
         with self._lock:
             now = time.monotonic()
             self.acknowledged += count
-            if now - self._last > 0.25:
+            if self._last is not None and now - self._last > 0.25:
                 self.gaps.append((self._last, now))
             self._last = now
 
