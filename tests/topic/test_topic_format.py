@@ -64,7 +64,7 @@ def test_requests_and_their_fields() -> None:
 
 
 def test_replies_and_their_fields() -> None:
-    rows = dict(re.findall(r"^\| ([A-Z][a-z]+)(?: \(2\))? \| (.*?) ?\|$", section(WIRE), re.MULTILINE))
+    rows = dict(re.findall(r"^\| ([A-Z][A-Za-z]+)(?: \(2\))? \| (.*?) ?\|$", section(WIRE), re.MULTILINE))
     for kind, of in protocol._REPLIES.items():
         said = types(rows["Moved" if kind is protocol.MovedTo else kind.__name__])
         if kind is protocol.Moved:
