@@ -70,7 +70,7 @@ class BookieService(BookieServiceBase):
         self._bookie.with_bookie(self._handle, connection, batch)
 
     def fast_path(self, connection: ServerConnection, batch: FrameBatch) -> bytes | None:
-        """See `inflight.Quick`: an ADD that nothing speaks against. It is never in flight for longer than one turn."""
+        """See `FastPath`: an ADD that nothing speaks against. It is never in flight for longer than one turn."""
         add = parse_fast_add(batch, connection.requests)
         if add is None:
             return None

@@ -47,7 +47,7 @@ class Answers(Protocol):
 
 
 class Service:
-    """A `net.connection.Handler`, and its `Quick`. All calls come from the reactor's driver."""
+    """A `net.connection.Handler`, and its `FastPath`. All calls come from the reactor's driver."""
 
     def __init__(self, node: Answers) -> None:
         self._node = node

@@ -23,7 +23,7 @@ _AWAITED_BYTES = 4 << 10
 
 
 class StreamReceiver:
-    """Handles a connection to a master: a `net.connection.Handler`, and `Quick`, for a
+    """Handles a connection to a master: a `net.connection.Handler`, and `FastPath`, for a
     `net.dialer.ReconnectingConnection`.
 
     Before `stream` was called and after `stop`, bytes of the log are dropped. All callbacks but those of a sync come

@@ -50,7 +50,7 @@ class _LedgerRange(NamedTuple):
 class ChainReader:
     """Any thread; nothing waits. view: how the topic stands now.
 
-    Errors are those of the Acks: TrimmedError, the messages are not kept any more; what `LedgerReader.read` and
+    Errors are those of the futures: TrimmedError, the messages are not kept any more; what `LedgerReader.read` and
     `decode_messages` raise; those of the metadata store.
     """
 

@@ -40,7 +40,7 @@ class EntryPart(NamedTuple):
 
 
 class Forwarded:
-    """A Flight of whole entries, of one producer or several. ack: gives the offsets of the messages that are stored;
+    """A PublishBatch of whole entries, of one producer or several. ack: gives the offsets of the messages that are stored;
     `kept` says which those are."""
 
     is_gathered = False

@@ -325,7 +325,7 @@ class RemoteTopic(Handle):
     def close(self) -> None:
         """Publish what was submitted, and let go. Closing twice is fine.
 
-        Errors: BacklogFullError, a quota holds publishers: what is not published yet will not be, as its Acks say;
+        Errors: BacklogFullError, a quota holds publishers: what is not published yet will not be, as its futures say;
         OutcomeUnknownError, there was none within the client's timeout.
         """
         super().close()
