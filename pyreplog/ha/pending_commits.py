@@ -24,7 +24,7 @@ _REST_US = 100_000
 
 
 class PendingCommits:
-    """Threads sleep in a `ParkingLot`, all but the one that drives. Futures are kept in a `Purgatory`; those of all that
+    """Threads sleep in a `ParkingLot`, all but the one that drives. Futures lie in a `Purgatory`; those of all that
     an event loop's tasks submit in one of its rounds together, for they are sent together. Any thread may call
     anything, but no locks that callbacks take may be held.
 

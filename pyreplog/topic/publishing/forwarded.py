@@ -40,7 +40,7 @@ class EntryPart(NamedTuple):
 
 
 class Forwarded:
-    """A PublishBatch of whole entries, of one producer or several. ack: gives the offsets of the messages that are stored;
+    """A PublishBatch of whole entries, of one producer or several. future: gives the offsets of the stored messages;
     `kept` says which those are."""
 
     is_gathered = False

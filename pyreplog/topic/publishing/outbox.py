@@ -34,7 +34,7 @@ class Sink(Protocol):
 
     def submit_all(self, parcels: Sequence[Parcel]) -> Sequence[AppendFuture[range]]:
         """The AppendFuture of each gives the offsets of its messages. It does not wait in a callback, which this is
-        called in. Futures are done in the order of the parcels and calls. Nothing of a parcel is stored, nor will be, when
+        called in. They are done in the order of the parcels and calls. Nothing of a parcel is stored, or will be, when
         an error is raised, or its AppendFuture fails with one of NOT_STORED; with others it may be."""
         ...
 
