@@ -178,7 +178,7 @@ class Node:
                 self._step()
             getattr(self, f"_do_{type(effect).__name__}")(effect)
 
-    def _do_Tell(self, effect: do.SendMessage) -> None:
+    def _do_SendMessage(self, effect: do.SendMessage) -> None:
         wire: Any = effect.connection
         wire.send(self, effect.message)
         if isinstance(effect.message, Accept):
@@ -187,7 +187,7 @@ class Node:
             wire.told = None
             self._later(0.0, self._pump)
 
-    def _do_HangUp(self, effect: do.Disconnect) -> None:
+    def _do_Disconnect(self, effect: do.Disconnect) -> None:
         wire: Any = effect.connection
         wire.send(self, effect.refusal)
         wire.close(self)
@@ -268,7 +268,7 @@ class Node:
         self.schedule.invariants.seen(self)
         self._tell_commit()
 
-    def _do_Say(self, effect: do.SendToMaster) -> None:
+    def _do_SendToMaster(self, effect: do.SendToMaster) -> None:
         if isinstance(effect.message, ProgressReport):
             self.schedule.invariants.reports(self)
             if self._overtaken is not None and self._overtaken[0] is self.wire and self.world.chance(0.5):
@@ -279,7 +279,7 @@ class Node:
         if self.wire is not None:
             self.wire.send(self, effect.message)
 
-    def _do_Leave(self, effect: do.DisconnectFromMaster) -> None:
+    def _do_DisconnectFromMaster(self, effect: do.DisconnectFromMaster) -> None:
         self.schedule.invariants.left(self, effect)
         self._was_refused = isinstance(effect.error, JoinRefusedError) and effect.error.code == RefusalCode.NOT_A_MEMBER
         if isinstance(effect.error, HigherTermError):
