@@ -1,4 +1,4 @@
-# make demo | test | lint | bench | simulate | crash | chaos | plants | mutants | sanitize | fuzz. Every target makes its own environment.
+# make demo | quick | test | lint | bench | simulate | crash | chaos | plants | mutants | sanitize | fuzz. Every target makes its own environment.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +10,7 @@ MUTANTS ?= 500
 CHAOS_SECONDS ?= 1200
 export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes are started, of which each would compile all that it imports
 
-.PHONY: demo test lint bench simulate crash chaos plants mutants sanitize fuzz wheel clean
+.PHONY: demo quick test lint bench simulate crash chaos plants mutants sanitize fuzz wheel clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -34,6 +34,9 @@ $(VENV)/test: $(VENV)/flights
 
 demo: $(VENV)/flights
 	$(BIN)/python examples/flights/demo.py
+
+quick: $(VENV)/test
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal @tests/quick.txt
 
 test: $(VENV)/test
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal

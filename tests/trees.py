@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = (
     "pyreplog", "pyspark_pyreplog", "tests", "benchmarks", "examples", "docs", ".ci", "build/cython", "setup.py", "pyproject.toml",
-    "README.md", "CHANGELOG.md", "LICENSE", "MANIFEST.in", "Makefile",
+    "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "MANIFEST.in", "Makefile",
 )  # fmt: skip
 LEFT_OUT = shutil.ignore_patterns("*.patch")
 

@@ -12,7 +12,12 @@ from pyreplog.cli.app import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANTS = sorted((ROOT / "tests" / "plants").glob("*.patch"))
-DOCUMENTS = [ROOT / "README.md", ROOT / "pyreplog" / "_native" / "FORMAT.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "pyreplog" / "_native" / "FORMAT.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 SOURCES = [*DOCUMENTS, *PLANTS]
 SOURCES += [path for folder in ("pyreplog", "tests", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
 NAMED = re.compile(r"(tests/[\w/]+\.py)(?:::(\w+))?")

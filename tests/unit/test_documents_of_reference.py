@@ -1,0 +1,155 @@
+"""What CONTRIBUTING, docs/troubleshooting.md and docs/compatibility.md list is all there is, and as the code has it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pyreplog import errors
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTRIBUTING, QUICK = ROOT / "CONTRIBUTING.md", ROOT / "tests" / "quick.txt"
+TROUBLESHOOTING, COMPATIBILITY = ROOT / "docs" / "troubleshooting.md", ROOT / "docs" / "compatibility.md"
+LINK = re.compile(r"\]\(([^()\s]+)\)")
+
+FILE_VERSIONS = {
+    "segments of a log": ("pyreplog.cli.explaining.layout", "FORMAT_VERSION"),
+    "`checkpoint`": ("pyreplog.log.checkpoint", "VERSION"),
+    "`identity` of a bookie": ("pyreplog.bookie.identity", "VERSION"),
+    "`terms`, `members` of a replica group": ("pyreplog.ha.protocol.terms", "VERSION"),
+    "applied position of a relay": ("pyreplog.ha.relay.positionfile", "VERSION"),
+    "cursor ledgers": ("pyreplog.topic.cursors.pages", "VERSION"),
+    "metadata of ledgers, topics, subscriptions, partitions; producer snapshots": (
+        "pyreplog.topic.managed.chain",
+        "VERSION",
+    ),
+    "`metadata.sqlite`": ("pyreplog.metadata.database", "FORMAT"),
+    "manifests of backups and offloaded logs": ("pyreplog.offload.manifest", "VERSION"),
+    "`pyreplog.checkpoint` of a RocketMQ directory": ("pyreplog.ha.rocketmq.synced_position", "VERSION"),
+    "offsets in checkpoints of Spark streams": ("pyreplog.spark.stream.offsets", "VERSION"),
+}
+"""The module that has the version of a row of compatibility.md. Rows without a module have the version of segments."""
+
+ONE_VERSION = (
+    "pyreplog.ledger.ledgermetadata",
+    "pyreplog.topic.cursors.subscriptionmetadata",
+    "pyreplog.topic.partitions.partitionedmetadata",
+    "pyreplog.topic.publishing.producersnapshot",
+    "pyreplog.topic.cursors.record",
+    "pyreplog.log.backup.manifest",
+)
+"""Modules that share a row with another one."""
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of the rows of all tables, headings and rules left out."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def table(title: str) -> list[list[str]]:
+    """Return the rows of the table of compatibility.md that this comment stands in front of."""
+    text = COMPATIBILITY.read_text().partition(f"<!-- versions: {title} -->\n")[2]
+    return rows(text.partition("\n\n")[0])[1:]
+
+
+def constant(module: str, name: str = "VERSION") -> int:
+    value: int = getattr(importlib.import_module(module), name)
+    return value
+
+
+# ---- troubleshooting -------------------------------------------------------------------------------------------
+
+
+def entries() -> dict[str, list[str]]:
+    """Return the entries of error classes by their names."""
+    found = [row for row in rows(TROUBLESHOOTING.read_text()) if re.fullmatch(r"`[A-Z]\w+Error`", row[0])]
+    names = [row[0].strip("`") for row in found]
+    assert len(names) == len({*names}), "an error has two entries"
+    return dict(zip(names, found, strict=True))
+
+
+def test_every_public_error_has_an_entry() -> None:
+    assert entries().keys() == {*errors.__all__}
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_an_entry_says_what_the_class_says(name: str) -> None:
+    kind: type[errors.ReplogError] = getattr(errors, name)
+    _, happened, outcome, retry, code, advice = entries()[name]
+    assert (retry, code) == ("yes" if kind.retriable else "no", str(kind.exit_code))
+    assert happened and outcome and advice
+    if issubclass(kind, errors.OutcomeUnknownError) or "outcome is unknown" in " ".join((kind.__doc__ or "").split()):
+        assert "unknown" in outcome.lower()
+
+
+# ---- compatibility ---------------------------------------------------------------------------------------------
+
+
+def test_versions_of_files() -> None:
+    for what, said, *_ in table("files"):
+        module, name = FILE_VERSIONS.get(what, FILE_VERSIONS["segments of a log"])
+        assert said.partition(",")[0] == str(constant(module, name)), what
+    assert FILE_VERSIONS.keys() <= {row[0] for row in table("files")}
+    assert {constant(module) for module in ONE_VERSION} == {1}
+
+
+def test_versions_of_wires() -> None:
+    said = {row[0]: row[1] for row in table("wires")}
+    least = constant("pyreplog.net.hello", "MIN_VERSION")
+    assert said["bookies"] == str(constant("pyreplog.net.hello")) == str(least)
+    assert said["topics"] == f"{least} to {constant('pyreplog.topic.remote.protocol')}"
+    assert said["replica groups"] == str(constant("pyreplog.ha.protocol.messages"))
+
+
+def test_libraries_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)}
+    assert {f"{name}>={least}" for name, _, least, _ in table("libraries")} == wanted
+
+
+# ---- contributing ----------------------------------------------------------------------------------------------
+
+
+def test_every_target_of_make_is_documented() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    assert phony is not None
+    targets = {*re.findall(r"^([a-z]+):", makefile, re.MULTILINE)}
+    assert targets == {*phony[1].split()}
+    assert targets == {*re.findall(r"^\| `make ([a-z]+)", CONTRIBUTING.read_text(), re.MULTILINE)}
+
+
+def test_quick_tests_are_there_and_of_all_folders() -> None:
+    lines = QUICK.read_text().splitlines()
+    files = [line for line in lines if not line.startswith("-")]
+    named = [line.removeprefix("--deselect=").partition("::")[0] for line in lines if not line.startswith("-k=")]
+    assert files == sorted({*files})
+    assert not [name for name in named if not (ROOT / name).is_file()]
+    folders = {path.relative_to(ROOT).parts[1] for path in (ROOT / "tests").rglob("test_*.py")}
+    slow = {"chaos", "simulation"}
+    assert {Path(name).parts[1] for name in files} == folders - slow
+
+
+# ---- links -----------------------------------------------------------------------------------------------------
+
+
+def anchors(path: Path) -> set[str]:
+    """Return what a link may name behind `#`, as GitHub makes it from headings."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", [CONTRIBUTING, TROUBLESHOOTING, COMPATIBILITY], ids=lambda path: path.stem)
+def test_links_lead_somewhere(path: Path) -> None:
+    missing = []
+    for link in LINK.findall(path.read_text()):
+        file, _, anchor = link.partition("#")
+        target = path.parent / file if file else path
+        if "://" not in link and (not target.exists() or (anchor and anchor not in anchors(target))):
+            missing.append(link)
+    assert not missing
