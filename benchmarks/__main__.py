@@ -12,6 +12,8 @@ from benchmarks.plan import FULL_BYTES, Plan
 from benchmarks.rows.registry import BOUNDS, ROWS, measure
 
 _DATA = ROOT / "build" / "bench-data"
+_APART = "## Measured apart"
+"""Heading of what no row measures. It is the last section of the file that --markdown writes, and stays as it is."""
 
 
 def main() -> None:
@@ -32,7 +34,13 @@ def main() -> None:
     if options.json:
         print(json.dumps({"machine": found, "sections": sections}, indent=1))
     if options.markdown is not None:
-        options.markdown.write_text("\n\n".join(pages) + "\n")
+        options.markdown.write_text("\n\n".join([*pages, *_measured_apart(options.markdown)]) + "\n")
+
+
+def _measured_apart(page: Path) -> list[str]:
+    """Return the section of the page that was written by hand, if there is one."""
+    _, heading, text = page.read_text().partition(f"{_APART}\n") if page.exists() else ("", "", "")
+    return [(heading + text).rstrip("\n")] if heading else []
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -18,6 +18,8 @@ def run(*words: str) -> str:
 
 def test_command_writes_markdown_and_json(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
+    by_hand = "## Measured apart\n\nBy hand.\n"
+    page.write_text(f"# Former tables\n\n{by_hand}")
     common = ("benchmarks", "--budget", "0.02", "--only", "read", "--directory", str(tmp_path / "data"))
     told = json.loads(run(*common, "--json", "--markdown", str(page)))
     assert "kernel" in told["machine"]
@@ -25,7 +27,8 @@ def test_command_writes_markdown_and_json(tmp_path: Path) -> None:
     assert section["name"] == "read"
     assert len(section["comparisons"]) == 4
     text = page.read_text()
-    assert text.startswith("# Benchmarks")
+    assert text.startswith("# Benchmarks") and "Former" not in text
+    assert text.endswith(f"\n\n{by_hand}"), "no row makes it, so it stays"
     assert all(found["work"] in text for found in section["comparisons"])
 
 
