@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import threading
@@ -10,7 +11,7 @@ import warnings
 import weakref
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import NoReturn, Protocol, TypeVar
+from typing import NoReturn, Protocol, Self
 
 from pyreplog.errors import ClosedError, ForkedError, ReplogError
 
@@ -46,13 +47,42 @@ def _after_fork_in_child() -> None:
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
-Self = TypeVar("Self", bound="Handle")
+
+class Closeable:
+    """Closed by `with` and `async with`. Its truth value is True, also when it is empty or closed."""
+
+    def close(self) -> None:
+        """Let go."""
+        raise NotImplementedError
+
+    def __bool__(self) -> bool:
+        """Always True: a handle is not a container, and its length may be a request to a server. Compare `len()` with
+        0 to learn whether it is empty."""
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it in a thread: closing may wait for disks and peers, and the event loop goes on meanwhile. If the task
+        is cancelled, the thread closes it all the same."""
+        await asyncio.to_thread(self.__exit__, kind, error, trace)
 
 
-class Handle(ABC):
+class Handle(Closeable, ABC):
     """What all that opens has in common, but for the log, whose hot paths look after themselves.
 
-    Closed by `with`; warns when it is forgotten; refuses use after close and in a forked child, pickles and copies.
+    Warns when it is forgotten; refuses use after close and in a forked child, pickles and copies.
     A subclass calls `Handle.__init__` as soon as there is something to close.
     """
 
@@ -101,9 +131,6 @@ class Handle(ABC):
 
     def _of_parent(self) -> ReplogError:
         return ForkedError(f"the {self._what} was opened by process {self._pid}; open it again in this one")
-
-    def __enter__(self: Self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

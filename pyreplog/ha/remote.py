@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pyreplog import errors
 from pyreplog.errors import CommandRefusedError, InvalidMessageError, ReplogError
@@ -13,6 +12,7 @@ from pyreplog.future import AppendFuture
 from pyreplog.ha.node_context import SERVICE, parse_address
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import Command, StatusReply
+from pyreplog.handles import Closeable
 from pyreplog.net.client import Channel
 from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.reactor import Reactor
@@ -21,7 +21,7 @@ ANSWER_S = 60.0
 """An election has to fit in."""
 
 
-class RemoteNode:
+class RemoteNode(Closeable):
     """The node at "host:port", over one connection. Not for several threads at once; close it, or use `with`.
 
     secret, tls: as the node's; tls is a client's context.
@@ -64,14 +64,6 @@ class RemoteNode:
     def close(self) -> None:
         self._channel.close()
         self._reactor.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _understood(address: str, body: bytes) -> dict[str, Any]:

@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pyreplog._native.ledgerlog.intake import append_entries, copy_entries
 from pyreplog.clock import Clock
 from pyreplog.config import LogConfig
 from pyreplog.errors import ConfigError, InvalidArgumentError, TrimmedError
 from pyreplog.future import AppendFuture
+from pyreplog.handles import Closeable
 from pyreplog.log.entry_locations import copy_located, lend_located
 from pyreplog.log.files import Files
 from pyreplog.log.ledgermap import LedgerExtent
@@ -29,7 +29,7 @@ _SMALLEST_RECORD = 64
 _ENTRY_MAX = (1 << 63) - 2
 
 
-class LedgerLog:
+class LedgerLog(Closeable):
     """A log of encoded entries (`_native.ledgerlog`), addressed by (ledger, entry) or by position, never by a number.
 
     path, config, create, clock, files: as of `pyreplog.open`; retention is not for such a log (ConfigError): `trim` and
@@ -216,14 +216,6 @@ class LedgerLog:
     def close(self) -> None:
         """Sync, and let go; as CommitLog.close."""
         self._log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<LedgerLog {str(self.path)!r}>"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Iterator
-from types import TracebackType
-from typing import Self
 
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.log_follower_base import SLICE_US, LogFollowerBase
@@ -22,13 +20,14 @@ from pyreplog.errors import (
     WrongTypeError,
 )
 from pyreplog.future import as_timeout
+from pyreplog.handles import Closeable
 from pyreplog.log.hole_punch import is_hole_punched
 
 SCAN_BYTES = 1 << 22
 _NUMBER_MAX = (1 << 63) - 1
 
 
-class LogView(LogViewBase):
+class LogView(LogViewBase, Closeable):
     """What CommitLog and LogReader offer beside reads of single entries."""
 
     _parents: ForkedError | None = None
@@ -60,14 +59,6 @@ class LogView(LogViewBase):
     def close(self) -> None:
         """Let go of the log."""
         raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     async def _reached(self, entry: int, timeout: float | None) -> bool:
         """Whether `entry` becomes visible within `timeout` seconds."""

@@ -32,8 +32,9 @@ What = Message | MessageBatch | int | Iterable[Message | int]
 
 
 class Consumer(Handle, PrefetchBuffer):
-    """One consumer of a subscription; made by `Topic.subscribe`. Close it, or use `with`: what it has not acknowledged
-    then goes to the others, or comes again to the next. One that is forgotten is closed, with a ResourceWarning.
+    """One consumer of a subscription; made by `Topic.subscribe`. Close it, or use `with` or `async with`: what it has
+    not acknowledged then goes to the others, or comes again to the next. One that is forgotten is closed, with a
+    ResourceWarning.
 
     Any thread may call anything. asyncio code uses `async for`, and `await receive_async()`; the calls that
     acknowledge never wait. Messages come at least once: again after a crash, a `nack`, or without an acknowledgement.
@@ -133,13 +134,15 @@ class Consumer(Handle, PrefetchBuffer):
         return self._rest() or (await self._take_async()).batch
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages as they come, for ever. Errors as receive."""
+        """Messages as they come, for ever: the loop ends with an error alone, as receive; ClosedError, somebody closed
+        the consumer, before or meanwhile."""
         while True:
             message = self.receive()
             assert message is not None
             yield message
 
     async def __aiter__(self) -> AsyncIterator[Message]:
+        """As `for`: ClosedError, somebody closed the consumer, before or meanwhile."""
         while True:
             yield await self.receive_async()
 

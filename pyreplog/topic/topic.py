@@ -118,7 +118,7 @@ class Topic(Handle):
         return self.managed.end.offset
 
     def __len__(self) -> int:
-        """How many messages are kept."""
+        """How many messages are kept. A topic without any is true all the same."""
         return self.end - self.start
 
     def stats(self) -> TopicStats:

@@ -126,7 +126,7 @@ class Topics(Handle):
             if topic is not None and topic.is_closing:
                 self._wait_gone(topic)
                 topic = None
-            if topic is None:  # an empty one is false, too
+            if topic is None:
                 topic = self._take(name, create, wait, settings or {})
         if settings:
             if settings.get("ensemble", topic.config.ensemble) != topic.config.ensemble:

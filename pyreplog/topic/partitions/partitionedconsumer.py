@@ -135,13 +135,15 @@ class PartitionedConsumer(Handle):
         return await self._await_async(self._take_batch)
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages as they come, for ever. Errors: as receive."""
+        """Messages as they come, for ever: the loop ends with an error alone, as receive; ClosedError, somebody closed
+        the consumer, before or meanwhile."""
         while True:
             message = self.receive()
             assert message is not None
             yield message
 
     async def __aiter__(self) -> AsyncIterator[Message]:
+        """As `for`: ClosedError, somebody closed the consumer, before or meanwhile."""
         while True:
             yield await self.receive_async()
 

@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.future import AppendFuture, as_timeout
+from pyreplog.handles import Closeable
 from pyreplog.topic.names import check_name
 from pyreplog.topic.partitions.partitionedconsumer import left
 from pyreplog.topic.partitions.partitionedpublisher import BatchFields, MessageFields, PartitionedPublisher, gathered
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyreplog.topic.topic import Topic
 
 
-class PartitionedProducer:
+class PartitionedProducer(Closeable):
     """A named producer. Where the topic deduplicates, each partition goes on with its numbers; threads and asyncio as
     of `Producer`.
 
@@ -117,14 +117,6 @@ class PartitionedProducer:
         if self._error is not None:
             raise self._error
         return self._publisher
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<PartitionedProducer {self.name!r} of topic {self._publisher.router.topic!r}>"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from asyncio import _get_running_loop
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from pyreplog._native.machines.serial_executor import in_callback
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.future import AppendFuture
+from pyreplog.handles import Closeable
 from pyreplog.topic.names import check_name
 from pyreplog.topic.publishing.publisher import Publisher
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyreplog.topic.publishing.outgoing import Keys, Properties, Times, Values
 
 
-class Producer:
+class Producer(Closeable):
     """A named producer. Where the topic deduplicates, its messages have numbers that ascend: those it gives, or else
     the next ones. They go on where they were when the topic is opened again, by whomever.
 
@@ -154,14 +154,6 @@ class Producer:
         if self._error is not None:
             raise self._error
         return self._publisher
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Producer {self.name!r} of topic {self._publisher.topic!r}>"

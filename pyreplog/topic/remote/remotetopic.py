@@ -261,6 +261,7 @@ class RemoteTopic(Handle):
         return int(self._call("where")[1])
 
     def __len__(self) -> int:
+        """Asks the owner; `bool` does not."""
         start, end = self._call("where")
         return int(end) - int(start)
 
