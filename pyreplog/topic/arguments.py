@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import _get_running_loop
 from collections.abc import Iterable
 from math import isnan
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog._native.topic.messages import Message
 from pyreplog.arguments import as_int, check_bool, check_text
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError, WrongTypeError
@@ -16,6 +18,16 @@ from pyreplog.errors import InvalidArgumentError, OutOfRangeError, WrongTypeErro
 QUEUE_MAX = 1 << 20
 OFFSET_MAX = 1 << 62
 DELAY_MAX_S = 10_000 * 366 * 86_400
+
+
+def check_may_block(call: str) -> None:
+    """Refuse a blocking call in a coroutine, whose event loop it would stop, and in a callback.
+
+    call: its name; with `_async` behind it, the one that coroutines await. Raises: InvalidArgumentError.
+    """
+    if _get_running_loop() is not None:
+        raise InvalidArgumentError(f"{call}() would block the running event loop: await {call}_async() instead")
+    check_may_wait()
 
 
 def check_consumer(name: str | None, durable: bool, priority: int) -> None:

@@ -17,7 +17,7 @@ from pyreplog._native.topic.prefetch_buffer import PrefetchBuffer
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError
 from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle, warn_of_leak
-from pyreplog.topic.arguments import as_delay_us, as_offsets, check_queue
+from pyreplog.topic.arguments import as_delay_us, as_offsets, check_may_block, check_queue
 from pyreplog.topic.fair_lock import FairLock
 from pyreplog.topic.interfaces import DeliveredMessages, Noted, SubscriptionLike
 from pyreplog.topic.permits import Permits
@@ -36,8 +36,9 @@ class Consumer(Handle, PrefetchBuffer):
     not acknowledged then goes to the others, or comes again to the next. One that is forgotten is closed, with a
     ResourceWarning.
 
-    Any thread may call anything. asyncio code uses `async for`, and `await receive_async()`; the calls that
-    acknowledge never wait. Messages come at least once: again after a crash, a `nack`, or without an acknowledgement.
+    Any thread may call anything. asyncio code uses `async for`, `await receive_async()` and `await flush_async()`; the
+    calls that acknowledge never wait. Messages come at least once: again after a crash, a `nack`, or without an
+    acknowledgement.
     """
 
     def __init__(self, topic: str, subscription: str, name: str, *, queue: int = QUEUE) -> None:
@@ -322,11 +323,17 @@ class Consumer(Handle, PrefetchBuffer):
         timeout: seconds; None: those of the client, where the topic is another process'; else as long as it takes. When
         the connection is lost meanwhile, acknowledgements that no flush has confirmed are said again over the next one.
         Errors: as acknowledge; OutcomeUnknownError: the time ran out, or nobody can tell whether some of them count,
-        because a seek moved the subscription, or it was deleted and made anew, while there was no connection.
+        because a seek moved the subscription, or it was deleted and made anew, while there was no connection;
+        InvalidArgumentError, in a coroutine or a callback: use `flush_async`.
         """
+        check_may_block("flush")
+        self._await(self.flush_async(), timeout)
+
+    def flush_async(self) -> AppendFuture[None]:
+        """As flush, for coroutines, which await the AppendFuture: `asyncio.timeout` bounds it. Errors: as flush."""
         self._check_usable()
         self._send_acks()
-        self._await(self._source.flush(), timeout)
+        return self._source.flush_async()
 
     def seek(self, start: Start, *, timeout: float | None = None) -> int:
         """Go on from there: what lies before counts as acknowledged, what lies behind as not; returns the offset.

@@ -118,3 +118,18 @@ def after_all(futures: Sequence[AppendFuture[Any]], call: Callable[[], object]) 
     for future in futures:
         future.add_done_callback(came)
     came(None)
+
+
+def all_done(futures: Sequence[AppendFuture[Any]]) -> AppendFuture[None]:
+    """Done when all of them are; it fails with the error of the first in order that failed."""
+    done: AppendFuture[None] = AppendFuture()
+
+    def settle() -> None:
+        error = next((error for future in futures if (error := future.exception()) is not None), None)
+        if error is None:
+            done.complete(None)
+        else:
+            done.fail(error)
+
+    after_all(futures, settle)
+    return done

@@ -336,7 +336,8 @@ class Subscription:
     def redeliver(self, consumer: int) -> None:
         self._do(lambda now: [Discard((consumer,)), *self._dispatcher.redeliver_unacked(consumer, now)])
 
-    def flush(self) -> AppendFuture[None]:
+    def flush_async(self) -> AppendFuture[None]:
+        """Done when all acknowledgements so far are durable."""
         return self._stored(CursorSlot.flush)
 
     def _stored(self, store: Callable[[CursorSlot], AppendFuture[None]]) -> AppendFuture[None]:
@@ -364,7 +365,7 @@ class Subscription:
 
         def seek(total: TopicPosition) -> None:
             self._driver.seek(total, self._consumers)
-            then(self.flush(), done, lambda _: done.complete(total.offset))
+            then(self.flush_async(), done, lambda _: done.complete(total.offset))
 
         then(position(self.managed, start), done, seek)
         return done

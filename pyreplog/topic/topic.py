@@ -139,6 +139,16 @@ class Topic(Handle):
         self._check_open()
         return Producer(self._publisher, name)
 
+    def flush(self, timeout: float | None = None) -> None:
+        """As `Publisher.flush`, of all that this process publishes to the topic. ClosedError: it was closed."""
+        self._check_open()
+        self._publisher.flush(timeout)
+
+    def flush_async(self) -> AppendFuture[None]:
+        """As `Publisher.flush_async`. ClosedError: it was closed."""
+        self._check_open()
+        return self._publisher.flush_async()
+
     # ---- reading --------------------------------------------------------------------------------------------
 
     def read(self, start: Start = "earliest", end: int | None = None) -> Iterator[MessageBatch]:
@@ -250,7 +260,7 @@ class Topic(Handle):
             raise InvalidArgumentError(f"messages: expected 0 or more, found {messages}")
         there = self.subscription(subscription)
         self._wait(there.skip(min(messages, self.end)))
-        self._wait(there.flush())
+        self._wait(there.flush_async())
 
     def skip_to(self, subscription: str, offset: int, *, token: str | None = None) -> None:
         """Acknowledge all below an offset; what is acknowledged stays so. token: of the topic's creation, when it is
@@ -262,13 +272,13 @@ class Topic(Handle):
         if not 0 <= as_int("offset", offset) <= self.end:
             raise OutOfRangeError(f"topic {self.name}: expected an offset up to its end, {self.end}, found {offset}")
         self._wait(there.skip_to(int(offset)))
-        self._wait(there.flush())
+        self._wait(there.flush_async())
 
     def clear(self, subscription: str) -> None:
         """Acknowledge all that is there for a subscription. Errors: NoSuchSubscriptionError."""
         there = self.subscription(subscription)
         self._wait(there.skip_to(self.end))
-        self._wait(there.flush())
+        self._wait(there.flush_async())
 
     def configure(self, **settings: Any) -> None:
         """Change settings, fields of TopicConfig; those of publishing hold when the topic is opened next.
@@ -384,7 +394,7 @@ class Topic(Handle):
             ended.complete(None)
             return ended
         self.gate.end()
-        flushed = self._publisher.flush()
+        flushed = self._publisher.flush_async()
         self._stored = [flushed, *(there.store() for there in self.all_subscriptions())]
         if (dedup := self.dedup) is not None:
             kept: AppendFuture[None] = AppendFuture()

@@ -53,7 +53,7 @@ def fill(cluster: pyreplog.Cluster) -> pyreplog.Topic:
         orders.publish_batch([b"%d" % k for k in range(n, n + 8)], [key(k) for k in range(n, n + 8)])
     orders.create_subscription("billing", start="earliest")
     orders.skip("billing", DONE)
-    orders.subscription("billing").flush().result(30.0)
+    orders.subscription("billing").flush_async().result(30.0)
     return orders
 
 

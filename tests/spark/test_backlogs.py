@@ -32,7 +32,7 @@ def acknowledge(topic: pyreplog.Topic, name: str, rng: random.Random) -> set[int
     there.acknowledge_cumulative(NOBODY, upto).result(30)
     there.acknowledge(NOBODY, np.array(sorted(some)))
     until(lambda: there.look(lambda cursor, _: cursor.mask(np.array(some)).all()))
-    there.flush().result(30)
+    there.flush_async().result(30)
     return set(range(upto, MESSAGES)) - set(some)
 
 

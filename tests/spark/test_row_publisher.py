@@ -64,7 +64,7 @@ def attempt(server: Served, topic: Topic, batch: int, values: list[bytes], stop:
 
 
 def stored(topic: Topic) -> list[bytes]:
-    topic.publisher.flush().result(30.0)
+    topic.publisher.flush_async().result(30.0)
     return [bytes(value) for batch in topic.read() for value in batch.values()]
 
 

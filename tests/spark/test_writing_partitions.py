@@ -68,7 +68,7 @@ def stored(topic: PartitionedTopic) -> list[list[Row]]:
     """Of each partition."""
     found: list[list[Row]] = []
     for partition in range(topic.partitions):
-        topic.partition(partition).publisher.flush().result(30.0)
+        topic.partition(partition).publisher.flush_async().result(30.0)
         found.append([(message.key, message.value) for batch in topic.read(partition) for message in batch])
     return found
 

@@ -58,7 +58,7 @@ def acknowledged(topic: Topic, *some: Any) -> None:
     there = topic.subscription("s")
     for offsets in some:
         there.acknowledge(NOBODY, np.array(offsets, np.int64))
-    there.flush().result(PATIENCE_S)
+    there.flush_async().result(PATIENCE_S)
     acked = set().union(*map(set, some))
     assert topic.stats().subscriptions[0].backlog_messages == MESSAGES - len(acked)
     mask = there.look(lambda cursor, _: cursor.mask(np.arange(MESSAGES)))
@@ -67,7 +67,7 @@ def acknowledged(topic: Topic, *some: Any) -> None:
 
 def test_a_range_is_read_in_few_steps(topic: Topic, reads: list[tuple[int, int]]) -> None:
     topic.subscription("s").acknowledge_range(NOBODY, 1, MESSAGES)
-    topic.subscription("s").flush().result(PATIENCE_S)
+    topic.subscription("s").flush_async().result(PATIENCE_S)
     check_backlog(topic, "s", [0])
     assert len(reads) < 20, "2,000 entries"
 
@@ -91,7 +91,7 @@ def test_what_comes_meanwhile_is_one_pass_too(topic: Topic, monkeypatch: pytest.
     for offset in some:
         there.acknowledge(NOBODY, np.array([offset]))
     until(lambda: places.held)
-    flushed = there.flush()
+    flushed = there.flush_async()
     assert places.held == 1, "the others wait for that"
     reads = places.release(flushed.done)
     flushed.result(PATIENCE_S)
@@ -110,7 +110,7 @@ def test_what_cannot_be_read_comes_again_and_the_rest_does_not(topic: Topic, mon
     monkeypatch.setattr(Locator, "_read", fails)
     there = topic.subscription("s")
     there.acknowledge(NOBODY, np.array([15_100, 15_500, 15_900]))
-    there.flush().result(PATIENCE_S)
+    there.flush_async().result(PATIENCE_S)
     assert there.look(lambda cursor, _: cursor.mask(np.array([15_100, 15_500, 15_900]))).tolist() == [True, False, True]
 
 

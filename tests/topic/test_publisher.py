@@ -137,7 +137,7 @@ def test_a_failure_is_everyones_who_was_in_it_and_nobody_elses() -> None:
     counts = bench.publisher.counts
     assert (counts.messages, counts.entries, counts.errors, counts.duplicates) == (2, 1, 2, 0)
     assert counts.bytes == sum(map(len, bench.ledgers.entries))
-    assert bench.publisher.flush().done()
+    assert bench.publisher.flush_async().done()
 
 
 def test_what_the_ledgers_refuse_at_once_fails_as_well() -> None:
@@ -231,7 +231,7 @@ def test_a_timer_does_not_shorten_the_time_of_others() -> None:
 def test_flush_waits_for_no_time() -> None:
     bench = Bench(linger_ms=5)
     bench.submit(b"0")
-    flushed = bench.publisher.flush()
+    flushed = bench.publisher.flush_async()
     assert bench.ledgers.submitted == [[1]] and not flushed.done()
     bench.ledgers.confirm()
     assert flushed.done()
@@ -261,11 +261,11 @@ def test_a_flush_waits_for_what_came_while_the_last_one_was_told(monkeypatch: py
     lock = Interrupted(intake._lock)
     monkeypatch.setattr(intake, "_lock", lock)
     bench.submit(b"0")
-    first, later = bench.publisher.flush(), list[AppendFuture[None]]()
+    first, later = bench.publisher.flush_async(), list[AppendFuture[None]]()
 
     def meanwhile() -> None:
         bench.submit(b"1")
-        later.append(bench.publisher.flush())
+        later.append(bench.publisher.flush_async())
 
     tell = intake._tell_flushed
 
@@ -284,7 +284,7 @@ def test_a_flush_waits_for_what_came_while_the_last_one_was_told(monkeypatch: py
 def test_what_lingers_fails_when_the_publisher_is_stopped() -> None:
     bench = Bench(linger_ms=5)
     sent = bench.submit_batch([b"0"])
-    future, flushed = bench.submit(b"1"), bench.publisher.flush()
+    future, flushed = bench.submit(b"1"), bench.publisher.flush_async()
     left = bench.submit(b"2")
     bench.publisher.stop(ClosedError("the topic was closed"))
     assert isinstance(left.exception(0), ClosedError)

@@ -47,7 +47,7 @@ def test_a_message_that_was_stored_is_dropped() -> None:
     assert bench.publisher.publish(b"2", sequence=5) == bench.publisher.publish(b"2", sequence=5) - 1 == 2
     assert bench.publisher.counts.duplicates == 2
     assert bench.publisher.pending_messages == bench.publisher.pending_bytes == 0
-    assert bench.publisher.flush().done()
+    assert bench.publisher.flush_async().done()
 
 
 def test_without_deduplication_numbers_are_only_kept() -> None:
@@ -80,7 +80,7 @@ def test_what_is_in_doubt_waits_for_the_outcome(outcome: str) -> None:
 def test_what_is_gathered_is_in_doubt_too() -> None:
     bench = make(linger_ms=5)
     bench.submit(b"0", sequence=5, producer="p")
-    again, flushed = bench.submit(b"0", sequence=5, producer="p"), bench.publisher.flush()
+    again, flushed = bench.submit(b"0", sequence=5, producer="p"), bench.publisher.flush_async()
     bench.ledgers.confirm()
     assert again.result(0) == DUPLICATE
     assert flushed.done()
@@ -153,7 +153,7 @@ def test_an_outcome_that_is_unknown_ends_it_all() -> None:
     for again in range(2):
         with pytest.raises(TopicFencedError):
             bench.submit(b"%d" % again, sequence=again, producer="p")
-    assert bench.publisher.flush().done()
+    assert bench.publisher.flush_async().done()
     assert bench.publisher.pending_messages == bench.publisher.pending_bytes == 0
 
 

@@ -266,7 +266,7 @@ def test_what_never_went_out_is_acknowledged_before_flush_returns(
     with topic.subscribe("s", start="earliest", type="shared", queue=1) as consumer:
         places = HeldPlaces(monkeypatch)
         consumer.acknowledge([3, 11, 12, 13, 18])
-        flushed = topic.subscription("s").flush()
+        flushed = topic.subscription("s").flush_async()
         with pytest.raises(OutcomeUnknownError):
             flushed.result(0.1)
         places.release(flushed.done)

@@ -74,12 +74,6 @@ class PartitionConsumer(Consumer):
         """Do not gather acknowledgements any longer."""
         self._send_acks()
 
-    def flushed(self) -> AppendFuture[None]:
-        """Done when all acknowledgements so far are durable. Errors: as `acknowledge`."""
-        self._check_usable()
-        self._send_acks()
-        return self._source.flush()
-
     def sought(self, start: Start) -> AppendFuture[int]:
         """As `seek`, without waiting. Errors: as `acknowledge`."""
         self._check_usable()

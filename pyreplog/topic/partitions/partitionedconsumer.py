@@ -14,7 +14,7 @@ from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError, WrongTypeError
 from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle, warn_of_leak
-from pyreplog.topic.arguments import as_delay_us
+from pyreplog.topic.arguments import as_delay_us, check_may_block
 from pyreplog.topic.partitions.partitionconsumer import PartitionConsumer
 from pyreplog.topic.partitions.partitionoffset import (
     PartitionedStart,
@@ -23,6 +23,7 @@ from pyreplog.topic.partitions.partitionoffset import (
     by_partition,
     is_offset,
 )
+from pyreplog.topic.positions import all_done
 
 T = TypeVar("T")
 _NOTHING: Any = iter(()).__next__
@@ -300,7 +301,12 @@ class PartitionedConsumer(Handle):
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all acknowledgements so far are durable. As `Consumer.flush`."""
-        self._await_all([part.flushed() for part in self._all()], timeout)
+        check_may_block("flush")
+        self._await_all([part.flush_async() for part in self._all()], timeout)
+
+    def flush_async(self) -> AppendFuture[None]:
+        """As flush, for coroutines, which await the AppendFuture. As `Consumer.flush_async`."""
+        return all_done([part.flush_async() for part in self._all()])
 
     def _await_all(self, futures: Sequence[AppendFuture[T]], timeout: float | None) -> list[T]:
         """What is not asked for until the time is over is not asked for later."""

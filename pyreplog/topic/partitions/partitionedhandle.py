@@ -20,9 +20,9 @@ from pyreplog.errors import (
     TopicOwnedError,
     WrongTypeError,
 )
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle
-from pyreplog.topic.arguments import check_consumer
+from pyreplog.topic.arguments import check_consumer, check_may_block
 from pyreplog.topic.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.consumer import QUEUE
 from pyreplog.topic.names import check_name
@@ -33,7 +33,7 @@ from pyreplog.topic.partitions.partitionedpublisher import PartitionedPublisher,
 from pyreplog.topic.partitions.partitionedstats import PartitionedInternalStats, PartitionedStats, partitioned_stats
 from pyreplog.topic.partitions.partitionoffset import PartitionedStart, PartitionOffset, is_offset
 from pyreplog.topic.partitions.routing import Router
-from pyreplog.topic.positions import Start
+from pyreplog.topic.positions import Start, all_done
 
 if TYPE_CHECKING:
     from pyreplog.topic.interfaces import SubscriptionLike
@@ -135,6 +135,16 @@ class PartitionedHandle(Handle, Generic[T]):
     def room(self) -> AppendFuture[Any]:
         """An AppendFuture that is done as soon as there is room for messages of whatever key; as `Publisher.room`."""
         return gathered([topic.room() for topic in self._here()])
+
+    def flush(self, timeout: float | None = None) -> None:
+        """As `Topic.flush`, of the partitions in `served`; timeout: for all of them together."""
+        check_may_block("flush")
+        seconds = self.publisher.timeout if timeout is None else as_timeout(timeout)
+        self._wait(self.flush_async(), seconds)
+
+    def flush_async(self) -> AppendFuture[None]:
+        """As `Topic.flush_async`, of the partitions in `served`."""
+        return all_done([topic.flush_async() for topic in self._here()])
 
     def read(self, partition: int, start: Start = "earliest", end: int | None = None) -> Iterator[MessageBatch]:
         """Messages of one partition, as columns; as `Topic.read`."""

@@ -6,16 +6,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Unpack
 
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Closeable
+from pyreplog.topic.arguments import check_may_block
 from pyreplog.topic.names import check_name
 from pyreplog.topic.partitions.partitionedconsumer import left
-from pyreplog.topic.partitions.partitionedpublisher import BatchFields, MessageFields, PartitionedPublisher, gathered
+from pyreplog.topic.partitions.partitionedpublisher import BatchFields, MessageFields, PartitionedPublisher
 from pyreplog.topic.partitions.partitionoffset import PartitionOffset, PartitionRange
+from pyreplog.topic.positions import all_done
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -91,9 +93,17 @@ class PartitionedProducer(Closeable):
         """As `PartitionedPublisher.submit_batch`."""
         return self._open.submit_batch(values, keys, **columns)
 
-    def flush(self) -> AppendFuture[list[None]]:
-        """As `Producer.flush`, of all partitions that it has published to."""
-        return gathered([producer.flush() for producer in self._all()])
+    def flush(self, timeout: float | None = None) -> None:
+        """As `Producer.flush`, of all partitions that it has published to; timeout: for all of them together."""
+        check_may_block("flush")
+        seconds = self._publisher.timeout if timeout is None else as_timeout(timeout)
+        self._publisher.wait(self.flush_async(), seconds)
+
+    def flush_async(self) -> AppendFuture[None]:
+        """As `Producer.flush_async`, of all partitions that it has published to."""
+        if self._error is not None:
+            raise self._error
+        return all_done([producer.flush_async() for producer in self._all()])
 
     def close(self, timeout: float | None = None) -> None:
         """As `Producer.close`; timeout: for all partitions together, unless it is None."""
@@ -103,9 +113,12 @@ class PartitionedProducer(Closeable):
             self._error = self._error or ClosedError(f"the producer {self.name!r} was closed")
         if sys.is_finalizing():  # no thread publishes any more
             return
-        self.flush()  # of all at a time
+        producers = self._all()
+        for producer in producers:  # all at a time: what lingers is sent before the first one is waited for
+            with suppress(ClosedError):
+                producer.flush_async()
         with ExitStack() as rest:
-            for producer in self._all():
+            for producer in producers:
                 rest.callback(lambda producer=producer: producer.close(left(until)))  # type: ignore[misc]
 
     def _all(self) -> list[Producer]:

@@ -25,10 +25,10 @@ class Producer(Closeable):
     """A named producer. Where the topic deduplicates, its messages have numbers that ascend: those it gives, or else
     the next ones. They go on where they were when the topic is opened again, by whomever.
 
-    Any thread may call anything; asyncio code awaits what `submit`, `submit_batch` and `flush` give. Who publishes from
-    a source that has numbers of its own gives these, and begins behind `last_sequence`: what was published before is
-    dropped. Producers of the same name share their numbers. It holds nothing of its own: what one that is forgotten has
-    submitted is published all the same.
+    Any thread may call anything; asyncio code awaits what `submit`, `submit_batch` and `flush_async` give. Who
+    publishes from a source that has numbers of its own gives these, and begins behind `last_sequence`: what was
+    published before is dropped. Producers of the same name share their numbers. It holds nothing of its own: what one
+    that is forgotten has submitted is published all the same.
     """
 
     def __init__(self, publisher: Publisher, name: str, on_close: Callable[[], object] = lambda: None) -> None:
@@ -135,16 +135,20 @@ class Producer(Closeable):
             timeout=timeout,
         )
 
-    def flush(self) -> AppendFuture[None]:
-        """As `Publisher.flush`."""
-        return self._publisher.flush()
+    def flush(self, timeout: float | None = None) -> None:
+        """As `Publisher.flush`: also of other producers of the topic in this process. ClosedError: it was closed."""
+        self._open.flush(timeout)
+
+    def flush_async(self) -> AppendFuture[None]:
+        """As `Publisher.flush_async`. ClosedError: it was closed."""
+        return self._open.flush_async()
 
     def close(self, timeout: float | None = None) -> None:
         """Take nothing any more, and wait until what was submitted has an outcome; not in a coroutine or a callback.
         Closing twice is fine. timeout: as of publish. OutcomeUnknownError: the time ran out; it goes on by itself."""
         if self._error is None and not sys.is_finalizing():  # else there is no thread that publishes
             self._error = ClosedError(f"the producer {self.name!r} was closed")
-            flushed = self._publisher.flush()
+            flushed = self._publisher.flush_async()
             flushed.add_done_callback(lambda _: self._on_close())
             if not in_callback() and _get_running_loop() is None:
                 self._publisher.wait(flushed, timeout)

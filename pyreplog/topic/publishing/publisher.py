@@ -13,6 +13,7 @@ from pyreplog._native.topic.messageencoder import Messages
 from pyreplog.clock import Clock
 from pyreplog.errors import OutcomeUnknownError, WindowFullError
 from pyreplog.future import AppendFuture, as_timeout
+from pyreplog.topic.arguments import check_may_block
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.names import check_name
 from pyreplog.topic.publishing.batcher import SingleMessage
@@ -280,8 +281,18 @@ class Publisher:
         """What has become of messages so far."""
         return self._intake.counts
 
-    def flush(self) -> AppendFuture[None]:
-        """Send what lingers; the AppendFuture is done once nothing that was submitted is without an outcome."""
+    def flush(self, timeout: float | None = None) -> None:
+        """Send what lingers, and wait until every message submitted so far has an outcome, which its own future tells.
+
+        timeout: as of publish. Raises: InvalidArgumentError, in a coroutine or a callback: use `flush_async`;
+        OutcomeUnknownError, the time ran out: messages go on by themselves.
+        """
+        check_may_block("flush")
+        until = self._until(timeout)
+        self._await(self.flush_async(), until)
+
+    def flush_async(self) -> AppendFuture[None]:
+        """As flush, for coroutines, which await the AppendFuture; sends at once, also if nobody does."""
         return self._intake.flush()
 
     def wait(self, future: AppendFuture[T], timeout: float | None = None) -> T:

@@ -371,7 +371,7 @@ class RemoteSubscription:
 
     # ---- flushing -------------------------------------------------------------------------------------------
 
-    def flush(self) -> AppendFuture[None]:
+    def flush_async(self) -> AppendFuture[None]:
         """Of all acknowledgements so far, also those that are said again. OutcomeUnknownError: some are lost."""
         cut = 0
 

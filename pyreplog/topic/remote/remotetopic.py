@@ -20,11 +20,11 @@ from pyreplog.clock import SystemClock
 from pyreplog.errors import ClosedError, InvalidMessageError, OutcomeUnknownError, WrongTypeError
 from pyreplog.future import AppendFuture
 from pyreplog.handles import Handle
-from pyreplog.topic.arguments import OFFSET_MAX, check_consumer
+from pyreplog.topic.arguments import OFFSET_MAX, check_consumer, check_may_block
 from pyreplog.topic.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.consumer import QUEUE, Consumer
 from pyreplog.topic.names import check_name
-from pyreplog.topic.positions import Start, check_start
+from pyreplog.topic.positions import Start, all_done, check_start
 from pyreplog.topic.publishing.producer import Producer
 from pyreplog.topic.publishing.publisher import Publisher
 from pyreplog.topic.remote.admin_calls import encode_start
@@ -160,6 +160,18 @@ class RemoteTopic(Handle):
     def room(self) -> AppendFuture[None]:
         """As `Publisher.room`, of what has no producer's name."""
         return self._publisher.room()
+
+    def flush(self, timeout: float | None = None) -> None:
+        """As `Topic.flush`, of all that this client publishes to the topic."""
+        check_may_block("flush")
+        self._publisher.wait(self.flush_async(), timeout)
+
+    def flush_async(self) -> AppendFuture[None]:
+        """As `Topic.flush_async`, of all that this client publishes to the topic."""
+        self._check_open()
+        with self._lock:
+            publishers = [publisher for publisher, _ in self._publishers.values()]
+        return all_done([publisher.flush_async() for publisher in publishers])
 
     # ---- consuming ------------------------------------------------------------------------------------------
 
@@ -342,7 +354,7 @@ class RemoteTopic(Handle):
                 rest.callback(publisher.stop, error)
             for remote_subscription in remote_subscriptions:
                 rest.callback(remote_subscription.consumer.close)
-            flushed = [publisher.flush() for publisher, _ in publishers]
+            flushed = [publisher.flush_async() for publisher, _ in publishers]
             for _, sender in publishers:
                 sender.leave()
             for future in flushed:

@@ -346,4 +346,4 @@ def _resume(session: ClientSession, number: int, consumer_session: ConsumerSessi
 
 
 def _flush(session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Flush) -> None:
-    session.answer(number, consumer_session.source.flush(), lambda _: Done())
+    session.answer(number, consumer_session.source.flush_async(), lambda _: Done())

@@ -189,7 +189,7 @@ def publishing_freely(world: World) -> None:
 
     def submit() -> None:
         futures.append(one.submit_batch([b"value"]))
-        one.flush()
+        one.flush_async()
 
     def confirm() -> None:
         while not sink.confirm():
@@ -213,7 +213,7 @@ def gated_publishing(world: World) -> None:
             future = one.submit(b"value")
             future.add_done_callback(lambda future: done.append(future.result()))
         before = 2
-        one.flush().result()
+        one.flush_async().result()
         assert len(done) >= before
 
     def confirm() -> None:

@@ -283,7 +283,7 @@ class FarConsumer:
             self._flushed |= acked & self._acked
             self.is_done = self._world.is_calm
 
-        self._expect(consumer.flushed(), flushed, self._forget)  # it says that some of them are unknown
+        self._expect(consumer.flush_async(), flushed, self._forget)  # it says that some of them are unknown
 
     def _seek(self, consumer: PartitionConsumer) -> None:
         """Back."""

@@ -103,7 +103,7 @@ class World:
         self._stored(known, name, range(end))
 
     def _stored(self, known: Known, name: str, offsets: Iterable[int]) -> None:
-        known.topic.subscription(name).flush().result(30)
+        known.topic.subscription(name).flush_async().result(30)
         sub = known.subs[name]
         sub.acked |= {*offsets}
         mark = next((offset for offset in range(known.end) if offset not in sub.acked), known.end)

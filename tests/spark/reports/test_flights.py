@@ -161,7 +161,7 @@ def test_who_is_worked_off(flown: Flown, tmp_path: Path) -> None:
         archive = cluster.topic("flights").subscription("archive")
         for end, later_us in ((TAKEN + 1, 900_000_000), (TAKEN + 1 + more, 60_000_000)):
             archive.skip_to(end).result(PATIENCE_S)
-            archive.flush().result(PATIENCE_S)
+            archive.flush_async().result(PATIENCE_S)
             clock.advance(later_us)
         draining = outlook(tmp_path / "data", clock.now_us())
     left, rate = FLIGHTS - TAKEN - 1 - more, more / 300
