@@ -38,6 +38,22 @@ class Settings:
         return cls(**settings)
 
 
+def check_retention(retention_bytes: int | None, retention_ms: int | None) -> None:
+    """Check the two limits of retention together, of logs and of topics alike.
+
+    None is no limit of this kind, 0 keeps nothing, and the limit that is reached first counts. So a limit beside a 0
+    would have no effect. See docs/topics.md, Retention. Raises: ConfigError.
+    """
+    for name, value, other, beside in (
+        ("retention_bytes", retention_bytes, "retention_ms", retention_ms),
+        ("retention_ms", retention_ms, "retention_bytes", retention_bytes),
+    ):
+        if value and beside == 0:
+            raise ConfigError(
+                f"{name}: {value} has no effect beside {other}=0, which keeps nothing: give {other}=None (no limit)"
+            )
+
+
 @dataclass(frozen=True, kw_only=True)
 class LogConfig(Settings):
     """Settings of a CommitLog.
@@ -46,8 +62,9 @@ class LogConfig(Settings):
     every `sync_interval_ms`), "synced" (fdatasync returned).
     segment_bytes: size of a segment file, a multiple of 4096; fixed when the log is made.
     spare_segments: how many segments are kept ready ahead of need, and how many freed ones are kept to be recycled.
-    retention_bytes / retention_ms: whole segments are removed from the front while the log is larger / their last
-    record is older; None: never. `CommitLog.retention_floor` overrules both.
+    retention_bytes, retention_ms: whole segments are removed from the front while the log is larger, or their last
+    record is older, whichever comes first; None: no limit of this kind; 0: nothing but the active segment is kept
+    (`check_retention`). `CommitLog.retention_floor` overrules both.
     """
 
     durability: Durability = "appended"
@@ -67,3 +84,4 @@ class LogConfig(Settings):
         self._check_int("sync_interval_ms", 1, 3_600_000)
         self._check_int("retention_bytes", 0, 1 << 62, optional=True)
         self._check_int("retention_ms", 0, 1 << 52, optional=True)
+        check_retention(self.retention_bytes, self.retention_ms)

@@ -14,5 +14,6 @@ def may_go(
     size and age.
     """
     too_large = config.retention_bytes is not None and log_end - base > config.retention_bytes
+    keeps_none = config.retention_ms == 0  # whatever the clock says, which may have been set back
     too_old = config.retention_ms is not None and now_us - last_time_us > config.retention_ms * 1000
-    return segment_end <= floor and (too_large or too_old)
+    return segment_end <= floor and (too_large or too_old or keeps_none)

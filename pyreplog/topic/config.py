@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Self
 
 from pyreplog._native.quorum.quorum import check_quorums
-from pyreplog.config import Settings
+from pyreplog.config import Settings, check_retention
 from pyreplog.errors import ConfigError
 
 Compression = Literal["none", "zstd", "lz4"]
@@ -18,11 +19,17 @@ QUOTA_POLICIES: tuple[QuotaPolicy, ...] = ("hold", "error", "evict")
 SUBSCRIPTION_TYPES: tuple[SubscriptionType, ...] = ("exclusive", "failover", "shared", "key_shared")
 
 _YEARS_MS = 1 << 42
+_RETENTION = ("retention_bytes", "retention_ms")
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ConfigError(f"{name}: expected one of {', '.join(choices)}, found {value!r}")
+
+
+def _is_zero(value: object) -> bool:
+    """Of a limit that was not checked yet."""
+    return type(value) is int and value == 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +39,8 @@ class TopicConfig(Settings):
     ensemble, write_quorum, ack_quorum, durability: of its ledgers, see `Cluster.create_ledger`.
     roll_entries, roll_bytes, roll_ms: a new ledger is begun when one holds so much, or is so old.
     retention_bytes, retention_ms: what every durable subscription has acknowledged is kept while the topic is not
-    larger, and it is not older; 0: not kept for that, None: without a bound.
+    larger, and it is not older; None: no limit of this kind; 0, the default: nothing is kept. One that is set alone, to
+    anything but 0, takes a 0 of the other one away (`changed`); a 0 in one makes both 0.
     ttl_ms: messages older than this are acknowledged for subscriptions that have not; None: never.
     quota_bytes, quota_ms, quota_policy: when the slowest subscription's backlog is larger, or its oldest message older:
     "hold", publishers wait; "error", they get BacklogFullError; "evict", the oldest messages are acknowledged for it.
@@ -71,6 +79,10 @@ class TopicConfig(Settings):
         self._check_int("retention_bytes", 0, 1 << 62, optional=True)
         for name in ("retention_ms", "ttl_ms", "quota_ms", "subscription_expiry_ms"):
             self._check_int(name, 0, _YEARS_MS, optional=True)
+        check_retention(self.retention_bytes, self.retention_ms)
+        if 0 in (self.retention_bytes, self.retention_ms):  # metadata say it so, and know no other way
+            object.__setattr__(self, "retention_bytes", 0)
+            object.__setattr__(self, "retention_ms", 0)
         self._check_int("quota_bytes", 1, 1 << 62, optional=True)
         _check_choice("quota_policy", self.quota_policy, QUOTA_POLICIES)
         if not isinstance(self.deduplicate, bool):
@@ -79,6 +91,31 @@ class TopicConfig(Settings):
         self._check_int("batch_messages", 1, 1 << 20)
         self._check_int("batch_bytes", 1, 16 << 20)
         _check_choice("compression", self.compression, COMPRESSIONS)
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> Self:
+        """From keyword settings, of a topic that is made with them. ConfigError names the first unknown key."""
+        for name, other in (_RETENTION, _RETENTION[::-1]):
+            if name in settings and other not in settings and not _is_zero(settings[name]):
+                settings = {**settings, other: None}
+        return super().of(settings)
+
+    def changed(self, settings: Mapping[str, Any]) -> Self:
+        """These settings with others in their place. ConfigError names the first unknown key."""
+        known = vars(self)
+        if 0 in (self.retention_bytes, self.retention_ms) and not set(_RETENTION) <= settings.keys():
+            known = {name: value for name, value in known.items() if name not in _RETENTION}
+        return self.of({**known, **settings})
+
+    @classmethod
+    def stored(cls, settings: dict[str, Any]) -> Self:
+        """From metadata, or another process. There a 0 beside anything else was no limit (the other one decided): it
+        is read as None, and keeps its meaning. ConfigError: as of."""
+        values = [settings.get(name, 0) for name in _RETENTION]
+        if not all(map(_is_zero, values)):
+            limits = [None if _is_zero(value) else value for value in values]
+            settings = {**settings, **dict(zip(_RETENTION, limits, strict=True))}
+        return cls.of(settings)
 
     @property
     def copies(self) -> int:

@@ -286,7 +286,7 @@ class Topic(Handle):
         Errors: ConfigError; TopicFencedError; those of the metadata store.
         """
         self._check_open()
-        wanted = TopicConfig.of({**vars(self.config), **settings})
+        wanted = self.config.changed(settings)
         if wanted != self.config:
             self._wait(self.managed.set_config(wanted))
             self.used = True

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyreplog.config import LogConfig
+from pyreplog.errors import ConfigError
+from pyreplog.topic.config import TopicConfig
+from pyreplog.topic.managed.chain import LedgerChain
 from pyreplog.topic.policies.retention import ClosedLedger, trimmable
 from pyreplog.topic.topic_position import TopicPosition
 
@@ -45,7 +51,7 @@ def test_retention_by_size() -> None:
     assert count(chain(*[MB] * 10), None, open_size=3 * MB, bytes_=5 * MB, ms=None) == 8, "the open one counts"
     assert count(chain(*[MB] * 10), 3 * MB, bytes_=5 * MB, ms=None) == 3
     assert count(chain(MB, MB), None, bytes_=5 * MB, ms=None) == 0
-    assert count(chain(*[MB] * 10), None, bytes_=5 * MB, ms=0) == 5, "the other setting has no say"
+    assert count(chain(*[MB] * 10), None, bytes_=0, ms=None) == 10, "0 keeps nothing"
 
 
 def test_retention_by_age() -> None:
@@ -53,8 +59,8 @@ def test_retention_by_age() -> None:
     assert count(ages, None, bytes_=None, ms=60_000) == 2
     assert count(ages, 0, bytes_=None, ms=60_000) == 0
     assert count(list(reversed(ages)), None, bytes_=None, ms=60_000) == 0, "it stops at the first that stays"
-    assert count(ages, None, bytes_=0, ms=60_000) == 2, "the other setting has no say"
-    assert count(chain(5, closed_s=-99), None, bytes_=0, ms=0) == 1, "0 keeps none, whatever clocks say"
+    assert count(ages, None, bytes_=None, ms=0) == 4, "0 keeps nothing"
+    assert count(chain(5, closed_s=-99), None, bytes_=None, ms=0) == 1, "0 keeps nothing, whatever clocks say"
 
 
 def test_the_first_bound_that_is_reached_counts() -> None:
@@ -90,12 +96,79 @@ def test_against_the_rule_as_it_is_written(drawn, slowest, open_size, bytes_, se
         passed = slowest is None or ledger.end.offset <= slowest
         kept_for_age = seconds is None or (seconds > 0 and NOW - ledger.closed_us <= seconds * S)
         kept_for_bytes = bytes_ is None or left < bytes_
-        if seconds == 0 or bytes_ == 0:  # that one has no say
-            return (
-                passed
-                and not (kept_for_age if bytes_ == 0 else False)
-                and not (kept_for_bytes if seconds == 0 else False)
-            )
         return passed and not (kept_for_age and kept_for_bytes)
 
     assert all(may(at) for at in range(goes)) and (goes == len(ledgers) or not may(goes))
+
+
+# ---- settings ----------------------------------------------------------------------------------------------------
+
+
+def limits_of(config: TopicConfig) -> tuple[int | None, int | None]:
+    return config.retention_bytes, config.retention_ms
+
+
+@pytest.mark.parametrize(
+    "settings, wanted",
+    [
+        ({}, (0, 0)),
+        ({"retention_ms": 5}, (None, 5)),
+        ({"retention_bytes": 5}, (5, None)),
+        ({"retention_ms": None}, (None, None)),
+        ({"retention_bytes": None}, (None, None)),
+        ({"retention_bytes": 5, "retention_ms": 6}, (5, 6)),
+        ({"retention_ms": 0}, (0, 0)),
+        ({"retention_bytes": 0, "retention_ms": None}, (0, 0)),
+        ({"retention_bytes": None, "retention_ms": 0}, (0, 0)),
+    ],
+)
+def test_a_limit_that_is_set_alone_counts(
+    settings: dict[str, int | None], wanted: tuple[int | None, int | None]
+) -> None:
+    assert limits_of(TopicConfig.of(settings)) == limits_of(TopicConfig().changed(settings)) == wanted
+
+
+@pytest.mark.parametrize(
+    "settings", [{"retention_ms": 5, "retention_bytes": 0}, {"retention_ms": 0, "retention_bytes": 5}]
+)
+def test_a_limit_beside_a_zero_is_refused_by_topics_and_logs(settings: dict[str, int]) -> None:
+    for config in (TopicConfig, LogConfig):
+        with pytest.raises(ConfigError, match=r"5 has no effect beside retention_\w+=0, .* give retention_\w+=None"):
+            config.of(settings)
+
+
+def test_a_change_keeps_the_other_limit() -> None:
+    both = TopicConfig(retention_bytes=5, retention_ms=6)
+    assert limits_of(both.changed({"retention_ms": 7})) == (5, 7)
+    assert limits_of(both.changed({"retention_ms": None})) == (5, None)
+    assert limits_of(both.changed({"ttl_ms": 1})) == (5, 6)
+    assert limits_of(both.changed({"retention_bytes": 0, "retention_ms": 0})) == (0, 0)
+    with pytest.raises(ConfigError, match="retention_ms: 6 has no effect beside retention_bytes=0"):
+        both.changed({"retention_bytes": 0})
+
+
+@pytest.mark.parametrize(
+    "kept, wanted",
+    [
+        ((0, 0), (0, 0)),
+        ((0, 5), (None, 5)),
+        ((5, 0), (5, None)),
+        ((None, 0), (None, None)),
+        ((0, None), (None, None)),
+        ((None, 5), (None, 5)),
+        ((5, None), (5, None)),
+        ((5, 6), (5, 6)),
+        ((None, None), (None, None)),
+    ],
+)
+def test_stored_settings_keep_their_meaning(
+    kept: tuple[int | None, int | None], wanted: tuple[int | None, int | None]
+) -> None:
+    """In metadata a 0 beside anything else leaves the decision to the other one. What is written has no such pair."""
+    chain = LedgerChain(topic="t", token="a", epoch=1, owner="me", nonce="b", created_us=1, config=TopicConfig())
+    body = json.loads(chain.encode())
+    assert (body["config"]["retention_bytes"], body["config"]["retention_ms"]) == (0, 0)
+    body["config"].update(retention_bytes=kept[0], retention_ms=kept[1])
+    found = LedgerChain.decode(json.dumps(body).encode())
+    assert limits_of(found.config) == wanted
+    assert LedgerChain.decode(found.encode()) == found

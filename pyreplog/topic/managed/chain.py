@@ -203,7 +203,7 @@ class LedgerChain:
             if (version := body.pop("version")) != VERSION:
                 raise InvalidMetadataError(f"topic metadata: version {version}, this build reads {VERSION}")
             _check_types(body)
-            body["config"] = TopicConfig.of(body["config"])
+            body["config"] = TopicConfig.stored(body["config"])
             body["start"] = TopicPosition(*_numbers(body["start"], 3))
             body["ledgers"] = tuple(_chained(body["ledgers"], body["start"]))
             body["doomed"] = tuple(_numbers(body["doomed"], None))

@@ -23,7 +23,7 @@ from pyreplog.errors import (
 from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle
 from pyreplog.topic.arguments import check_consumer, check_may_block
-from pyreplog.topic.config import SubscriptionConfig, TopicConfig
+from pyreplog.topic.config import SubscriptionConfig
 from pyreplog.topic.consumer import QUEUE
 from pyreplog.topic.names import check_name
 from pyreplog.topic.partitions.partitionconsumer import PartitionConsumer
@@ -281,7 +281,7 @@ class PartitionedHandle(Handle, Generic[T]):
         """Change settings of all partitions; as `Topic.configure`. TopicOwnedError: nothing was changed."""
         topics = self._all()
         for topic in topics:
-            TopicConfig.of({**vars(topic.config), **settings})  # all can be, or none is
+            topic.config.changed(settings)  # all can be, or none is
         for topic in topics:
             topic.configure(**settings)
 

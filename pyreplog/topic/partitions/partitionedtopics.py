@@ -145,7 +145,7 @@ class PartitionedTopics:
         first = partition_name(name, 0)
         chain = find_chain(self._store, first)
         if chain is not None and chain.chain is not None:
-            settings = {**vars(chain.chain.config), **settings}
+            settings = vars(chain.chain.config.changed(settings))
         with self._topics.ownership.claim(name, wait=wait), ExitStack() as rest:
             found = find_partitioned(self._store, name)
             for partition in range(wanted if found is None else found.partitions, wanted):

@@ -31,17 +31,18 @@ def trimmable(
     owner that crashes goes back to it; None: there are none. kept_bytes: of all ledgers that there are, the open one
     included. retention_bytes, retention_ms: as in TopicConfig.
 
-    What every durable cursor has passed is kept for its age or for its bytes, as long as one of the two settings wants
-    it; where both do, the first bound that is reached counts. A ledger stays with all that are behind it.
+    What every durable cursor has passed is kept up to the limit that is reached first: None is no limit of this kind, 0
+    keeps nothing. A ledger stays with all that are behind it.
     """
     count = 0
     for ledger in ledgers:
         kept_bytes -= ledger.size
         if slowest is not None and ledger.end.offset > slowest.offset:
             break
+        keeps_none = retention_ms == 0  # whatever the clock says, which may have been set back
         is_old = retention_ms is not None and now_us - ledger.closed_us > retention_ms * 1000
         is_spare = retention_bytes is not None and kept_bytes >= retention_bytes
-        if not (is_spare if retention_ms == 0 else is_old if retention_bytes == 0 else is_old or is_spare):
+        if not (keeps_none or is_old or is_spare):
             break
         count += 1
     return count

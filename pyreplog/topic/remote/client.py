@@ -137,7 +137,7 @@ class Client(Handle):
                 with self._lock:
                     self._topics[name] = there
             else:
-                there.config = TopicConfig.of(json.loads(opened.config))
+                there.config = TopicConfig.stored(json.loads(opened.config))
         return there
 
     def topics(self) -> list[str]:

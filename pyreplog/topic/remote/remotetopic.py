@@ -306,7 +306,7 @@ class RemoteTopic(Handle):
         return decode_stats(InternalStats, self._call_raw("internal_stats"))
 
     def configure(self, **settings: Any) -> None:
-        TopicConfig.of({**vars(self.config), **settings})
+        self.config.changed(settings)
         self.config = _config(self._call_raw("configure", settings=settings))
 
     def trim(self) -> int:
@@ -373,4 +373,4 @@ class RemoteTopic(Handle):
 
 
 def _config(text: str) -> TopicConfig:
-    return TopicConfig.of(json.loads(text))
+    return TopicConfig.stored(json.loads(text))
