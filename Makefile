@@ -1,4 +1,18 @@
-# make demo | quick | test | lint | bench | simulate | crash | chaos | plants | mutants | sanitize | fuzz. Every target makes its own environment.
+# Every target makes its own environment.
+#   demo       a year of departures through logs, ledgers, replica groups and topics, with kills on the way
+#   quick      the quickest tests of every package, in about two minutes
+#   test       all tests
+#   lint       ruff, mypy --strict, stubtest
+#   bench      every figure of docs/benchmarks.md, both sides in one run
+#   simulate   SEEDS seeded schedules of the ledger protocols, of replica groups and of topics: crashes, partitions, races
+#   crash      SEEDS seeded crashes of a disk model
+#   chaos      kills, stops and resumes processes of ledgers, topics and replica groups, and moves their clocks, for CHAOS_SECONDS
+#              each; prints the longest time without an acknowledgement
+#   plants     applies each planted bug and demands that its test fails
+#   mutants    changes MUTANTS places of the sources, one at a time, and lists the changes that no test notices (hours; resumable)
+#   sanitize   native tests under AddressSanitizer and UndefinedBehaviorSanitizer
+#   fuzz       coverage-guided fuzzing of the parsers, FUZZ_SECONDS each
+#   wheel      a manylinux wheel in dist/
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -15,15 +15,14 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 
 
-def blocks(path: Path, heading: str = "") -> list[str]:
-    """The Python programs of a page, or of what follows a heading up to the next one."""
-    text = path.read_text()
-    if heading:
-        text = text.split(f"\n{heading}\n")[1]
-        fences = [match.span() for match in re.finditer(r"^```.*?^```$", text, re.DOTALL | re.MULTILINE)]
-        ends = (match.start() for match in re.finditer(r"^#+ ", text, re.MULTILINE))
-        text = text[: next((end for end in ends if not any(a < end < b for a, b in fences)), len(text))]
-    return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+def blocks(path: Path) -> list[str]:
+    """The Python programs of a page."""
+    return [text for language, text in fences(path) if language == "python"]
+
+
+def fences(path: Path) -> list[tuple[str, str]]:
+    """The code blocks of a page: language and text of each."""
+    return re.findall(r"^```(\w+)\n(.*?)^```$", path.read_text(), re.DOTALL | re.MULTILINE)
 
 
 def placed(block: str, places: dict[str, str]) -> str:

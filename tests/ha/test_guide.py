@@ -1,11 +1,9 @@
-"""The programs of docs/ha.md and of the README run as they are printed: each node in a folder and a thread of its own."""
+"""The programs of docs/ha.md run as they are printed: each node in a folder and a thread of its own."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-import pytest
 
 from pyreplog import ha
 from pyreplog.errors import NotMasterError
@@ -16,10 +14,9 @@ from tests.waiting import until
 PATIENCE_S = 60.0
 
 
-@pytest.mark.parametrize(("page", "heading"), [("docs/ha.md", ""), ("README.md", "### Replicas")])
-def test_the_guide_runs(page: str, heading: str, tmp_path: Path) -> None:
+def test_the_guide_runs(tmp_path: Path) -> None:
     """What the master's machine runs; and when it is gone, another one, that has a copy already: it is master then."""
-    (block,) = blocks(ROOT / page, heading)
+    (block,) = blocks(ROOT / "docs" / "ha.md")
     at = block.index("peers = ")
     port, own, others = free_ports(3)
     master, a, b, c = f"127.0.0.1:{port}", *(tmp_path / name / "data" / "orders" for name in "abc")

@@ -1,4 +1,4 @@
-"""The programs of docs/ledgers.md, and of the README's parts on logs and on ledgers, run as they are printed."""
+"""The programs of docs/ledgers.md, docs/log.md and the README run as they are printed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.guides import ROOT, blocks, run
+from tests.guides import ROOT, blocks, run, run_as_promised
 
 
 @pytest.fixture(autouse=True)
@@ -25,14 +25,20 @@ def test_the_guide_runs() -> None:
     assert " ".join(printed) == "[0 1 2 3] [b'value', b'a', b'b', b'later']"
 
 
-def test_the_readme_runs_a_ledger() -> None:
-    (block,) = blocks(ROOT / "README.md", "### Ledgers")
-    printed = run(f"import pyreplog\n{block}", {})
-    assert " ".join(printed) == "[0 1] [b'order 1', b'later']"
-
-
-def test_the_readme_runs_a_log() -> None:
-    (block,) = blocks(ROOT / "README.md", "## What it is")
+def test_the_guide_to_logs_runs() -> None:
+    (block,) = blocks(ROOT / "docs" / "log.md")
     printed = run(block, {})
     assert printed[0].startswith("b'order 1' b'customer 7' "), "and where the log ends: what was submitted may be there"
     assert printed[-5:] == ["b'order 1'", "b'a'", "b'b'", "b'c'", "b'later'"], "all of it, followed by a reader"
+
+
+def test_the_readme_runs() -> None:
+    (block,) = blocks(ROOT / "README.md")
+    namespace: dict[str, Any] = {}
+    run_as_promised(block, namespace)
+    with namespace["pyreplog"].open("data/orders", "r") as log:
+        assert list(log) == [b"order 1", b"a", b"b", b"c"]
+
+
+def test_the_readme_fits_a_screen_and_a_half() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 90

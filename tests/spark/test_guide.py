@@ -1,4 +1,4 @@
-"""The programs of docs/spark.md, and the README's, run as they are printed: in other places, and with a stream that ends."""
+"""The programs of docs/spark.md run as they are printed: in other places, and with a stream that ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pyreplog
-from pyreplog import reports
 from pyreplog.offload.copying import offload
 from tests.guides import ROOT, blocks, placed, run, server
 from tests.spark.clusters import KEPT, Nodes, embedded
@@ -99,15 +98,3 @@ def streamed(namespace: dict[str, Any], stream: str, acknowledging: str) -> None
     namespace["query"].awaitTermination()
     run(acknowledging, namespace)
     assert namespace["moved"] == {"orders": PUBLISHED}
-
-
-def test_the_readme_runs(spark: SparkSession, places: dict[str, str]) -> None:
-    (block,) = (placed(block, places) for block in blocks(ROOT / "README.md", "### Spark, and reports without it"))
-    rows = spark.createDataFrame([(b"a",), (b"b",)], "value binary")
-    namespace: dict[str, Any] = {"spark": spark, "rows": rows, "reports": reports}
-    before = ends(places)
-    run(block, namespace)
-    assert ends(places) == before | {"orders": before["orders"] + 2}
-    assert namespace["orders"].count() >= before["orders"]
-    assert namespace["live"].isStreaming
-    assert sum(namespace["per_minute"]["entries"].to_pylist()) >= before["orders"]

@@ -36,14 +36,6 @@ def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert {path.name for path in (tmp_path / "data" / "shop").iterdir()} >= {"metadata.sqlite", "bookie-0", "bookie-2"}
 
 
-def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    found = blocks(ROOT / "README.md", "### Topics")
-    assert found
-    for block in found:
-        run_as_promised(f"import pyreplog\n{block}", {})
-
-
 def test_the_guide_names_all_settings() -> None:
     text = GUIDE.read_text()
     fields = [field.name for settings in (TopicConfig, SubscriptionConfig) for field in dataclasses.fields(settings)]
