@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 from pyreplog.cli.shared import settings, starts, targets
-from pyreplog.cli.shared.output import counted, print_fields, print_json, say
+from pyreplog.cli.shared.output import print_fields, print_json, say
 from pyreplog.cli.shared.parsers import IntermixedParser
 from pyreplog.cli.topics import topicconsume, topicpublish, topicstats
 from pyreplog.errors import TopicExistsError
@@ -166,11 +166,14 @@ def _clear(arguments: argparse.Namespace) -> int:
 
 def _trim(arguments: argparse.Namespace) -> int:
     with targets.topic(arguments) as topic:
-        dropped = topic.trim()
+        left: int | list[PartitionOffset] = topic.trim()
     if arguments.json:
-        print_json({"ledgers": dropped})
+        print_json({"offset": left} if isinstance(left, int) else {"offsets": {str(at): offset for at, offset in left}})
+    elif isinstance(left, int):
+        say(f"{arguments.topic} begins at offset {left:,}")
     else:
-        say(f"{counted(dropped, 'ledger')} dropped")
+        for partition, offset in left:
+            say(f"partition {partition} of {arguments.topic} begins at offset {offset:,}")
     return 0
 
 

@@ -292,10 +292,11 @@ class Topic(Handle):
             self.used = True
 
     def trim(self) -> int:
-        """Drop the ledgers that no durable subscription and no retention keeps, now; returns how many. Errors: those of
-        the metadata store."""
+        """Drop the ledgers that no durable subscription and no retention keeps, now; returns the offset of the first
+        message left, as `CommitLog.trim` the first entry. Errors: those of the metadata store."""
         self._check_open()
-        return self._wait(self.upkeep.trim(self.clock.now_us()))
+        self._wait(self.upkeep.trim(self.clock.now_us()))
+        return self.start
 
     def _wait(self, future: AppendFuture[T]) -> T:
         """Its result, for which it may take bookies to come back; who asked for it may have gone meanwhile."""

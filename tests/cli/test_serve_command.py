@@ -73,7 +73,7 @@ def test_all_commands_on_a_server(cast: Cast, folder: Path, run: Run) -> None:
     assert topic("consume", "--subscription", "work", "--no-ack").out == "line 999\nlast\n"
     topic("clear", "work")
     assert topic("consume", "--subscription", "work", "--timeout", 0).out == ""
-    assert topic("trim").out == "0 ledgers dropped\n"
+    assert topic("trim").out.endswith(" begins at offset 0\n")
     topic("set", "ttl_ms=60000")
     assert topic("set", "--json").json["ttl_ms"] == 60000
     assert topic("list", group="subscription").out == "work\n"

@@ -227,9 +227,9 @@ def test_trimming(topic: Callable[..., Done]) -> None:
     topic("create", "work", "--from", "earliest", group="subscription")
     for value in "ab":
         topic("publish", value)
-    assert topic("trim").out == "0 ledgers dropped\n"
+    assert topic("trim").out.endswith(" begins at offset 0\n")
     topic("skip", "work", 1)
-    assert topic("trim", "--json").json["ledgers"] <= 1
+    assert topic("trim", "--json").json == {"offset": 1}
     assert topic("stats", "--json").json["start"]["offset"] == 1
     refused = topic("seek", "work", 0)
     assert refused.code == 1 and "pyreplog: " in refused.error

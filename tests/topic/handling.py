@@ -57,7 +57,7 @@ def fill(topic: Topic, count: int, *, by: int = 2) -> None:
 
 
 def trim(topic: Topic) -> int:
-    """All that no subscription needs, the open ledger too; how many ledgers went."""
+    """All that no subscription needs, the open ledger too; the offset of the first message left."""
     topic.configure(retention_bytes=0)
     topic.managed.roll().result(PATIENCE_S)
     return topic.trim()

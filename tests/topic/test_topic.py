@@ -364,7 +364,7 @@ def test_ctrl_c_just_before_it_waits_loses_nothing(topic: Topic, monkeypatch: py
 
 def test_what_was_trimmed_is_told(topic: Topic) -> None:
     fill(topic, 40)
-    trim(topic)
+    assert trim(topic) == 40
     assert (topic.start, topic.end) == (40, 40)
     with pytest.raises(TrimmedError):
         topic.read(3)

@@ -285,10 +285,10 @@ class PartitionedHandle(Handle, Generic[T]):
         for topic in topics:
             topic.configure(**settings)
 
-    def trim(self) -> int:
-        """Drop the ledgers of all partitions that nothing keeps, now; returns how many. As `Topic.trim`;
-        TopicOwnedError: nothing was dropped."""
-        return sum(topic.trim() for topic in self._all())
+    def trim(self) -> list[PartitionOffset]:
+        """Drop the ledgers of all partitions that nothing keeps, now; returns the first message left of each. As
+        `Topic.trim`; TopicOwnedError: nothing was dropped."""
+        return [PartitionOffset(at, topic.trim()) for at, topic in enumerate(self._all())]
 
     # ---- the end --------------------------------------------------------------------------------------------
 

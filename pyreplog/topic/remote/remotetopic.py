@@ -310,6 +310,7 @@ class RemoteTopic(Handle):
         self.config = _config(self._call_raw("configure", settings=settings))
 
     def trim(self) -> int:
+        """As `Topic.trim`: returns the offset of the first message left."""
         return int(self._call("trim"))
 
     def delete(self) -> None:
