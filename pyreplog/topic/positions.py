@@ -42,12 +42,12 @@ def check_start(start: Start) -> Start:
     return start
 
 
-def time_us(moment: datetime) -> int:
+def time_us(moment: datetime, what: str = "start") -> int:
     """Microseconds since 1970, to the last one. InvalidArgumentError: its time zone takes it out of all years."""
     try:
         return (moment.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
     except (OverflowError, ValueError, OSError) as error:
-        raise InvalidArgumentError(f"start: expected a moment that UTC has, found {moment}: {error}") from None
+        raise InvalidArgumentError(f"{what}: expected a moment that UTC has, found {moment}: {error}") from None
 
 
 def moment_at(time_us: int) -> datetime:

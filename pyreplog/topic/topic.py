@@ -58,6 +58,10 @@ class Topic(Handle):
     publish, submit, publish_batch, submit_batch, room: see `Publisher`, whose methods they are.
     """
 
+    if not TYPE_CHECKING:  # for help(), inspect.signature and Mock(spec=Topic); `recover` binds those of its publisher
+        publish, submit, room = Publisher.publish, Publisher.submit, Publisher.room
+        publish_batch, submit_batch = Publisher.publish_batch, Publisher.submit_batch
+
     def __init__(self, topics: Topics, managed: ManagedLedger, claim: Claim, clock: Clock) -> None:
         self.name, self.managed, self.topics = managed.name, managed, topics
         self.claim, self.clock = claim, clock

@@ -61,6 +61,7 @@ def test_messages_without_keys_take_turns_and_batches_stay_together(topic: Parti
 
 
 KEYS = [b"%02d" % (at * 7 % 20) for at in range(60)]
+DUE = 2_000_000_000_000_000
 VALUES = [b"%03d" % at for at in range(60)]
 
 
@@ -75,7 +76,7 @@ def _packed(items: list[bytes]) -> tuple[Any, bytes]:
 def test_batches_are_split_with_all_that_they_have(topic: PartitionedTopic, form: Any) -> None:
     moments = list(range(1, 61))
     found = topic.publish_batch(
-        form(VALUES), form(KEYS), event_times=moments, deliver_at=np.arange(100, 160),
+        form(VALUES), form(KEYS), event_times=moments, deliver_at=DUE + np.arange(60),
         properties=[{"at": str(at)} for at in range(60)], sequences=np.arange(0, 600, 10), producer="p",
     )  # fmt: skip
     seen: list[int] = []
@@ -85,7 +86,7 @@ def test_batches_are_split_with_all_that_they_have(topic: PartitionedTopic, form
                 row = int(message.value)
                 seen.append(row)
                 assert (message.key, message.partition, batch.partition) == (KEYS[row], partition, partition)
-                assert (message.event_time, message.deliver_at, message.sequence) == (row + 1, row + 100, row * 10)
+                assert (message.event_time, message.deliver_at, message.sequence) == (row + 1, DUE + row, row * 10)
                 assert (message.producer, batch.properties(at)) == (b"p", {"at": b"%d" % row})
     assert sorted(seen) == list(range(60))
     assert all(values == sorted(values) for values in stored(topic)), "what is behind another stays behind it"

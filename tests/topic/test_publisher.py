@@ -50,11 +50,17 @@ def test_what_comes_meanwhile_goes_together() -> None:
 def test_a_message_keeps_what_belongs_to_it() -> None:
     bench = Bench(holds=False)
     bench.publisher.publish(
-        b"v", b"k", properties={"a": "1"}, event_time=5, deliver_at=6, sequence=7, producer="erzähler"
+        b"v",
+        b"k",
+        properties={"a": "1"},
+        event_time=5,
+        deliver_at=2_000_000_000_000_006,
+        sequence=7,
+        producer="erzähler",
     )
     message = bench.ledgers.messages()[0]
     assert (message.value, message.key, message.properties) == (b"v", b"k", {"a": b"1"})
-    assert (message.event_time, message.deliver_at, message.sequence) == (5, 6, 7)
+    assert (message.event_time, message.deliver_at, message.sequence) == (5, 2_000_000_000_000_006, 7)
     assert message.producer == "erzähler".encode()
 
 
@@ -94,14 +100,14 @@ def test_a_batch_keeps_what_belongs_to_its_messages() -> None:
     bench = Bench(holds=False, batch_messages=2)
     keys, properties = [b"a", None, b"c"], [None, {"x": b"1"}, {}]
     assert bench.publisher.publish_batch(
-        [b"0", b"1", b"2"], keys, properties=properties, event_times=[1, None, 3], deliver_at=[0, 5, 0],
+        [b"0", b"1", b"2"], keys, properties=properties, event_times=[1, None, 3], deliver_at=[0, 2_000_000_000_000_006, 0],
         sequences=[4, 5, 9], producer="p",
     ) == range(3)  # fmt: skip
     messages = bench.ledgers.messages()
     assert [message.key for message in messages] == keys
     assert [message.properties for message in messages] == [{}, {"x": b"1"}, {}]
     assert [message.event_time for message in messages] == [1, None, 3]
-    assert [message.deliver_at for message in messages] == [None, 5, None]
+    assert [message.deliver_at for message in messages] == [None, 2_000_000_000_000_006, None]
     assert [message.sequence for message in messages] == [4, 5, 9]
     assert bench.publisher.publish_batch([]) == range(0)
 

@@ -49,7 +49,7 @@ def topic(client: Client) -> RemoteTopic:
 
 
 def test_what_is_published_is_at_the_owner(here: Served, topic: RemoteTopic) -> None:
-    assert topic.publish(b"one", b"key", properties={"a": b"b"}, event_time=5, deliver_at=6) == 0
+    assert topic.publish(b"one", b"key", properties={"a": b"b"}, event_time=5, deliver_at=2_000_000_000_000_006) == 0
     assert topic.publish_batch([b"two", b"three"], [b"k", None]) == range(1, 3)
     future = topic.submit(b"four")
     assert future.result(PATIENCE_S) == 3
@@ -57,7 +57,12 @@ def test_what_is_published_is_at_the_owner(here: Served, topic: RemoteTopic) -> 
     messages = [message for batch in local.read() for message in batch]
     assert [message.value for message in messages] == VALUES
     first = messages[0]
-    assert (first.key, first.properties, first.event_time, first.deliver_at) == (b"key", {"a": b"b"}, 5, 6)
+    assert (first.key, first.properties, first.event_time, first.deliver_at) == (
+        b"key",
+        {"a": b"b"},
+        5,
+        2_000_000_000_000_006,
+    )
     assert [value for batch in topic.read() for value in batch.values()] == VALUES
     assert [value for batch in topic.read(1, 3) for value in batch.values()] == VALUES[1:3]
     at = datetime.fromtimestamp(messages[1].publish_time / 1e6)

@@ -59,6 +59,10 @@ class PartitionedHandle(Handle, Generic[T]):
     publish, submit, publish_batch, submit_batch: see `PartitionedPublisher`, whose methods they are.
     """
 
+    if not TYPE_CHECKING:  # for help(), inspect.signature and Mock(spec=…); each object has those of its publisher
+        publish, submit = PartitionedPublisher.publish, PartitionedPublisher.submit
+        publish_batch, submit_batch = PartitionedPublisher.publish_batch, PartitionedPublisher.submit_batch
+
     def __init__(self, name: str, partitions: int, wait: WaitFunction, what: str, timeout: float | None = None) -> None:
         self.name = name
         self._wait = wait

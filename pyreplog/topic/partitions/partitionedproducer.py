@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.future import AppendFuture, as_timeout
@@ -15,14 +15,16 @@ from pyreplog.handles import Closeable
 from pyreplog.topic.arguments import check_may_block
 from pyreplog.topic.names import check_name
 from pyreplog.topic.partitions.partitionedconsumer import left
-from pyreplog.topic.partitions.partitionedpublisher import BatchFields, MessageFields, PartitionedPublisher
+from pyreplog.topic.partitions.partitionedpublisher import PartitionedPublisher
 from pyreplog.topic.partitions.partitionoffset import PartitionOffset, PartitionRange
 from pyreplog.topic.positions import all_done
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+    from numpy.typing import ArrayLike
 
-    from pyreplog.topic.publishing.outgoing import Keys, Values
+    from pyreplog.topic.publishing.delivery_times import DeliveryTime, DeliveryTimes
+    from pyreplog.topic.publishing.outgoing import Keys, Properties, Times, Values
     from pyreplog.topic.publishing.producer import Producer
     from pyreplog.topic.remote.remotetopic import RemoteTopic
     from pyreplog.topic.topic import Topic
@@ -70,28 +72,76 @@ class PartitionedProducer(Closeable):
         return [self.part(partition).last_sequence for partition in range(self._publisher.router.partitions)]
 
     def publish(
-        self, value: ReadableBuffer, key: ReadableBuffer | None = None, **fields: Unpack[MessageFields]
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: int | None = None,
+        deliver_at: DeliveryTime | None = None,
+        delay: float | None = None,
+        sequence: int | None = None,
+        timeout: float | None = None,
     ) -> PartitionOffset:
         """As `PartitionedPublisher.publish`."""
-        return self._open.publish(value, key, **fields)
+        return self._open.publish(
+            value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
+            sequence=sequence, timeout=timeout,
+        )  # fmt: skip
 
     def submit(
-        self, value: ReadableBuffer, key: ReadableBuffer | None = None, **fields: Unpack[MessageFields]
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: int | None = None,
+        deliver_at: DeliveryTime | None = None,
+        delay: float | None = None,
+        sequence: int | None = None,
+        timeout: float | None = None,
     ) -> AppendFuture[PartitionOffset]:
         """As `PartitionedPublisher.submit`."""
-        return self._open.submit(value, key, **fields)
+        return self._open.submit(
+            value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
+            sequence=sequence, timeout=timeout,
+        )  # fmt: skip
 
     def publish_batch(
-        self, values: Values, keys: Keys | None = None, **columns: Unpack[BatchFields]
+        self,
+        values: Values,
+        keys: Keys | None = None,
+        *,
+        properties: Properties | None = None,
+        event_times: Times | None = None,
+        deliver_at: DeliveryTimes | None = None,
+        delay: float | None = None,
+        sequences: ArrayLike | None = None,
+        timeout: float | None = None,
     ) -> list[PartitionRange]:
         """As `PartitionedPublisher.publish_batch`."""
-        return self._open.publish_batch(values, keys, **columns)
+        return self._open.publish_batch(
+            values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
+            sequences=sequences, timeout=timeout,
+        )  # fmt: skip
 
     def submit_batch(
-        self, values: Values, keys: Keys | None = None, **columns: Unpack[BatchFields]
+        self,
+        values: Values,
+        keys: Keys | None = None,
+        *,
+        properties: Properties | None = None,
+        event_times: Times | None = None,
+        deliver_at: DeliveryTimes | None = None,
+        delay: float | None = None,
+        sequences: ArrayLike | None = None,
+        timeout: float | None = None,
     ) -> AppendFuture[list[PartitionRange]]:
         """As `PartitionedPublisher.submit_batch`."""
-        return self._open.submit_batch(values, keys, **columns)
+        return self._open.submit_batch(
+            values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
+            sequences=sequences, timeout=timeout,
+        )  # fmt: skip
 
     def flush(self, timeout: float | None = None) -> None:
         """As `Producer.flush`, of all partitions that it has published to; timeout: for all of them together."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.errors import ReplogError
@@ -14,38 +14,20 @@ from pyreplog.topic.partitions.partitionoffset import PartitionOffset, Partition
 from pyreplog.topic.partitions.routing import Router
 from pyreplog.topic.partitions.splitting import PartitionBatch, split_batch
 from pyreplog.topic.positions import then
+from pyreplog.topic.publishing.delivery_times import check_delivery, delivery_times
 from pyreplog.topic.publishing.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import ArrayLike
 
+    from pyreplog.topic.publishing.delivery_times import DeliveryTime, DeliveryTimes
     from pyreplog.topic.publishing.outgoing import Keys, Properties, Times, Values
     from pyreplog.topic.publishing.producer import Producer
     from pyreplog.topic.remote.remotetopic import RemoteTopic
     from pyreplog.topic.topic import Topic
 
 T = TypeVar("T")
-
-
-class MessageFields(TypedDict, total=False):
-    """Of one message, see `Publisher.publish`."""
-
-    properties: Mapping[str, str | bytes] | None
-    event_time: int | None
-    deliver_at: int | None
-    sequence: int | None
-    timeout: float | None
-
-
-class BatchFields(TypedDict, total=False):
-    """Of several, see `Publisher.publish_batch`."""
-
-    properties: Properties | None
-    event_times: Times | None
-    deliver_at: Times | None
-    sequences: ArrayLike | None
-    timeout: float | None
 
 
 class PartitionedPublisher:
@@ -74,13 +56,22 @@ class PartitionedPublisher:
         value: ReadableBuffer,
         key: ReadableBuffer | None = None,
         *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: int | None = None,
+        deliver_at: DeliveryTime | None = None,
+        delay: float | None = None,
+        sequence: int | None = None,
         producer: str | None = None,
-        **fields: Unpack[MessageFields],
+        timeout: float | None = None,
     ) -> PartitionOffset:
         """As `Publisher.publish`. TopicOwnedError: another process has the message's partition."""
         check_may_wait()
         partition = self.router.route(key)
-        offset = self._serving(partition).publish(value, key, **_named(producer), **fields)
+        offset = self._serving(partition).publish(
+            value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
+            sequence=sequence, timeout=timeout,
+            **_named(producer),
+        )  # fmt: skip
         return PartitionOffset(partition, offset)
 
     def submit(
@@ -88,40 +79,72 @@ class PartitionedPublisher:
         value: ReadableBuffer,
         key: ReadableBuffer | None = None,
         *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: int | None = None,
+        deliver_at: DeliveryTime | None = None,
+        delay: float | None = None,
+        sequence: int | None = None,
         producer: str | None = None,
-        **fields: Unpack[MessageFields],
+        timeout: float | None = None,
     ) -> AppendFuture[PartitionOffset]:
         """As `Publisher.submit`. Errors: as publish."""
         partition = self.router.route(key)
-        coming = self._serving(partition).submit(value, key, **_named(producer), **fields)
+        coming = self._serving(partition).submit(
+            value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
+            sequence=sequence, timeout=timeout,
+            **_named(producer),
+        )  # fmt: skip
         done: AppendFuture[PartitionOffset] = AppendFuture()
         then(coming, done, lambda offset: done.complete(PartitionOffset(partition, offset)))
         return done
 
     def publish_batch(
-        self, values: Values, keys: Keys | None = None, *, producer: str | None = None, **columns: Unpack[BatchFields]
+        self,
+        values: Values,
+        keys: Keys | None = None,
+        *,
+        properties: Properties | None = None,
+        event_times: Times | None = None,
+        deliver_at: DeliveryTimes | None = None,
+        delay: float | None = None,
+        sequences: ArrayLike | None = None,
+        producer: str | None = None,
+        timeout: float | None = None,
     ) -> list[PartitionRange]:
         """As `Publisher.publish_batch`; returns the offsets in each partition that got some, ascending."""
         check_may_wait()
-        timeout = columns.get("timeout")
         seconds = self.timeout if timeout is None else as_timeout(timeout)
         until = None if seconds is None else time.monotonic() + seconds
-        future = self.submit_batch(values, keys, producer=producer, **columns)
+        future = self.submit_batch(
+            values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
+            sequences=sequences, timeout=timeout,
+            producer=producer,
+        )  # fmt: skip
         return self.wait(future, left(until))
 
     def submit_batch(
-        self, values: Values, keys: Keys | None = None, *, producer: str | None = None, **columns: Unpack[BatchFields]
+        self,
+        values: Values,
+        keys: Keys | None = None,
+        *,
+        properties: Properties | None = None,
+        event_times: Times | None = None,
+        deliver_at: DeliveryTimes | None = None,
+        delay: float | None = None,
+        sequences: ArrayLike | None = None,
+        producer: str | None = None,
+        timeout: float | None = None,
     ) -> AppendFuture[list[PartitionRange]]:
         """As `Publisher.submit_batch`; the AppendFuture gives what publish_batch returns. Errors: as publish; those of
         a partition when others have taken their part are the AppendFuture's."""
-        times = (columns.get("event_times"), columns.get("deliver_at"))
-        batch = Outgoing.of(values, keys, columns.get("properties"), *times)
-        portions = split_batch(self.router, batch, columns.get("sequences"))
+        due = None if check_delivery(deliver_at, delay) is None else delivery_times(deliver_at)
+        batch = Outgoing.of(values, keys, properties, event_times, due)
+        portions = split_batch(self.router, batch, sequences)
         topics = [self._serving(portion.partition) for portion in portions]
         coming: list[AppendFuture[range]] = []
         for topic, portion in zip(topics, portions, strict=True):
             try:
-                coming.append(_submit(topic, portion, producer, columns.get("timeout")))
+                coming.append(_submit(topic, portion, delay, producer, timeout))
             except ReplogError as error:
                 if not coming:
                     raise
@@ -140,12 +163,16 @@ def _named(producer: str | None) -> dict[str, Any]:
 
 
 def _submit(
-    topic: Topic | RemoteTopic | Producer, portion: PartitionBatch, producer: str | None, timeout: float | None
+    topic: Topic | RemoteTopic | Producer,
+    portion: PartitionBatch,
+    delay: float | None,
+    producer: str | None,
+    timeout: float | None,
 ) -> AppendFuture[range]:
     batch = portion.batch
     return topic.submit_batch(
         batch.values, batch.keys, properties=batch.properties, event_times=batch.event_times,
-        deliver_at=batch.deliver_at, sequences=portion.sequences, timeout=timeout, **_named(producer),
+        deliver_at=batch.deliver_at, delay=delay, sequences=portion.sequences, timeout=timeout, **_named(producer),
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import ArrayLike
 
+    from pyreplog.topic.publishing.delivery_times import DeliveryTime, DeliveryTimes
     from pyreplog.topic.publishing.outgoing import Keys, Properties, Times, Values
 
 
@@ -50,7 +51,8 @@ class Producer(Closeable):
         *,
         properties: Mapping[str, str | bytes] | None = None,
         event_time: int | None = None,
-        deliver_at: int | None = None,
+        deliver_at: DeliveryTime | None = None,
+        delay: float | None = None,
         sequence: int | None = None,
         timeout: float | None = None,
     ) -> int:
@@ -61,6 +63,7 @@ class Producer(Closeable):
             properties=properties,
             event_time=event_time,
             deliver_at=deliver_at,
+            delay=delay,
             sequence=sequence,
             producer=self.name,
             timeout=timeout,
@@ -73,7 +76,8 @@ class Producer(Closeable):
         *,
         properties: Mapping[str, str | bytes] | None = None,
         event_time: int | None = None,
-        deliver_at: int | None = None,
+        deliver_at: DeliveryTime | None = None,
+        delay: float | None = None,
         sequence: int | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[int]:
@@ -84,6 +88,7 @@ class Producer(Closeable):
             properties=properties,
             event_time=event_time,
             deliver_at=deliver_at,
+            delay=delay,
             sequence=sequence,
             producer=self.name,
             timeout=timeout,
@@ -96,7 +101,8 @@ class Producer(Closeable):
         *,
         properties: Properties | None = None,
         event_times: Times | None = None,
-        deliver_at: Times | None = None,
+        deliver_at: DeliveryTimes | None = None,
+        delay: float | None = None,
         sequences: ArrayLike | None = None,
         timeout: float | None = None,
     ) -> range:
@@ -107,6 +113,7 @@ class Producer(Closeable):
             properties=properties,
             event_times=event_times,
             deliver_at=deliver_at,
+            delay=delay,
             sequences=sequences,
             producer=self.name,
             timeout=timeout,
@@ -119,7 +126,8 @@ class Producer(Closeable):
         *,
         properties: Properties | None = None,
         event_times: Times | None = None,
-        deliver_at: Times | None = None,
+        deliver_at: DeliveryTimes | None = None,
+        delay: float | None = None,
         sequences: ArrayLike | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[range]:
@@ -130,6 +138,7 @@ class Producer(Closeable):
             properties=properties,
             event_times=event_times,
             deliver_at=deliver_at,
+            delay=delay,
             sequences=sequences,
             producer=self.name,
             timeout=timeout,

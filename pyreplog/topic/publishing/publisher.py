@@ -6,7 +6,9 @@ import time
 from asyncio import _get_running_loop
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from pyreplog._native.machines.serial_executor import check_may_wait, in_callback
 from pyreplog._native.topic.messageencoder import Messages
@@ -18,9 +20,11 @@ from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.names import check_name
 from pyreplog.topic.publishing.batcher import SingleMessage
 from pyreplog.topic.publishing.dedup import Producers
+from pyreplog.topic.publishing.delivery_times import check_delivery, delivery_time, delivery_times
 from pyreplog.topic.publishing.forwarded import Forwarded
 from pyreplog.topic.publishing.intake import Intake, PublishCounters, PublisherRuntime
 from pyreplog.topic.publishing.outbox import Sink
+from pyreplog.topic.publishing.outgoing import Outgoing
 from pyreplog.topic.publishing.publish_batch import Encoder, Whole
 from pyreplog.topic.publishing.sequences import check_sequence, check_sequences
 from pyreplog.topic.publishing.window import Window
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import ArrayLike
 
+    from pyreplog.topic.publishing.delivery_times import DeliveryTime, DeliveryTimes
     from pyreplog.topic.publishing.outgoing import Keys, Properties, Times, Values
 
 WINDOW_BYTES = 16 << 20
@@ -65,7 +70,7 @@ class Publisher:
     ) -> None:
         """MissingExtraError: what the topic's compression needs is not installed."""
         self.topic, self.timeout = topic, timeout
-        self._sink, self._runtime = sink, runtime
+        self._sink, self._runtime, self._clock = sink, runtime, clock
         self._encoder = Encoder.of(config, entry_bytes_max)
         self._window = Window(window_bytes, WINDOW_MESSAGES)
         self._intake = Intake(
@@ -88,16 +93,19 @@ class Publisher:
         *,
         properties: Mapping[str, str | bytes] | None = None,
         event_time: int | None = None,
-        deliver_at: int | None = None,
+        deliver_at: DeliveryTime | None = None,
+        delay: float | None = None,
         sequence: int | None = None,
         producer: str | None = None,
         timeout: float | None = None,
     ) -> int:
         """Publish one message; returns its offset once it is confirmed.
 
-        event_time, deliver_at: microseconds since the epoch; deliver_at: shared subscriptions get it then. producer:
-        who publishes; sequence: its number for the message. Where the topic deduplicates, a producer's numbers ascend:
-        a message whose number was published before is dropped, and DUPLICATE (-1) returned; None is the next number.
+        event_time: microseconds since the epoch. deliver_at: shared subscriptions get it then, others at once: an aware
+        datetime, or microseconds since the epoch; a moment before 2001 is refused, but for 0, which is no delay. delay:
+        in its place, seconds from now, by the clock of this process; less than 0 is 0. producer: who publishes;
+        sequence: its number for the message. Where the topic deduplicates, a producer's numbers ascend: a message whose
+        number was published before is dropped, and DUPLICATE (-1) returned; None is the next number.
         timeout: seconds; None: those of the client, where the topic is another process'; else as long as it takes.
         Errors: OutcomeUnknownError, the time ran out: it is published, or will be, or not; WindowFullError, there was
         no room all that time, BacklogFullError, TopicFullError, EntryRefusedError, RecordTooLargeError, WrongTypeError
@@ -107,6 +115,8 @@ class Publisher:
         check_may_wait()
         name = b"" if producer is None else _name(producer)
         number = -1 if sequence is None else check_sequence(sequence)
+        if deliver_at is not None or delay is not None:
+            deliver_at = delivery_time(deliver_at, delay, self._clock)
         single = SingleMessage.of(value, key, properties, event_time, deliver_at, number, name)
         until = self._until(timeout)
         return self._await(self._enter(single, until, is_awaited=True), until)
@@ -118,7 +128,8 @@ class Publisher:
         *,
         properties: Mapping[str, str | bytes] | None = None,
         event_time: int | None = None,
-        deliver_at: int | None = None,
+        deliver_at: DeliveryTime | None = None,
+        delay: float | None = None,
         sequence: int | None = None,
         producer: str | None = None,
         timeout: float | None = None,
@@ -128,6 +139,8 @@ class Publisher:
         the AppendFuture's."""
         name = b"" if producer is None else _name(producer)
         number = -1 if sequence is None else check_sequence(sequence)
+        if deliver_at is not None or delay is not None:
+            deliver_at = delivery_time(deliver_at, delay, self._clock)
         single = SingleMessage.of(value, key, properties, event_time, deliver_at, number, name)
         return self._enter(single, self._until(timeout))
 
@@ -161,7 +174,8 @@ class Publisher:
         *,
         properties: Properties | None = None,
         event_times: Times | None = None,
-        deliver_at: Times | None = None,
+        deliver_at: DeliveryTimes | None = None,
+        delay: float | None = None,
         sequences: ArrayLike | None = None,
         producer: str | None = None,
         timeout: float | None = None,
@@ -169,15 +183,13 @@ class Publisher:
         """Publish several; returns their offsets, which are consecutive, once all are confirmed.
 
         values, keys: bytes-like objects, or columns: (offsets, data), numpy or Arrow arrays; they must not change
-        before this returns. The others: as publish, one per value. Those that were published before are dropped: the
-        offsets are those of the others. Errors: as publish, a part may be stored when the outcome is unknown;
-        SequenceError, `sequences` do not ascend.
+        before this returns. delay: of all of them. The others: as publish, one per value. Those that were published
+        before are dropped: the offsets are those of the others. Errors: as publish, a part may be stored when
+        the outcome is unknown; SequenceError, `sequences` do not ascend.
         """
         check_may_wait()
         name = b"" if producer is None else _name(producer)
-        batch = Messages(
-            values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, producer=name
-        )
+        batch = self._messages(name, values, keys, properties, event_times, deliver_at, delay)
         until = self._until(timeout)
         return self._await(self._enter_batch(name, batch, sequences, until, is_awaited=True), until)
 
@@ -188,7 +200,8 @@ class Publisher:
         *,
         properties: Properties | None = None,
         event_times: Times | None = None,
-        deliver_at: Times | None = None,
+        deliver_at: DeliveryTimes | None = None,
+        delay: float | None = None,
         sequences: ArrayLike | None = None,
         producer: str | None = None,
         timeout: float | None = None,
@@ -196,10 +209,29 @@ class Publisher:
         """As publish_batch, without waiting: the AppendFuture gives the offsets. They follow those of what the same
         producer submitted before. Errors: as publish; all that are known now are raised here."""
         name = b"" if producer is None else _name(producer)
-        batch = Messages(
-            values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, producer=name
-        )
+        batch = self._messages(name, values, keys, properties, event_times, deliver_at, delay)
         return self._enter_batch(name, batch, sequences, self._until(timeout))
+
+    def _messages(
+        self,
+        producer: bytes,
+        values: Values,
+        keys: Keys | None,
+        properties: Properties | None,
+        event_times: Times | None,
+        deliver_at: DeliveryTimes | None,
+        delay: float | None,
+    ) -> Messages:
+        times: Any = None
+        if deliver_at is not None:
+            check_delivery(deliver_at, delay)
+            times = delivery_times(deliver_at)
+        elif delay is not None:
+            values = Outgoing.of(values).values  # an iterator is counted first
+            times = np.full(Outgoing(values).messages, delivery_time(None, delay, self._clock), np.int64)
+        return Messages(
+            values, keys, properties=properties, event_times=event_times, deliver_at=times, producer=producer
+        )
 
     def _enter_batch(
         self,

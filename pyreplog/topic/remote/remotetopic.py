@@ -39,8 +39,10 @@ from pyreplog.topic.statistics.stats import InternalStats, TopicStats
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+    from numpy.typing import ArrayLike
 
-    from pyreplog.topic.publishing.outgoing import Values
+    from pyreplog.topic.publishing.delivery_times import DeliveryTime, DeliveryTimes
+    from pyreplog.topic.publishing.outgoing import Keys, Properties, Times, Values
     from pyreplog.topic.remote.client import Client
 
 READ_BYTES = 4 << 20
@@ -136,26 +138,84 @@ class RemoteTopic(Handle):
         return Producer(self._join(check_name(name)), name, lambda: self._leave(name))
 
     def publish(
-        self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, producer: str | None = None, **more: Any
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: int | None = None,
+        deliver_at: DeliveryTime | None = None,
+        delay: float | None = None,
+        sequence: int | None = None,
+        producer: str | None = None,
+        timeout: float | None = None,
     ) -> int:
-        """As `Publisher.publish`, and `more`."""
-        return self._publisher_of(producer).publish(value, key, producer=producer, **more)
+        """As `Publisher.publish`."""
+        return self._publisher_of(producer).publish(
+            value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
+            sequence=sequence, timeout=timeout,
+            producer=producer,
+        )  # fmt: skip
 
     def submit(
-        self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, producer: str | None = None, **more: Any
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: int | None = None,
+        deliver_at: DeliveryTime | None = None,
+        delay: float | None = None,
+        sequence: int | None = None,
+        producer: str | None = None,
+        timeout: float | None = None,
     ) -> AppendFuture[int]:
-        """As `Publisher.submit`, and `more`. A producer that is new to this client is waited for."""
-        return self._publisher_of(producer).submit(value, key, producer=producer, **more)
+        """As `Publisher.submit`. A producer that is new to this client is waited for."""
+        return self._publisher_of(producer).submit(
+            value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
+            sequence=sequence, timeout=timeout,
+            producer=producer,
+        )  # fmt: skip
 
-    def publish_batch(self, values: Values, keys: Any = None, *, producer: str | None = None, **more: Any) -> range:
-        """As `Publisher.publish_batch`, and `more`. RecordTooLargeError: it has more than about 30 MiB."""
-        return self._publisher_of(producer).publish_batch(values, keys, producer=producer, **more)
+    def publish_batch(
+        self,
+        values: Values,
+        keys: Keys | None = None,
+        *,
+        properties: Properties | None = None,
+        event_times: Times | None = None,
+        deliver_at: DeliveryTimes | None = None,
+        delay: float | None = None,
+        sequences: ArrayLike | None = None,
+        producer: str | None = None,
+        timeout: float | None = None,
+    ) -> range:
+        """As `Publisher.publish_batch`. RecordTooLargeError: it has more than about 30 MiB."""
+        return self._publisher_of(producer).publish_batch(
+            values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
+            sequences=sequences, timeout=timeout,
+            producer=producer,
+        )  # fmt: skip
 
     def submit_batch(
-        self, values: Values, keys: Any = None, *, producer: str | None = None, **more: Any
+        self,
+        values: Values,
+        keys: Keys | None = None,
+        *,
+        properties: Properties | None = None,
+        event_times: Times | None = None,
+        deliver_at: DeliveryTimes | None = None,
+        delay: float | None = None,
+        sequences: ArrayLike | None = None,
+        producer: str | None = None,
+        timeout: float | None = None,
     ) -> AppendFuture[range]:
-        """As `Publisher.submit_batch`, and `more`. A producer that is new to this client is waited for."""
-        return self._publisher_of(producer).submit_batch(values, keys, producer=producer, **more)
+        """As `Publisher.submit_batch`. A producer that is new to this client is waited for."""
+        return self._publisher_of(producer).submit_batch(
+            values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
+            sequences=sequences, timeout=timeout,
+            producer=producer,
+        )  # fmt: skip
 
     def room(self) -> AppendFuture[None]:
         """As `Publisher.room`, of what has no producer's name."""
