@@ -95,7 +95,7 @@ def test_reading_from_a_place_up_to_another(topic: Topic) -> None:
 
 
 def test_an_empty_topic(topic: Topic) -> None:
-    assert not topic and list(topic.read()) == [] and topic.trim() == 0
+    assert topic and len(topic) == 0 and list(topic.read()) == [] and topic.trim() == 0
     with topic.subscribe("s") as consumer:
         assert consumer.receive(timeout=0) is None
         for to in (0, 1, 5):
