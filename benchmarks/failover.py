@@ -1,6 +1,6 @@
 """How long a replica group acknowledges nothing when its master is gone: `python -m benchmarks.failover`.
 
-Three nodes, each a process, fail over by themselves; whoever is master appends. Round by round the master is killed
+Three nodes, each a process, fail over by themselves; the master appends. Round by round the master is killed
 (SIGKILL) or stopped (SIGSTOP), and the time until another node's first acknowledged append is taken; then the former
 master comes back. Printed are the times, and their distribution beside the lease.
 """

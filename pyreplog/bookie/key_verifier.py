@@ -36,7 +36,7 @@ class KeyVerdict(Enum):
 
     RIGHT = 0
     WRONG = 1
-    NO_LEDGER = 2  # there is none of that id (any more)
+    NO_LEDGER = 2  # no ledger has that id, or it was deleted
     UNKNOWN = 3  # the store is away
     SURPLUS = 4  # the same, and the connection has given keys to many ledgers meanwhile
 

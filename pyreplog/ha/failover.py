@@ -5,7 +5,7 @@ lease only says whose turn it is: an election decides who may, and terms keep a 
 anything. So a lease that two believe in, a paused process or a clock that jumps lose nothing.
 
 That is why nobody waits for a lease to end. A replica whose master is silent, or whose connection is lost, asks the
-others; if none of them hears from the master either, and enough promise, it is elected. Whoever is elected takes the
+others; if none of them hears from the master either, and enough promise, it is elected. The winner takes the
 key from its holder, by compare and set; a master that finds its key taken follows the one that took it.
 """
 

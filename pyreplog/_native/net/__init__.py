@@ -3,7 +3,7 @@
 | file | holds |
 |---|---|
 | socket_io | bytes into and out of sockets, the GIL released around what takes long |
-| reactor_base | one round of a reactor: until when it sleeps, whom it calls back |
+| reactor_base | one round of a reactor: how long it sleeps, and which callbacks it calls |
 | frame | offset + size frames, and the parser that takes any cut of a stream |
 | answers | plain OKs of bookies, from their frames to the ack tracker |
 | send_queue | buffers on their way into a socket |
