@@ -10,10 +10,10 @@ from typing import Any
 from benchmarks.entries import BATCH
 from benchmarks.ledgers import SPARES, settings
 from benchmarks.plan import Plan
+from pyreplog.cluster import Cluster
 from pyreplog.ledger.driver import Runtime
 from pyreplog.ledger.runtime import EmbeddedRuntime
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.owner.topic import Topic
 
 COLLECT_MS = 250
 COLLECT_S = 60.0

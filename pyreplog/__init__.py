@@ -3,7 +3,8 @@
 | package | what it is |
 |---|---|
 | `log` | the commit log: a directory of mapped segments |
-| `ha` | replica groups: a log streamed to others |
+| `ha`, `stream` | replica groups: a log streamed to others; how its bytes travel |
+| `rocketmq` | RocketMQ's HA protocol, as master and as slave |
 | `ledger`, `bookie`, `metadata` | ledgers, striped over storage nodes; such a node; where both are known |
 | `topic` | queues and streams on ledgers, here or at a server |
 | `tables`, `reports`, `spark` | all of it as Arrow columns; reports on it; Spark's data source |
@@ -15,6 +16,7 @@
 
 | module | holds |
 |---|---|
+| `cluster` | `Cluster`: bookies, metadata, ledgers and topics put together |
 | `future` | the handle of something submitted |
 | `config`, `clock` | settings of a log, and how all settings are made; time |
 | `metrics`, `metrics_http_server` | numbers for Prometheus; what they are served by |
@@ -139,6 +141,7 @@ if TYPE_CHECKING:
     from pyreplog._native.log.batch import RecordBatch
     from pyreplog._native.log.record import Record
     from pyreplog.clock import Clock, ManualClock, SystemClock
+    from pyreplog.cluster import Cluster
     from pyreplog.config import LogConfig
     from pyreplog.future import AppendFuture
     from pyreplog.ledger.ledger_handle import Ledger
@@ -146,45 +149,44 @@ if TYPE_CHECKING:
     from pyreplog.log.commitlog import CommitLog
     from pyreplog.log.opening import open
     from pyreplog.log.reader import LogReader
-    from pyreplog.topic.cluster import Cluster
-    from pyreplog.topic.consumer import Consumer
-    from pyreplog.topic.partitions.partitioned import PartitionedTopic
-    from pyreplog.topic.partitions.partitionedconsumer import PartitionedConsumer
-    from pyreplog.topic.partitions.partitionedproducer import PartitionedProducer
-    from pyreplog.topic.partitions.partitionoffset import PartitionOffset, PartitionRange
-    from pyreplog.topic.publishing.producer import Producer
-    from pyreplog.topic.remote.client import Client, connect
-    from pyreplog.topic.remote.remotepartitioned import RemotePartitionedTopic
-    from pyreplog.topic.remote.remotetopic import RemoteTopic
-    from pyreplog.topic.remote.topic_server import TopicServer
-    from pyreplog.topic.topic import Topic
+    from pyreplog.topic.client.consumer import Consumer
+    from pyreplog.topic.client.partitions.partitioned_consumer import PartitionedConsumer
+    from pyreplog.topic.client.partitions.partitioned_producer import PartitionedProducer
+    from pyreplog.topic.client.publishing.producer import Producer
+    from pyreplog.topic.client.remote.client import Client, connect
+    from pyreplog.topic.client.remote.remote_partitioned import RemotePartitionedTopic
+    from pyreplog.topic.client.remote.remote_topic import RemoteTopic
+    from pyreplog.topic.model.partition_offset import PartitionOffset, PartitionRange
+    from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
+    from pyreplog.topic.owner.topic import Topic
+    from pyreplog.topic.server.topic_server import TopicServer
 
 _LATER = {
     "AppendFuture": "future",
-    "Client": "topic.remote.client",
+    "Client": "topic.client.remote.client",
     "Clock": "clock",
-    "Cluster": "topic.cluster",
+    "Cluster": "cluster",
     "CommitLog": "log.commitlog",
-    "Consumer": "topic.consumer",
+    "Consumer": "topic.client.consumer",
     "Ledger": "ledger.ledger_handle",
     "LedgerReader": "ledger.reader",
     "LogConfig": "config",
     "LogReader": "log.reader",
     "ManualClock": "clock",
-    "PartitionOffset": "topic.partitions.partitionoffset",
-    "PartitionRange": "topic.partitions.partitionoffset",
-    "PartitionedConsumer": "topic.partitions.partitionedconsumer",
-    "PartitionedProducer": "topic.partitions.partitionedproducer",
-    "PartitionedTopic": "topic.partitions.partitioned",
-    "Producer": "topic.publishing.producer",
+    "PartitionOffset": "topic.model.partition_offset",
+    "PartitionRange": "topic.model.partition_offset",
+    "PartitionedConsumer": "topic.client.partitions.partitioned_consumer",
+    "PartitionedProducer": "topic.client.partitions.partitioned_producer",
+    "PartitionedTopic": "topic.owner.partitioned_topic",
+    "Producer": "topic.client.publishing.producer",
     "Record": "_native.log.record",
     "RecordBatch": "_native.log.batch",
-    "RemotePartitionedTopic": "topic.remote.remotepartitioned",
-    "RemoteTopic": "topic.remote.remotetopic",
+    "RemotePartitionedTopic": "topic.client.remote.remote_partitioned",
+    "RemoteTopic": "topic.client.remote.remote_topic",
     "SystemClock": "clock",
-    "Topic": "topic.topic",
-    "TopicServer": "topic.remote.topic_server",
-    "connect": "topic.remote.client",
+    "Topic": "topic.owner.topic",
+    "TopicServer": "topic.server.topic_server",
+    "connect": "topic.client.remote.client",
     "open": "log.opening",
 }  # name -> module
 

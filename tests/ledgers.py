@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pyreplog._native.ledgerlog.entries import CONTROL, encode_control, encode_entries, parse_entries
 from pyreplog._native.log.record import Record
+from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.log.files import Files
-from pyreplog.log.ledgerlog import LedgerLog
 
 SEGMENT_BYTES = 64 << 10
 CONTROL_KIND = 3

@@ -14,8 +14,8 @@ from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Section
 from benchmarks.sampling import interleave
 from pyreplog._native.ledgerlog.entries import Entries, encode_entries
+from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.config import LogConfig
-from pyreplog.log.ledgerlog import LedgerLog
 
 _SIZE = 1024
 _COPIES = 3

@@ -17,8 +17,8 @@ from benchmarks.proc import job
 from benchmarks.result import Comparison, Figure, Section
 from benchmarks.sampling import interleave
 from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.config import LogConfig
-from pyreplog.log.ledgerlog import LedgerLog
 
 _SIZE = 1024
 _COPIES, _ACKS = 3, 2

@@ -13,7 +13,7 @@ from topicservice import ARCHIVE, BOARD, Consumers, opened, publish
 from verification import Mismatch, same
 
 import pyreplog
-from pyreplog.topic.statistics.stats import SubscriptionStats
+from pyreplog.topic.model.stats import SubscriptionStats
 
 SERVICE = Path(__file__).parent / "topicservice.py"
 PUBLISHING_S = 1.0

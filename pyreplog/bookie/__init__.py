@@ -13,6 +13,8 @@
 | long_polls | who waits for a LAC |
 | disk_space | read-only, and back |
 | entrylog | EntryLog: what it needs of a log; DiskLog: a LedgerLog |
+| ledgerlog, multi_ledger_log | LedgerLog: the entries of many ledgers in one log; the commit log under it |
+| ledgermap, entry_locations | which segments hold entries of which ledgers; where entries lie |
 | config | BookieConfig |
 | local | LocalBookie: one in this process, for any thread |
 | identity, opening | whose directory it is; opening one, and what a crash may have lost |

@@ -19,8 +19,8 @@ from pyreplog._native.ledgerlog.entries import CONTROL, parse_entries
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entrylog import DiskLog
+from pyreplog.bookie.ledgermap import LedgerExtent
 from pyreplog.errors import CorruptionError, DiskError, InvalidMetadataError
-from pyreplog.log.ledgermap import LedgerExtent
 
 logger = logging.getLogger(__name__)
 

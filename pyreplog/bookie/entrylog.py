@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.clock import Clock
 from pyreplog.log.files import Files
-from pyreplog.log.ledgerlog import LedgerLog
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 
 from pyreplog.cli.shared import serving
 from pyreplog.cli.shared.output import print_json, say
-from pyreplog.ha.rocketmq import RawLog, RocketMQMaster, RocketMQSlave, SlaveState
 from pyreplog.net.reactor import Reactor
+from pyreplog.rocketmq import RawLog, RocketMQMaster, RocketMQSlave, SlaveState
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from pyreplog.cli.shared import serving, targets, tls
 from pyreplog.cli.shared.output import print_json, say
+from pyreplog.cluster import Cluster
 from pyreplog.errors import OutcomeUnknownError
 from pyreplog.metrics import MetricsServer
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.remote.topic_server import TopicServer
+from pyreplog.topic.server.topic_server import TopicServer
 
 logger = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ from pyreplog.cli.shared.output import print_fields, print_json, say
 from pyreplog.cli.shared.parsers import IntermixedParser
 from pyreplog.cli.topics import topicconsume, topicpublish, topicstats
 from pyreplog.errors import TopicExistsError
-from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.partitions.partitioned import PartitionedTopic
-from pyreplog.topic.partitions.partitionedhandle import PartitionedHandle
-from pyreplog.topic.partitions.partitionoffset import PartitionOffset
-from pyreplog.topic.remote.remotepartitioned import RemotePartitionedTopic
+from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle
+from pyreplog.topic.client.remote.remote_partitioned import RemotePartitionedTopic
+from pyreplog.topic.model.config import TopicConfig
+from pyreplog.topic.model.partition_offset import PartitionOffset
+from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 
 NAME = "topic"
 HELP = "make, fill, read, watch, change and delete topics"

@@ -17,9 +17,8 @@ with ha.open_replica("copy/orders", name="b", master="127.0.0.1:7001") as node:
 | `config`, `node_context`, `logs` | settings; what the parts of a node share; opening its log; for Prometheus |
 | `metrics` | as above |
 | `protocol` | what nodes say and decide, without I/O |
-| `stream` | the bytes of a log from one node to others |
+| `replica_stream`, `cascade` | one replica of a master; replicas of a replica |
 | `relay` | a copy of a log, and a callback that applies it |
-| `rocketmq` | RocketMQ's HA protocol |
 
 docs/ha.md is the guide, docs/relay.md that of relay logs.
 """
@@ -34,11 +33,11 @@ from typing import Any
 from pyreplog.clock import Clock
 from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.node import Node
-from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.master_machine import GroupConfig
 from pyreplog.ha.protocol.stats import GroupStats
 from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits
+from pyreplog.stream.log_position import LogPosition
 
 __all__ = ["GroupConfig", "GroupStats", "LogPosition", "Node", "NodeConfig", "open_master", "open_replica"]
 

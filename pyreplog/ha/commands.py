@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 from pyreplog.errors import InvalidMessageError, ReplogError
 from pyreplog.ha.protocol import messages
-from pyreplog.ha.protocol.fields import TEXT_BYTES_MAX
 from pyreplog.ha.protocol.messages import Command, StatusReply
 from pyreplog.net.connection import Connection
 from pyreplog.net.fair_executor import FairExecutor
 from pyreplog.net.server_connection import ServerConnection
+from pyreplog.stream.fields import TEXT_BYTES_MAX
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pyreplog._native.net.frame import DEFAULT_MAX_BODY
 from pyreplog.config import LogConfig, Settings
 from pyreplog.errors import ConfigError
-from pyreplog.ha.protocol.fields import NAME_BYTES_MAX, is_name
 from pyreplog.ha.protocol.master_machine import GroupConfig
+from pyreplog.stream.fields import NAME_BYTES_MAX, is_name
 
 
 @dataclass(frozen=True, kw_only=True)

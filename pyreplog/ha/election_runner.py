@@ -13,12 +13,12 @@ from pyreplog.ha.node_context import NodeContext, ends_of
 from pyreplog.ha.peers import Peers
 from pyreplog.ha.protocol.effects import StorePromise
 from pyreplog.ha.protocol.election import Ask, Effect, Election, Lost, Won
-from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.messages import Command, Message, PreVote, Promise, VoteRejected
-from pyreplog.ha.protocol.terms import Term
 from pyreplog.ha.replica import ends_of_replica
 from pyreplog.log.commitlog import CommitLog
-from pyreplog.log.mirrorlog import MirrorLog, canonical
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.mirrorlog import MirrorLog, canonical
+from pyreplog.stream.terms import Term
 
 logger = logging.getLogger(__name__)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pyreplog._native.log.tail import PAGE, Tail
 from pyreplog.ha.node_context import NodeContext
-from pyreplog.ha.protocol.fields import FieldWriter
-from pyreplog.ha.protocol.terms import Term, write_term
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import names, replica
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import boot_id
-from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.regular_files import open_reading
+from pyreplog.stream.fields import FieldWriter
+from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.terms import Term, write_term
 
 TERM_MARK = b"RPTERM"
 """What the control record begins with that a master appends first of all."""

@@ -12,6 +12,7 @@ from pyreplog._native.net.frame import CONTROL_OFFSET, encode
 from pyreplog.defer_sigint import defer_sigint
 from pyreplog.errors import ClosedError, DeposedError, DisconnectedError, InvalidArgumentError, ReplogError
 from pyreplog.future import AppendFuture
+from pyreplog.ha.cascade import refuse
 from pyreplog.ha.node_context import NodeContext, ends_of, owed_of, start_of
 from pyreplog.ha.peers import Asks
 from pyreplog.ha.pending_commits import PendingCommits, check_may_wait
@@ -27,18 +28,17 @@ from pyreplog.ha.protocol.effects import (
     StoreMembers,
 )
 from pyreplog.ha.protocol.joining import StreamedLog
-from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.master_machine import MasterMachine
 from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.messages import Accept, Join, MembersStored, Message, ProgressReport, VoteRejected
 from pyreplog.ha.protocol.stats import GroupStats
-from pyreplog.ha.protocol.terms import Term
-from pyreplog.ha.stream.cascade import refuse
-from pyreplog.ha.stream.replica_stream import ReplicaStream
-from pyreplog.ha.stream.syncer import Syncer
+from pyreplog.ha.replica_stream import ReplicaStream
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.net.connection import Connection
 from pyreplog.net.sockets import weak_callback
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.syncer import Syncer
+from pyreplog.stream.terms import Term
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -31,7 +31,6 @@ from pyreplog.ha.master import Master
 from pyreplog.ha.node_context import SERVICE, NodeContext, ends_of, parse_address, start_of
 from pyreplog.ha.peers import Peers
 from pyreplog.ha.protocol.election import Election, Won, refuse_candidate
-from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
 from pyreplog.ha.protocol.members import Members, MembersFile
 from pyreplog.ha.protocol.messages import (
     NO_UUID,
@@ -44,7 +43,6 @@ from pyreplog.ha.protocol.messages import (
     VoteRejected,
 )
 from pyreplog.ha.protocol.stats import GroupStats
-from pyreplog.ha.protocol.terms import NO_TERM, Term, Terms, TermsFile
 from pyreplog.ha.replica import Replica, ends_of_replica
 from pyreplog.ha.service import Service, Streams
 from pyreplog.ha.status import describe_group, describe_members
@@ -52,7 +50,6 @@ from pyreplog.handles import Handle
 from pyreplog.log import replica as replicas
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import Files, RealFiles
-from pyreplog.log.mirrorlog import MirrorLog, canonical
 from pyreplog.log.opening import as_path
 from pyreplog.net.connection import Connection
 from pyreplog.net.handshake import NodeIdentity, Secret
@@ -61,6 +58,9 @@ from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from pyreplog.net.server_connection import ServerConnection
 from pyreplog.net.sockets import Address
+from pyreplog.stream.log_position import ORIGIN, LogPosition
+from pyreplog.stream.mirrorlog import MirrorLog, canonical
+from pyreplog.stream.terms import NO_TERM, Term, Terms, TermsFile
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

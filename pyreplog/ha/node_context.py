@@ -12,15 +12,15 @@ from pyreplog.arguments import check_text
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ha.config import NodeConfig
-from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
 from pyreplog.ha.protocol.members import MembersFile
-from pyreplog.ha.protocol.terms import TermsFile
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import Files
 from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.sockets import Address
+from pyreplog.stream.log_position import ORIGIN, LogPosition
+from pyreplog.stream.terms import TermsFile
 
 SERVICE = "ha"
 """As the hello names it."""

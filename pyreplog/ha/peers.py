@@ -10,10 +10,10 @@ from pyreplog.arguments import check_mapping
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError, NotConnectedError, ReplogError
 from pyreplog.ha.node_context import SERVICE, NodeContext, parse_address
 from pyreplog.ha.protocol import messages
-from pyreplog.ha.protocol.fields import NAME_BYTES_MAX, is_name
 from pyreplog.ha.protocol.messages import Message
 from pyreplog.net.client import Channel
 from pyreplog.net.handshake import NodeIdentity
+from pyreplog.stream.fields import NAME_BYTES_MAX, is_name
 
 logger = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from pyreplog.defer_sigint import defer_sigint
 from pyreplog.errors import DisconnectedError, InvalidMessageError, JoinRefusedError, ReplogError
+from pyreplog.ha.cascade import Cascade, refuse
 from pyreplog.ha.node_context import NodeContext, shown_of, start_of
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.effects import (
@@ -21,7 +22,6 @@ from pyreplog.ha.protocol.effects import (
     StoreTerms,
 )
 from pyreplog.ha.protocol.joining import StreamedLog, check_join_of_copy
-from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
 from pyreplog.ha.protocol.messages import (
     NO_UUID,
     Accept,
@@ -34,15 +34,15 @@ from pyreplog.ha.protocol.messages import (
 )
 from pyreplog.ha.protocol.replica_machine import ReplicaMachine
 from pyreplog.ha.protocol.retention_hold import floor_of_copy
-from pyreplog.ha.protocol.terms import Terms
-from pyreplog.ha.stream.cascade import Cascade, refuse
-from pyreplog.ha.stream.receiver import StreamReceiver
 from pyreplog.log import replica as replicas
-from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.net.connection import Connection
 from pyreplog.net.dialer import ReconnectingConnection
 from pyreplog.net.handshake import NodeIdentity
 from pyreplog.net.sockets import Address
+from pyreplog.stream.log_position import ORIGIN, LogPosition
+from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.receiver import StreamReceiver
+from pyreplog.stream.terms import Terms
 
 logger = logging.getLogger(__name__)
 

@@ -3,9 +3,7 @@
 | file | holds |
 |---|---|
 | commitlog | CommitLog: the writer |
-| mirrorlog, replica | MirrorLog: a copy of another log, made from its stream; the file that says so |
-| ledgerlog, multi_ledger_log, ledgermap | LedgerLog: the entries of many ledgers in one log; what is under it |
-| entry_locations | as above |
+| replica | the file that marks a log as a copy of another |
 | hole_punch | giving back the space of a segment in the middle of a log |
 | reader | LogReader: read-only handle, in any process |
 | log_view | what both offer: scan, follow, lookups by position and time; Follower |

@@ -16,9 +16,9 @@ from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.tables.cluster.origins import ClusterView
 from pyreplog.tables.cluster.topics import KEY, PlannedTopic, search_in
-from pyreplog.topic.managed.chain import ChainLedger
-from pyreplog.topic.managed.locating import OffsetSearch
-from pyreplog.topic.topic_position import EntryPosition
+from pyreplog.topic.model.chain import ChainLedger
+from pyreplog.topic.model.locating import OffsetSearch
+from pyreplog.topic.model.topic_position import EntryPosition
 
 logger = logging.getLogger(__name__)
 

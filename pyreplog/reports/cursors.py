@@ -13,13 +13,13 @@ from pyreplog.reports.snapshot import Ranges, SubscriptionSnapshot, TopicSnapsho
 from pyreplog.tables.cluster.backlogs import Seen, cursor_of, stored_records
 from pyreplog.tables.cluster.ledgers import each
 from pyreplog.tables.cluster.origins import ClusterView
-from pyreplog.topic.cursors.cursor import Cursor
-from pyreplog.topic.cursors.pages import Key, parse_page
-from pyreplog.topic.cursors.record import CursorRecord
-from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, list_subscriptions, load_subscription
-from pyreplog.topic.policies.backlog import is_system
-from pyreplog.topic.publishing.dedupcursor import mark_of
-from pyreplog.topic.topic_position import ORIGIN, TopicPosition
+from pyreplog.topic.model.backlog import is_system
+from pyreplog.topic.model.cursor import Cursor
+from pyreplog.topic.model.cursor_pages import Key, parse_page
+from pyreplog.topic.model.cursor_record import CursorRecord
+from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, list_subscriptions, load_subscription
+from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
+from pyreplog.topic.owner.dedup_cursor import mark_of
 
 
 def subscription_snapshots(

@@ -24,7 +24,7 @@ from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import cluster_of
 from pyreplog.tables.planning import plan
 from pyreplog.tables.reading import read
-from pyreplog.topic.names import TOPICS
+from pyreplog.topic.model.names import TOPICS
 
 GROUP_BYTES = 64 << 20
 """Of a row group, at least, where there is so much: as much is in memory for each worker."""

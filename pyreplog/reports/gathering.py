@@ -35,10 +35,10 @@ from pyreplog.tables.logslices import look_at_all
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import cluster_of
 from pyreplog.tables.ranges import is_among, partition_of
-from pyreplog.topic.cursors.subscriptionmetadata import list_subscriptions
-from pyreplog.topic.managed.chainstore import find_chain
-from pyreplog.topic.names import TOPICS
-from pyreplog.topic.topic_position import TopicPosition
+from pyreplog.topic.model.names import TOPICS
+from pyreplog.topic.model.subscription_metadata import list_subscriptions
+from pyreplog.topic.model.topic_position import TopicPosition
+from pyreplog.topic.owner.managed.chainstore import find_chain
 
 logger = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from pyreplog.errors import CheckpointError
 from pyreplog.spark.stream.offsets import SOURCE, StreamOffset
 from pyreplog.tables.slices import NO_PARTITION
-from pyreplog.topic.partitions.routing import partition_name
+from pyreplog.topic.model.routing import partition_name
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-    from pyreplog.topic.cluster import Cluster
-    from pyreplog.topic.remote.client import Client
+    from pyreplog.cluster import Cluster
+    from pyreplog.topic.client.remote.client import Client
 
 
 def acknowledge(

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from pyreplog.errors import ReplogError
-from pyreplog.topic.remote.client import Client, connect
+from pyreplog.topic.client.remote.client import Client, connect
 from tests.chaos.faults import Availability, Faults, Outcome, Worker
 from tests.chaos.victims import Victim
 from tests.ports import free_ports

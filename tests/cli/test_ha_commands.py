@@ -18,7 +18,7 @@ import pyreplog
 from pyreplog import ha
 from pyreplog.cli.shared import serving
 from pyreplog.errors import ReplicaError
-from pyreplog.ha.rocketmq import RawLog
+from pyreplog.rocketmq import RawLog
 from tests.cli.nodes import LIMIT_S, NodeProcess, Processes, segments
 from tests.cli.support import COMMAND, SEGMENT_BYTES, Run, process, rows, values
 from tests.ha.nodes import until

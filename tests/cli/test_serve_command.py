@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import pyreplog
-from pyreplog.topic.cluster import Cluster
+from pyreplog.cluster import Cluster
 from tests.cli.support import KEPT, Done, Run, process
 from tests.ledger.processes import PATIENCE_S, Cast, Process
 from tests.net.test_tls import Authority

@@ -22,12 +22,12 @@ from pyreplog.cli.live import topscreen, topview
 from pyreplog.cli.live.topview import Frame, TopicRow
 from pyreplog.cli.shared import tables
 from pyreplog.cli.shared.tables import Table
+from pyreplog.cluster import Cluster
 from pyreplog.errors import MetadataUnavailableError
 from pyreplog.ledger.ledgermetadata import State
 from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.statistics.stats import ConsumerStats, SubscriptionStats, TopicStats
-from pyreplog.topic.topic_position import TopicPosition
+from pyreplog.topic.model.stats import ConsumerStats, SubscriptionStats, TopicStats
+from pyreplog.topic.model.topic_position import TopicPosition
 from tests.cli.support import COMMAND, Run
 
 NOW_US = 1_800_000_000_000_000

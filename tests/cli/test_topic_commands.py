@@ -12,9 +12,9 @@ import pytest
 from pyreplog._native.topic.messages import Message
 from pyreplog.cli.app import main
 from pyreplog.cli.topics import topicconsume
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.remote.topic_server import TopicServer
+from pyreplog.cluster import Cluster
+from pyreplog.topic.client.consumer import Consumer
+from pyreplog.topic.server.topic_server import TopicServer
 from tests.cli.support import KEPT, Done, Run, process
 from tests.waiting import PATIENCE_S
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.remote.topic_server import TopicServer
+from pyreplog.cluster import Cluster
+from pyreplog.topic.server.topic_server import TopicServer
 from tests.cli.support import Done, Run
 from tests.topic.partitioning import key_of
 

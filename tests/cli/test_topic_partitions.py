@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.partitions.routing import key_hash
-from pyreplog.topic.remote.topic_server import TopicServer
+from pyreplog.cluster import Cluster
+from pyreplog.topic.model.routing import key_hash
+from pyreplog.topic.server.topic_server import TopicServer
 from tests.cli.support import KEPT, Done, Run
 from tests.topic.partitioning import key_of, other_process
 

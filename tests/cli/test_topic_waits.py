@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.managed import jobs
-from pyreplog.topic.remote.topic_server import TopicServer
+from pyreplog.cluster import Cluster
+from pyreplog.topic.owner.managed import jobs
+from pyreplog.topic.server.topic_server import TopicServer
 from tests.cli.support import Run
 from tests.topic.partitioning import PATIENCE_S, until
 

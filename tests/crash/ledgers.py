@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.errors import DiskError, PoisonedError
 from pyreplog.log import commitlog, housekeeper
-from pyreplog.log.ledgerlog import LedgerLog
 from tests.ledgers import SEGMENT_BYTES, open_log, read_all, record_of, without_stamp
 
 from .disk import ORDERS, Disk, PowerCutFiles

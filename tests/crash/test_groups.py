@@ -12,16 +12,16 @@ from pyreplog.clock import SystemClock
 from pyreplog.ha import logs
 from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.node_context import NodeContext
-from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.members import Members, MembersFile
-from pyreplog.ha.protocol.terms import History, Term, TermsFile
 from pyreplog.ha.relay.position import Advance, Applied
 from pyreplog.ha.relay.positionfile import PositionFile
 from pyreplog.ha.relay.refetch import discard
-from pyreplog.ha.rocketmq.rawlog import RawLog
 from pyreplog.log.files import RealFiles
-from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.net.reactor import Reactor
+from pyreplog.rocketmq.rawlog import RawLog
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.terms import History, Term, TermsFile
 from tests.ha.rocketmq.records import FILE_BYTES, fill
 from tests.ha.streams import config, copy, make_mirror, open_master, values
 

@@ -9,11 +9,11 @@ import pytest
 
 import pyreplog
 from pyreplog.ha.protocol.members import MembersFile
-from pyreplog.ha.protocol.terms import TermsFile
 from pyreplog.ha.relay.positionfile import PositionFile
 from pyreplog.log.backup.restoring import restore
 from pyreplog.log.files import RealFiles
 from pyreplog.log.fsck import check
+from pyreplog.stream.terms import TermsFile
 from tests.golden.others import ACKED, CODECS, KEYS, POSITION, START_US, VALUES
 from tests.spark.reading import column
 

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 from pyreplog.ha.protocol.effects import Committed, Disconnect, Effect, SendMessage
 from pyreplog.ha.protocol.joining import StreamedLog
-from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
 from pyreplog.ha.protocol.master_machine import GroupConfig, MasterMachine
 from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.messages import Accept, Join, ProgressReport
-from pyreplog.ha.protocol.terms import History, Term, TermStart
+from pyreplog.stream.log_position import ORIGIN, LogPosition
+from pyreplog.stream.terms import History, Term, TermStart
 
 UUID = b"u" * 16
 SEGMENT_BYTES = 1 << 16

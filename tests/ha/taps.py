@@ -13,7 +13,7 @@ from pyreplog.ha.node import Node
 from pyreplog.ha.node_context import parse_address
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import Join, MessageKind, Prepare, ProgressReport
-from pyreplog.ha.protocol.terms import Term
+from pyreplog.stream.terms import Term
 
 HEADER = struct.Struct(">qi")
 assert HEADER.size == HEADER_SIZE

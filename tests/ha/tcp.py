@@ -9,14 +9,14 @@ from typing import Any
 
 from pyreplog._native.net.frame import CONTROL_OFFSET, FrameBatch
 from pyreplog.errors import ReplogError
-from pyreplog.ha.protocol.log_position import LogPosition
-from pyreplog.ha.stream.receiver import StreamReceiver
-from pyreplog.ha.stream.sender import StreamSender
 from pyreplog.log.commitlog import CommitLog
-from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.log.replica import is_replica
 from pyreplog.net.connection import Connection
 from pyreplog.net.reactor import Reactor
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.receiver import StreamReceiver
+from pyreplog.stream.sender import StreamSender
 from tests.ha.streams import config
 
 JOIN, PROGRESS, COMMIT = struct.Struct(">cq"), struct.Struct(">cqqqq"), struct.Struct(">cqq")

@@ -26,10 +26,10 @@ from pyreplog.errors import (
 from pyreplog.ha import logs
 from pyreplog.ha.node import Node
 from pyreplog.ha.node_context import ends_of
-from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.messages import Message, Prepare, Promise
-from pyreplog.ha.protocol.terms import Term, TermsFile
-from pyreplog.log.mirrorlog import MirrorLog
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.terms import Term, TermsFile
 from tests.crash.faults import FaultyFiles
 from tests.ha import streams
 from tests.ha.nodes import SEGMENT_BYTES, Lab, assert_same_files, level, until, values

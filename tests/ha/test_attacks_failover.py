@@ -16,11 +16,11 @@ import pytest
 from pyreplog.errors import MetadataUnavailableError, NotMasterError
 from pyreplog.ha.failover import Failover
 from pyreplog.ha.protocol.election import Effect, Election
-from pyreplog.ha.protocol.log_position import LogPosition
-from pyreplog.ha.protocol.terms import NO_TERM, Term
-from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.metadata import MetadataStore, open_store
 from pyreplog.metadata.store import Versioned
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.terms import NO_TERM, Term
 from tests.ha.nodes import Lab, level, until
 
 MASTER = "/ha/orders/master"

@@ -24,8 +24,8 @@ from pyreplog.errors import (
     ReplogError,
 )
 from pyreplog.ha.protocol import messages
-from pyreplog.ha.protocol.terms import TERMS, Term
 from pyreplog.net.reactor import Reactor
+from pyreplog.stream.terms import TERMS, Term
 from tests.ha.nodes import Lab, level, until, values
 from tests.ha.test_attacks import faulty_replica
 from tests.ha.test_attacks_wire import Stranger, join

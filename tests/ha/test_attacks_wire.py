@@ -17,7 +17,6 @@ from pyreplog.errors import ReplogError
 from pyreplog.ha.node import Node
 from pyreplog.ha.node_context import SERVICE, parse_address
 from pyreplog.ha.protocol import messages
-from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
 from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.messages import (
     NO_UUID,
@@ -36,12 +35,13 @@ from pyreplog.ha.protocol.messages import (
     StatusReply,
     VoteRejected,
 )
-from pyreplog.ha.protocol.terms import NO_TERM, History, Term, TermStart
 from pyreplog.net.connection import Connection
 from pyreplog.net.dialer import ReconnectingConnection
 from pyreplog.net.handshake import NodeIdentity
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
+from pyreplog.stream.log_position import ORIGIN, LogPosition
+from pyreplog.stream.terms import NO_TERM, History, Term, TermStart
 from tests.ha.nodes import Lab, assert_same_files, level, until, values
 
 

@@ -9,10 +9,10 @@ import pytest
 from pyreplog.errors import HigherTermError, PromotionRefusedError
 from pyreplog.ha.protocol.effects import StorePromise
 from pyreplog.ha.protocol.election import Ask, Effect, Election, Lost, Won, refuse_candidate
-from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.members import Members, Quorum, Stamp
 from pyreplog.ha.protocol.messages import NO_UUID, Prepare, PreVote, Promise, RefusalCode, VoteRejected
-from pyreplog.ha.protocol.terms import NO_TERM, TERM_JUMP_MAX, History, Term, Terms, TermStart
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.terms import NO_TERM, TERM_JUMP_MAX, History, Term, Terms, TermStart
 
 from .groups import HISTORY, T2, T3, UUID, mark, only
 

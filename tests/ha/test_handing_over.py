@@ -15,7 +15,7 @@ from pyreplog.errors import NotMasterError, OutcomeUnknownError, PromotionRefuse
 from pyreplog.ha.node import Node
 from pyreplog.ha.protocol.election import Effect, Election
 from pyreplog.ha.protocol.messages import Promise
-from pyreplog.log.mirrorlog import MirrorLog
+from pyreplog.stream.mirrorlog import MirrorLog
 from tests.ha.nodes import Lab, level, until, values
 
 

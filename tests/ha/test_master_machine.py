@@ -18,7 +18,6 @@ from pyreplog.errors import (
 from pyreplog.ha.protocol.effects import Disconnect, Fenced, ModeChanged, SendMessage, StoreMembers
 from pyreplog.ha.protocol.election import refuse_candidate
 from pyreplog.ha.protocol.joining import StreamedLog
-from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
 from pyreplog.ha.protocol.master_machine import GroupConfig, MasterMachine
 from pyreplog.ha.protocol.members import Members, Quorum
 from pyreplog.ha.protocol.messages import (
@@ -32,7 +31,8 @@ from pyreplog.ha.protocol.messages import (
     RefusalCode,
     VoteRejected,
 )
-from pyreplog.ha.protocol.terms import History, Term, Terms, TermStart
+from pyreplog.stream.log_position import ORIGIN, LogPosition
+from pyreplog.stream.terms import History, Term, Terms, TermStart
 
 from .groups import HISTORY, MS, SEGMENT_BYTES, T1, T2, T3, UUID, Lab, commits, mark, only
 

@@ -9,8 +9,8 @@ import pytest
 
 from pyreplog.errors import ChangeUnderWayError, CorruptionError, InvalidArgumentError
 from pyreplog.ha.protocol.members import MEMBERS, MEMBERS_MAX, Members, MembersFile, Quorum, Stamp
-from pyreplog.ha.protocol.terms import NO_TERM, Term
 from pyreplog.log.files import RealFiles
+from pyreplog.stream.terms import NO_TERM, Term
 
 NAMES = "abcdefg"
 

@@ -15,8 +15,8 @@ import pyreplog
 from pyreplog.errors import NotALogError, NotAReplicaError
 from pyreplog.log import commitlog, housekeeper
 from pyreplog.log.commitlog import CommitLog
-from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.log.replica import is_replica
+from pyreplog.stream.mirrorlog import MirrorLog
 from tests.crash.disk import Disk, PowerCutFiles
 from tests.crash.moments import Moment, Moments
 from tests.crash.process import in_process

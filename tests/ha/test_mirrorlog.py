@@ -20,7 +20,7 @@ from pyreplog.errors import (
 from pyreplog.log import names, replica
 from pyreplog.log.files import RealFiles
 from pyreplog.log.fsck.check import check
-from pyreplog.log.mirrorlog import MirrorLog
+from pyreplog.stream.mirrorlog import MirrorLog
 from tests.ha.streams import (
     PER_SEGMENT,
     SEGMENT_BYTES,

@@ -11,7 +11,7 @@ import pytest
 
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import ProgressReport
-from pyreplog.ha.stream.receiver import StreamReceiver
+from pyreplog.stream.receiver import StreamReceiver
 from tests.ha.nodes import Lab, level, until, values
 
 

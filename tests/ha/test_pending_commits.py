@@ -13,7 +13,7 @@ from pyreplog.clock import ManualClock
 from pyreplog.errors import DeposedError, ReplicationTimeoutError
 from pyreplog.future import AppendFuture
 from pyreplog.ha.pending_commits import PendingCommits
-from pyreplog.ha.protocol.terms import Term
+from pyreplog.stream.terms import Term
 
 TIMEOUT_US = 1_000_000
 

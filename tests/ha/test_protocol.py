@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import pyreplog
 from pyreplog.errors import InvalidMessageError
 from pyreplog.ha.protocol import messages
-from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.members import MAGIC as MEMBERS_MAGIC
 from pyreplog.ha.protocol.members import Members, Quorum
 from pyreplog.ha.protocol.messages import (
@@ -38,8 +37,9 @@ from pyreplog.ha.protocol.messages import (
     decode,
     encode,
 )
-from pyreplog.ha.protocol.terms import HISTORY_MAX, History, Term, Terms, TermStart
-from pyreplog.ha.protocol.terms import MAGIC as TERMS_MAGIC
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.terms import HISTORY_MAX, History, Term, Terms, TermStart
+from pyreplog.stream.terms import MAGIC as TERMS_MAGIC
 
 FORMAT = (Path(pyreplog.__file__).parent / "_native" / "FORMAT.md").read_text()
 UUID = bytes(range(16))

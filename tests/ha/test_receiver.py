@@ -10,12 +10,12 @@ import pytest
 
 from pyreplog._native.net.frame import FrameBatch, FrameParser, encode
 from pyreplog.errors import StreamError
-from pyreplog.ha.protocol.log_position import LogPosition
-from pyreplog.ha.stream.frame_feed import FrameFeed
-from pyreplog.ha.stream.receiver import StreamReceiver
 from pyreplog.log.commitlog import CommitLog
-from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.net.connection import Connection
+from pyreplog.stream.frame_feed import FrameFeed
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.receiver import StreamReceiver
 from tests.ha.streams import make_mirror, open_master
 
 NOBODY = cast("Connection", None)

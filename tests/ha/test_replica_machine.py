@@ -18,7 +18,6 @@ from pyreplog.ha.protocol.effects import (
     StoreMembers,
     StoreTerms,
 )
-from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
 from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.messages import (
     NO_UUID,
@@ -34,7 +33,8 @@ from pyreplog.ha.protocol.messages import (
     Refuse,
 )
 from pyreplog.ha.protocol.replica_machine import ReplicaMachine
-from pyreplog.ha.protocol.terms import History, Term, Terms, TermStart
+from pyreplog.stream.log_position import ORIGIN, LogPosition
+from pyreplog.stream.terms import History, Term, Terms, TermStart
 
 from .groups import HISTORY, SEGMENT_BYTES, T1, T2, T3, T4, UUID, mark, only
 

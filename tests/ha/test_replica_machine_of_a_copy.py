@@ -8,10 +8,10 @@ import pytest
 
 from pyreplog.ha.protocol.effects import Make, StoreTerms
 from pyreplog.ha.protocol.joining import StreamedLog, check_join_of_copy
-from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
 from pyreplog.ha.protocol.messages import NO_UUID, PERMANENT, Accept, Join, RefusalCode, Refuse
 from pyreplog.ha.protocol.replica_machine import ReplicaMachine
-from pyreplog.ha.protocol.terms import History, Term, Terms
+from pyreplog.stream.log_position import ORIGIN, LogPosition
+from pyreplog.stream.terms import History, Term, Terms
 from tests.ha.groups import HISTORY, SEGMENT_BYTES, T1, T2, UUID, mark, only
 from tests.ha.test_replica_machine import MASTERS, T3, check_left, connected, replica
 

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import ClosedError, DisconnectedError, StreamError, TrimmedError
-from pyreplog.ha.stream.sender import StreamSender
-from pyreplog.ha.stream.tail_watcher import TailWatcher
-from pyreplog.ha.stream.throttle import Throttle
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.names import segment_bases
 from pyreplog.net.connection import Connection
 from pyreplog.net.dialer import ReconnectingConnection
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
+from pyreplog.stream.sender import StreamSender
+from pyreplog.stream.tail_watcher import TailWatcher
+from pyreplog.stream.throttle import Throttle
 from tests.ha.streams import PER_SEGMENT, SEGMENT_BYTES, assert_same_files, held, open_master, uncommitted, values
 from tests.ha.tcp import MasterEnd, ReplicaEnd
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog.errors import CorruptionError, FormatVersionError, HigherTermError
-from pyreplog.ha.protocol.log_position import LogPosition
-from pyreplog.ha.protocol.terms import HISTORY_MAX, NO_TERM, TERMS, History, Term, Terms, TermsFile, TermStart
 from pyreplog.log.files import RealFiles
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.terms import HISTORY_MAX, NO_TERM, TERMS, History, Term, Terms, TermsFile, TermStart
 
 
 def history(*starts: tuple[int, str, int]) -> History:

@@ -11,7 +11,7 @@ import pytest
 
 from pyreplog.errors import OutcomeUnknownError
 from pyreplog.future import AppendFuture
-from pyreplog.topic.publishing import window
+from pyreplog.topic.client.publishing import window
 from tests.interleaving import primitives
 from tests.interleaving.scheduler import FailedRunError, World
 from tests.interleaving.seam import controlled

@@ -34,7 +34,7 @@ TARGETS = (
     ),
     Target(
         "replica group",
-        ("ha/protocol/*.py", "ha/stream/*.py", "ha/node.py", "ha/election_runner.py", "_native/ha/*.pyx", "_native/log/log_position.pyx"),
+        ("ha/protocol/*.py", "stream/*.py", "ha/node.py", "ha/election_runner.py", "_native/ha/*.pyx", "_native/log/log_position.pyx"),
         ("tests/unit/test_parking.py", "tests/ha", "tests/simulation/ha"),
     ),
     Target(
@@ -45,12 +45,12 @@ TARGETS = (
     Target(
         "topic",
         (
-            "topic/*.py", "topic/cursors/*.py", "topic/dispatch/*.py", "topic/managed/*.py", "topic/policies/*.py",
-            "topic/publishing/*.py", "topic/partitions/*.py", "_native/topic/*.pyx",
+            "topic/model/*.py", "topic/model/dispatch/*.py", "topic/owner/*.py", "topic/owner/managed/*.py", "topic/owner/cursors/*.py",
+            "topic/client/*.py", "topic/client/publishing/*.py", "topic/client/partitions/*.py", "_native/topic/*.pyx",
         ),
         ("tests/unit/test_messages.py", "tests/unit/test_ackset.py", "tests/unit/test_rangeset.py", "tests/topic", "tests/simulation/topic"),
     ),
-    Target("topic server and client", ("topic/remote/*.py",), ("tests/topic",)),
+    Target("topic server and client", ("topic/client/remote/*.py", "topic/model/wire/*.py", "topic/server/*.py"), ("tests/topic",)),
     Target("requests", ("net/*.py", "_native/net/*.pyx", "purgatory.py", "timing_wheel.py"), ("tests/unit", "tests/net")),
     Target("tables", ("tables/*.py", "tables/cluster/*.py", "_native/tables/*.pyx"), ("tests/spark",)),
 )  # fmt: skip

@@ -17,13 +17,13 @@ from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog.errors import OutOfRangeError
 from pyreplog.future import AppendFuture
-from pyreplog.topic.config import QUOTA_POLICIES, TopicConfig
-from pyreplog.topic.managed.chain import ChainLedger, LedgerChain
-from pyreplog.topic.managed.chainreader import ChainReader, View
-from pyreplog.topic.policies.backlog import CursorBacklog, Quota, is_system
-from pyreplog.topic.policies.expiry import Usage, expired, next_expiry, next_unused, unused
-from pyreplog.topic.remote import batches
-from pyreplog.topic.topic_position import ORIGIN, TopicPosition
+from pyreplog.topic.model.backlog import CursorBacklog, Quota, is_system
+from pyreplog.topic.model.chain import ChainLedger, LedgerChain
+from pyreplog.topic.model.config import QUOTA_POLICIES, TopicConfig
+from pyreplog.topic.model.expiry import Usage, expired, next_expiry, next_unused, unused
+from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
+from pyreplog.topic.model.wire import batches
+from pyreplog.topic.owner.managed.chainreader import ChainReader, View
 from tests.topic.entries import decoded
 
 # ---- a chain of ledgers ----------------------------------------------------------------------------------------------

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.ha.protocol import terms
-from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.progress import Progress
 from pyreplog.ha.protocol.retention_hold import RetentionHold, floor_of_copy
-from pyreplog.ha.protocol.terms import History, Term, TermStart
-from pyreplog.ha.rocketmq import rawlog
-from pyreplog.ha.rocketmq.rawlog import RawLog
+from pyreplog.rocketmq import rawlog
+from pyreplog.rocketmq.rawlog import RawLog
+from pyreplog.stream import terms
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.terms import History, Term, TermStart
 from tests.ha.rocketmq.records import FILE_BYTES, fill
 
 few = st.integers(0, 3)

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from pyreplog.errors import NotEnoughBookiesError
 from pyreplog.future import AppendFuture
-from pyreplog.topic.cursors import history
-from pyreplog.topic.cursors.history import CursorHistory
-from pyreplog.topic.managed import chainreader, entryreader
-from pyreplog.topic.managed.chainreader import ChainReader
-from pyreplog.topic.managed.entryreader import EntryReader
-from pyreplog.topic.publishing import dedup
-from pyreplog.topic.publishing.dedup import DedupVerdict, Producers
+from pyreplog.topic.model import dedup
+from pyreplog.topic.model.dedup import DedupVerdict, Producers
+from pyreplog.topic.owner.cursors import history
+from pyreplog.topic.owner.cursors.history import CursorHistory
+from pyreplog.topic.owner.managed import chainreader, entryreader
+from pyreplog.topic.owner.managed.chainreader import ChainReader
+from pyreplog.topic.owner.managed.entryreader import EntryReader
 
 # ---- producers -------------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from pyreplog.reports.copies.replicationlag import ReplicationLag
 from pyreplog.spark.write.options import WriteOptions
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.planning import plan
-from pyreplog.topic.remote.topic_server import TopicServer
+from pyreplog.topic.server.topic_server import TopicServer
 from tests.net.test_tls import Certificates
 from tests.spark.clusters import KEPT, embedded
 from tests.spark.reading import column, options_of

@@ -12,10 +12,10 @@ import pytest
 import pyreplog
 from pyreplog.errors import InvalidMetadataError
 from pyreplog.tables.planning import plan
-from pyreplog.topic.cursors.cursor import Cursor
-from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, create_subscription, load_subscription
-from pyreplog.topic.subscription import NOBODY
-from pyreplog.topic.topic_position import TopicPosition
+from pyreplog.topic.model.cursor import Cursor
+from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, create_subscription, load_subscription
+from pyreplog.topic.model.topic_position import TopicPosition
+from pyreplog.topic.owner.subscription import NOBODY
 from tests.spark.clusters import KEPT, embedded
 from tests.spark.reading import column, options_of
 from tests.topic.owners import until

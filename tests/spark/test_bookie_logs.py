@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import pyreplog
+from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.errors import ConfigError, NotALogError
-from pyreplog.log.ledgerlog import LedgerLog
 from pyreplog.tables.planning import plan
 from tests import ledgers
 from tests.spark.reading import bytes_planned, column, options_of, read_slices, read_table

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import pyreplog
+from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.errors import ConfigError, NoSuchLedgerError, NotALogError, UnauthorizedError, UnreadableError
-from pyreplog.log.ledgerlog import LedgerLog
 from pyreplog.tables.cluster import storedlog
 from pyreplog.tables.planning import plan
 from tests.spark.clusters import Place, copies, corrupt, embedded, fill, value_of, values

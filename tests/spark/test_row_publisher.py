@@ -22,7 +22,7 @@ from pyreplog.spark.write.columns import WrittenColumns
 from pyreplog.spark.write.options import WriteOptions
 from pyreplog.spark.write.publisher import RowPublisher
 from pyreplog.spark.write.rows import RowBatch, rows_of
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.owner.topic import Topic
 from tests.topic.owners import until
 from tests.topic.remoting import PLAIN, Served, Wire, served
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.owner.topic import Topic
 from tests.topic.remoting import PLAIN, Served, served
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from pyreplog.spark.write.columns import WrittenColumns
 from pyreplog.spark.write.options import WriteOptions
 from pyreplog.spark.write.publisher import RowPublisher
 from pyreplog.spark.write.rows import rows_of
-from pyreplog.topic.partitions.partitioned import PartitionedTopic
-from pyreplog.topic.partitions.routing import key_hash
+from pyreplog.topic.model.routing import key_hash
+from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 from tests.topic.remoting import PLAIN, Served, served
 
 if TYPE_CHECKING:

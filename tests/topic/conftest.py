@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.remote.client import Client
+from pyreplog.cluster import Cluster
+from pyreplog.topic.client.remote.client import Client
 from tests.topic.remoting import Served, Wire, served
 
 

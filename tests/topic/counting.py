@@ -10,10 +10,10 @@ from typing import Any
 from pyreplog.errors import MetadataUnavailableError, NotEnoughBookiesError, OutcomeUnknownError, ReplogError
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.topic.cursors.log import CursorLog, RecoveredSubscription
-from pyreplog.topic.cursors.logconfig import CursorLogConfig
-from pyreplog.topic.cursors.slot import CursorSlot
-from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, create_subscription
+from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, create_subscription
+from pyreplog.topic.owner.cursors.log import CursorLog, RecoveredSubscription
+from pyreplog.topic.owner.cursors.logconfig import CursorLogConfig
+from pyreplog.topic.owner.cursors.slot import CursorSlot
 from tests.waiting import PATIENCE_S as PATIENCE_S
 from tests.waiting import until
 

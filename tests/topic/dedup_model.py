@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
-from pyreplog.topic.publishing.dedup import DedupVerdict
+from pyreplog.topic.model.dedup import DedupVerdict
 from tests.topic.entries import records_of
 
 Push = tuple[bytes, list[int]]

@@ -7,8 +7,8 @@ import random
 
 import numpy as np
 
-from pyreplog.topic.config import SubscriptionConfig
-from pyreplog.topic.dispatch.effects import ActiveConsumerChanged, Deliver, Effect
+from pyreplog.topic.model.config import SubscriptionConfig
+from pyreplog.topic.model.dispatch.effects import ActiveConsumerChanged, Deliver, Effect
 from tests.topic.dispatching import SECOND, Log, Rig
 
 

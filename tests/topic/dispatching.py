@@ -10,10 +10,10 @@ import numpy as np
 from pyreplog._native.ledgerlog.entries import encode_entries, merge_entries
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
-from pyreplog.topic.config import SubscriptionConfig
-from pyreplog.topic.cursors.cursor import Cursor
-from pyreplog.topic.dispatch.dispatcher import Dispatcher
-from pyreplog.topic.dispatch.effects import (
+from pyreplog.topic.model.config import SubscriptionConfig
+from pyreplog.topic.model.cursor import Cursor
+from pyreplog.topic.model.dispatch.dispatcher import Dispatcher
+from pyreplog.topic.model.dispatch.effects import (
     ActiveConsumerChanged,
     DeadLetter,
     Deliver,
@@ -23,8 +23,8 @@ from pyreplog.topic.dispatch.effects import (
     ReadEntries,
     WakeAt,
 )
-from pyreplog.topic.dispatch.status import DispatchStatus
-from pyreplog.topic.topic_position import ORIGIN, EntryPosition, TopicPosition
+from pyreplog.topic.model.dispatch.status import DispatchStatus
+from pyreplog.topic.model.topic_position import ORIGIN, EntryPosition, TopicPosition
 
 SECOND = 1_000_000
 NOW = 1_700_000_000 * SECOND

@@ -11,14 +11,14 @@ import pytest
 
 from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.clock import Clock
+from pyreplog.cluster import Cluster
 from pyreplog.future import AppendFuture
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.cursors.cursor import Backlog
-from pyreplog.topic.cursors.log import CursorLog
-from pyreplog.topic.cursors.logconfig import CursorLogConfig
-from pyreplog.topic.locator import Locator
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.client.consumer import Consumer
+from pyreplog.topic.model.cursor import Backlog
+from pyreplog.topic.owner.cursors.log import CursorLog
+from pyreplog.topic.owner.cursors.logconfig import CursorLogConfig
+from pyreplog.topic.owner.locator import Locator
+from pyreplog.topic.owner.topic import Topic
 from tests.waiting import PATIENCE_S as PATIENCE_S
 from tests.waiting import until as until
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from pyreplog.clock import SystemClock
+from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, MetadataUnavailableError, OutcomeUnknownError
 from pyreplog.future import AppendFuture
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.weak_consumer import WeakConsumer
+from pyreplog.topic.client.weak_consumer import WeakConsumer
 from tests.topic.counting import Faults
 from tests.topic.handling import PATIENCE_S, hasten
 from tests.topic.owners import FaultyWrites

@@ -11,10 +11,10 @@ import sys
 import threading
 from collections import deque
 
+from pyreplog.cluster import Cluster
 from pyreplog.future import AppendFuture
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.client.consumer import Consumer
+from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import hasten
 
 LEASE_S = 1.0

@@ -11,8 +11,8 @@ from pyreplog.clock import SystemClock
 from pyreplog.errors import ClosedError, MetadataUnavailableError, OutcomeUnknownError, ReplogError
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.managed.managedledger import ManagedLedger
+from pyreplog.topic.model.config import TopicConfig
+from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from tests.topic.counting import Faults
 from tests.waiting import PATIENCE_S as PATIENCE_S
 from tests.waiting import until as until

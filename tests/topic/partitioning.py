@@ -8,10 +8,10 @@ from typing import Any
 
 from pyreplog._native.topic.messages import Message
 from pyreplog.clock import SystemClock
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.partitions.partitioned import PartitionedTopic
-from pyreplog.topic.partitions.partitionedconsumer import PartitionedConsumer
-from pyreplog.topic.partitions.routing import key_hash
+from pyreplog.cluster import Cluster
+from pyreplog.topic.client.partitions.partitioned_consumer import PartitionedConsumer
+from pyreplog.topic.model.routing import key_hash
+from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 from tests.waiting import PATIENCE_S as PATIENCE_S
 from tests.waiting import until as until
 

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from pyreplog._native.topic.messages import Message, MessageBatch, decode_messages
 from pyreplog.clock import ManualClock
 from pyreplog.future import AppendFuture
-from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.publishing.compression import decompress
-from pyreplog.topic.publishing.dedup import Producers
-from pyreplog.topic.publishing.outbox import Parcel
-from pyreplog.topic.publishing.publisher import Publisher
+from pyreplog.topic.client.publishing.outbox import Parcel
+from pyreplog.topic.client.publishing.publisher import Publisher
+from pyreplog.topic.model.compression import decompress
+from pyreplog.topic.model.config import TopicConfig
+from pyreplog.topic.model.dedup import Producers
 from tests.topic.entries import records_of
 
 WAIT_S = 30.0

@@ -10,10 +10,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.remote.client import Client, connect
-from pyreplog.topic.remote.topic_server import TopicServer
+from pyreplog.cluster import Cluster
+from pyreplog.topic.client.consumer import Consumer
+from pyreplog.topic.client.remote.client import Client, connect
+from pyreplog.topic.server.topic_server import TopicServer
 from tests.topic.owners import until
 
 PATIENCE_S = 30.0

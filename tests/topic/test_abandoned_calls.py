@@ -10,8 +10,8 @@ import pytest
 
 from pyreplog.bookie.protocol import RequestKind
 from pyreplog.errors import ReplogError
-from pyreplog.topic.partitions import partitionedtopics
-from pyreplog.topic.remote.client import Client
+from pyreplog.topic.client.remote.client import Client
+from pyreplog.topic.owner import partitioned_topics as partitionedtopics
 from tests.ledger.standins import Meddler
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served
 from tests.waiting import until

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, ConfigError, InvalidArgumentError, OutOfRangeError, ReplogError, WrongTypeError
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.positions import EPOCH, moment_at, time_us
-from pyreplog.topic.remote.client import Client, connect
+from pyreplog.topic.client.consumer import Consumer
+from pyreplog.topic.client.remote.client import Client, connect
+from pyreplog.topic.model.positions import EPOCH, moment_at, time_us
 from tests.topic.remoting import PATIENCE_S, PLAIN
 from tests.waiting import until
 

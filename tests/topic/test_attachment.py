@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from pyreplog.errors import ClosedError, ReplogError
-from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.remote.batches import Delivered, encode_delivered
-from pyreplog.topic.remote.connection_pool import ConnectionPool, OnOutcome, outcome_of
-from pyreplog.topic.remote.fields import WireReader
-from pyreplog.topic.remote.protocol import Done, Fetch, Moved, Request, Seek, Subscribe, encode_reply
-from pyreplog.topic.remote.remote_subscription import FETCHES, RemoteSubscribeOptions, RemoteSubscription
+from pyreplog.topic.client.consumer import Consumer
+from pyreplog.topic.client.remote.connection_pool import ConnectionPool, OnOutcome, outcome_of
+from pyreplog.topic.client.remote.remote_subscription import FETCHES, RemoteSubscribeOptions, RemoteSubscription
+from pyreplog.topic.model.wire.batches import Delivered, encode_delivered
+from pyreplog.topic.model.wire.fields import WireReader
+from pyreplog.topic.model.wire.protocol import Done, Fetch, Moved, Request, Seek, Subscribe, encode_reply
 from tests.topic.publishing import Bench
 
 if TYPE_CHECKING:

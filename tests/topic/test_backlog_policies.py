@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.topic.config import QUOTA_POLICIES, TopicConfig
-from pyreplog.topic.policies.backlog import CursorBacklog, Eviction, Quota, QuotaDecision, is_system
-from pyreplog.topic.policies.expiry import Expiry, Usage, expired, unused
-from pyreplog.topic.policies.trend import Sample, trend
-from pyreplog.topic.topic_position import ORIGIN, TopicPosition
+from pyreplog.topic.model.backlog import CursorBacklog, Eviction, Quota, QuotaDecision, is_system
+from pyreplog.topic.model.config import QUOTA_POLICIES, TopicConfig
+from pyreplog.topic.model.expiry import Expiry, Usage, expired, unused
+from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
+from pyreplog.topic.model.trend import Sample, trend
 
 S = 1_000_000
 NOW = 1_700_000_000 * S

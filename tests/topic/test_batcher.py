@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
-from pyreplog.topic.publishing.batcher import GATHERED_BYTES, MESSAGE_BYTES, Batcher, MessageGroup, SingleMessage
+from pyreplog.topic.client.publishing.batcher import GATHERED_BYTES, MESSAGE_BYTES, Batcher, MessageGroup, SingleMessage
 from tests.topic.entries import decoded
 
 

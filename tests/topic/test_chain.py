@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from pyreplog.errors import InvalidArgumentError, InvalidMetadataError, NoSuchTopicError, TopicFullError, WrongTypeError
 from pyreplog.metadata.keys import VALUE_MAX, check_key
-from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.managed.chain import ANY_US, RESERVE_BYTES, LedgerChain, LedgerTotals
-from pyreplog.topic.names import topic_key, unquote_name
-from pyreplog.topic.topic_position import ORIGIN, TopicPosition
+from pyreplog.topic.model.chain import ANY_US, RESERVE_BYTES, LedgerChain, LedgerTotals
+from pyreplog.topic.model.config import TopicConfig
+from pyreplog.topic.model.names import topic_key, unquote_name
+from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
 
 US = 1_700_000_000_000_000
 

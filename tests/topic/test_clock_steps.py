@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pyreplog.clock import ManualClock
-from pyreplog.topic import topics as topics_module
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.topic import Topic
+from pyreplog.cluster import Cluster
+from pyreplog.topic.owner import topics as topics_module
+from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import SMALL, US, nothing_comes, open_cluster, received
 
 SECOND = 1_000_000

@@ -11,9 +11,9 @@ import pytest
 
 from pyreplog._native.topic.messageencoder import compress_entry, encode_messages
 from pyreplog.errors import InvalidEntryError, MissingExtraError
-from pyreplog.topic.config import COMPRESSIONS, Compression
-from pyreplog.topic.publishing import compression
-from pyreplog.topic.publishing.compression import LZ4, RAW_BYTES_MAX, ZSTD, codec_number, compressor, decompress
+from pyreplog.topic.model import compression
+from pyreplog.topic.model.compression import LZ4, RAW_BYTES_MAX, ZSTD, codec_number, compressor, decompress
+from pyreplog.topic.model.config import COMPRESSIONS, Compression
 from tests.topic.entries import decoded
 
 CODECS: tuple[Compression, ...] = ("zstd", "lz4")

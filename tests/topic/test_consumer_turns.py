@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.fair_lock import FairLock
-from pyreplog.topic.topic import Topic
+from pyreplog.cluster import Cluster
+from pyreplog.topic.model.fair_lock import FairLock
+from pyreplog.topic.owner.topic import Topic
 
 PATIENCE_S = 30.0
 

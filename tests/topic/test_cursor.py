@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, OutOfRangeError
-from pyreplog.topic.cursors import cursor as cursor_module
-from pyreplog.topic.cursors.cursor import SAMPLE_US, SAMPLES_MAX, SNAPSHOT_AFTER_BYTES, Backlog, Cursor
-from pyreplog.topic.cursors.record import PROPERTIES_MAX, CursorRecord, is_snapshot
-from pyreplog.topic.policies.trend import Sample
-from pyreplog.topic.topic_position import ORIGIN, TopicPosition
+from pyreplog.topic.model import cursor as cursor_module
+from pyreplog.topic.model.cursor import SAMPLE_US, SAMPLES_MAX, SNAPSHOT_AFTER_BYTES, Backlog, Cursor
+from pyreplog.topic.model.cursor_record import PROPERTIES_MAX, CursorRecord, is_snapshot
+from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
+from pyreplog.topic.model.trend import Sample
 from tests.topic.acking import NOW, Topic, acknowledge, acknowledge_range, check, count, counted, cumulative, int64s
 
 SINGLES = Topic([1] * 20)

@@ -14,9 +14,9 @@ from pyreplog.errors import (
     NotEnoughBookiesError,
 )
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.topic.cursors import log as cursor_log
-from pyreplog.topic.cursors.subscriptionmetadata import delete_subscription, load_subscription
-from pyreplog.topic.cursors.sweep import CURSOR_LEDGERS, Sweep
+from pyreplog.topic.model.subscription_metadata import delete_subscription, load_subscription
+from pyreplog.topic.owner.cursors import log as cursor_log
+from pyreplog.topic.owner.cursors.sweep import CURSOR_LEDGERS, Sweep
 from tests.topic.counting import PATIENCE_S, attach, create, mark, open_log, restore, state_of
 from tests.waiting import until
 

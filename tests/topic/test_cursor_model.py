@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.topic.cursors.cursor import Cursor
-from pyreplog.topic.topic_position import ORIGIN
+from pyreplog.topic.model.cursor import Cursor
+from pyreplog.topic.model.topic_position import ORIGIN
 from tests.topic.acking import NOW, Topic, acknowledge, acknowledge_range, check, count, cumulative
 
 fractions = st.floats(0, 1, exclude_max=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import pyreplog.topic.cursors.log as logs
+import pyreplog.topic.owner.cursors.log as logs
 from pyreplog.errors import (
     ClosedError,
     ConfigError,
@@ -19,9 +19,9 @@ from pyreplog.errors import (
 )
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.topic.cursors.logconfig import CursorLogConfig
-from pyreplog.topic.cursors.slot import CursorSlot
-from pyreplog.topic.cursors.subscriptionmetadata import load_subscription
+from pyreplog.topic.model.subscription_metadata import load_subscription
+from pyreplog.topic.owner.cursors.logconfig import CursorLogConfig
+from pyreplog.topic.owner.cursors.slot import CursorSlot
 from tests.ledger.standins import FailingStore
 from tests.topic.counting import PATIENCE_S, attach, create, mark, open_log, restore, state_of
 

@@ -10,8 +10,8 @@ import pytest
 
 from pyreplog.errors import ClosedError
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.topic.cursors.log import CursorLog
-from pyreplog.topic.cursors.slot import CursorSlot
+from pyreplog.topic.owner.cursors.log import CursorLog
+from pyreplog.topic.owner.cursors.slot import CursorSlot
 from tests.topic.counting import Counting, Faults, FaultyCluster, attach, create, mark, open_log, state_of
 
 NAMES = ("a", "b")

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from pyreplog.cluster import Cluster
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, ReplogError
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.deadletters import INHERITED
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.model.config import TopicConfig
+from pyreplog.topic.owner.dead_letters import INHERITED
+from pyreplog.topic.owner.topic import Topic
 from tests.topic.partitioning import PLAIN, stored
 from tests.waiting import PATIENCE_S, until
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pyreplog.errors import InvalidMetadataError
-from pyreplog.topic.publishing.dedup import FAILED_RANGES_MAX, DedupVerdict, Producers
+from pyreplog.topic.model.dedup import FAILED_RANGES_MAX, DedupVerdict, Producers
 from tests.topic.dedup_model import Model, entries_of
 
 NEW, DUPLICATE, IN_DOUBT = DedupVerdict.NEW, DedupVerdict.DUPLICATE, DedupVerdict.IN_DOUBT

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from pyreplog.clock import ManualClock
-from pyreplog.topic import topics as topics_module
-from pyreplog.topic.managed.managedledger import ManagedLedger
-from pyreplog.topic.statistics import delayedcount
-from pyreplog.topic.statistics.stats import SubscriptionStats
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.model.stats import SubscriptionStats
+from pyreplog.topic.owner import delayed_count as delayedcount
+from pyreplog.topic.owner import topics as topics_module
+from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import SMALL, US, nothing_comes, open_cluster, received
 
 SECOND = 1_000_000

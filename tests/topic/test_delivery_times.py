@@ -14,8 +14,8 @@ import pytest
 import pyreplog
 from pyreplog.clock import ManualClock
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
-from pyreplog.topic.publishing.delivery_times import EARLIEST_US, delivery_time, delivery_times
-from pyreplog.topic.publishing.publisher import Publisher
+from pyreplog.topic.client.publishing.delivery_times import EARLIEST_US, delivery_time, delivery_times
+from pyreplog.topic.client.publishing.publisher import Publisher
 from tests.topic.remoting import PLAIN, Served
 
 MOMENT = datetime(2033, 5, 18, 3, 33, 20, 7, tzinfo=UTC)

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.topic.dispatch.blocked_messages import BlockedMessages
-from pyreplog.topic.dispatch.delayed_delivery_tracker import DelayedDeliveryTracker
-from pyreplog.topic.dispatch.offsets import Offsets, ascending, runs, within
-from pyreplog.topic.dispatch.pending import DEAD_LETTERS, PAGE, Pending
-from pyreplog.topic.dispatch.pendingranges import PendingRanges
-from pyreplog.topic.dispatch.readahead import ReadAhead
-from pyreplog.topic.dispatch.redeliveries import Redeliveries
-from pyreplog.topic.dispatch.replay import NEIGHBOURS, Replay, neighbours
+from pyreplog.topic.model.dispatch.blocked_messages import BlockedMessages
+from pyreplog.topic.model.dispatch.delayed_delivery_tracker import DelayedDeliveryTracker
+from pyreplog.topic.model.dispatch.offsets import Offsets, ascending, runs, within
+from pyreplog.topic.model.dispatch.pending import DEAD_LETTERS, PAGE, Pending
+from pyreplog.topic.model.dispatch.pendingranges import PendingRanges
+from pyreplog.topic.model.dispatch.readahead import ReadAhead
+from pyreplog.topic.model.dispatch.redeliveries import Redeliveries
+from pyreplog.topic.model.dispatch.replay import NEIGHBOURS, Replay, neighbours
 from tests.topic.dispatching import NOW, SECOND, Log
 
 OFFSETS = st.sets(st.integers(0, 5 * PAGE), max_size=60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyreplog.topic.dispatch import delivery
+from pyreplog.topic.model.dispatch import delivery
 from tests.topic.dispatching import NOW, SECOND, Log, Rig
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.remote.client import Client
+from pyreplog.topic.client.remote.client import Client
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire
 
 LINGERS = {**PLAIN, "linger_ms": 60_000}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog.topic.cluster import Cluster
+from pyreplog.cluster import Cluster
 from tests.topic.partitioning import PATIENCE_S, PLAIN, until
 
 VALUES = [b"%d" % at for at in range(8)]

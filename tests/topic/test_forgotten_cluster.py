@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.remote.client import Client, connect
+from pyreplog.cluster import Cluster
+from pyreplog.topic.client.remote.client import Client, connect
 from tests.topic.partitioning import PLAIN, until
 from tests.topic.remoting import served
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pyreplog.cluster import Cluster
 from pyreplog.errors import ForkedError
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.publishing.outbox import Outbox
+from pyreplog.topic.client.publishing.outbox import Outbox
 
 
 def test_a_child_is_refused_though_something_waits_for_company(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,10 @@ import pytest
 
 import pyreplog
 from pyreplog import ha
+from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.errors import ClosedError
 from pyreplog.ha.remote import RemoteNode
-from pyreplog.log.ledgerlog import LedgerLog
-from pyreplog.topic.remote.remotetopic import RemoteTopic
+from pyreplog.topic.client.remote.remote_topic import RemoteTopic
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served
 
 

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 import pytest
 
+from pyreplog.cluster import Cluster
 from pyreplog.errors import MetadataUnavailableError, NoSuchSubscriptionError, OutcomeUnknownError, ReplogError
 from pyreplog.ledger.protocol import recovery, writer
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.managed import jobs, ledger_deleter
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.client.consumer import Consumer
+from pyreplog.topic.owner.managed import jobs, ledger_deleter
+from pyreplog.topic.owner.topic import Topic
 from tests.topic.counting import Faults
 from tests.topic.handling import SMALL, counted_backlog, open_cluster, receive, received, stored, told_backlog
 from tests.topic.lives import life, lose_lease

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyreplog.cluster import Cluster
 from pyreplog.errors import UnreadableError
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.dispatch.effects import Locate
-from pyreplog.topic.locator import Locator, joined, offsets_in
-from pyreplog.topic.subscription import NOBODY
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.model.dispatch.effects import Locate
+from pyreplog.topic.owner.locator import Locator, joined, offsets_in
+from pyreplog.topic.owner.subscription import NOBODY
+from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import PATIENCE_S, PLAIN, HeldPlaces, check_backlog, open_cluster, until
 
 MESSAGES, ENTRY = 20_000, 10

@@ -14,8 +14,8 @@ from pyreplog.bookie.protocol import RequestKind
 from pyreplog.errors import ClosedError, OutcomeUnknownError, WindowFullError
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.topic.managed.managedledger import ManagedLedger
-from pyreplog.topic.publishing.window import Window
+from pyreplog.topic.client.publishing.window import Window
+from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from tests.ledger.standins import Meddler
 from tests.topic.owners import PATIENCE_S, config, publish, read_all, result, until
 

@@ -15,8 +15,8 @@ from pyreplog.errors import NotEnoughBookiesError, TopicFencedError
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.metadata.sqlite import SQLiteStore
-from pyreplog.topic.managed import chainwriter
-from pyreplog.topic.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed import chainwriter
+from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from tests.ports import free_ports
 from tests.topic.owners import config, publish, read_all, result, until
 

@@ -28,11 +28,11 @@ from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.reader import LedgerReader
-from pyreplog.topic.managed import entryreader
-from pyreplog.topic.managed.chainstore import find_chain
-from pyreplog.topic.managed.ledgermaker import LedgerMaker
-from pyreplog.topic.managed.managedledger import ManagedLedger
-from pyreplog.topic.topic_position import EntryPosition, TopicPosition
+from pyreplog.topic.model.topic_position import EntryPosition, TopicPosition
+from pyreplog.topic.owner.managed import entryreader
+from pyreplog.topic.owner.managed.chainstore import find_chain
+from pyreplog.topic.owner.managed.ledgermaker import LedgerMaker
+from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from tests.ledger.standins import FailingStore, Meddler
 from tests.topic.owners import config, entry, publish, read_all, result, until
 

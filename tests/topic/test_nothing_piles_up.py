@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from pyreplog.errors import ClosedError, NoSuchTopicError
-from pyreplog.topic.remote import client_session
-from pyreplog.topic.remote.client import Client
+from pyreplog.topic.client.remote.client import Client
+from pyreplog.topic.server import client_session
 from tests.topic.remoting import PLAIN, Served
 from tests.waiting import until
 

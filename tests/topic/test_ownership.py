@@ -23,8 +23,8 @@ from pyreplog.errors import (
 from pyreplog.metadata import open_store
 from pyreplog.metadata.keys import check_key
 from pyreplog.metadata.memory import MemoryLease, MemoryStore
-from pyreplog.topic.owner import TopicOwner, owner_key, owner_of
-from pyreplog.topic.ownership import Claim, Ownership
+from pyreplog.topic.owner.owner_record import TopicOwner, owner_key, owner_of
+from pyreplog.topic.owner.ownership import Claim, Ownership
 from tests.metadata.conftest import other, shared_url, sqlite_url, store, url
 from tests.metadata.processes import Process
 from tests.waiting import until
@@ -34,7 +34,7 @@ __all__ = ["other", "shared_url", "sqlite_url", "store", "url"]  # fixtures
 KEEPER = """
 import sys
 from pyreplog.metadata import open_store
-from pyreplog.topic.ownership import Ownership
+from pyreplog.topic.owner.ownership import Ownership
 url, ttl = sys.argv[1:]
 say = lambda line: print(line + "\\n", end="", flush=True)  # one write, as two threads say something
 with open_store(url) as store, Ownership(store, address="there:1", lease_s=float(ttl)) as ownership:

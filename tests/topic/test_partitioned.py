@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow
 import pytest
 
+from pyreplog.cluster import Cluster
 from pyreplog.errors import (
     InvalidArgumentError,
     InvalidMetadataError,
@@ -21,11 +22,10 @@ from pyreplog.errors import (
     TopicOwnedError,
     WrongTypeError,
 )
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.partitions import partitionedtopics
-from pyreplog.topic.partitions.partitioned import PartitionedTopic
-from pyreplog.topic.partitions.partitionedmetadata import PartitionedMetadata, create_partitioned, partitioned_key
-from pyreplog.topic.partitions.partitionoffset import PartitionOffset, PartitionRange
+from pyreplog.topic.model.partition_offset import PartitionOffset, PartitionRange
+from pyreplog.topic.model.partitioned_metadata import PartitionedMetadata, create_partitioned, partitioned_key
+from pyreplog.topic.owner import partitioned_topics as partitionedtopics
+from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 from tests.topic.partitioning import PLAIN, key_of, other_process, receive, stored, until
 from tests.topic.test_routing import PULSAR
 

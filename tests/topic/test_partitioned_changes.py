@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pyreplog.cluster import Cluster
 from pyreplog.errors import (
     ConfigError,
     InvalidArgumentError,
@@ -19,11 +20,10 @@ from pyreplog.errors import (
     TopicOwnedError,
     WrongTypeError,
 )
-from pyreplog.topic import topics
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.partitions.partitionoffset import PartitionOffset
-from pyreplog.topic.remote.client import connect
-from pyreplog.topic.remote.topic_server import TopicServer
+from pyreplog.topic.client.remote.client import connect
+from pyreplog.topic.model.partition_offset import PartitionOffset
+from pyreplog.topic.owner import topics
+from pyreplog.topic.server.topic_server import TopicServer
 from tests.topic.partitioning import PLAIN, key_of, other_process, until
 
 PARTITIONS = 3

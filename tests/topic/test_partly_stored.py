@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from pyreplog.bookie.protocol import ReplyStatus, RequestKind
+from pyreplog.cluster import Cluster
 from pyreplog.errors import EntryRefusedError, NotEnoughBookiesError, OutcomeUnknownError
 from pyreplog.future import AppendFuture
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.managed import chainwriter
-from pyreplog.topic.remote.client import connect
-from pyreplog.topic.remote.topic_server import TopicServer
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.client.remote.client import connect
+from pyreplog.topic.owner.managed import chainwriter
+from pyreplog.topic.owner.topic import Topic
+from pyreplog.topic.server.topic_server import TopicServer
 from tests.ledger.standins import Meddler
 from tests.topic.handling import PATIENCE_S, stored, until
 from tests.topic.remoting import Wire

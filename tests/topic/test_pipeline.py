@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from pyreplog.errors import EntryRefusedError, NotEnoughBookiesError
 from pyreplog.future import AppendFuture, settle_all
-from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.managed.append_pipeline import (
+from pyreplog.topic.model.config import TopicConfig
+from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
+from pyreplog.topic.owner.managed.append_pipeline import (
     GROUP_BYTES,
     REFUSALS_MAX,
     STAGE_BYTES,
@@ -18,7 +19,6 @@ from pyreplog.topic.managed.append_pipeline import (
     Submission,
     outcomes,
 )
-from pyreplog.topic.topic_position import ORIGIN, TopicPosition
 
 EVENTS = st.lists(
     st.one_of(

@@ -13,9 +13,9 @@ import pytest
 
 from pyreplog.errors import ClosedError, InvalidArgumentError, TopicFencedError, TopicFullError
 from pyreplog.future import AppendFuture
-from pyreplog.topic.publishing.dedup import Producers
-from pyreplog.topic.publishing.intake import DUPLICATE
-from pyreplog.topic.publishing.producer import Producer
+from pyreplog.topic.client.publishing.intake import DUPLICATE
+from pyreplog.topic.client.publishing.producer import Producer
+from pyreplog.topic.model.dedup import Producers
 from tests.topic.publishing import WAIT_S, Bench
 
 FENCED = TopicFencedError("news", "somebody else owns it")

@@ -30,8 +30,8 @@ from pyreplog.errors import (
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
-from pyreplog.topic.remote.client import Client
-from pyreplog.topic.remote.remotetopic import RemoteTopic
+from pyreplog.topic.client.remote.client import Client
+from pyreplog.topic.client.remote.remote_topic import RemoteTopic
 from tests.net.peers import NODE, Recorder
 from tests.net.test_tls import Authority
 from tests.topic.owners import until

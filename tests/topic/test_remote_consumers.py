@@ -12,10 +12,10 @@ import pytest
 
 from pyreplog.errors import NoSuchSubscriptionError, SubscriptionBusyError
 from pyreplog.future import AppendFuture
-from pyreplog.topic.remote.client import Client
-from pyreplog.topic.remote.consumer_session import ConsumerSession
-from pyreplog.topic.remote.remotetopic import RemoteTopic
-from pyreplog.topic.statistics.stats import TopicStats
+from pyreplog.topic.client.remote.client import Client
+from pyreplog.topic.client.remote.remote_topic import RemoteTopic
+from pyreplog.topic.model.stats import TopicStats
+from pyreplog.topic.server.consumer_session import ConsumerSession
 from tests.topic.owners import until
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, receive
 

@@ -7,11 +7,11 @@ import pytest
 
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog.errors import DamagedMessageError, InvalidMessageError, OutcomeUnknownError
-from pyreplog.topic.remote import protocol
-from pyreplog.topic.remote.batches import Delivered, decode_delivered, encode_delivered
-from pyreplog.topic.remote.connection_pool import outcome_of
-from pyreplog.topic.remote.fields import WireReader, checksum
-from pyreplog.topic.remote.protocol import decode_request, encode_request
+from pyreplog.topic.client.remote.connection_pool import outcome_of
+from pyreplog.topic.model.wire import protocol
+from pyreplog.topic.model.wire.batches import Delivered, decode_delivered, encode_delivered
+from pyreplog.topic.model.wire.fields import WireReader, checksum
+from pyreplog.topic.model.wire.protocol import decode_request, encode_request
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, receive
 from tests.topic.test_remote_protocol import batch_of
 
@@ -95,7 +95,7 @@ def test_damaged_messages_are_not_received(here: Served, wire: Wire) -> None:
 
 def test_an_older_client_is_understood(here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """And an older server: nothing of theirs has a checksum."""
-    from pyreplog.topic.remote import connection_pool
+    from pyreplog.topic.client.remote import connection_pool
 
     monkeypatch.setattr(connection_pool, "VERSION", 1)
     topic = here.client().topic("news", **PLAIN)

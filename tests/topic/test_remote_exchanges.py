@@ -9,14 +9,14 @@ import pytest
 
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog._native.topic.messages import decode_messages
-from pyreplog.topic.interfaces import DeliveredMessages
-from pyreplog.topic.remote import protocol
-from pyreplog.topic.remote.batches import BATCH_BYTES
-from pyreplog.topic.remote.client import Client
-from pyreplog.topic.remote.consumer_session import WAITING_BYTES, ConsumerSession
-from pyreplog.topic.remote.remote_subscription import FETCHES
-from pyreplog.topic.remote.service import TopicService
-from pyreplog.topic.subscription import Subscription
+from pyreplog.topic.client.remote.client import Client
+from pyreplog.topic.client.remote.remote_subscription import FETCHES
+from pyreplog.topic.model.interfaces import DeliveredMessages
+from pyreplog.topic.model.wire import protocol
+from pyreplog.topic.model.wire.batches import BATCH_BYTES
+from pyreplog.topic.owner.subscription import Subscription
+from pyreplog.topic.server.consumer_session import WAITING_BYTES, ConsumerSession
+from pyreplog.topic.server.service import TopicService
 from tests.topic.entries import records_of
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, receive
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, NotConnectedError, OutcomeUnknownError, PeerError, TopicFencedError
-from pyreplog.topic import topics as topics_module
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.publishing.producer import Producer
-from pyreplog.topic.remote import connection_pool as link_module
-from pyreplog.topic.remote.client import Client, connect
-from pyreplog.topic.remote.connection_pool import reads
-from pyreplog.topic.remote.protocol import Call, CallResult
-from pyreplog.topic.remote.remote_subscription import RemoteSubscription
-from pyreplog.topic.remote.topic_server import TopicServer
+from pyreplog.topic.client.consumer import Consumer
+from pyreplog.topic.client.publishing.producer import Producer
+from pyreplog.topic.client.remote import connection_pool as link_module
+from pyreplog.topic.client.remote.client import Client, connect
+from pyreplog.topic.client.remote.connection_pool import reads
+from pyreplog.topic.client.remote.remote_subscription import RemoteSubscription
+from pyreplog.topic.model.wire.protocol import Call, CallResult
+from pyreplog.topic.owner import topics as topics_module
+from pyreplog.topic.server.topic_server import TopicServer
 from tests.ledger.processes import Cast
 from tests.topic.owners import until
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, receive

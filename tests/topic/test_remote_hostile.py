@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import NotConnectedError
-from pyreplog.topic.remote import admin_calls
-from pyreplog.topic.remote.client import connect
-from pyreplog.topic.remote.protocol import (
+from pyreplog.topic.client.remote.client import connect
+from pyreplog.topic.model.wire.protocol import (
     AcknowledgeRange,
     Call,
     Fetch,
@@ -28,6 +27,7 @@ from pyreplog.topic.remote.protocol import (
     Subscribe,
     encode_request,
 )
+from pyreplog.topic.server import admin_calls
 from tests.net.peers import RawClient
 from tests.topic.remoting import PLAIN, receive, served
 from tests.waiting import PATIENCE_S, until

@@ -17,10 +17,10 @@ from pyreplog.errors import (
     TopicExistsError,
     WrongTypeError,
 )
-from pyreplog.topic.partitions.partitionoffset import PartitionOffset
-from pyreplog.topic.remote.client import Client
-from pyreplog.topic.remote.remotepartitioned import RemotePartitionedTopic
-from pyreplog.topic.remote.topic_server import TopicServer
+from pyreplog.topic.client.remote.client import Client
+from pyreplog.topic.client.remote.remote_partitioned import RemotePartitionedTopic
+from pyreplog.topic.model.partition_offset import PartitionOffset
+from pyreplog.topic.server.topic_server import TopicServer
 from tests.topic.partitioning import key_of, other_process, receive, until
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served
 from tests.topic.test_routing import PULSAR

@@ -15,12 +15,15 @@ from pyreplog import errors
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.errors import InvalidMessageError, MissingExtraError, PeerError, ReplogError
-from pyreplog.topic.remote import protocol
-from pyreplog.topic.remote.batches import Delivered, cut, decode_delivered, encode_delivered, size_of
-from pyreplog.topic.remote.connection_pool import outcome_of, parse_address
-from pyreplog.topic.remote.error_codec import decode_fault, encode_fault
-from pyreplog.topic.remote.fields import WireReader
-from pyreplog.topic.remote.protocol import (
+from pyreplog.topic.client.remote.connection_pool import outcome_of, parse_address
+from pyreplog.topic.client.remote.sender import _offsets
+from pyreplog.topic.model.stats import CursorStats, InternalStats, LedgerStats, SubscriptionStats, TopicStats
+from pyreplog.topic.model.topic_position import TopicPosition
+from pyreplog.topic.model.wire import protocol
+from pyreplog.topic.model.wire.batches import Delivered, cut, decode_delivered, encode_delivered, size_of
+from pyreplog.topic.model.wire.error_codec import decode_fault, encode_fault
+from pyreplog.topic.model.wire.fields import WireReader
+from pyreplog.topic.model.wire.protocol import (
     CallResult,
     Done,
     Moved,
@@ -30,10 +33,7 @@ from pyreplog.topic.remote.protocol import (
     encode_reply,
     encode_request,
 )
-from pyreplog.topic.remote.sender import _offsets
-from pyreplog.topic.remote.statscodec import decode_stats, encode_stats
-from pyreplog.topic.statistics.stats import CursorStats, InternalStats, LedgerStats, SubscriptionStats, TopicStats
-from pyreplog.topic.topic_position import TopicPosition
+from pyreplog.topic.model.wire.stats_codec import decode_stats, encode_stats
 from tests.topic.entries import records_of
 
 OFFSETS = np.array([0, 3, 4, 1 << 40], np.int64)
@@ -247,7 +247,7 @@ def test_offsets_of_what_is_stored() -> None:
 
 
 def test_statistics_come_as_they_went() -> None:
-    from pyreplog.topic.statistics.stats import ConsumerStats
+    from pyreplog.topic.model.stats import ConsumerStats
 
     sub = SubscriptionStats(
         name="s", at_us=5, mark=TopicPosition(1, 2, 3), drain_s=1.5, properties={"a": "b"},

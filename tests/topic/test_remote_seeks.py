@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.remote.consumer_session import ConsumerSession
-from pyreplog.topic.remote.remote_subscription import FETCHES_LEAST
+from pyreplog.topic.client.consumer import Consumer
+from pyreplog.topic.client.remote.remote_subscription import FETCHES_LEAST
+from pyreplog.topic.server.consumer_session import ConsumerSession
 from tests.topic.owners import until
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, receive
 

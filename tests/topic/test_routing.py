@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
-from pyreplog.topic.partitions.routing import PARTITIONS_MAX, Router, key_hash, partition_name, partition_of
+from pyreplog.topic.model.routing import PARTITIONS_MAX, Router, key_hash, partition_name, partition_of
 
 PULSAR = {
     b"k1": 2110152746,

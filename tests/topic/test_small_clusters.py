@@ -9,12 +9,12 @@ import pytest
 
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.node import BookieNode
+from pyreplog.cluster import Cluster
 from pyreplog.errors import NoSuchTopicError, NotEnoughBookiesError
 from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.metadata.sqlite import SQLiteStore
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.managed.managedledger import ManagedLedger
+from pyreplog.topic.model.config import TopicConfig
+from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from tests.waiting import until
 
 SEGMENT_BYTES = 1 << 20

@@ -21,8 +21,8 @@ from pyreplog.errors import (
     TopicFencedError,
 )
 from pyreplog.metadata.memory import MemoryStore
-from pyreplog.topic.cursors.pages import PAGE_BYTES, Chains, Pages, parse_page
-from pyreplog.topic.cursors.subscriptionmetadata import (
+from pyreplog.topic.model.cursor_pages import PAGE_BYTES, Chains, Pages, parse_page
+from pyreplog.topic.model.subscription_metadata import (
     SNAPSHOT_BYTES_MAX,
     SubscriptionMetadata,
     change_subscription,

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-import pyreplog.topic.consumer as consumers
+import pyreplog.topic.client.consumer as consumers
 from pyreplog.clock import ManualClock
+from pyreplog.cluster import Cluster
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -22,9 +23,8 @@ from pyreplog.errors import (
     TrimmedError,
     WrongTypeError,
 )
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.client.consumer import Consumer
+from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import (
     PATIENCE_S,
     SMALL,

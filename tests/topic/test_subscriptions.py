@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from pyreplog.clock import ManualClock
+from pyreplog.cluster import Cluster
 from pyreplog.errors import (
     InvalidArgumentError,
     OutcomeUnknownError,
     OutOfRangeError,
     SubscriptionBusyError,
 )
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.client.consumer import Consumer
+from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import (
     PATIENCE_S,
     SMALL,

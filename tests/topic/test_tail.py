@@ -9,11 +9,11 @@ import pytest
 
 from pyreplog._native.topic.messages import Message
 from pyreplog.bookie.protocol import RequestKind
+from pyreplog.cluster import Cluster
 from pyreplog.errors import TopicFencedError
 from pyreplog.ledger.cluster import LedgerCluster as Ledgers
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.managed.managedledger import ManagedLedger
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.topic import Topic
 from tests.ledger.standins import Meddler
 from tests.topic.counting import Faults
 from tests.topic.handling import PATIENCE_S, open_cluster, until

@@ -20,10 +20,10 @@ from pyreplog.errors import (
 )
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledgermetadata import State
-from pyreplog.topic.managed import chain
-from pyreplog.topic.managed.chainstore import ChainStore, find_chain
-from pyreplog.topic.managed.managedledger import ManagedLedger
-from pyreplog.topic.managed.orphans import delete_orphans
+from pyreplog.topic.model import chain
+from pyreplog.topic.owner.managed.chainstore import ChainStore, find_chain
+from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.orphans import delete_orphans
 from tests.ledger.standins import FailingStore, Meddler, OnReply
 from tests.topic.counting import Faults
 from tests.topic.owners import config, entry, process, publish, read_all, result, until

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, NotConnectedError, OutcomeUnknownError, WindowFullError
 from pyreplog.future import AppendFuture
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.remote.client import Client, connect
-from pyreplog.topic.remote.topic_server import TopicServer
+from pyreplog.topic.client.remote.client import Client, connect
+from pyreplog.topic.server.topic_server import TopicServer
 from tests.topic.owners import until
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, receive
 

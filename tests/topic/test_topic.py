@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import pyreplog
+from pyreplog.cluster import Cluster
 from pyreplog.errors import (
     ClosedError,
     ConfigError,
@@ -26,9 +27,8 @@ from pyreplog.errors import (
     TrimmedError,
     WrongTypeError,
 )
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.client.consumer import Consumer
+from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import (
     PATIENCE_S,
     PLAIN,

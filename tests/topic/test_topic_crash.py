@@ -12,9 +12,9 @@ from pyreplog.errors import MetadataUnavailableError, OutcomeUnknownError, Replo
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.protocol import recovery, writer
-from pyreplog.topic.managed import jobs, ledger_deleter
-from pyreplog.topic.managed.managedledger import ManagedLedger
-from pyreplog.topic.managed.orphans import delete_orphans, orphan_ledgers
+from pyreplog.topic.owner.managed import jobs, ledger_deleter
+from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.orphans import delete_orphans, orphan_ledgers
 from tests.topic.counting import Faults
 from tests.topic.owners import PATIENCE_S, config, process, publish, read_all, result, until
 

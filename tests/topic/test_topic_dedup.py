@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from pyreplog.cluster import Cluster
 from pyreplog.errors import ReplogError
 from pyreplog.future import AppendFuture
-from pyreplog.topic import topics as topics_module
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.publishing import dedupcursor
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.owner import dedup_cursor as dedupcursor
+from pyreplog.topic.owner import topics as topics_module
+from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import PATIENCE_S, SMALL, open_cluster, stored, trim
 from tests.topic.lives import kill, life, lose_lease
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import pyreplog
-from pyreplog.topic.cursors import pages, record
-from pyreplog.topic.publishing import producersnapshot
-from pyreplog.topic.remote import batches, fields, protocol
-from pyreplog.topic.remote.protocol import encode_request
+from pyreplog.topic.model import cursor_pages as pages
+from pyreplog.topic.model import cursor_record as record
+from pyreplog.topic.model import producer_snapshot as producersnapshot
+from pyreplog.topic.model.wire import batches, fields, protocol
+from pyreplog.topic.model.wire.protocol import encode_request
 from tests.topic.test_remote_protocol import REQUESTS
 
 FORMAT = (Path(pyreplog.__file__).parent / "_native" / "FORMAT.md").read_text()

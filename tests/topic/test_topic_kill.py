@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.topic import Topic
+from pyreplog.cluster import Cluster
+from pyreplog.topic.owner.topic import Topic
 from tests.ledger.processes import Cast
 from tests.topic.handling import counted_backlog, received, stored, told_backlog
 from tests.topic.living import open_topic

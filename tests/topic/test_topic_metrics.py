@@ -9,8 +9,8 @@ import urllib.request
 import pytest
 
 from pyreplog.metrics import Metric, MetricsServer
-from pyreplog.topic.statistics.metrics import topic_metrics
-from pyreplog.topic.statistics.stats import TopicStats
+from pyreplog.topic.model.stats import TopicStats
+from pyreplog.topic.owner.metrics import topic_metrics
 from tests.topic.stats_samples import NOW, orders
 
 

@@ -20,10 +20,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from pyreplog.cluster import Cluster
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.client.consumer import Consumer
+from pyreplog.topic.owner.topic import Topic
 from tests.topic.counting import Faults
 from tests.topic.handling import (
     KEPT,

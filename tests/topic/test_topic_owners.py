@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pyreplog.cluster import Cluster
 from pyreplog.errors import (
     ClosedError,
     MetadataUnavailableError,
@@ -18,10 +19,9 @@ from pyreplog.errors import (
     TopicFencedError,
     TopicOwnedError,
 )
-from pyreplog.topic import topics as topics_module
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.ownership import Claim
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.owner import topics as topics_module
+from pyreplog.topic.owner.ownership import Claim
+from pyreplog.topic.owner.topic import Topic
 from tests.topic.counting import Faults
 from tests.topic.handling import (
     PATIENCE_S,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.topic.statistics.stats import (
+from pyreplog.topic.model.stats import (
     CursorStats,
     InternalStats,
     LedgerStats,
@@ -17,7 +17,7 @@ from pyreplog.topic.statistics.stats import (
     SubscriptionStats,
     TopicStats,
 )
-from pyreplog.topic.topic_position import TopicPosition
+from pyreplog.topic.model.topic_position import TopicPosition
 from tests.topic.stats_samples import NOW, S, orders
 
 

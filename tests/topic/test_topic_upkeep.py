@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyreplog.clock import ManualClock
+from pyreplog.cluster import Cluster
 from pyreplog.errors import (
     BacklogFullError,
     ClosedError,
@@ -18,9 +19,8 @@ from pyreplog.errors import (
     NoSuchSubscriptionError,
     TrimmedError,
 )
-from pyreplog.topic import topics as topics_module
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.owner import topics as topics_module
+from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import (
     KEPT,
     PATIENCE_S,

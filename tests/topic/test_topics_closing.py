@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pyreplog.bookie.protocol import Request, RequestKind
+from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, OutcomeUnknownError
 from pyreplog.future import AppendFuture
-from pyreplog.topic.cluster import Cluster
 from tests.ledger.standins import Meddler, OnReply
 from tests.topic.handling import PATIENCE_S, PLAIN, check_backlog, open_cluster, received
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.remote.client import Client
+from pyreplog.cluster import Cluster
+from pyreplog.topic.client.remote.client import Client
 from tests.topic.owners import until
 
 

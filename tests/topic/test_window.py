@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyreplog.topic.publishing.window import Window
+from pyreplog.topic.client.publishing.window import Window
 
 
 class Ledgers:

@@ -15,7 +15,7 @@ import pytest
 import pyreplog
 from pyreplog import ha
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
-from pyreplog.topic.remote.client import connect
+from pyreplog.topic.client.remote.client import connect
 from tests.topic.remoting import PLAIN, Served
 
 STRANGE = object()

@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 import sys
 
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.remote.topic_server import TopicServer
+from pyreplog.cluster import Cluster
+from pyreplog.topic.server.topic_server import TopicServer
 
 LEASE_S = 1.0
 

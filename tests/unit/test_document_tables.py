@@ -20,26 +20,26 @@ FILE_VERSIONS = {
     "segments of a log": ("pyreplog.cli.explaining.layout", "FORMAT_VERSION"),
     "`checkpoint`": ("pyreplog.log.checkpoint", "VERSION"),
     "`identity` of a bookie": ("pyreplog.bookie.identity", "VERSION"),
-    "`terms`, `members` of a replica group": ("pyreplog.ha.protocol.terms", "VERSION"),
+    "`terms`, `members` of a replica group": ("pyreplog.stream.terms", "VERSION"),
     "applied position of a relay": ("pyreplog.ha.relay.positionfile", "VERSION"),
-    "cursor ledgers": ("pyreplog.topic.cursors.pages", "VERSION"),
+    "cursor ledgers": ("pyreplog.topic.model.cursor_pages", "VERSION"),
     "metadata of ledgers, topics, subscriptions, partitions; producer snapshots": (
-        "pyreplog.topic.managed.chain",
+        "pyreplog.topic.model.chain",
         "VERSION",
     ),
     "`metadata.sqlite`": ("pyreplog.metadata.database", "FORMAT"),
     "manifests of backups and offloaded logs": ("pyreplog.offload.manifest", "VERSION"),
-    "`pyreplog.checkpoint` of a RocketMQ directory": ("pyreplog.ha.rocketmq.synced_position", "VERSION"),
+    "`pyreplog.checkpoint` of a RocketMQ directory": ("pyreplog.rocketmq.synced_position", "VERSION"),
     "offsets in checkpoints of Spark streams": ("pyreplog.spark.stream.offsets", "VERSION"),
 }
 """The module that has the version of a row of compatibility.md. Rows without a module have the version of segments."""
 
 ONE_VERSION = (
     "pyreplog.ledger.ledgermetadata",
-    "pyreplog.topic.cursors.subscriptionmetadata",
-    "pyreplog.topic.partitions.partitionedmetadata",
-    "pyreplog.topic.publishing.producersnapshot",
-    "pyreplog.topic.cursors.record",
+    "pyreplog.topic.model.subscription_metadata",
+    "pyreplog.topic.model.partitioned_metadata",
+    "pyreplog.topic.model.producer_snapshot",
+    "pyreplog.topic.model.cursor_record",
     "pyreplog.log.backup.manifest",
 )
 """Modules that share a row with another one."""
@@ -102,7 +102,7 @@ def test_versions_of_wires() -> None:
     said = {row[0]: row[1] for row in table("wires")}
     least = constant("pyreplog.net.hello", "MIN_VERSION")
     assert said["bookies"] == str(constant("pyreplog.net.hello")) == str(least)
-    assert said["topics"] == f"{least} to {constant('pyreplog.topic.remote.protocol')}"
+    assert said["topics"] == f"{least} to {constant('pyreplog.topic.model.wire.protocol')}"
     assert said["replica groups"] == str(constant("pyreplog.ha.protocol.messages"))
 
 

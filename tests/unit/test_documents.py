@@ -129,15 +129,15 @@ def wrong(document: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("`Topic.recover` in `topic/topic.py`, `Seam` in `_native/system/scheduling.pyx`", []),
-        ("| `Cluster` | `topic/` |", []),
+        ("`Topic.recover` in `topic/owner/topic.py`, `Seam` in `_native/system/scheduling.pyx`", []),
+        ("| `Topic` | `topic/` |", []),
         ("`CommitLog`, `write_sync()`, without a file", []),
         ("`Topic` is in `topic/nosuchfile.py`.", ["there is no topic/nosuchfile.py"]),
-        ("| `NoSuchClass` | `topic/topic.py` |", ["there is no NoSuchClass in topic/topic.py"]),
-        ("`Topic.no_such_method` in\n`topic/topic.py`", ["there is no Topic.no_such_method in topic/topic.py"]),
-        ("`Consumer` in `topic/topic.py`", ["there is no Consumer in topic/topic.py"]),
+        ("| `NoSuchClass` | `topic/owner/topic.py` |", ["there is no NoSuchClass in topic/owner/topic.py"]),
+        ("`Topic.no_such_method` in\n`topic/owner/topic.py`", ["there is no Topic.no_such_method in topic/owner/topic.py"]),
+        ("`Consumer` in `topic/owner/topic.py`", ["there is no Consumer in topic/owner/topic.py"]),
         ("`GroupBase.nothing` in `_native/ha/group_base.pyx`", ["there is no GroupBase.nothing in"]),
-        ("`Topic` (`topic/topics.py`), not `topic/topic.py`", ["there is no Topic in topic/topics.py beside it"]),
+        ("`Topic` (`topic/owner/topics.py`), not `topic/owner/topic.py`", ["there is no Topic in topic/owner/topics.py beside it"]),
         ("`nothing_at_all()`", ["there is no nothing_at_all() in the package"]),
     ],
 )  # fmt: skip

@@ -9,13 +9,13 @@ import pytest
 
 import pyreplog
 from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.errors import DiskError, DiskFullError, InvalidArgumentError
 from pyreplog.log import names
 from pyreplog.log.backup.copying import backup
 from pyreplog.log.backup.restoring import restore
 from pyreplog.log.files import RealFiles
 from pyreplog.log.fsck.check import check
-from pyreplog.log.ledgerlog import LedgerLog
 from tests import twin
 from tests.ledgers import SEGMENT_BYTES, open_log, read_all, record_of, records_of
 

@@ -13,9 +13,9 @@ import pytest
 from pyreplog._native.ledgerlog.entries import CONTROL, encode_control, encode_entries
 from pyreplog._native.ledgerlog.index import LedgerIndex
 from pyreplog._native.ledgerlog.sealed import SealedIndex
+from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.errors import ClosedError, CorruptionError, InvalidArgumentError
-from pyreplog.log.ledgerlog import LedgerLog
 
 BLOCK = 4096
 HEADER_SIZE = 4096  # of the segment: its first record's offset

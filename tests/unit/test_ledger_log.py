@@ -16,6 +16,9 @@ import pyreplog
 from pyreplog._native.ledgerlog.entries import CONTROL
 from pyreplog._native.ledgerlog.index import LedgerIndex
 from pyreplog._native.ledgerlog.intake import append_entries, copy_entries, index_entries
+from pyreplog.bookie.ledgerlog import LedgerLog
+from pyreplog.bookie.ledgermap import LedgerExtent
+from pyreplog.bookie.multi_ledger_log import MultiLedgerLog
 from pyreplog.cli.app import main
 from pyreplog.config import LogConfig
 from pyreplog.errors import (
@@ -37,9 +40,6 @@ from pyreplog.log.backup.copying import backup
 from pyreplog.log.backup.restoring import restore
 from pyreplog.log.fsck.check import check
 from pyreplog.log.fsck.repair import repair
-from pyreplog.log.ledgerlog import LedgerLog
-from pyreplog.log.ledgermap import LedgerExtent
-from pyreplog.log.multi_ledger_log import MultiLedgerLog
 from pyreplog.log.segments import SegmentPool
 from tests import samples, twin
 from tests.ledgers import (

@@ -11,10 +11,10 @@ import pytest
 
 from pyreplog._native.ledgerlog.lending import lend_entries
 from pyreplog._native.system.blocks import KEPT_MAX, kept_bytes
+from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.errors import CorruptionError, InvalidArgumentError
 from pyreplog.log import names
-from pyreplog.log.ledgerlog import LedgerLog
 from tests import samples
 from tests.ledgers import SEGMENT_BYTES, open_log, read_all, record_of, records_of, split
 

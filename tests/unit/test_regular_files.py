@@ -17,9 +17,7 @@ from pyreplog.cli.shared import serving, tls
 from pyreplog.cli.shared.settings import settings
 from pyreplog.errors import CorruptionError, InvalidArgumentError, ReplogError
 from pyreplog.ha.protocol.members import MembersFile
-from pyreplog.ha.protocol.terms import TermsFile
 from pyreplog.ha.relay.positionfile import PositionFile
-from pyreplog.ha.rocketmq import synced_position
 from pyreplog.log import names
 from pyreplog.log.files import RealFiles
 from pyreplog.log.fsck import check as fsck
@@ -27,6 +25,8 @@ from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.net.credentials import Credentials
 from pyreplog.offload.storage import Storage
 from pyreplog.regular_files import check_regular, open_regular, read_regular
+from pyreplog.rocketmq import synced_position
+from pyreplog.stream.terms import TermsFile
 from pyreplog.tables import logs
 from pyreplog.tables.cluster.storedmetadata import StoredMetadata
 

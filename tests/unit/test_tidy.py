@@ -24,8 +24,8 @@ LAYERS = [
     {"_native"},
     {"base"},
     {"log", "net", "metadata"},
-    {"bookie", "offload"},
-    {"ledger", "ha", "partition"},
+    {"bookie", "offload", "stream"},
+    {"ledger", "ha", "rocketmq", "partition"},
     {"topic"},
     {"geo", "autorecovery"},
     {"facade"},
@@ -40,6 +40,9 @@ RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 BASE = {
     "arguments", "config", "clock", "handles", "metrics", "metrics_http_server", "future", "purgatory", "checksummed_json", "timing_wheel", "defer_sigint", "regular_files",
 }  # fmt: skip
+
+# Put together from all rows up to it.
+FACADE = {"cluster"}
 
 LAZY = {
     "numpy",
@@ -86,7 +89,7 @@ def name(path: Path) -> str:
 def part_of(module: str) -> str:
     """The part of the package a module lies in: `pyreplog.log.files` -> log, `pyreplog.clock` -> base."""
     parts = module.split(".")
-    if len(parts) == 1:
+    if len(parts) == 1 or parts[1] in FACADE:
         return "facade"
     return "base" if parts[1] in BASE else parts[1]
 

@@ -25,7 +25,7 @@ def address(said: str) -> str | None:
 def serve(directory: str, bookies: int, settings: dict[str, Any]) -> None:
     """Until SIGTERM."""
     from pyreplog import Cluster
-    from pyreplog.topic.remote.topic_server import TopicServer
+    from pyreplog.topic.server.topic_server import TopicServer
 
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     with Cluster.embedded(directory, bookies=bookies, **settings) as cluster, TopicServer(cluster) as server:

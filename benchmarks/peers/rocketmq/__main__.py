@@ -16,8 +16,8 @@ from benchmarks.peers.rocketmq.ours import Copied
 from benchmarks.peers.rocketmq.store import Store
 from benchmarks.plan import Plan
 from benchmarks.proc import cpu_ns
-from pyreplog.ha.rocketmq import RawLog, RocketMQMaster, RocketMQMessage
 from pyreplog.net.reactor import Reactor
+from pyreplog.rocketmq import RawLog, RocketMQMaster, RocketMQMessage
 
 _SMALL_FILE = 1 << 20
 _LARGE_FILE = 1 << 30

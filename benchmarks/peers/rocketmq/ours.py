@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.limits.build import ROOT
-from pyreplog.ha.rocketmq import RawLog, RocketMQMaster, RocketMQSlave
 from pyreplog.net.reactor import Reactor
+from pyreplog.rocketmq import RawLog, RocketMQMaster, RocketMQSlave
 
 _TIMEOUT_S = 120.0
 

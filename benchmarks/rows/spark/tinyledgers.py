@@ -7,10 +7,10 @@ from contextlib import closing
 from pathlib import Path
 
 from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
-from pyreplog.log.ledgerlog import LedgerLog
 from pyreplog.metadata.keys import name_of, parent_of
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.tables.paths import METADATA, bookie_logs

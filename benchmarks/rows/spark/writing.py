@@ -12,8 +12,8 @@ from benchmarks.rows.spark.rows import as_parquet, write_log
 from benchmarks.rows.spark.warm import Spark, warm_spark
 from benchmarks.sampling import interleave
 from benchmarks.topics import COPIES, cluster
-from pyreplog.topic.remote.topic_server import TopicServer
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.owner.topic import Topic
+from pyreplog.topic.server.topic_server import TopicServer
 
 _SIZES = (100, 1024)
 

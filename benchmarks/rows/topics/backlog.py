@@ -10,8 +10,8 @@ import numpy as np
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.sampling import interleave
-from pyreplog.topic.cursors.cursor import Cursor
-from pyreplog.topic.topic_position import ORIGIN, TopicPosition
+from pyreplog.topic.model.cursor import Cursor
+from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
 
 _EVERY = 100
 """One message of so many is acknowledged: a hole each."""

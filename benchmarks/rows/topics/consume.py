@@ -13,8 +13,8 @@ from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.sampling import interleave
 from benchmarks.topics import check_values, fill, topic, verify_topic
 from pyreplog import CommitLog
-from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.client.consumer import Consumer
+from pyreplog.topic.owner.topic import Topic
 
 _SIZE = 100
 _MESSAGES = 1 << 20

@@ -13,8 +13,8 @@ from benchmarks.plan import Plan
 from benchmarks.proc import anonymous_bytes
 from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.topics import cluster
+from pyreplog.cluster import Cluster
 from pyreplog.ledger.runtime import EmbeddedRuntime
-from pyreplog.topic.cluster import Cluster
 
 _SUBSCRIPTIONS = 10
 _TOPIC_BYTES, _SUBSCRIPTION_BYTES = 64 << 10, 16 << 10

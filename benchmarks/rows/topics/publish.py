@@ -11,7 +11,7 @@ from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.sampling import interleave
 from benchmarks.topics import COPIES, collect, fill, topic, verify_topic
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.owner.topic import Topic
 
 _SIZE = 100
 _WARM_UPS = 5

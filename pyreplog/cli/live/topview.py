@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
-from pyreplog.topic.statistics.stats import SubscriptionStats, TopicStats
+from pyreplog.topic.model.stats import SubscriptionStats, TopicStats
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from pyreplog.bookie.identity import BOOKIES
 from pyreplog.cli.live.topview import Frame, TopicRow, bookie_rows, by_backlog, ledger_rows, topic_row
 from pyreplog.cli.shared import targets
 from pyreplog.clock import SystemClock
+from pyreplog.cluster import Cluster
 from pyreplog.errors import NoSuchTopicError, PeerError
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.remote.client import Client
+from pyreplog.topic.client.remote.client import Client
 
 
 class TopWatch(Protocol):

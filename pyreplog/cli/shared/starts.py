@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import cast
 
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.topic.positions import Start
+from pyreplog.topic.model.positions import Start
 
 METAVAR = "earliest|latest|OFFSET|TIME"
 

@@ -10,18 +10,18 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pyreplog.cli.shared import serving, tls
+from pyreplog.cluster import Cluster
 from pyreplog.errors import InvalidArgumentError, TopicOwnedError
 from pyreplog.ledger.embedded import METADATA
 from pyreplog.net.handshake import Secret
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.ownership import LEASE_S
-from pyreplog.topic.partitions.partitioned import PartitionedTopic
-from pyreplog.topic.partitions.partitionedhandle import PartitionedHandle
-from pyreplog.topic.partitions.routing import partition_name
-from pyreplog.topic.remote.client import Client, connect
-from pyreplog.topic.remote.remotepartitioned import RemotePartitionedTopic
-from pyreplog.topic.remote.remotetopic import RemoteTopic
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle
+from pyreplog.topic.client.remote.client import Client, connect
+from pyreplog.topic.client.remote.remote_partitioned import RemotePartitionedTopic
+from pyreplog.topic.client.remote.remote_topic import RemoteTopic
+from pyreplog.topic.model.routing import partition_name
+from pyreplog.topic.owner.ownership import LEASE_S
+from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
+from pyreplog.topic.owner.topic import Topic
 
 BOOKIES = 3
 SCHEME = "pyreplog://"

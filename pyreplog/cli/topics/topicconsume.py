@@ -12,11 +12,11 @@ from pyreplog.cli import cat
 from pyreplog.cli.shared import starts, targets
 from pyreplog.cli.topics.messages import MessagePrinter
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.topic.config import SUBSCRIPTION_TYPES
-from pyreplog.topic.consumer import QUEUE, Consumer
-from pyreplog.topic.partitions.partitionedconsumer import PartitionedConsumer
-from pyreplog.topic.partitions.partitionedhandle import PartitionedHandle
-from pyreplog.topic.partitions.partitionedstats import PartitionedStats
+from pyreplog.topic.client.consumer import QUEUE, Consumer
+from pyreplog.topic.client.partitions.partitioned_consumer import PartitionedConsumer
+from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle
+from pyreplog.topic.model.config import SUBSCRIPTION_TYPES
+from pyreplog.topic.model.partitioned_stats import PartitionedStats
 
 AnyConsumer = Consumer | PartitionedConsumer
 

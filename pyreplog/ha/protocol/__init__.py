@@ -8,8 +8,7 @@
 | `election` | how a node becomes master, and how the others answer |
 | `async_fallback` | when a master waits for replicas no longer; how much of its log it keeps for them |
 | `retention_hold` | as above |
-| `terms`, `members` | who was master when, and who is counted; their files |
+| `members` | the members of a group, and their file |
 | `effects` | what the machines ask for |
-| `messages`, `fields` | what nodes say to each other; fields of messages and files |
-| `log_position` | a place in a log |
+| `messages` | what nodes say to each other |
 """

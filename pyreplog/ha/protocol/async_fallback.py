@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyreplog.ha.protocol.log_position import LogPosition
+from pyreplog.stream.log_position import LogPosition
 
 
 class AsyncFallback:

@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 from pyreplog._native.machines.effects import Committed as Committed
 from pyreplog.errors import ReplogError
-from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.messages import Message, Refuse
-from pyreplog.ha.protocol.terms import History, Term
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.terms import History, Term
 
 
 @dataclass(frozen=True, slots=True)

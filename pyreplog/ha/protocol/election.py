@@ -15,11 +15,11 @@ from typing import NamedTuple, TypeAlias
 
 from pyreplog.errors import HigherTermError, PromotionRefusedError, ReplicationError
 from pyreplog.ha.protocol.effects import StorePromise
-from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.master_machine import AckMode
 from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.messages import NO_UUID, Prepare, PreVote, Promise, RefusalCode, VoteRejected
-from pyreplog.ha.protocol.terms import History, Term, Terms
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.terms import History, Term, Terms
 
 
 class Ask(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
 from pyreplog.ha.protocol.messages import NO_UUID, VERSION, Accept, Join, RefusalCode, Refuse
-from pyreplog.ha.protocol.terms import History, Term
+from pyreplog.stream.log_position import ORIGIN, LogPosition
+from pyreplog.stream.terms import History, Term
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from pyreplog.errors import ConfigError, HigherTermError, InvalidArgumentError, 
 from pyreplog.ha.protocol.async_fallback import AsyncFallback
 from pyreplog.ha.protocol.effects import Disconnect, Effect, Fenced, ModeChanged, Replicated, SendMessage, StoreMembers
 from pyreplog.ha.protocol.joining import NEW_COPY, StreamedLog, check_join, foreign
-from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
 from pyreplog.ha.protocol.members import Members, Quorum
 from pyreplog.ha.protocol.messages import (
     NO_UUID,
@@ -33,7 +32,8 @@ from pyreplog.ha.protocol.messages import (
 from pyreplog.ha.protocol.progress import InSyncLimits, Progress
 from pyreplog.ha.protocol.retention_hold import RetentionHold
 from pyreplog.ha.protocol.stats import GroupStats
-from pyreplog.ha.protocol.terms import Term
+from pyreplog.stream.log_position import ORIGIN, LogPosition
+from pyreplog.stream.terms import Term
 
 AckMode = Literal["received", "synced"]
 ACK_MODES: tuple[AckMode, ...] = ("received", "synced")

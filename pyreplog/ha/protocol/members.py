@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from pyreplog._native.quorum.quorum import MAX_ENSEMBLE
 from pyreplog.errors import ChangeUnderWayError, CorruptionError, InvalidArgumentError, InvalidMessageError
-from pyreplog.ha.protocol.fields import NAME_BYTES_MAX, FieldReader, FieldWriter, is_name
-from pyreplog.ha.protocol.terms import NO_TERM, Term, read_term, seal, unseal, write_term
 from pyreplog.log.files import Files
 from pyreplog.regular_files import read_regular
+from pyreplog.stream.fields import NAME_BYTES_MAX, FieldReader, FieldWriter, is_name
+from pyreplog.stream.terms import NO_TERM, Term, read_term, seal, unseal, write_term
 
 MEMBERS = "members"
 FILE_MAX = 1 << 20  # bytes

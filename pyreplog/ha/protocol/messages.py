@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from pyreplog._native.ha.reports import ProgressReport as ProgressReport
 from pyreplog._native.ha.reports import decode_report, encode_report
 from pyreplog.errors import InvalidMessageError
-from pyreplog.ha.protocol.fields import FieldReader, FieldWriter
-from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.members import Members, Stamp, read_members, write_members
-from pyreplog.ha.protocol.terms import History, Term, read_history, read_term, write_history, write_term
+from pyreplog.stream.fields import FieldReader, FieldWriter
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.terms import History, Term, read_history, read_term, write_history, write_term
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

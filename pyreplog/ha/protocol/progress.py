@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 from pyreplog._native.ha.group_base import RATE_US, ProgressBase
-from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
+from pyreplog.stream.log_position import ORIGIN, LogPosition
 
 
 class InSyncLimits(NamedTuple):

@@ -22,7 +22,6 @@ from pyreplog.ha.protocol.effects import (
     StoreTerms,
 )
 from pyreplog.ha.protocol.joining import NEW_COPY
-from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
 from pyreplog.ha.protocol.messages import (
     NO_UUID,
     PERMANENT,
@@ -36,7 +35,8 @@ from pyreplog.ha.protocol.messages import (
     RefusalCode,
     Refuse,
 )
-from pyreplog.ha.protocol.terms import Term, Terms
+from pyreplog.stream.log_position import ORIGIN, LogPosition
+from pyreplog.stream.terms import Term, Terms
 
 
 class ReplicaMachine:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 
-from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.progress import Progress
+from pyreplog.stream.log_position import LogPosition
 
 
 class RetentionHold:

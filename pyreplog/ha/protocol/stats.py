@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.progress import ReplicaStats
-from pyreplog.ha.protocol.terms import Term
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.terms import Term
 
 
 class GroupStats(NamedTuple):

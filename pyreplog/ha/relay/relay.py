@@ -16,9 +16,7 @@ from pyreplog.errors import NotAReplicaError, NotConnectedError
 from pyreplog.ha import logs
 from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.node_context import NodeContext, parse_address
-from pyreplog.ha.protocol.fields import NAME_BYTES_MAX
 from pyreplog.ha.protocol.members import MembersFile
-from pyreplog.ha.protocol.terms import TermsFile
 from pyreplog.ha.relay.applier import Applier
 from pyreplog.ha.relay.apply_task import Apply
 from pyreplog.ha.relay.config import ApplierConfig
@@ -27,11 +25,13 @@ from pyreplog.ha.replica import Replica
 from pyreplog.handles import Handle
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log.files import Files, RealFiles
-from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.log.replica import is_replica
 from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
+from pyreplog.stream.fields import NAME_BYTES_MAX
+from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.terms import TermsFile
 
 logger = logging.getLogger(__name__)
 

@@ -32,8 +32,8 @@ from pyreplog.tables.logslices import Part
 from pyreplog.tables.offsets import FIRST, LAST, Offsets, Partition
 from pyreplog.tables.ranges import bounded
 from pyreplog.tables.slices import Range
-from pyreplog.topic.managed.chain import ChainLedger
-from pyreplog.topic.topic_position import TopicPosition
+from pyreplog.topic.model.chain import ChainLedger
+from pyreplog.topic.model.topic_position import TopicPosition
 
 logger = logging.getLogger(__name__)
 

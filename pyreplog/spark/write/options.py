@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pyreplog.errors import ConfigError, ReplogError
 from pyreplog.net.credentials import Credentials
-from pyreplog.topic.names import check_name
+from pyreplog.topic.model.names import check_name
 
 SECRET = "PYREPLOG_SECRET"
 """Environment variable: the servers' secret, where no option gives it."""

@@ -14,11 +14,11 @@ from pyreplog.errors import ConfigError, InvalidArgumentError, NoSuchTopicError,
 from pyreplog.future import AppendFuture
 from pyreplog.spark.write.options import AT_LEAST_ONCE, WriteOptions
 from pyreplog.spark.write.routing import by_partition
-from pyreplog.topic.partitions.routing import Router, key_hash
-from pyreplog.topic.publishing.producer import Producer
-from pyreplog.topic.remote.client import Client, connect
-from pyreplog.topic.remote.remotepartitioned import RemotePartitionedTopic
-from pyreplog.topic.remote.remotetopic import RemoteTopic
+from pyreplog.topic.client.publishing.producer import Producer
+from pyreplog.topic.client.remote.client import Client, connect
+from pyreplog.topic.client.remote.remote_partitioned import RemotePartitionedTopic
+from pyreplog.topic.client.remote.remote_topic import RemoteTopic
+from pyreplog.topic.model.routing import Router, key_hash
 
 if TYPE_CHECKING:
     from pyreplog.spark.write.rows import RowBatch

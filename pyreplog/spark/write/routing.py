@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from pyreplog.spark.write.rows import RowBatch, taken
-from pyreplog.topic.partitions.routing import Router, partition_name
+from pyreplog.topic.model.routing import Router, partition_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

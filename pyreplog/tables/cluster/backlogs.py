@@ -23,10 +23,10 @@ from pyreplog.ledger.reader import LedgerReader
 from pyreplog.tables.cluster.ledgerends import run
 from pyreplog.tables.cluster.ledgers import each
 from pyreplog.tables.cluster.origins import ClusterView
-from pyreplog.topic.cursors.cursor import Cursor
-from pyreplog.topic.cursors.pages import Chains, Key
-from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, load_subscription
-from pyreplog.topic.managed.ledgermaker import PASSWORD
+from pyreplog.topic.model.cursor import Cursor
+from pyreplog.topic.model.cursor_pages import Chains, Key
+from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, load_subscription
+from pyreplog.topic.owner.managed.ledgermaker import PASSWORD
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from pyreplog.tables.cluster.messagearrays import message_batch
 from pyreplog.tables.options import ALL, ReadOptions
 from pyreplog.tables.scan import select
 from pyreplog.tables.slices import RecordFilter, SliceOrigin
-from pyreplog.topic.publishing.compression import decompress
+from pyreplog.topic.model.compression import decompress
 
 logger = logging.getLogger(__name__)
 

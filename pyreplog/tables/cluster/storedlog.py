@@ -16,11 +16,11 @@ from pyreplog._native.ledgerlog.index import LedgerIndex
 from pyreplog._native.ledgerlog.intake import index_entries
 from pyreplog._native.ledgerlog.sealed import SealedIndex
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog.bookie.entry_locations import copy_located, lend_located
+from pyreplog.bookie.multi_ledger_log import EntryLocations, in_order
 from pyreplog.errors import CorruptionError, ReplogError, TrimmedError
 from pyreplog.log import indexes, names
-from pyreplog.log.entry_locations import copy_located, lend_located
 from pyreplog.log.hole_punch import is_hole_punched
-from pyreplog.log.multi_ledger_log import EntryLocations, in_order
 from pyreplog.tables.locked_segment import map_locked
 from pyreplog.tables.logs import look
 

@@ -31,15 +31,15 @@ from pyreplog.tables.offsets import Partition
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.ranges import bounded, times_of
 from pyreplog.tables.slices import NO_PARTITION, Range, RecordFilter
-from pyreplog.topic.managed.chain import ChainLedger, LedgerChain
-from pyreplog.topic.managed.chainreader import Search
-from pyreplog.topic.managed.chainstore import find_chain
-from pyreplog.topic.managed.ledgermaker import PASSWORD
-from pyreplog.topic.managed.locating import FirstSearch, OffsetSearch
-from pyreplog.topic.names import TOPICS, check_name, unquote_name
-from pyreplog.topic.partitions.routing import partition_of
-from pyreplog.topic.publishing.compression import decompress
-from pyreplog.topic.topic_position import EntryPosition, TopicPosition
+from pyreplog.topic.model.chain import ChainLedger, LedgerChain
+from pyreplog.topic.model.compression import decompress
+from pyreplog.topic.model.locating import FirstSearch, OffsetSearch
+from pyreplog.topic.model.names import TOPICS, check_name, unquote_name
+from pyreplog.topic.model.routing import partition_of
+from pyreplog.topic.model.topic_position import EntryPosition, TopicPosition
+from pyreplog.topic.owner.managed.chainreader import Search
+from pyreplog.topic.owner.managed.chainstore import find_chain
+from pyreplog.topic.owner.managed.ledgermaker import PASSWORD
 
 NARROW_BYTES = 8 << 20
 """In larger ledgers, a bound is looked for; of smaller ones all is read, and not all of it given out."""

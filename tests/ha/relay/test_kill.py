@@ -15,7 +15,7 @@ import pytest
 from pyreplog import RecordBatch
 from pyreplog.ha.relay import Advance, Applier, ApplierState, PositionFile, discard, refetch_from
 from pyreplog.log.commitlog import CommitLog
-from pyreplog.log.mirrorlog import MirrorLog
+from pyreplog.stream.mirrorlog import MirrorLog
 from tests.crash.process import in_background
 from tests.ha.streams import SEGMENT_BYTES, config, open_master, stream, take_in
 

@@ -13,7 +13,7 @@ from pyreplog import RecordBatch
 from pyreplog.ha.relay import Advance, Applier, ApplierState, discard, refetch_from
 from pyreplog.ha.relay.space_limit import FRAME_BYTES, landing_bytes, reach
 from pyreplog.log.commitlog import CommitLog
-from pyreplog.log.mirrorlog import MirrorLog
+from pyreplog.stream.mirrorlog import MirrorLog
 from tests.ha.streams import SEGMENT_BYTES, config, copy, frames_of, make_mirror, open_master, stream, take_in, values
 
 from .lab import Memory

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.ha.rocketmq import RawLog
 from pyreplog.net.reactor import Reactor
+from pyreplog.rocketmq import RawLog
 
 from .records import FILE_BYTES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from pyreplog.ha.rocketmq.rawlog import RawLog
-from pyreplog.ha.rocketmq.records import RocketMQMessage
+from pyreplog.rocketmq.rawlog import RawLog
+from pyreplog.rocketmq.records import RocketMQMessage
 
 FILE_BYTES = 8192
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from pyreplog._native.net.frame import FrameParser, encode
 from pyreplog.errors import DisconnectedError
-from pyreplog.ha.rocketmq.effects import Close, Connect, Effect, Land, ReportToMaster, SendFrame, SlaveAcked
-from pyreplog.ha.rocketmq.slave_feed_machine import SlaveFeedMachine
-from pyreplog.ha.rocketmq.slave_machine import SlaveMachine, SlaveState
+from pyreplog.rocketmq.effects import Close, Connect, Effect, Land, ReportToMaster, SendFrame, SlaveAcked
+from pyreplog.rocketmq.slave_feed_machine import SlaveFeedMachine
+from pyreplog.rocketmq.slave_machine import SlaveMachine, SlaveState
 
 FOLDER = Path(__file__).parent / "transcripts"
 TICK_US = 10_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 
-from pyreplog.ha.rocketmq import RawLog, RocketMQSlave, Timeouts
 from pyreplog.net.reactor import Reactor
+from pyreplog.rocketmq import RawLog, RocketMQSlave, Timeouts
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 import pyreplog
-from pyreplog.ha.rocketmq import records, synced_position
+from pyreplog.rocketmq import records, synced_position
 
 FORMAT = (Path(pyreplog.__file__).parent / "_native" / "FORMAT.md").read_text().partition("## RocketMQ mode")[2]
 FORMAT = FORMAT.partition("\n## ")[0]  # other formats follow

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pyreplog.ha.rocketmq import RawLog, RocketMQMaster
 from pyreplog.net.reactor import Reactor
+from pyreplog.rocketmq import RawLog, RocketMQMaster
 
 from .conftest import MakeLog
 from .records import FILE_BYTES, contents, data_of, fill

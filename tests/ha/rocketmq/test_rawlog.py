@@ -24,11 +24,11 @@ from pyreplog.errors import (
     RecordTooLargeError,
     TrimmedError,
 )
-from pyreplog.ha.rocketmq import synced_position
-from pyreplog.ha.rocketmq.rawlog import RawLog
-from pyreplog.ha.rocketmq.records import decode
-from pyreplog.ha.rocketmq.synced_position import SyncedPosition
 from pyreplog.log.files import RealFiles
+from pyreplog.rocketmq import synced_position
+from pyreplog.rocketmq.rawlog import RawLog
+from pyreplog.rocketmq.records import decode
+from pyreplog.rocketmq.synced_position import SyncedPosition
 
 from .records import FILE_BYTES, contents, data_of, fill, message
 

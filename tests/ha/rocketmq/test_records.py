@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pyreplog._native.net.frame import FrameParser
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError
-from pyreplog.ha.rocketmq.records import RocketMQMessage, blank, decode, encode, walk
+from pyreplog.rocketmq.records import RocketMQMessage, blank, decode, encode, walk
 
 from .records import message
 from .replay import FOLDER, Transcript

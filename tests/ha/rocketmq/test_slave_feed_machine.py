@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog.errors import InvalidMessageError, PeerTimeoutError, TrimmedError
-from pyreplog.ha.rocketmq.effects import FRAME_BYTES, Close, Effect, SendFrame, SlaveAcked, Timeouts
-from pyreplog.ha.rocketmq.slave_feed_machine import SlaveFeedMachine
+from pyreplog.rocketmq.effects import FRAME_BYTES, Close, Effect, SendFrame, SlaveAcked, Timeouts
+from pyreplog.rocketmq.slave_feed_machine import SlaveFeedMachine
 
 FILE = 1 << 20
 LOTS = 1 << 40

@@ -16,8 +16,8 @@ from pyreplog.errors import (
     InvalidRecordsError,
     PeerTimeoutError,
 )
-from pyreplog.ha.rocketmq.effects import Close, Connect, Effect, Land, ReportToMaster
-from pyreplog.ha.rocketmq.slave_machine import SlaveMachine, SlaveState
+from pyreplog.rocketmq.effects import Close, Connect, Effect, Land, ReportToMaster
+from pyreplog.rocketmq.slave_machine import SlaveMachine, SlaveState
 
 FILE = 4096
 LOST = DisconnectedError("lost")

@@ -24,10 +24,10 @@ from pyreplog.errors import (
     TooManyConnectionsError,
     TrimmedError,
 )
-from pyreplog.ha.rocketmq import RawLog, RocketMQMaster, RocketMQSlave, SlaveState, Timeouts
 from pyreplog.log.files import RealFiles
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
+from pyreplog.rocketmq import RawLog, RocketMQMaster, RocketMQSlave, SlaveState, Timeouts
 
 from .conftest import TIMEOUT_S, MakeLog, Until
 from .records import FILE_BYTES, contents, data_of, fill, message

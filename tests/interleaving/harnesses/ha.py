@@ -10,13 +10,13 @@ from pyreplog.future import AppendFuture
 from pyreplog.ha import commands, pending_commits
 from pyreplog.ha.commands import Commands
 from pyreplog.ha.pending_commits import PendingCommits
-from pyreplog.ha.protocol.terms import Term
 from pyreplog.ha.relay import space_limit
 from pyreplog.ha.relay.space_limit import SpaceLimit
-from pyreplog.ha.stream import receiver, sender, syncer
-from pyreplog.ha.stream.receiver import StreamReceiver
-from pyreplog.ha.stream.syncer import Syncer
 from pyreplog.net import fair_executor
+from pyreplog.stream import receiver, sender, syncer
+from pyreplog.stream.receiver import StreamReceiver
+from pyreplog.stream.syncer import Syncer
+from pyreplog.stream.terms import Term
 from tests.interleaving import primitives
 from tests.interleaving.harnesses.building import harness, in_time, run_all
 from tests.interleaving.scheduler import World

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pyreplog
-from pyreplog.ha.stream import tail_watcher
-from pyreplog.ha.stream.tail_watcher import TailWatcher
 from pyreplog.log import commit, housekeeper, segments, watcher
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import RealFiles
+from pyreplog.stream import tail_watcher
+from pyreplog.stream.tail_watcher import TailWatcher
 from tests.interleaving import primitives
 from tests.interleaving.harnesses.building import harness, in_time, run_all
 from tests.interleaving.scheduler import World

@@ -14,9 +14,9 @@ from pyreplog.metadata.lease import Heartbeat
 from pyreplog.metadata.watching import Watchers
 from pyreplog.net import driver_lock, fair_executor, reactor, timers
 from pyreplog.purgatory import Purgatory
-from pyreplog.topic import event_queue, fair_lock
-from pyreplog.topic.event_queue import EventQueue
-from pyreplog.topic.fair_lock import FairLock
+from pyreplog.topic.model import event_queue, fair_lock
+from pyreplog.topic.model.event_queue import EventQueue
+from pyreplog.topic.model.fair_lock import FairLock
 from tests.interleaving import primitives
 from tests.interleaving.harnesses.building import harness, in_time, run_all
 from tests.interleaving.scheduler import World

@@ -11,19 +11,23 @@ from pyreplog.clock import ManualClock
 from pyreplog.errors import BacklogFullError, ClosedError, ReplogError, TopicFencedError, TopicOwnedError
 from pyreplog.future import AppendFuture
 from pyreplog.metadata.memory import MemoryStore
-from pyreplog.topic import consumer, dispatchdriver, event_queue, locator, ownership
-from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.interfaces import DeliveredMessages
-from pyreplog.topic.ownership import Ownership
-from pyreplog.topic.partitions import partitionconsumer, partitionedconsumer
-from pyreplog.topic.partitions.partitionconsumer import PartitionConsumer
-from pyreplog.topic.partitions.partitionedconsumer import PartitionedConsumer
-from pyreplog.topic.publishing import backlog_gate, intake, outbox, publisher, window
-from pyreplog.topic.publishing.backlog_gate import BacklogGate
-from pyreplog.topic.publishing.outbox import Parcel
-from pyreplog.topic.publishing.publisher import Publisher
-from pyreplog.topic.publishing.window import Window
+from pyreplog.topic.client import consumer
+from pyreplog.topic.client.consumer import Consumer
+from pyreplog.topic.client.partitions import partition_consumer as partitionconsumer
+from pyreplog.topic.client.partitions import partitioned_consumer as partitionedconsumer
+from pyreplog.topic.client.partitions.partition_consumer import PartitionConsumer
+from pyreplog.topic.client.partitions.partitioned_consumer import PartitionedConsumer
+from pyreplog.topic.client.publishing import intake, outbox, publisher, window
+from pyreplog.topic.client.publishing.outbox import Parcel
+from pyreplog.topic.client.publishing.publisher import Publisher
+from pyreplog.topic.client.publishing.window import Window
+from pyreplog.topic.model import event_queue
+from pyreplog.topic.model.config import TopicConfig
+from pyreplog.topic.model.interfaces import DeliveredMessages
+from pyreplog.topic.owner import backlog_gate, locator, ownership
+from pyreplog.topic.owner import dispatch_driver as dispatchdriver
+from pyreplog.topic.owner.backlog_gate import BacklogGate
+from pyreplog.topic.owner.ownership import Ownership
 from tests.interleaving import primitives
 from tests.interleaving.harnesses.building import FakeRuntime, harness, in_time, run_all
 from tests.interleaving.scheduler import World

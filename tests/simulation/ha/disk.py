@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.members import Members
-from pyreplog.ha.protocol.terms import Terms
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.terms import Terms
 
 RECORD_BYTES = 10
 SEGMENT_RECORDS = 3

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from pyreplog.errors import JoinRefusedError
 from pyreplog.ha.protocol.effects import DisconnectFromMaster
 from pyreplog.ha.protocol.election import Won
-from pyreplog.ha.protocol.log_position import LogPosition
 from pyreplog.ha.protocol.master_machine import MasterMachine
 from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.messages import RefusalCode
-from pyreplog.ha.protocol.terms import Term, Terms
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.terms import Term, Terms
 
 from ..invariants import BrokenInvariantError
 from .messages import Data

@@ -16,7 +16,7 @@ from pyreplog.ha.protocol.messages import (
     Refuse,
     VoteRejected,
 )
-from pyreplog.ha.protocol.terms import History
+from pyreplog.stream.terms import History
 
 
 class Data(NamedTuple):

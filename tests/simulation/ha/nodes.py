@@ -16,7 +16,6 @@ from pyreplog.ha.protocol import effects as do
 from pyreplog.ha.protocol.effects import StoreMembers
 from pyreplog.ha.protocol.election import Ask, Election, Lost, Won, refuse_candidate
 from pyreplog.ha.protocol.joining import StreamedLog, check_join_of_copy
-from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
 from pyreplog.ha.protocol.master_machine import MasterMachine
 from pyreplog.ha.protocol.messages import (
     NO_UUID,
@@ -34,7 +33,8 @@ from pyreplog.ha.protocol.messages import (
 )
 from pyreplog.ha.protocol.replica_machine import ReplicaMachine
 from pyreplog.ha.protocol.retention_hold import floor_of_copy
-from pyreplog.ha.protocol.terms import NO_TERM, Term, Terms
+from pyreplog.stream.log_position import ORIGIN, LogPosition
+from pyreplog.stream.terms import NO_TERM, Term, Terms
 
 from .disk import RECORD_BYTES, Disk, mark
 from .messages import Data

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from pyreplog.ha.protocol.log_position import ORIGIN, LogPosition
 from pyreplog.ha.protocol.master_machine import AckMode, GroupConfig
 from pyreplog.ha.protocol.members import Members
-from pyreplog.ha.protocol.terms import Term, Terms
+from pyreplog.stream.log_position import ORIGIN, LogPosition
+from pyreplog.stream.terms import Term, Terms
 
 from ..world import World
 from .disk import RECORD_BYTES

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pyreplog.errors import ClosedError, DisconnectedError, NotConnectedError, OutcomeUnknownError, PeerTimeoutError
 from pyreplog.future import AppendFuture
-from pyreplog.topic.partitions.partitionconsumer import PartitionConsumer
-from pyreplog.topic.remote.client_session import ClientSession
-from pyreplog.topic.remote.connection_pool import ConnectionPool, OnOutcome, outcome_of
-from pyreplog.topic.remote.protocol import VERSION, Request, decode_request, encode_request
-from pyreplog.topic.remote.remote_subscription import RemoteSubscribeOptions, RemoteSubscription
-from pyreplog.topic.topic import Topic
+from pyreplog.topic.client.partitions.partition_consumer import PartitionConsumer
+from pyreplog.topic.client.remote.connection_pool import ConnectionPool, OnOutcome, outcome_of
+from pyreplog.topic.client.remote.remote_subscription import RemoteSubscribeOptions, RemoteSubscription
+from pyreplog.topic.model.wire.protocol import VERSION, Request, decode_request, encode_request
+from pyreplog.topic.owner.topic import Topic
+from pyreplog.topic.server.client_session import ClientSession
 
 from .alarm import Alarm
 

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
+from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.future import AppendFuture
-from pyreplog.topic import topics as topics_module
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.cursors import flush as flush_module
-from pyreplog.topic.remote import service as service_module
-from pyreplog.topic.remote.service import TopicService
-from pyreplog.topic.topic import Topic
-from pyreplog.topic.topics import Topics
+from pyreplog.topic.client.consumer import Consumer
+from pyreplog.topic.owner import topics as topics_module
+from pyreplog.topic.owner.cursors import flush as flush_module
+from pyreplog.topic.owner.topic import Topic
+from pyreplog.topic.owner.topics import Topics
+from pyreplog.topic.server import service as service_module
+from pyreplog.topic.server.service import TopicService
 from tests.topic.lives import bury
 
 from .clients import Shown

@@ -13,10 +13,10 @@ from pathlib import Path
 import pyreplog
 from pyreplog._native.ledgerlog.entries import encode_entries
 from pyreplog.bookie.identity import BookieIdentity
+from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
 from pyreplog.log import names
-from pyreplog.log.ledgerlog import LedgerLog
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.reports.gathering import gather
 from pyreplog.reports.snapshot import Snapshot

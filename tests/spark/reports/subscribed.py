@@ -16,8 +16,8 @@ import pyreplog
 from pyreplog.clock import ManualClock
 from pyreplog.reports.gathering import gather
 from pyreplog.reports.snapshot import Snapshot
-from pyreplog.topic.partitions.routing import partition_of
-from pyreplog.topic.subscription import NOBODY
+from pyreplog.topic.model.routing import partition_of
+from pyreplog.topic.owner.subscription import NOBODY
 from tests.spark.clusters import SEGMENT
 from tests.spark.reading import options_of, read_table
 from tests.topic.owners import until

@@ -11,12 +11,12 @@ import pytest
 
 import pyreplog
 from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.clock import ManualClock
 from pyreplog.config import LogConfig
-from pyreplog.log.ledgerlog import LedgerLog
 from pyreplog.reports.catalogue import report_of
 from pyreplog.reports.snapshot import Snapshot, TopicSnapshot
-from pyreplog.topic.topic_position import ORIGIN
+from pyreplog.topic.model.topic_position import ORIGIN
 from tests.spark.clusters import SEGMENT, Nodes, corrupt, fill, value_of
 from tests.spark.reading import read_table
 from tests.spark.reports.both import check

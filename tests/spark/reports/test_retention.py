@@ -13,7 +13,7 @@ from pyreplog.reports.gathering import gather
 from pyreplog.reports.snapshot import Snapshot
 from pyreplog.reports.subscriptions.drain import DrainEstimate
 from pyreplog.reports.subscriptions.retention import DeadSubscriptions, RetentionForecast
-from pyreplog.topic.policies.retention import ClosedLedger, trimmable
+from pyreplog.topic.model.retention import ClosedLedger, trimmable
 from tests import samples
 from tests.spark.reading import options_of, read_table
 from tests.spark.reports.both import assert_rows, check

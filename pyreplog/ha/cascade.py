@@ -1,0 +1,72 @@
+"""Replicas of a replica: its log is streamed on to observers, who are counted by nobody."""
+
+from __future__ import annotations
+
+from pyreplog._native.net.frame import CONTROL_OFFSET, encode
+from pyreplog.errors import JoinRefusedError, ReplogError
+from pyreplog.ha.node_context import NodeContext
+from pyreplog.ha.protocol import messages
+from pyreplog.ha.protocol.messages import Accept, Commit, ProgressReport, Refuse
+from pyreplog.ha.replica_stream import ReplicaStream
+from pyreplog.net.connection import Connection
+from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.tail_watcher import TailWatcher
+
+
+class Cascade:
+    """Streams one copy on, as long as it is open and is not cut. All calls by the reactor's driver, but for `close`."""
+
+    def __init__(self, context: NodeContext, log: MirrorLog, commit: Commit) -> None:
+        self._context, self._log = context, log
+        self._growth = TailWatcher(log)
+        self._followers: dict[Connection, ReplicaStream] = {}
+        self._commit = commit
+
+    def join(self, connection: Connection, answer: Accept, synced: int) -> None:
+        """Somebody follows from now on. synced: position up to which it has the log on disk."""
+        connection.send(encode(CONTROL_OFFSET, messages.encode(answer)))
+        follower = ReplicaStream.begin(self._context, connection, self._log, answer.resume, self._growth)
+        self._followers[connection], follower.synced = follower, min(synced, answer.resume.position)
+        follower.tell(self._commit)
+        follower.sender.pump()
+
+    def progress(self, connection: Connection, progress: ProgressReport) -> None:
+        follower = self._followers.get(connection)
+        if follower is not None:
+            follower.reported = max(follower.reported, progress.received.position)
+            follower.synced = max(follower.synced, progress.synced.position)
+            follower.push()
+
+    @property
+    def needed(self) -> list[int]:
+        """Positions from which on somebody may need the log: what is not synced may be lost, and fetched again."""
+        return [follower.synced for follower in list(self._followers.values())]
+
+    def drained(self, connection: Connection) -> None:
+        follower = self._followers.get(connection)
+        if follower is not None:
+            follower.sender.drained()
+
+    def tell(self, commit: Commit) -> None:
+        """The commit point moved."""
+        self._commit = commit
+        for follower in list(self._followers.values()):
+            follower.tell(commit)
+
+    def closed(self, connection: Connection) -> None:
+        follower = self._followers.pop(connection, None)
+        if follower is not None:
+            follower.sender.closed()
+
+    def close(self, error: ReplogError | None = None) -> None:
+        """Whoever follows has to join again: this log is cut, or closed, or its master is another one."""
+        self._growth.stop()
+        for connection in list(self._followers):
+            self.closed(connection)
+            connection.close(error)
+
+
+def refuse(connection: Connection, refusal: Refuse) -> None:
+    """Last words."""
+    connection.send(encode(CONTROL_OFFSET, messages.encode(refusal)))
+    connection.close(JoinRefusedError(refusal.code, refusal.text))

@@ -1,0 +1,96 @@
+"""Where a raw log ends after a crash: its records are walked from what is proven, and what is torn is cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyreplog.errors import CorruptionError, NotALogError
+from pyreplog.log.files import Files
+from pyreplog.rocketmq.rawfile import RawFile, path_of, remove
+from pyreplog.rocketmq.records import BLANK_BYTES, MAGIC_V1, MAGIC_V2, RecordFault, walk
+from pyreplog.rocketmq.synced_position import SyncedPosition
+
+_MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
+
+
+def find_end(directory: Path, bases: list[int], proven: SyncedPosition | None, files: Files) -> int:
+    """Where the last whole record ends; all before it is on disk then.
+
+    A blank ends its file only when another file follows, or when it is proven: what follows its 8 bytes may be missing,
+    and nobody would see it.
+
+    Errors: CorruptionError, files are missing that were proven; or, in a log that has no checkpoint because it is a
+    broker's, there are intact records behind a damaged one. NotALogError, such a log begins with something else.
+    """
+    position = bases[0] if proven is None else max(proven.position, bases[0])
+    size = path_of(directory, bases[0]).stat().st_size
+    if position > bases[-1] + size:
+        raise CorruptionError(path_of(directory, bases[-1]), position, "a log that reaches this far", "its end")
+    for base in bases:
+        if position >= base + size:
+            continue
+        file = RawFile(path_of(directory, base), files, writable=False)
+        files.sync(file.fd)
+        file.close()
+        stop = size if base != bases[-1] else size - 1
+        reached, fault = walk(file.view, position - base, stop, base, torn=True)
+        position = base + reached
+        if position < file.end:
+            if proven is None:
+                fault = fault or RecordFault(reached, "a whole record", "a part of one")
+                _check_foreign(directory, file, fault, bases, files)
+            break
+    return position
+
+
+def _check_foreign(directory: Path, file: RawFile, fault: RecordFault, bases: list[int], files: Files) -> None:
+    """Whether what a broker left may be cut at `fault`: nobody knows what of it was on disk."""
+    offset = fault.offset
+    if file.base + offset == bases[0] and any(file.used(0, len(file.view))):
+        raise NotALogError(f"{file.path}: expected one of RocketMQ's records, found {fault.found} for {fault.expected}")
+    later = [base for base in bases if base > file.base]
+    intact = _intact_behind(directory, file, offset, later, files)
+    if intact is not None:
+        found = f"{fault.found}; intact records follow at {intact}"
+        raise CorruptionError(file.path, file.base + offset, fault.expected, found)
+
+
+def _intact_behind(directory: Path, file: RawFile, offset: int, later: list[int], files: Files) -> int | None:
+    """Position of an intact record behind `offset` of a file, or in one of the later ones."""
+    for magic in _MAGICS:
+        at = _find(file, magic, offset + BLANK_BYTES)
+        while at >= 0:
+            if walk(file.view, at - 4, len(file.view), file.base, torn=True)[0] > at:
+                return file.base + at - 4
+            at = _find(file, magic, at + 1)
+    for base in later:
+        file = RawFile(path_of(directory, base), files, writable=False)
+        file.close()
+        if walk(file.view, 0, len(file.view), base, torn=True)[0]:
+            return base
+    return None
+
+
+def _find(file: RawFile, magic: bytes, offset: int) -> int:
+    mapped = file.view.obj
+    return int(mapped.find(magic, offset))  # type: ignore[attr-defined]  # an mmap has it
+
+
+def cut(directory: Path, bases: list[int], end: int, files: Files) -> list[int]:
+    """Have nothing but zeros behind `end`, so that no record of before comes back (RocketMQ issues 10017, 10666).
+
+    The last file goes first: after a crash in between, the same end is found. Returns the bases that stay; of a log
+    with nothing in it none does: it may begin anywhere.
+    """
+    kept = [base for base in bases if base <= end] if end else []
+    for base in reversed(bases[len(kept) :]):
+        remove(directory, base, files)
+    if not kept:
+        return kept
+    file = RawFile(path_of(directory, kept[-1]), files, writable=True)
+    try:
+        if file.zero(files, min(end, file.end) - file.base, len(file.view)):
+            files.sync(file.fd)
+    finally:
+        file.close()
+    return kept

@@ -1,0 +1,9 @@
+"""What applications hold; the same for a topic of this process and for one of a server.
+
+| module | what it holds |
+|---|---|
+| `consumer`, `weak_consumer` | receives messages; does so without keeping a consumer alive |
+| `publishing` | producers, and the way of a message up to a sink of entries |
+| `partitions` | publishing to, and receiving from, several partitions as from one topic |
+| `remote` | topics of a server |
+"""

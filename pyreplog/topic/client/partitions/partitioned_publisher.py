@@ -1,0 +1,197 @@
+"""Publishes to a partitioned topic: by key, or to partitions in turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pyreplog._native.machines.serial_executor import check_may_wait
+from pyreplog.errors import ReplogError
+from pyreplog.future import AppendFuture, as_timeout
+from pyreplog.topic.client.partitions.partitioned_consumer import WaitFunction, left
+from pyreplog.topic.client.partitions.splitting import PartitionBatch, split_batch
+from pyreplog.topic.client.publishing.delivery_times import check_delivery, delivery_times
+from pyreplog.topic.client.publishing.outgoing import Outgoing
+from pyreplog.topic.model.partition_offset import PartitionOffset, PartitionRange
+from pyreplog.topic.model.positions import then
+from pyreplog.topic.model.routing import Router
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+    from numpy.typing import ArrayLike
+
+    from pyreplog.topic.client.publishing.delivery_times import DeliveryTime, DeliveryTimes
+    from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Times, Values
+    from pyreplog.topic.client.publishing.producer import Producer
+    from pyreplog.topic.client.remote.remote_topic import RemoteTopic
+    from pyreplog.topic.owner.topic import Topic
+
+T = TypeVar("T")
+
+
+class PartitionedPublisher:
+    """What a partitioned topic is published with; threads and asyncio as of `Publisher`.
+
+    Messages of one key go to one partition, in order, the same that Pulsar's clients with murmur3 choose; a message
+    without a key goes to the next partition, and those of a batch together. Each partition numbers a producer's
+    messages by itself; sequences that are given need only ascend.
+
+    serving: the topic of a partition, or a producer of it; it raises why there is none here. wait: for outcomes.
+    timeout: as of `Publisher`.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        serving: Callable[[int], Topic | RemoteTopic | Producer],
+        wait: WaitFunction,
+        timeout: float | None = None,
+    ) -> None:
+        self.router, self.wait, self.timeout = router, wait, timeout
+        self._serving = serving
+
+    def publish(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: int | None = None,
+        deliver_at: DeliveryTime | None = None,
+        delay: float | None = None,
+        sequence: int | None = None,
+        producer: str | None = None,
+        timeout: float | None = None,
+    ) -> PartitionOffset:
+        """As `Publisher.publish`. TopicOwnedError: another process has the message's partition."""
+        check_may_wait()
+        partition = self.router.route(key)
+        offset = self._serving(partition).publish(
+            value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
+            sequence=sequence, timeout=timeout,
+            **_named(producer),
+        )  # fmt: skip
+        return PartitionOffset(partition, offset)
+
+    def submit(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: int | None = None,
+        deliver_at: DeliveryTime | None = None,
+        delay: float | None = None,
+        sequence: int | None = None,
+        producer: str | None = None,
+        timeout: float | None = None,
+    ) -> AppendFuture[PartitionOffset]:
+        """As `Publisher.submit`. Errors: as publish."""
+        partition = self.router.route(key)
+        coming = self._serving(partition).submit(
+            value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
+            sequence=sequence, timeout=timeout,
+            **_named(producer),
+        )  # fmt: skip
+        done: AppendFuture[PartitionOffset] = AppendFuture()
+        then(coming, done, lambda offset: done.complete(PartitionOffset(partition, offset)))
+        return done
+
+    def publish_batch(
+        self,
+        values: Values,
+        keys: Keys | None = None,
+        *,
+        properties: Properties | None = None,
+        event_times: Times | None = None,
+        deliver_at: DeliveryTimes | None = None,
+        delay: float | None = None,
+        sequences: ArrayLike | None = None,
+        producer: str | None = None,
+        timeout: float | None = None,
+    ) -> list[PartitionRange]:
+        """As `Publisher.publish_batch`; returns the offsets in each partition that got some, ascending."""
+        check_may_wait()
+        seconds = self.timeout if timeout is None else as_timeout(timeout)
+        until = None if seconds is None else time.monotonic() + seconds
+        future = self.submit_batch(
+            values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
+            sequences=sequences, timeout=timeout,
+            producer=producer,
+        )  # fmt: skip
+        return self.wait(future, left(until))
+
+    def submit_batch(
+        self,
+        values: Values,
+        keys: Keys | None = None,
+        *,
+        properties: Properties | None = None,
+        event_times: Times | None = None,
+        deliver_at: DeliveryTimes | None = None,
+        delay: float | None = None,
+        sequences: ArrayLike | None = None,
+        producer: str | None = None,
+        timeout: float | None = None,
+    ) -> AppendFuture[list[PartitionRange]]:
+        """As `Publisher.submit_batch`; the AppendFuture gives what publish_batch returns. Errors: as publish; those of
+        a partition when others have taken their part are the AppendFuture's."""
+        due = None if check_delivery(deliver_at, delay) is None else delivery_times(deliver_at)
+        batch = Outgoing.of(values, keys, properties, event_times, due)
+        portions = split_batch(self.router, batch, sequences)
+        topics = [self._serving(portion.partition) for portion in portions]
+        coming: list[AppendFuture[range]] = []
+        for topic, portion in zip(topics, portions, strict=True):
+            try:
+                coming.append(_submit(topic, portion, delay, producer, timeout))
+            except ReplogError as error:
+                if not coming:
+                    raise
+                coming.append(AppendFuture())
+                coming[-1].fail(error)
+                break
+        done: AppendFuture[list[PartitionRange]] = AppendFuture()
+        parts = [portion.partition for portion in portions]
+        then(gathered(coming), done, lambda found: done.complete(list(map(PartitionRange, parts, found))))
+        return done
+
+
+def _named(producer: str | None) -> dict[str, Any]:
+    """What a topic is told; a producer has its name."""
+    return {} if producer is None else {"producer": producer}
+
+
+def _submit(
+    topic: Topic | RemoteTopic | Producer,
+    portion: PartitionBatch,
+    delay: float | None,
+    producer: str | None,
+    timeout: float | None,
+) -> AppendFuture[range]:
+    batch = portion.batch
+    return topic.submit_batch(
+        batch.values, batch.keys, properties=batch.properties, event_times=batch.event_times,
+        deliver_at=batch.deliver_at, delay=delay, sequences=portion.sequences, timeout=timeout, **_named(producer),
+    )  # fmt: skip
+
+
+def gathered(futures: Sequence[AppendFuture[T]]) -> AppendFuture[list[T]]:
+    """The results of all, once all have an outcome; the error of the first that has one."""
+    done: AppendFuture[list[T]] = AppendFuture()
+
+    def came(_: AppendFuture[T] | None) -> None:
+        if not all(future.done() for future in futures):
+            return
+        errors = (error for future in futures if (error := future.exception()) is not None)
+        error = next(errors, None)
+        if error is not None:
+            done.fail(error)
+        else:
+            done.complete([future.result() for future in futures])
+
+    for future in futures:
+        future.add_done_callback(came)
+    if not futures:
+        came(None)
+    return done

@@ -1,0 +1,12 @@
+"""The way of a message from `publish` to a sink of entries: a topic's ledgers, or a connection to its owner.
+
+| module | what it holds |
+|---|---|
+| `publisher`, `producer` | publishes to one topic; the same under a producer's name |
+| `outgoing`, `delivery_times` | what callers pass: columns of values and keys; when messages may be delivered |
+| `intake` | settles the order; finds duplicates; gathers single messages |
+| `batcher`, `publish_batch` | messages that wait for company; messages whose order is settled, and who waits for them |
+| `forwarded` | entries that another process has encoded |
+| `outbox` | submits entries in order, and learns what became of them |
+| `window` | how much may be without an outcome |
+"""

@@ -1,0 +1,72 @@
+"""RemotePartitionedTopic: a topic of several partitions that other processes own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from pyreplog.topic.client.partitions.partition_consumer import PartitionConsumer
+from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle, SubscribeOptions
+from pyreplog.topic.client.remote.remote_topic import RemoteTopic
+from pyreplog.topic.model.routing import partition_name
+
+if TYPE_CHECKING:
+    from pyreplog.topic.client.partitions.partitioned_consumer import WaitFunction
+    from pyreplog.topic.client.remote.client import Client
+    from pyreplog.topic.client.remote.remote_subscription import RemoteSubscription
+
+
+class RemotePartitionedTopic(PartitionedHandle[RemoteTopic]):
+    """Made by `Client.topic`: the same object for the same name. As `PartitionedHandle`; each partition is a
+    RemoteTopic of its own, at whichever server owns it."""
+
+    def __init__(self, client: Client, name: str, partitions: int, wait: WaitFunction, timeout: float) -> None:
+        self._client = client
+        self._parts: list[RemoteTopic] = []
+        super().__init__(name, partitions, wait, f"partitioned topic {name}, at other processes", timeout)
+        self._part_of(client)
+
+    def use(self, partitions: int, settings: Mapping[str, Any]) -> None:
+        """Open so many partitions, those that are not; for who makes it. Consumers that there are receive from new
+        ones, too. Errors: as `Client.topic`."""
+        with self._changing:
+            grown = range(len(self._parts), partitions)
+            for partition in range(partitions):
+                self._parts[partition : partition + 1] = [self._open(partition, settings)]
+            self.publisher.router.partitions = partitions
+            self._follow(grown)
+
+    def _open(self, partition: int, settings: Mapping[str, Any]) -> RemoteTopic:
+        return self._client.one(partition_name(self.name, partition), create=True, settings=settings)
+
+    @property
+    def served(self) -> list[int]:
+        """All of them: their owners are found."""
+        return list(range(len(self._parts)))
+
+    def partition(self, partition: int) -> RemoteTopic:
+        """One of them. Errors: those of `Client.topic`; InvalidArgumentError."""
+        self._check_partition(partition)
+        found = self._parts[partition] = self._open(partition, {})
+        return found
+
+    def _serving(self, partition: int) -> RemoteTopic:
+        self._check_open()
+        return self._parts[partition]
+
+    def _joined(
+        self, topic: RemoteTopic, part: PartitionConsumer, start: Any, options: SubscribeOptions
+    ) -> tuple[RemoteSubscription, int]:
+        return topic.attach(part, start, options.durable, options.priority, options.settings), 0
+
+    def _remove(self) -> None:
+        self._client.remove_partitioned(self.name)
+
+    def _let_go(self) -> None:
+        with ExitStack() as rest:
+            rest.callback(self._client.forget, self)
+            for topic in self._parts:
+                rest.callback(topic.close)
+            for consumer in list(self._options):
+                rest.callback(consumer.close)

@@ -1,0 +1,437 @@
+"""RemoteTopic: a topic that another process owns, used as if this one did."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyreplog._native.machines.serial_executor import check_may_wait
+from pyreplog._native.topic.messages import MessageBatch
+from pyreplog.arguments import as_int, check_bool, check_mapping, check_text
+from pyreplog.clock import SystemClock
+from pyreplog.errors import ClosedError, InvalidMessageError, OutcomeUnknownError, WrongTypeError
+from pyreplog.future import AppendFuture
+from pyreplog.handles import Handle
+from pyreplog.topic.client.consumer import QUEUE, Consumer
+from pyreplog.topic.client.publishing.producer import Producer
+from pyreplog.topic.client.publishing.publisher import Publisher
+from pyreplog.topic.client.remote.connection_pool import ConnectionPool, StaleError, reads
+from pyreplog.topic.client.remote.remote_subscription import RemoteSubscribeOptions, RemoteSubscription
+from pyreplog.topic.client.remote.sender import EntrySender
+from pyreplog.topic.client.remote.sequence_allocator import SequenceAllocator
+from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer, check_may_block
+from pyreplog.topic.model.config import SubscriptionConfig, TopicConfig
+from pyreplog.topic.model.names import check_name
+from pyreplog.topic.model.positions import Start, all_done, check_start
+from pyreplog.topic.model.stats import InternalStats, TopicStats
+from pyreplog.topic.model.wire.batches import decode_delivered
+from pyreplog.topic.model.wire.protocol import Call, CallResult, Opened, ReadRequest
+from pyreplog.topic.model.wire.stats_codec import decode_stats
+from pyreplog.topic.server.admin_calls import encode_start
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+    from numpy.typing import ArrayLike
+
+    from pyreplog.topic.client.publishing.delivery_times import DeliveryTime, DeliveryTimes
+    from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Times, Values
+    from pyreplog.topic.client.remote.client import Client
+
+READ_BYTES = 4 << 20
+
+
+class RemoteTopic(Handle):
+    """Made by `Client.topic`: the same object for the same name. As `Topic`, but for what is said here: methods have
+    its arguments and errors, and those of connections (PeerError). Any thread may call anything; asyncio code awaits
+    what `submit` and `submit_batch` give.
+
+    Messages that are on their way when the connection is lost fail with OutcomeUnknownError; those of a named producer
+    do not where the topic deduplicates: they are sent again, for the client's `timeout`, and none is stored twice. For
+    this, one client at a time publishes under a name: another one that begins ends it, with SequenceError.
+    """
+
+    def __init__(self, client: Client, pool: ConnectionPool, name: str, opened: Opened) -> None:
+        self.name = name
+        self._client, self._pool = client, pool
+        self._entry_bytes_max = opened.entry_bytes_max
+        self.config = _config(opened.config)
+        self._lock = threading.Lock()  # of the tables
+        self._opening = threading.Lock()  # while a producer is made
+        self._publishers: dict[str, tuple[Publisher, EntrySender]] = {}
+        self._users: Counter[str] = Counter()  # how many have each of them
+        self._kept: dict[str, Publisher] = {}  # of those that were named to `publish`: they are, for good
+        self._remote_subscriptions: set[RemoteSubscription] = set()
+        self._publisher = self._make_publisher("")
+        super().__init__(f"topic {name}, at another process")
+        self._part_of(client)
+
+    def _make_publisher(self, producer: str) -> Publisher:
+        """producer: "" unless its messages are numbered here. Waits for the owner if they are."""
+        numbers = SequenceAllocator() if producer else None
+        sender = EntrySender(
+            self._pool, self.name, producer, None if numbers is None else lambda said: numbers.seed(said.last_sequence)
+        )
+        if numbers is not None:
+            self._pool.wait(sender.open(), self._pool.timeout)
+        made = Publisher(
+            self.name, sender, self._pool, SystemClock(), self.config, entry_bytes_max=self._entry_bytes_max,
+            producers=numbers, timeout=self._pool.timeout,
+        )  # fmt: skip
+        with self._lock:
+            self._publishers[producer] = made, sender
+            self._users[producer] += 1
+        return made
+
+    def _publisher_of(self, producer: str | None) -> Publisher:
+        self._check_open()
+        if producer is None or not self.config.deduplicate:
+            return self._publisher
+        found = self._kept.get(check_name(producer))
+        if found is None:
+            self._kept[producer] = found = self._join(producer)
+        return found
+
+    def _join(self, producer: str) -> Publisher:
+        """A producer's, for one more user; the first one waits for the owner."""
+        found = self._joined(producer)
+        if found is not None:
+            return found
+        check_may_wait()
+        with self._opening:
+            return self._joined(producer) or self._make_publisher(producer)
+
+    def _joined(self, producer: str) -> Publisher | None:
+        with self._lock:
+            if producer not in self._publishers:
+                return None
+            self._users[producer] += 1
+            return self._publishers[producer][0]
+
+    def _leave(self, producer: str) -> None:
+        """One user less; behind the last one nothing is kept of it, here and at the owner's connection."""
+        with self._lock:
+            self._users[producer] -= 1
+            if self._users[producer]:
+                return
+            del self._users[producer]
+            publisher, sender = self._publishers.pop(producer)
+        error = ClosedError(f"the producer {producer!r} was closed")
+        publisher.stop(error)
+        sender.close(error)
+
+    # ---- publishing -----------------------------------------------------------------------------------------
+
+    def producer(self, name: str) -> Producer:
+        """As `Topic.producer`; waits for the owner, unless there is one of that name. Close it: a server takes 4,096 of
+        a client."""
+        self._check_open()
+        if not self.config.deduplicate:
+            return Producer(self._publisher, name)
+        return Producer(self._join(check_name(name)), name, lambda: self._leave(name))
+
+    def publish(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: int | None = None,
+        deliver_at: DeliveryTime | None = None,
+        delay: float | None = None,
+        sequence: int | None = None,
+        producer: str | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """As `Publisher.publish`."""
+        return self._publisher_of(producer).publish(
+            value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
+            sequence=sequence, timeout=timeout,
+            producer=producer,
+        )  # fmt: skip
+
+    def submit(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: int | None = None,
+        deliver_at: DeliveryTime | None = None,
+        delay: float | None = None,
+        sequence: int | None = None,
+        producer: str | None = None,
+        timeout: float | None = None,
+    ) -> AppendFuture[int]:
+        """As `Publisher.submit`. A producer that is new to this client is waited for."""
+        return self._publisher_of(producer).submit(
+            value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
+            sequence=sequence, timeout=timeout,
+            producer=producer,
+        )  # fmt: skip
+
+    def publish_batch(
+        self,
+        values: Values,
+        keys: Keys | None = None,
+        *,
+        properties: Properties | None = None,
+        event_times: Times | None = None,
+        deliver_at: DeliveryTimes | None = None,
+        delay: float | None = None,
+        sequences: ArrayLike | None = None,
+        producer: str | None = None,
+        timeout: float | None = None,
+    ) -> range:
+        """As `Publisher.publish_batch`. RecordTooLargeError: it has more than about 30 MiB."""
+        return self._publisher_of(producer).publish_batch(
+            values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
+            sequences=sequences, timeout=timeout,
+            producer=producer,
+        )  # fmt: skip
+
+    def submit_batch(
+        self,
+        values: Values,
+        keys: Keys | None = None,
+        *,
+        properties: Properties | None = None,
+        event_times: Times | None = None,
+        deliver_at: DeliveryTimes | None = None,
+        delay: float | None = None,
+        sequences: ArrayLike | None = None,
+        producer: str | None = None,
+        timeout: float | None = None,
+    ) -> AppendFuture[range]:
+        """As `Publisher.submit_batch`. A producer that is new to this client is waited for."""
+        return self._publisher_of(producer).submit_batch(
+            values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
+            sequences=sequences, timeout=timeout,
+            producer=producer,
+        )  # fmt: skip
+
+    def room(self) -> AppendFuture[None]:
+        """As `Publisher.room`, of what has no producer's name."""
+        return self._publisher.room()
+
+    def flush(self, timeout: float | None = None) -> None:
+        """As `Topic.flush`, of all that this client publishes to the topic."""
+        check_may_block("flush")
+        self._publisher.wait(self.flush_async(), timeout)
+
+    def flush_async(self) -> AppendFuture[None]:
+        """As `Topic.flush_async`, of all that this client publishes to the topic."""
+        self._check_open()
+        with self._lock:
+            publishers = [publisher for publisher, _ in self._publishers.values()]
+        return all_done([publisher.flush_async() for publisher in publishers])
+
+    # ---- consuming ------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        subscription: str,
+        *,
+        start: Start = "latest",
+        durable: bool = True,
+        name: str | None = None,
+        queue: int = QUEUE,
+        priority: int = 0,
+        **settings: Any,
+    ) -> Consumer:
+        """As `Topic.subscribe`. When the connection is lost, the consumer goes on as soon as there is one again: what
+        it has not acknowledged comes again. Of one that is not durable what comes is what follows."""
+        self._check_open()
+        check_may_wait()
+        check_name(subscription, "subscription")
+        check_start(start)
+        check_consumer(name, durable, priority)
+        wanted = SubscriptionConfig.of(settings) if settings else None
+        consumer = Consumer(self.name, subscription, name or f"consumer-{secrets.token_hex(4)}", queue=queue)
+        try:
+            there = self.attach(consumer, start, durable, priority, wanted)
+        except BaseException:
+            consumer.close()
+            raise
+        consumer.attached(there, 0)
+        return consumer
+
+    def attach(
+        self, consumer: Consumer, start: Start, durable: bool, priority: int, settings: SubscriptionConfig | None
+    ) -> RemoteSubscription:
+        """Have the owner's subscription take a consumer; see `subscribe`. settings: None, whatever they are."""
+        self._check_open()
+        wanted = "" if settings is None else json.dumps(vars(settings))
+        attached = RemoteSubscription(
+            self._pool, RemoteSubscribeOptions(self.name, consumer.subscription, start, durable, priority, wanted),
+            consumer,
+            self._detached,
+        )  # fmt: skip
+        try:
+            self._pool.wait(attached.attach(), self._pool.timeout)
+        except BaseException:
+            attached.give_up()
+            raise
+        with self._lock:
+            self._remote_subscriptions.add(attached)
+        return attached
+
+    def _detached(self, remote_subscription: RemoteSubscription) -> None:
+        with self._lock:
+            self._remote_subscriptions.discard(remote_subscription)
+
+    def create_subscription(
+        self,
+        subscription: str,
+        *,
+        start: Start = "latest",
+        properties: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        SubscriptionConfig.of(settings)
+        check_mapping("properties", {} if properties is None else properties)
+        given = {"start": encode_start(check_start(start)), "properties": dict(properties or {}), "settings": settings}
+        self._call_of("create_subscription", subscription, **given)
+
+    def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
+        self._call_of("delete_subscription", subscription, force=check_bool("force", force))
+
+    def subscriptions(self) -> list[str]:
+        return list(self._call("subscriptions"))
+
+    def seek(self, subscription: str, start: Start) -> int:
+        return int(self._call_of("seek", subscription, start=encode_start(check_start(start))))
+
+    def skip(self, subscription: str, messages: int) -> None:
+        self._call_of("skip", subscription, messages=as_int("messages", messages))
+
+    def skip_to(self, subscription: str, offset: int, *, token: str | None = None) -> None:
+        if token is not None:
+            check_text("token", token)
+        self._call_of("skip_to", subscription, offset=as_int("offset", offset), token=token)
+
+    def clear(self, subscription: str) -> None:
+        self._call_of("clear", subscription)
+
+    # ---- reading --------------------------------------------------------------------------------------------
+
+    @property
+    def start(self) -> int:
+        """Asks the owner."""
+        return int(self._call("where")[0])
+
+    @property
+    def end(self) -> int:
+        """Asks the owner."""
+        return int(self._call("where")[1])
+
+    def __len__(self) -> int:
+        """Asks the owner; `bool` does not."""
+        start, end = self._call("where")
+        return int(end) - int(start)
+
+    def read(self, start: Start = "earliest", end: int | None = None) -> Iterator[MessageBatch]:
+        """As `Topic.read`."""
+        stop = OFFSET_MAX if end is None else as_int("end", end)
+        first = int(self._call("position", start=encode_start(check_start(start))))
+        return self._batches(first, min(stop, self.end))
+
+    def _batches(self, at: int, end: int) -> Iterator[MessageBatch]:
+        while at < end:
+            self._check_open()
+            request = ReadRequest(at, end, READ_BYTES, self.name)
+            try:
+                batch = self._pool.wait(self._pool.ask_for(self.name, request, decode_delivered)).batch
+            except StaleError:
+                self._call("where")  # opens it there
+                continue
+            if batch is None or batch.end <= at:
+                raise InvalidMessageError(f"topic {self.name}: expected messages from {at} on, found none")
+            yield batch.slice(*np.searchsorted(batch.offset, (at, end)).tolist())
+            at = batch.end
+
+    # ---- how it is ------------------------------------------------------------------------------------------
+
+    def stats(self) -> TopicStats:
+        return decode_stats(TopicStats, self._call_raw("stats"))
+
+    def internal_stats(self) -> InternalStats:
+        return decode_stats(InternalStats, self._call_raw("internal_stats"))
+
+    def configure(self, **settings: Any) -> None:
+        self.config.changed(settings)
+        self.config = _config(self._call_raw("configure", settings=settings))
+
+    def trim(self) -> int:
+        """As `Topic.trim`: returns the offset of the first message left."""
+        return int(self._call("trim"))
+
+    def delete(self) -> None:
+        self._call("delete")
+        self.close()
+
+    def _call_of(self, name: str, subscription: str, **arguments: Any) -> Any:
+        """Of one of its subscriptions."""
+        return self._call(name, subscription=check_name(subscription, "subscription"), **arguments)
+
+    def _call(self, name: str, **arguments: Any) -> Any:
+        return json.loads(self._call_raw(name, **arguments))
+
+    def _call_raw(self, name: str, **arguments: Any) -> str:
+        self._check_open()
+        try:
+            given = json.dumps(arguments, default=index)  # of numpy's integers
+        except (TypeError, ValueError) as error:
+            raise WrongTypeError(f"topic {self.name}: {name}: {error}") from None
+        request = Call(self.name, name, given)
+        answer: CallResult = self._pool.wait(self._pool.ask_for(self.name, request, reads(CallResult)))
+        return answer.result
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Publish what was submitted, and let go. Closing twice is fine.
+
+        Errors: BacklogFullError, a quota holds publishers: what is not published yet will not be, as its futures say;
+        OutcomeUnknownError, there was none within the client's timeout.
+        """
+        super().close()
+
+    def _let_go(self) -> None:
+        error = ClosedError(f"the {self._what} was closed")
+        with self._lock:
+            publishers, remote_subscriptions = list(self._publishers.values()), list(self._remote_subscriptions)
+        with ExitStack() as rest:
+            rest.callback(self._client.forget, self)
+            for publisher, sender in publishers:
+                rest.callback(sender.close, error)
+                rest.callback(publisher.stop, error)
+            for remote_subscription in remote_subscriptions:
+                rest.callback(remote_subscription.consumer.close)
+            flushed = [publisher.flush_async() for publisher, _ in publishers]
+            for _, sender in publishers:
+                sender.leave()
+            for future in flushed:
+                self._await_flushed(future)
+            for _, sender in publishers:
+                if sender.refused is not None:
+                    raise sender.refused
+
+    def _await_flushed(self, flushed: AppendFuture[None]) -> None:
+        try:
+            self._pool.wait(flushed, self._pool.patience)
+        except OutcomeUnknownError as error:
+            raise OutcomeUnknownError(
+                f"topic {self.name}: closed before all that was submitted had an outcome: {error}"
+            ) from None
+
+
+def _config(text: str) -> TopicConfig:
+    return TopicConfig.stored(json.loads(text))

@@ -1,0 +1,49 @@
+"""What a subscription holds of a consumer of user code: not the consumer itself, so that it may be forgotten."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+from pyreplog.errors import ReplogError
+from pyreplog.topic.model.interfaces import DeliveredMessages
+
+if TYPE_CHECKING:
+    from pyreplog.topic.client.consumer import Consumer
+
+
+class WeakConsumer:
+    """A ConsumerLike: passes all on to its consumer, while somebody has that. What comes in the moment in which the
+    consumer is forgotten is nobody's: it comes again to others when the consumer is detached, which its finalizer asks
+    for."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.name = consumer.name
+        self.is_active = consumer.is_active
+        self.consumer = weakref.ref(consumer)
+        """None: it was forgotten."""
+
+    def deliver(self, delivery: DeliveredMessages) -> None:
+        if (there := self.consumer()) is not None:
+            there.deliver(delivery)
+
+    def discard(self, *, sought: bool = False) -> None:
+        if (there := self.consumer()) is not None:
+            there.discard(sought=sought)
+
+    def forget_acks(self, era: int) -> None:
+        if (there := self.consumer()) is not None:
+            there.forget_acks(era)
+
+    def became(self, active: bool) -> None:
+        self.is_active = active
+        if (there := self.consumer()) is not None:
+            there.became(active)
+
+    def failed(self, error: ReplogError) -> None:
+        if (there := self.consumer()) is not None:
+            there.failed(error)
+
+    def close(self) -> None:
+        if (there := self.consumer()) is not None:
+            there.close()

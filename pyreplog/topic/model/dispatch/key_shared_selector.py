@@ -1,0 +1,157 @@
+"""Key_shared subscriptions: messages are spread by key, and of each key one consumer at a time has any."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyreplog._native.topic.messages import MessageBatch
+from pyreplog.topic.model.dispatch.blocked_messages import BlockedMessages
+from pyreplog.topic.model.dispatch.consumers import AttachedConsumer, Consumers
+from pyreplog.topic.model.dispatch.keyring import SLOTS, KeyRing, slots_of
+from pyreplog.topic.model.dispatch.offsets import Offsets
+from pyreplog.topic.model.dispatch.pending import NOBODY, Released, Slots
+from pyreplog.topic.model.dispatch.selector import Assignment, Placement, Selector
+
+ASIDE_PER_CONSUMER = 4_000
+ASIDE_MAX = 40_000
+
+
+class KeySharedSelector(Selector):
+    """A key that changes hands does so once nobody has any of its messages; until then its messages are put aside, and
+    so are those for consumers without room: the others go on. What was put aside goes before what was read later.
+
+    Order is that of first deliveries, and of what a consumer leaves behind; a refused message comes again whenever it
+    does, but never to a second consumer while a first one has messages of its key. Keys are told apart by slot.
+    """
+
+    delays = True
+
+    def __init__(self, consumers: Consumers) -> None:
+        super().__init__(consumers)
+        self._ring = KeyRing()
+        self._may_go = False  # whether some of those aside may be deliverable
+        self.clear()
+
+    def joined(self, consumer: AttachedConsumer) -> None:
+        self._ring.add(consumer.holder, consumer.name)
+        self._may_go = True
+
+    def left(self, consumer: AttachedConsumer) -> None:
+        self._ring.remove(consumer.holder)
+        self._may_go = True
+
+    def has_changed(self) -> None:
+        self._may_go = True
+
+    # ---- placing --------------------------------------------------------------------------------------------
+
+    def place(self, batch: MessageBatch, room: int, *, is_fresh: bool) -> Placement:
+        offsets, slots = batch.offset, slots_of(batch)
+        owners = self._ring.owners(slots)
+        free = self._is_free(slots, owners) & self._blocked.in_turn(offsets, slots)
+        reserved = self._deliverable()[1] if is_fresh and len(self._blocked) else {}
+        chosen = np.zeros(len(batch), np.bool_)
+        has_room = False
+        for consumer in self._consumers:
+            capacity = self._consumers.capacity(consumer)
+            most = min(capacity - reserved.get(consumer.holder, 0), room)
+            mine = np.flatnonzero(free & (owners == consumer.holder))[: max(most, 0)]
+            chosen[mine] = True
+            room -= len(mine)
+            has_room = has_room or capacity > len(mine)
+        looks_ahead = has_room and room > 0
+        stop = self._block(offsets, slots, chosen, is_fresh=is_fresh, looks_ahead=looks_ahead)
+        shares = []
+        for consumer in self._consumers:
+            mine = np.flatnonzero(chosen[:stop] & (owners[:stop] == consumer.holder))
+            if len(mine):
+                self._hold(consumer, slots[mine])
+                shares.append(Assignment(consumer, batch.select(mine), slots[mine]))
+        return Placement(shares, batch.slice(stop, len(batch)) if stop < len(batch) else None)
+
+    def _is_free(self, slots: Slots, owners: NDArray[np.uint32]) -> NDArray[np.bool_]:
+        """Which slots nobody but their owner has messages of."""
+        holders = self._holder[slots]
+        free: NDArray[np.bool_] = (holders == NOBODY) | (holders == owners)
+        return free
+
+    def _block(
+        self, offsets: Offsets, slots: Slots, chosen: NDArray[np.bool_], *, is_fresh: bool, looks_ahead: bool
+    ) -> int:
+        """What was not chosen, of fresh ones as many as there is space for, and only for the sake of others; how far
+        that goes in the batch."""
+        waiting = np.flatnonzero(~chosen)
+        stop = len(offsets)
+        if is_fresh:
+            space = max(self._limit - len(self._blocked), 0)
+            if len(waiting) > space:
+                stop = int(waiting[space])
+            if not looks_ahead:
+                stop = min(stop, int(np.flatnonzero(chosen)[-1]) + 1 if chosen.any() else 0)
+            waiting = waiting[waiting < stop]
+        self._blocked.remove(offsets[:stop][chosen[:stop]])
+        self._blocked.add(offsets[waiting], slots[waiting])
+        return stop
+
+    def _hold(self, consumer: AttachedConsumer, slots: Slots) -> None:
+        self._holder[slots] = consumer.holder
+        np.add.at(self._held, slots, 1)
+
+    def released(self, released: Released) -> None:
+        slots = released.slots[released.slots != 0]  # of dead letters: 0
+        np.subtract.at(self._held, slots, 1)
+        freed = slots[self._held[slots] == 0]
+        self._holder[freed] = NOBODY
+        self._may_go = self._may_go or self._blocked.has_slots(freed)
+
+    # ---- what was put aside ---------------------------------------------------------------------------------
+
+    @property
+    def _limit(self) -> int:
+        return min(ASIDE_PER_CONSUMER * len(self._consumers), ASIDE_MAX)
+
+    def waiting(self) -> int:
+        return len(self._blocked)
+
+    def has_space(self) -> bool:
+        return len(self._blocked) < self._limit
+
+    def returned(self, released: Released) -> bool:
+        self._blocked.add(released.offsets, released.slots)
+        self._may_go = True
+        return True
+
+    def forget(self, offsets: Offsets) -> None:
+        self._blocked.remove(offsets)
+        self._may_go = True
+
+    def forget_range(self, start: int, end: int) -> None:
+        self._blocked.remove_range(start, end)
+        self._may_go = True
+
+    def take(self, most: int) -> Offsets:
+        if not self._may_go or not len(self._blocked):
+            return self._blocked.offsets[:0]
+        at, _ = self._deliverable()
+        self._may_go = len(at) > 0
+        return self._blocked.offsets[at[:most]]
+
+    def _deliverable(self) -> tuple[NDArray[np.int64], dict[int, int]]:
+        """Which of those aside there is room for, by index, ascending; and how many by holder."""
+        slots = self._blocked.slots
+        owners = self._ring.owners(slots)
+        free = self._is_free(slots, owners)
+        found = [np.empty(0, np.int64)]
+        counts = {}
+        for consumer in self._consumers:
+            room = self._consumers.capacity(consumer)
+            mine = np.flatnonzero(free & (owners == consumer.holder))[: max(room, 0)]
+            found.append(mine)
+            counts[consumer.holder] = len(mine)
+        return np.sort(np.concatenate(found)), counts
+
+    def clear(self) -> None:
+        self._blocked = BlockedMessages()
+        self._holder = np.zeros(SLOTS + 1, np.uint32)  # of each slot: who has messages of it
+        self._held = np.zeros(SLOTS + 1, np.int32)  # how many

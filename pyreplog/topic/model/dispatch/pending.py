@@ -1,0 +1,166 @@
+"""Who has which messages: delivered, and not acknowledged yet."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyreplog.topic.model.dispatch.offsets import NONE, Offsets
+
+PAGE_BITS = 10
+PAGE = 1 << PAGE_BITS
+NOBODY = 0
+DEAD_LETTERS = 1
+"""The holder of what is being published as dead letters; consumers' numbers are higher."""
+
+Slots = NDArray[np.uint16]
+_ROW = np.dtype([("since_us", np.int64), ("holder", np.uint32), ("slot", np.uint16)])
+
+
+class Released(NamedTuple):
+    """What was held and is not any more; offsets ascend, slots are those of their keys."""
+
+    offsets: Offsets
+    slots: Slots
+
+
+NOTHING = Released(NONE, np.empty(0, np.uint16))
+
+
+class Pending:
+    """Rows of messages by offset, in pages of those regions of the topic that have any."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, NDArray[np.void]] = {}
+        self._used: dict[int, int] = {}  # page -> its rows that are held
+        self._counts: dict[int, int] = {}
+        self.total = 0
+
+    def count(self, holder: int) -> int:
+        """Messages that one holder has."""
+        return self._counts.get(holder, 0)
+
+    # ---- taking ---------------------------------------------------------------------------------------------
+
+    def hold(self, offsets: Offsets, holder: int, slots: Slots | None, now_us: int) -> None:
+        """Note ascending offsets, held by nobody, as delivered."""
+        for number, low, high in _by_page(offsets):
+            page = self._pages.get(number)
+            if page is None:
+                page = self._pages[number] = np.zeros(PAGE, _ROW)
+                self._used[number] = 0
+            at = offsets[low:high] & (PAGE - 1)
+            page["since_us"][at] = now_us
+            page["holder"][at] = holder
+            page["slot"][at] = 0 if slots is None else slots[low:high]
+            self._used[number] += high - low
+        self._counts[holder] = self.count(holder) + len(offsets)
+        self.total += len(offsets)
+
+    def hold_range(self, start: int, end: int, holder: int, now_us: int) -> None:
+        """The same, all from start up to end."""
+        self.hold(np.arange(start, end, dtype=np.int64), holder, None, now_us)
+
+    def holds(self, offsets: Offsets) -> NDArray[np.bool_]:
+        """Which of ascending offsets anybody has."""
+        found = np.zeros(len(offsets), np.bool_)
+        for number, low, high in _by_page(offsets) if self.total else ():
+            if (page := self._pages.get(number)) is not None:
+                found[low:high] = page["holder"][offsets[low:high] & (PAGE - 1)] != NOBODY
+        return found
+
+    def is_free(self, start: int, end: int) -> bool:
+        """Whether nobody has any from start up to end; False: perhaps not."""
+        return not self._pages or not self._numbers(start >> PAGE_BITS, (end - 1) >> PAGE_BITS)
+
+    # ---- releasing ------------------------------------------------------------------------------------------
+
+    def release(self, offsets: Offsets, holder: int | None = None) -> Released:
+        """Those of ascending offsets that somebody has, or that this holder has."""
+        found = []
+        for number, low, high in _by_page(offsets) if self.total else ():
+            if (page := self._pages.get(number)) is not None:
+                at = offsets[low:high] & (PAGE - 1)
+                held = page["holder"][at]
+                found.append(self._clear(number, at[held != NOBODY if holder is None else held == holder]))
+        return _joined(found)
+
+    def release_range(self, start: int, end: int) -> Released:
+        """Those from start up to end."""
+        found = []
+        first, last = start >> PAGE_BITS, (end - 1) >> PAGE_BITS
+        for number in self._numbers(first, last) if start < end else ():
+            held = np.flatnonzero(self._pages[number]["holder"]) + (number << PAGE_BITS)
+            found.append(self._clear(number, held[(held >= start) & (held < end)] & (PAGE - 1)))
+        return _joined(found)
+
+    def release_holder(self, holder: int) -> Released:
+        """All that one holder has."""
+        if not self.count(holder):
+            return NOTHING
+        pages = [(number, self._pages[number]["holder"] == holder) for number in sorted(self._pages)]
+        return _joined([self._clear(number, np.flatnonzero(held)) for number, held in pages])
+
+    def release_consumers(self) -> Released:
+        """All but dead letters."""
+        pages = [(number, self._pages[number]["holder"] > DEAD_LETTERS) for number in sorted(self._pages)]
+        return _joined([self._clear(number, np.flatnonzero(held)) for number, held in pages])
+
+    def release_since(self, until_us: int) -> Released:
+        """What consumers were given at that time or before."""
+        found = []
+        for number in sorted(self._pages):
+            page = self._pages[number]
+            late = (page["holder"] > DEAD_LETTERS) & (page["since_us"] <= until_us)
+            found.append(self._clear(number, np.flatnonzero(late)))
+        return _joined(found)
+
+    def _numbers(self, first: int, last: int) -> list[int]:
+        if last - first < len(self._pages):
+            return [number for number in range(first, last + 1) if number in self._pages]
+        return sorted(number for number in self._pages if first <= number <= last)
+
+    def _clear(self, number: int, at: NDArray[np.int64]) -> Released:
+        page = self._pages[number]
+        holders = page["holder"][at]
+        while len(holders):  # mostly all are one's
+            holder = int(holders[0])
+            others = holders[holders != holder]
+            self._counts[holder] -= len(holders) - len(others)
+            if not self._counts[holder]:
+                del self._counts[holder]
+            holders = others
+        released = Released(at + (number << PAGE_BITS), page["slot"][at])
+        page["holder"][at] = NOBODY
+        self._used[number] -= len(at)
+        self.total -= len(at)
+        if not self._used[number]:
+            del self._pages[number], self._used[number]
+        return released
+
+
+def _by_page(offsets: Offsets) -> Iterator[tuple[int, int, int]]:
+    """(number of a page, the part of ascending offsets that lies in it)"""
+    if not len(offsets):
+        return
+    first, last = int(offsets[0]) >> PAGE_BITS, int(offsets[-1]) >> PAGE_BITS
+    if first == last:
+        yield first, 0, len(offsets)
+        return
+    numbers = offsets >> PAGE_BITS
+    bounds = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(offsets)]
+    for low, high in itertools.pairwise(bounds):
+        yield int(numbers[low]), low, high
+
+
+def _joined(found: list[Released]) -> Released:
+    found = [released for released in found if len(released.offsets)]
+    if len(found) <= 1:
+        return found[0] if found else NOTHING
+    return Released(
+        np.concatenate([released.offsets for released in found]), np.concatenate([released.slots for released in found])
+    )

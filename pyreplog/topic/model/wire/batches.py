@@ -1,0 +1,142 @@
+"""Batches of messages on the wire: the records as they lie in the ledger, and which of their messages are meant."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog._native.topic.messages import MessageBatch, decode_messages
+from pyreplog.errors import DamagedMessageError, InvalidMessageError, InvalidRecordsError, ReplogError
+from pyreplog.topic.model.compression import decompress
+from pyreplog.topic.model.wire.fields import FLAG_NUMBER, OFFSET, U32, Layout, WireReader
+from pyreplog.topic.model.wire.protocol import OK
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+BATCH_BYTES = 1 << 20
+"""A delivery has about so many bytes of records, at least one."""
+
+_STATE = Layout(U32, FLAG_NUMBER, FLAG_NUMBER)
+_HEAD = struct.Struct(">qqqqqqII")
+_COUNTED = np.dtype([("offset", ">i8"), ("count", ">u4")])
+_ITEMS_MAX = 1 << 24
+_ALL = np.empty((0, 2), np.int64)
+"""No runs."""
+
+
+class Delivered(NamedTuple):
+    """What a FETCH or READ brings. generation: of the consumer; messages of an older one it does not have any more.
+    active: whether messages come, of consumers that take turns. batch: None, none now. redelivered: by offset. era: see
+    `protocol.Resume`; None: the consumer was not resumed."""
+
+    generation: int
+    active: bool
+    batch: MessageBatch | None
+    redelivered: Mapping[int, int]
+    era: int | None = None
+
+
+def size_of(batch: MessageBatch) -> int:
+    """Bytes of values, as stored, of the entries that its messages lie in."""
+    return batch.stored_bytes if batch.is_whole else int(_sizes(batch).sum())
+
+
+def _sizes(batch: MessageBatch) -> NDArray[np.int64]:
+    """Of each entry; 0 of those that none of its messages lies in."""
+    used = np.zeros(len(batch.entry_id), np.bool_)
+    used[batch.entry_index] = True
+    return np.where(used, batch.entry_size, 0)
+
+
+def cut(batch: MessageBatch, bytes_max: int) -> tuple[MessageBatch, MessageBatch | None]:
+    """Its first messages, of entries with so many bytes, or one; and the rest."""
+    sums = np.cumsum(_sizes(batch))
+    first_entry = int(batch.entry_index[0])
+    most = max(int(np.searchsorted(sums, bytes_max, "right")), first_entry + 1)
+    stop = int(np.searchsorted(batch.entry_index, most))
+    return batch.slice(0, stop), batch.slice(stop, len(batch)) if stop < len(batch) else None
+
+
+def encode_delivered(delivered: Delivered) -> list[ReadableBuffer]:
+    """Buffers of a reply, which hold the batch."""
+    generation, active, batch, redelivered, era = delivered
+    told = b"" if era is None else OFFSET.encode(era)
+    if batch is None or not len(batch):
+        return [bytes((OK,)) + _STATE.encode((generation, active, False)) + told]
+    records, runs, first, last = batch.records(), _ALL, batch.first_entry, batch.last_entry
+    if not batch.is_whole:
+        entries, runs = _used(batch)
+        first, last = batch.entry_id[[entries[0], entries[-1]]].tolist()
+        records = [records[entry] for entry in entries]
+    counts = [(at, redelivered[at]) for at in batch.offset.tolist() if at in redelivered] if redelivered else []
+    described = _HEAD.pack(batch.ledger, first, last, *batch.ledger_start, len(runs), len(counts))
+    if len(runs):
+        described += runs.astype(">u4").tobytes()
+    if counts:
+        described += np.array(counts, _COUNTED).tobytes()
+    head = bytes((OK,)) + _STATE.encode((generation, active, True)) + told
+    return [head + described, *records]
+
+
+def decode_delivered(reader: WireReader, *, tells_era: bool = False) -> Delivered:
+    """What follows the status. tells_era: the consumer was resumed. Errors: InvalidMessageError; MissingExtraError,
+    nothing can decompress it."""
+    generation, active, has_messages = _STATE.decode(reader)
+    era = OFFSET.decode(reader) if tells_era else None
+    if not has_messages:
+        reader.end()
+        return Delivered(generation, bool(active), None, {}, era)
+    ledger, first, last, offset, entries, size, run_count, count = reader.unpack(_HEAD)
+    if not (0 <= first <= last and min(offset, entries, size) >= 0 and max(run_count, count) <= _ITEMS_MAX):
+        raise reader.refusal("entries of a ledger", f"{first} to {last}, {run_count} runs, {count} counts")
+    runs = np.frombuffer(reader.take(8 * run_count), ">u4").reshape(-1, 2).astype(np.int64) if run_count else _ALL
+    redelivered = {}
+    if count:
+        counted = np.frombuffer(reader.take(_COUNTED.itemsize * count), _COUNTED)
+        redelivered = dict(zip(counted["offset"].tolist(), counted["count"].tolist(), strict=True))
+    reader.check()
+    data = bytes(reader.rest())
+    try:
+        records = parse_entries(data, ledger=ledger, first=first, last=last)
+        if records.next_position != len(data):
+            raise DamagedMessageError(
+                f"messages: expected intact records, found a bad one at byte {records.next_position} of {len(data)}"
+            )
+        batch = decode_messages(records, offset=offset, entries=entries, size=size, decompress=decompress)
+    except (InvalidMessageError, ImportError):
+        raise
+    except InvalidRecordsError as error:  # those that the owner sent had their checksums
+        raise DamagedMessageError(f"messages: damaged on their way: {error}") from error
+    except (ReplogError, ValueError, OverflowError) as error:
+        raise InvalidMessageError(f"messages: {error}") from error
+    meant = _selected(batch, runs, reader) if run_count else batch
+    return Delivered(generation, bool(active), meant, redelivered, era)
+
+
+def _used(batch: MessageBatch) -> tuple[Sequence[int], NDArray[np.int64]]:
+    """Entries that its messages lie in; and which messages of these: (first, count) of each run, none of all."""
+    index = batch.entry_index.astype(np.int64)
+    entries = np.unique(index)
+    counts = batch.entry_count[entries]
+    if len(batch) == int(counts.sum()):
+        return entries.tolist(), _ALL
+    starts = np.concatenate(([0], np.cumsum(counts)[:-1]))
+    numbers = starts[np.searchsorted(entries, index)] + batch.offset - batch.entry_first[index]
+    heads = np.flatnonzero(np.diff(numbers, prepend=-2) != 1)
+    lengths = np.diff(np.append(heads, len(numbers)))
+    return entries.tolist(), np.stack((numbers[heads], lengths), axis=1)
+
+
+def _selected(batch: MessageBatch, runs: NDArray[np.int64], reader: WireReader) -> MessageBatch:
+    starts, lengths = runs[:, 0], runs[:, 1]
+    ends = starts + lengths
+    if (lengths < 1).any() or (starts[1:] < ends[:-1]).any() or ends[-1] > len(batch):
+        raise reader.refusal(f"runs that ascend within {len(batch)} messages", str(runs[:10].tolist()))
+    within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return batch.select(np.repeat(starts, lengths) + within)

@@ -1,0 +1,248 @@
+"""Fields of messages between clients and topic servers, as bytes: each is bounded before it is believed."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from itertools import accumulate, takewhile
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyreplog._native.system.checksum import crc32c
+from pyreplog.errors import DamagedMessageError, InvalidArgumentError, InvalidMessageError
+from pyreplog.topic.model.positions import Start, check_start, moment_at, time_us
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+NAME_BYTES_MAX = 255
+TEXT_BYTES_MAX = 1 << 20
+OFFSETS_MAX = 1 << 20
+ENTRIES_MAX = 1 << 16
+
+_EARLIEST, _LATEST, _OFFSET, _TIME = range(4)
+_START = struct.Struct(">Bq")
+_I64 = struct.Struct(">q")
+_U32 = struct.Struct(">I")
+
+
+class WireReader:
+    """Takes fields off a body, in order. is_checked: their checksum follows them. Errors: InvalidMessageError;
+    DamagedMessageError."""
+
+    def __init__(self, what: str, body: memoryview, at: int = 0, *, is_checked: bool = False) -> None:
+        self._what, self._body, self._at, self._is_checked = what, body, at, is_checked
+
+    def take(self, count: int) -> memoryview:
+        """The next `count` bytes, not copied."""
+        at, self._at = self._at, self._at + count
+        if self._at > len(self._body):
+            raise self.refusal(f"{count} bytes more at byte {at}", f"{len(self._body) - at}")
+        return self._body[at : self._at]
+
+    def unpack(self, form: struct.Struct) -> tuple[Any, ...]:
+        at, self._at = self._at, self._at + form.size
+        if self._at > len(self._body):
+            raise self.refusal(f"{form.size} bytes more at byte {at}", f"{len(self._body) - at}")
+        return form.unpack_from(self._body, at)
+
+    def rest(self) -> memoryview:
+        """All that is left, not copied."""
+        return self.take(len(self._body) - self._at)
+
+    def check(self) -> None:
+        """If it is checked: here is the checksum of all that was taken."""
+        if self._is_checked:
+            self._is_checked = False
+            computed = crc32c(self._body[: self._at])
+            found = self.unpack(_U32)[0]
+            if found != computed:
+                raise DamagedMessageError(
+                    f"{self._what}: damaged on its way: its CRC-32C is {computed:#010x}, expected {found:#010x}"
+                )
+
+    def end(self) -> None:
+        """Nothing may follow."""
+        self.check()
+        if self._at != len(self._body):
+            raise self.refusal(f"{self._at} bytes", f"{len(self._body)}")
+
+    def refusal(self, expected: str, found: str) -> InvalidMessageError:
+        kind = DamagedMessageError if self._is_checked else InvalidMessageError  # it would not pass the check
+        return kind(f"{self._what}: expected {expected}, found {found}")
+
+
+def checksum(*buffers: ReadableBuffer) -> bytes:
+    """What follows these in a body that is checked."""
+    crc = 0
+    for buffer in buffers:
+        crc = crc32c(buffer, crc)
+    return _U32.pack(crc)
+
+
+class Number(NamedTuple):
+    """What a number may be, and its letter in a struct's format."""
+
+    letter: str
+    low: int
+    high: int
+
+
+class WireField(NamedTuple):
+    """How a value is written, and read. number: if it is one, and no more is to be said of it."""
+
+    encode: Callable[[Any], bytes]
+    decode: Callable[[WireReader], Any]
+    number: Number | None = None
+
+
+class Layout:
+    """`fields` that follow each other. The numbers in front are written, and read, in one go."""
+
+    def __init__(self, *fields: WireField) -> None:
+        self.fields = fields
+        self._numbers = [field.number for field in takewhile(lambda field: field.number, fields) if field.number]
+        self._front = struct.Struct(">" + "".join(number.letter for number in self._numbers))
+        self._rest = fields[len(self._numbers) :]
+
+    def encode(self, values: Sequence[Any]) -> bytes:
+        """One for each field. Errors: those of the fields."""
+        if not self._rest:
+            return self._front.pack(*values)
+        front = len(self._numbers)
+        parts = [field.encode(value) for field, value in zip(self._rest, values[front:], strict=True)]
+        return self._front.pack(*values[:front]) + b"".join(parts)
+
+    def decode(self, reader: WireReader) -> list[Any]:
+        """InvalidMessageError."""
+        found = list(reader.unpack(self._front))
+        for value, (_, low, high) in zip(found, self._numbers, strict=True):
+            if not low <= value <= high:
+                raise reader.refusal(f"a number from {low} to {high}", str(value))
+        if self._rest:
+            found += [field.decode(reader) for field in self._rest]
+        return found
+
+
+def _number(letter: str, low: int, high: int) -> WireField:
+    packed = struct.Struct(">" + letter)
+
+    def decode(reader: WireReader) -> int:
+        found: int = reader.unpack(packed)[0]
+        if not low <= found <= high:
+            raise reader.refusal(f"a number from {low} to {high}", str(found))
+        return found
+
+    return WireField(packed.pack, decode, Number(letter, low, high))
+
+
+def _text(form: str, most: int) -> WireField:
+    length = struct.Struct(form)
+
+    def encode(text: str) -> bytes:
+        data = text.encode()
+        if len(data) > most:
+            raise InvalidArgumentError(f"text: expected at most {most} bytes of UTF-8, found {len(data)}")
+        return length.pack(len(data)) + data
+
+    def decode(reader: WireReader) -> str:
+        count = reader.unpack(length)[0]
+        if count > most:
+            raise reader.refusal(f"a text of at most {most} bytes", str(count))
+        try:
+            return str(reader.take(count), "utf-8")
+        except UnicodeDecodeError as error:
+            raise reader.refusal("text in UTF-8", str(error)) from error
+
+    return WireField(encode, decode)
+
+
+def _decode_flag(reader: WireReader) -> bool:
+    return bool(FLAG_NUMBER.decode(reader))
+
+
+def _encode_start(start: Start) -> bytes:
+    if isinstance(check_start(start), str):
+        return _START.pack(_EARLIEST if start == "earliest" else _LATEST, 0)
+    if isinstance(start, datetime):
+        return _START.pack(_TIME, time_us(start))
+    try:
+        return _START.pack(_OFFSET, int(start))
+    except struct.error:
+        raise InvalidArgumentError(f"start: expected an offset of 64 bits, found {start}") from None
+
+
+def _decode_start(reader: WireReader) -> Start:
+    kind, number = reader.unpack(_START)
+    if kind in (_EARLIEST, _LATEST):
+        return "earliest" if kind == _EARLIEST else "latest"
+    if kind == _OFFSET:
+        return int(number)
+    try:
+        if kind == _TIME:
+            return moment_at(number)
+    except OverflowError:
+        pass
+    raise reader.refusal("a place in a topic", f"kind {kind}, {number}")
+
+
+def _encode_offsets(offsets: NDArray[np.int64]) -> bytes:
+    return _U32.pack(len(offsets)) + np.asarray(offsets, ">i8").tobytes()
+
+
+def _decode_offsets(reader: WireReader) -> NDArray[np.int64]:
+    count = reader.unpack(_U32)[0]
+    if not 1 <= count <= OFFSETS_MAX:
+        raise reader.refusal(f"1 to {OFFSETS_MAX} offsets", str(count))
+    found = np.frombuffer(reader.take(8 * count), ">i8").astype(np.int64)
+    if found[0] < 0 or (found[1:] <= found[:-1]).any():
+        raise reader.refusal("offsets from 0 on that ascend", str(found[:10].tolist()))
+    return found
+
+
+def _encode_ranges(ranges: NDArray[np.int64]) -> bytes:
+    return _U32.pack(len(ranges)) + np.asarray(ranges, ">i8").tobytes()
+
+
+def _decode_ranges(reader: WireReader) -> NDArray[np.int64]:
+    count = reader.unpack(_U32)[0]
+    if count > OFFSETS_MAX:
+        raise reader.refusal(f"at most {OFFSETS_MAX} ranges", str(count))
+    edges = np.frombuffer(reader.take(16 * count), ">i8").astype(np.int64)
+    if count and (edges[0] < 0 or (edges[1:] <= edges[:-1]).any()):
+        raise reader.refusal("ranges from 0 on that ascend", str(edges[:10].tolist()))
+    return edges.reshape(-1, 2)
+
+
+def _encode_entries(entries: Sequence[bytes]) -> bytes:
+    """The lengths; the entries follow as they are."""
+    return struct.pack(f">I{len(entries)}I", len(entries), *map(len, entries))
+
+
+def _decode_entries(reader: WireReader) -> list[bytes]:
+    count = reader.unpack(_U32)[0]
+    if not 1 <= count <= ENTRIES_MAX:
+        raise reader.refusal(f"1 to {ENTRIES_MAX} entries", str(count))
+    lengths = struct.unpack(f">{count}I", reader.take(4 * count))
+    entries = reader.take(sum(lengths))
+    if count == 1:
+        return [bytes(entries)]
+    return [bytes(entries[end - length : end]) for end, length in zip(accumulate(lengths), lengths, strict=True)]
+
+
+FLAG_NUMBER = _number("B", 0, 1)
+FLAG = WireField(FLAG_NUMBER.encode, _decode_flag)
+U32 = _number("I", 0, (1 << 32) - 1)
+COUNT = _number("I", 1, 1 << 30)
+I32 = _number("i", -(1 << 31), (1 << 31) - 1)
+OFFSET = _number("q", 0, (1 << 62) - 1)
+OFFSET_OR_NONE = _number("q", -1, (1 << 62) - 1)
+NAME = _text(">B", NAME_BYTES_MAX)
+TEXT = _text(">I", TEXT_BYTES_MAX)
+START = WireField(_encode_start, _decode_start)
+OFFSETS = WireField(_encode_offsets, _decode_offsets)
+RANGES = WireField(_encode_ranges, _decode_ranges)
+ENTRIES = WireField(_encode_entries, _decode_entries)

@@ -1,0 +1,310 @@
+"""What clients and topic servers say to each other: requests, replies, and their bytes (FORMAT.md, "Topics over TCP").
+
+The offset of a frame pairs a reply with its request. Handles of publishing lanes and of consumers are chosen by the
+client, which uses none twice: one of a lost connection is unknown on the next, and can mean nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyreplog.errors import InvalidMessageError
+from pyreplog.topic.model.positions import Start
+from pyreplog.topic.model.wire.fields import (
+    COUNT,
+    ENTRIES,
+    FLAG,
+    I32,
+    NAME,
+    OFFSET,
+    OFFSET_OR_NONE,
+    OFFSETS,
+    RANGES,
+    START,
+    TEXT,
+    U32,
+    Layout,
+    WireReader,
+    checksum,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+VERSION = 2
+"""As the hello says it. 2: RESUME, and checksums."""
+
+OK, ERROR, STALE = range(3)
+"""How a request went. STALE: the server knows no such lane or consumer (any more); nothing was done."""
+
+
+class Open(NamedTuple):
+    """Open a topic at its owner, and a lane to publish to it. producer: whose lane it is, "" nobody's in particular: of
+    a topic that deduplicates, lanes of other clients for that producer end. client: the same for all of one client."""
+
+    lane: int
+    create: bool
+    topic: str
+    producer: str
+    client: str
+    settings: str
+
+
+class CloseProducer(NamedTuple):
+    """A lane is not used any more."""
+
+    lane: int
+
+
+class Publish(NamedTuple):
+    """Entries as `encode_messages` makes them."""
+
+    lane: int
+    entries: Sequence[bytes]
+
+
+class Subscribe(NamedTuple):
+    """Attach a consumer; settings: JSON, "" whatever they are."""
+
+    consumer: int
+    priority: int
+    durable: bool
+    start: Start
+    topic: str
+    subscription: str
+    name: str
+    settings: str
+
+
+class Detach(NamedTuple):
+    consumer: int
+
+
+class Flow(NamedTuple):
+    """It has room for so many messages more."""
+
+    consumer: int
+    messages: int
+
+
+class Fetch(NamedTuple):
+    """Answered as soon as there are messages for it, or something else it has to know."""
+
+    consumer: int
+
+
+class Acknowledge(NamedTuple):
+    """generation: of the consumer, as it knows it; what it acknowledges before it knows of a seek does not count."""
+
+    consumer: int
+    generation: int
+    offsets: NDArray[np.int64]
+
+
+class AcknowledgeRange(NamedTuple):
+    """As Acknowledge."""
+
+    consumer: int
+    generation: int
+    start: int
+    end: int
+
+
+class AcknowledgeAndFetch(NamedTuple):
+    """As AcknowledgeRange, and then Fetch: whoever takes messages one by one asks once for each, not twice."""
+
+    consumer: int
+    generation: int
+    start: int
+    end: int
+
+
+class Resume(NamedTuple):
+    """What a consumer acknowledged over connections that are lost, and no flush has confirmed: all below `end`, and the
+    rows of `ranges`, from and up to; it counts in that era alone, 0: of none. From then on its replies tell the era."""
+
+    consumer: int
+    era: int
+    end: int
+    ranges: NDArray[np.int64]
+
+
+class AcknowledgeCumulative(NamedTuple):
+    """As Acknowledge."""
+
+    consumer: int
+    generation: int
+    end: int
+
+
+class Nack(NamedTuple):
+    """delay_us: -1, as the subscription has it."""
+
+    consumer: int
+    delay_us: int
+    offsets: NDArray[np.int64]
+
+
+class Redeliver(NamedTuple):
+    consumer: int
+
+
+class Seek(NamedTuple):
+    consumer: int
+    start: Start
+
+
+class Flush(NamedTuple):
+    consumer: int
+
+
+class ReadRequest(NamedTuple):
+    """Entries from the one that holds `offset`, up to `end`; of about so many bytes."""
+
+    offset: int
+    end: int
+    bytes_max: int
+    topic: str
+
+
+class Call(NamedTuple):
+    """Anything else, by name, with JSON arguments; topic: "", of no topic."""
+
+    topic: str
+    name: str
+    arguments: str
+
+
+Request = (
+    Open | CloseProducer | Publish | Subscribe | Detach | Flow | Fetch | Acknowledge | AcknowledgeRange
+    | AcknowledgeAndFetch
+    | AcknowledgeCumulative | Nack | Redeliver | Seek | Flush | ReadRequest | Call | Resume
+)  # fmt: skip
+
+_REQUESTS: dict[int, tuple[type[Any], Layout]] = {
+    1: (Open, Layout(U32, FLAG, NAME, NAME, NAME, TEXT)),
+    2: (CloseProducer, Layout(U32)),
+    3: (Publish, Layout(U32, ENTRIES)),
+    4: (Subscribe, Layout(U32, I32, FLAG, START, NAME, NAME, NAME, TEXT)),
+    5: (Detach, Layout(U32)),
+    6: (Flow, Layout(U32, COUNT)),
+    7: (Fetch, Layout(U32)),
+    8: (Acknowledge, Layout(U32, U32, OFFSETS)),
+    9: (AcknowledgeRange, Layout(U32, U32, OFFSET, OFFSET)),
+    10: (AcknowledgeCumulative, Layout(U32, U32, OFFSET)),
+    11: (Nack, Layout(U32, OFFSET_OR_NONE, OFFSETS)),
+    12: (Redeliver, Layout(U32)),
+    13: (Seek, Layout(U32, START)),
+    14: (Flush, Layout(U32)),
+    15: (ReadRequest, Layout(OFFSET, OFFSET, COUNT, NAME)),
+    16: (Call, Layout(NAME, NAME, TEXT)),
+    17: (AcknowledgeAndFetch, Layout(U32, U32, OFFSET, OFFSET)),
+    18: (Resume, Layout(U32, OFFSET, OFFSET, RANGES)),
+}
+_KINDS = {request: kind for kind, (request, _) in _REQUESTS.items()}
+
+
+CHECKED = 0x80
+"""Of a kind: the request has a checksum, and so has its reply."""
+
+
+def encode_request(request: Request, *, is_checked: bool = False) -> list[ReadableBuffer]:
+    """Buffers of a body. is_checked: of a peer of version 2. InvalidArgumentError: a text is too long."""
+    kind = _KINDS[type(request)]
+    head = bytes((kind | CHECKED if is_checked else kind,)) + _REQUESTS[kind][1].encode(request)
+    buffers: list[ReadableBuffer] = [head, *request.entries] if isinstance(request, Publish) else [head]
+    if is_checked:
+        buffers.append(checksum(*buffers))
+    return buffers
+
+
+def asks_for_checksum(body: memoryview) -> bool:
+    """Whether a request is checked."""
+    return len(body) > 0 and body[0] & CHECKED > 0
+
+
+def decode_request(body: memoryview) -> Request:
+    """It keeps nothing of the receive buffer. Errors: InvalidMessageError; DamagedMessageError."""
+    kind = body[0] & ~CHECKED if len(body) else 0
+    if kind not in _REQUESTS:
+        raise InvalidMessageError(f"request: expected a known kind, found {kind}")
+    made, layout = _REQUESTS[kind]
+    reader = WireReader(f"request {made.__name__}", body, 1, is_checked=asks_for_checksum(body))
+    found: Request = made._make(layout.decode(reader))
+    reader.end()
+    return found
+
+
+# ---- replies ---------------------------------------------------------------------------------------------------
+
+
+class Done(NamedTuple):
+    """That is all."""
+
+
+class Opened(NamedTuple):
+    """last_sequence: highest number that the lane's producer has stored or on its way, -1 none. entry_bytes_max: of an
+    entry with its record. config: JSON."""
+
+    last_sequence: int
+    entry_bytes_max: int
+    config: str
+
+
+class Moved(NamedTuple):
+    """A subscription goes on at `offset`; the consumer's generation since then."""
+
+    offset: int
+    generation: int
+
+
+class MovedTo(NamedTuple):
+    """Moved, of a consumer that was resumed."""
+
+    offset: int
+    generation: int
+    era: int
+
+
+class Resumed(NamedTuple):
+    """The consumer's generation, and the era of what it acknowledges in that. counts: what it had acknowledged does."""
+
+    generation: int
+    era: int
+    counts: bool
+
+
+class CallResult(NamedTuple):
+    """JSON."""
+
+    result: str
+
+
+_REPLIES: dict[type[Any], Layout] = {
+    Done: Layout(),
+    Opened: Layout(OFFSET_OR_NONE, COUNT, TEXT),
+    Moved: Layout(OFFSET, U32),
+    MovedTo: Layout(OFFSET, U32, OFFSET),
+    Resumed: Layout(U32, OFFSET, FLAG),
+    CallResult: Layout(TEXT),
+}
+
+PUBLISHED = Layout(OFFSET_OR_NONE, U32, U32)
+"""Of the reply to a PUBLISH, up to its bits."""
+
+Reply = Done | Opened | Moved | MovedTo | Resumed | CallResult
+
+
+def encode_reply(reply: Reply) -> bytes:
+    return bytes((OK,)) + _REPLIES[type(reply)].encode(reply)
+
+
+def decode_reply(kind: type[Reply], reader: WireReader) -> Any:
+    """What follows the status. InvalidMessageError."""
+    found = kind._make(_REPLIES[kind].decode(reader))
+    reader.end()
+    return found

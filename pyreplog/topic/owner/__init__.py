@@ -1,0 +1,17 @@
+"""The process that owns a topic.
+
+| module | what it holds |
+|---|---|
+| `topics`, `topic` | the topics of this process; one of them |
+| `partitioned_topics`, `partitioned_topic` | the same for topics with partitions |
+| `ownership`, `owner_record` | takes and keeps the ownership of topics; what the metadata store says of an owner |
+| `managed` | the messages: a chain of ledgers |
+| `cursors` | stores what subscriptions have acknowledged |
+| `subscriptions`, `subscription` | the subscriptions of a topic; one of them |
+| `dispatch_driver`, `locator` | runs a dispatcher; finds messages that were never delivered |
+| `dead_letters` | publishes messages elsewhere that were delivered too often |
+| `backlog_gate`, `maintenance` | holds publishers while a quota is used up; quotas, expiry, retention, now and then |
+| `dedup_cursor` | keeps and restores what deduplication knows of producers |
+| `report`, `metrics` | statistics of a topic; metrics of all |
+| `subscription_counters`, `delayed_count` | what they count |
+"""

@@ -1,0 +1,10 @@
+"""Stores what each subscription has acknowledged: the state of its cursor.
+
+| modules | what they are |
+|---|---|
+| `log`, `logconfig` | persists the cursors of all subscriptions of this process, in one ledger that they share |
+| `slot`, `storedcursor` | what a subscription hands to the log |
+| `flush`, `metadata_updates` | what has changed, brought to the ledger, and to the subscriptions' metadata |
+| `cursor_ledgers`, `sweep` | the ledgers that cursors are kept in: opened, retired, deleted |
+| `history` | what cursor ledgers say, read when subscriptions are opened |
+"""

@@ -1,0 +1,148 @@
+"""CursorLog: persists the cursors of all subscriptions of this process, in one ledger that they share.
+
+What changed since the last flush, of however many cursors, is appended at once; one flush is under way at a time. A
+cursor whose state is not in the open ledger yet writes a snapshot there, and then changes its subscription's metadata
+to name the ledger: at any moment the metadata name a place from which the whole state can be read. Cursors that do not
+change cost nothing. One thread does all of this; calls that block are made by those that all ledgers share.
+
+A ledger that is full, failed, or was fenced by who took a subscription over, is retired: the cursors whose state is in
+it write snapshots to the next one. Those that were taken over learn it then. The ledger is deleted when the last of
+them is gone; one that subscriptions of other processes may refer to, by a `Sweep`. Where no ledger can be had for lack
+of bookies, snapshots go into the metadata.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from functools import partial
+from itertools import count
+from typing import NamedTuple
+
+from pyreplog._native.machines.serial_executor import check_may_wait
+from pyreplog.errors import OutcomeUnknownError
+from pyreplog.handles import Handle
+from pyreplog.ledger.closing import reserve_s
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.topic.model.cursor_pages import Key
+from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, take_over
+from pyreplog.topic.owner.cursors.flush import CursorFlusher
+from pyreplog.topic.owner.cursors.history import CursorHistory
+from pyreplog.topic.owner.cursors.logconfig import CursorLogConfig
+from pyreplog.topic.owner.cursors.slot import CursorSlot, CursorSource
+
+logger = logging.getLogger(__name__)
+
+CLOSE_S = 30.0
+
+
+class RecoveredSubscription(NamedTuple):
+    """A subscription as it was left. owner: what `change_subscription` asks for. records: of its cursor, from its last
+    snapshot on."""
+
+    topic: str
+    subscription: str
+    owner: str
+    metadata: SubscriptionMetadata
+    records: list[bytes]
+
+
+class CursorLog(Handle):
+    """Any thread may call anything. Close it before its cluster."""
+
+    def __init__(self, cluster: LedgerCluster, *, config: CursorLogConfig | None = None) -> None:
+        self._config = config = config or CursorLogConfig()
+        self._cluster, self._runtime = cluster, cluster.runtime
+        self._incarnation = secrets.token_hex(8)
+        self._owners = count()
+        self._lock = threading.Lock()
+        self._forgetting = False  # a timer is set
+        self._history = CursorHistory(cluster, cache_bytes=config.cache_bytes, cache_s=config.cache_ms / 1000)
+        self._flusher = CursorFlusher(cluster, config, self._incarnation)
+        super().__init__("cursor log")
+
+    @property
+    def flushes(self) -> int:
+        """How many there were."""
+        return self._flusher.flushes
+
+    @property
+    def records(self) -> int:
+        """How many cursor records they stored."""
+        return self._flusher.records
+
+    @property
+    def rollbacks(self) -> int:
+        """How many ledgers could not be read, so that cursors went back to older state."""
+        return self._history.rollbacks
+
+    # ---- opening subscriptions ------------------------------------------------------------------------------
+
+    def recover(self, topic: str, subscription: str, *, force: bool = False) -> RecoveredSubscription:
+        """Take a subscription over, from whoever had it, and read where its cursor is. Waits.
+
+        A ledger that is gone or damaged gives what can be read of it, or the snapshot in the metadata: older state.
+        force: so does one that cannot be read now. Errors: NoSuchSubscriptionError; UnreadableError and
+        NotEnoughBookiesError, its ledger cannot be read now; InvalidMetadataError; those of the metadata store.
+        """
+        self._check_open()
+        check_may_wait()
+        owner = f"{self._incarnation}/{next(self._owners)}"
+        found = take_over(self._runtime.metadata, topic, subscription, owner)
+        records = self._read((topic, subscription), found, force) if found.cursor_ledger >= 0 else []
+        if not records and found.snapshot:
+            records = [found.snapshot]
+        return RecoveredSubscription(topic, subscription, owner, found, records)
+
+    def _read(self, key: Key, found: SubscriptionMetadata, force: bool) -> list[bytes]:
+        ledger, since = found.cursor_ledger, found.cursor_from
+        home = self._flusher.cursor_ledgers.current
+        if home is not None and home.ledger == ledger and home.handle is not None:
+            return self._history.read_open(home.handle, key, since)
+        records = self._history.read(ledger, key, since, force=force)
+        self._forget_later()
+        return records
+
+    def _forget_later(self) -> None:
+        with self._lock:
+            if self._forgetting:
+                return
+            self._forgetting = True
+        self._runtime.wake_after(self._config.cache_ms / 1000, self._forget)
+
+    def _forget(self) -> None:
+        self._forgetting = False
+        if self._history.forget_old():
+            self._forget_later()
+
+    def attach(self, recovered: RecoveredSubscription, source: CursorSource) -> CursorSlot:
+        """Persist a cursor from now on. source: as it was recovered, its sequences go on. Errors: ClosedError."""
+        self._check_open()
+        slot = CursorSlot(self._flusher, recovered.topic, recovered.subscription, recovered.owner, source)
+        if recovered.metadata.cursor_ledger >= 0:
+            self._flusher.post(partial(self._flusher.cursor_ledgers.settle_in, slot, recovered.metadata.cursor_ledger))
+        return slot
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def close(self, timeout: float = CLOSE_S) -> None:
+        """Persist what is dirty, close the ledger, within `timeout` seconds. What cannot be persisted by then comes
+        again later.
+
+        Errors: InvalidArgumentError, in a callback.
+        """
+        check_may_wait()
+        self._close_s = timeout
+        super().close()
+
+    def _let_go(self) -> None:
+        deadline, quiet = time.monotonic() + self._close_s, self._flusher.quiet()
+        self._flusher.error = self._error
+        try:
+            self._runtime.wait(quiet, self._close_s - reserve_s(self._close_s))
+        except OutcomeUnknownError:
+            logger.warning("cursors were closed with changes that could not be persisted within %.1f s", self._close_s)
+        finally:
+            self._flusher.end(max(deadline - time.monotonic(), 0.0))

@@ -1,0 +1,97 @@
+"""Dead letters: messages that were delivered too often, published to a topic of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyreplog._native.topic.messages import Message
+from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, RecordTooLargeError
+from pyreplog.future import AppendFuture
+from pyreplog.topic.client.partitions.partitioned_publisher import gathered
+from pyreplog.topic.model.config import SubscriptionConfig
+from pyreplog.topic.model.dispatch.effects import DeadLetter
+from pyreplog.topic.model.names import check_name
+from pyreplog.topic.model.positions import then
+from pyreplog.topic.model.routing import partition_of
+from pyreplog.topic.owner.subscription import Subscription
+
+if TYPE_CHECKING:
+    from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
+    from pyreplog.topic.owner.topic import Topic
+
+ORIGIN_TOPIC = "pyreplog.topic"
+ORIGIN_OFFSET = "pyreplog.offset"
+REDELIVERIES = "pyreplog.redeliveries"
+
+INHERITED = ("ensemble", "write_quorum", "ack_quorum", "durability", "compression")
+"""Settings that a dead-letter topic has from the topic it is made for: there may not be bookies for others."""
+
+
+def dead_letter_topic(topic: str, subscription: str, name: str | None) -> str:
+    """Where a subscription's dead letters go: Pulsar's name, unless it has another."""
+    return name or f"{topic}-{subscription}-DLQ"
+
+
+def check_dead_letters(topic: str, subscription: str, settings: SubscriptionConfig) -> None:
+    """Whether its dead letters can go anywhere. Errors: as `check_name`; InvalidArgumentError, it would be this one."""
+    if settings.max_redeliveries is None:
+        return
+    name = check_name(dead_letter_topic(topic, subscription, settings.dead_letter))
+    part = partition_of(topic)
+    if name == topic or (part is not None and name == part[0]):
+        raise InvalidArgumentError(f"dead_letter: expected another topic than {name}: they would come again for ever")
+
+
+def publish_dead(topic: Topic, subscription: Subscription, dead: DeadLetter) -> AppendFuture[Any]:
+    """Publish them, with where they come from in their properties. Where they were they are acknowledged afterwards:
+    after a crash they may be published again."""
+    done: AppendFuture[Any] = AppendFuture()
+    name = dead_letter_topic(topic.name, subscription.name, subscription.settings.dead_letter)
+
+    def publish() -> None:
+        try:
+            then(_submit(_open(topic, name), topic.name, dead), done, done.complete)
+        except Exception as error:
+            done.fail(error)
+
+    topic.topics.work(publish)
+    return done
+
+
+def _submit(target: Topic | PartitionedTopic, origin: str, dead: DeadLetter) -> AppendFuture[Any]:
+    batch = dead.batch
+    properties: list[Mapping[str, str | bytes] | None] = [
+        {
+            **message.properties,
+            ORIGIN_TOPIC: origin,
+            ORIGIN_OFFSET: str(message.offset),
+            REDELIVERIES: str(dead.counts.get(message.offset, 0)),
+        }
+        for message in batch
+    ]
+    try:
+        return target.submit_batch(
+            batch.values(), batch.keys(), properties=properties, event_times=[one.event_time for one in batch]
+        )
+    except RecordTooLargeError:
+        return gathered([_submit_one(target, *one) for one in zip(batch, properties, strict=True)])
+
+
+def _submit_one(target: Topic | PartitionedTopic, message: Message, properties: Any) -> AppendFuture[Any]:
+    """One that leaves no room for where it comes from goes without."""
+    try:
+        return target.submit(message.value, message.key, properties=properties, event_time=message.event_time)
+    except RecordTooLargeError:
+        return target.submit(message.value, message.key, properties=message.properties, event_time=message.event_time)
+
+
+def _open(topic: Topic, name: str) -> Topic | PartitionedTopic:
+    """The dead-letter topic; made if there is none. What there is keeps its settings."""
+    topics = topic.topics
+    if topics.partitioned.has(name):
+        return topics.partitioned.open(name, None, create=False, wait=0.0, settings={})
+    try:
+        return topics.open(name, create=False)
+    except NoSuchTopicError:
+        return topics.open(name, settings={key: getattr(topic.config, key) for key in INHERITED})

@@ -1,0 +1,153 @@
+"""The cursor of duplicate detection: up to where the topic is known to it, and what it knows of the producers."""
+
+from __future__ import annotations
+
+import secrets
+import struct
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pyreplog.clock import ahead_us
+from pyreplog.errors import InvalidMetadataError, KeyExistsError, ReplogError
+from pyreplog.future import AppendFuture
+from pyreplog.topic.model.backlog import SYSTEM_PREFIX
+from pyreplog.topic.model.dedup import Producers
+from pyreplog.topic.model.positions import position, then
+from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, create_subscription
+from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
+from pyreplog.topic.owner.cursors.slot import CursorSlot
+
+if TYPE_CHECKING:
+    from pyreplog.topic.owner.topic import Topic
+
+DEDUP = f"{SYSTEM_PREFIX}dedup"
+
+SNAPSHOT_MESSAGES = 100_000
+SNAPSHOT_US = 120_000_000
+IDLE_US = 6 * 3_600_000_000
+"""Producers that published nothing for so long are forgotten."""
+
+_HEAD = struct.Struct("<4Q")  # sequence of the record; messages, entries, bytes before the place it knows
+
+
+def mark_of(record: bytes) -> TopicPosition:
+    """Where the cursor stands, by its last record: it needs nothing before that. InvalidMetadataError: it is none."""
+    try:
+        return TopicPosition(*_HEAD.unpack_from(record)[1:])
+    except struct.error as error:
+        raise InvalidMetadataError(f"record of {DEDUP}: {error}") from error
+
+
+class DedupCursor:
+    """Of one topic. What is behind its mark is read again when the topic is opened, so it is not trimmed before that.
+
+    A `CursorSource`: its records are whole snapshots, see FORMAT.md.
+    """
+
+    name = DEDUP
+
+    def __init__(self) -> None:
+        self.producers = Producers()
+        self.mark = ORIGIN
+        """As it is stored."""
+        self._lock = threading.Lock()
+        self._slot: CursorSlot | None = None
+        self._sequence = 0
+        self._known = (ORIGIN, b"")
+        self._is_new = False
+        self._on_their_way: dict[int, TopicPosition] = {}
+        self._taken_us: int | None = None
+
+    def recover(self, topic: Topic) -> None:
+        """Read what was stored, and all that was published since."""
+        store, cursors = topic.topics.metadata, topic.topics.cursors
+        record = _HEAD.pack(0, *topic.managed.start) + self.producers.snapshot()
+        made = SubscriptionMetadata(
+            token=secrets.token_hex(16), created_us=topic.clock.now_us(), snapshot=record
+        )  # fmt: skip
+        with suppress(KeyExistsError):
+            create_subscription(store, topic.name, DEDUP, made)
+        recovered = cursors.recover(topic.name, DEDUP)
+        ahead = ahead_us(topic.clock)
+        self._begin(recovered.records, ahead)
+        at, wait = max(self.mark.offset, topic.managed.start.offset), topic.topics.runtime.wait
+        while at < topic.managed.end.offset:
+            batch = wait(topic.managed.read(at))
+            self.producers.replay(batch, ahead)
+            at = batch.end
+        self._slot = cursors.attach(recovered, self)
+
+    def _begin(self, records: list[bytes], ahead: int) -> None:
+        """With the newest. InvalidMetadataError."""
+        try:
+            sequence, *total = _HEAD.unpack_from(records[-1])
+        except (struct.error, IndexError) as error:
+            raise InvalidMetadataError(f"record of {DEDUP}: {error}") from error
+        self._sequence, self.mark = sequence, TopicPosition(*total)
+        self._known = (self.mark, records[-1][_HEAD.size :])
+        self.producers.restore(self._known[1], ahead)
+
+    # ---- storing --------------------------------------------------------------------------------------------
+
+    def look(self, topic: Topic, now_us: int) -> None:
+        """Store a snapshot if there is much to be read again, or for long. now_us: of the clock that nobody sets."""
+        behind = topic.managed.end.offset - self.mark.offset
+        is_late = behind > 0 and (self._taken_us is None or now_us - self._taken_us > SNAPSHOT_US)
+        if behind >= SNAPSHOT_MESSAGES or is_late or topic.publisher.has_new_failures:
+            topic.publisher.purge(now_us - IDLE_US)
+            self._taken_us = now_us
+            self.store(topic)
+
+    def store(self, topic: Topic) -> AppendFuture[None]:
+        """Store a snapshot of now."""
+        done: AppendFuture[None] = AppendFuture()
+        taken = topic.publisher.snapshot()
+        if taken is None or self._slot is None:
+            done.complete(None)
+            return done
+        offset, data = taken
+
+        def located(total: TopicPosition) -> None:
+            assert self._slot is not None
+            with self._lock:
+                if total.offset >= self._known[0].offset:  # one that was taken later may have been located before
+                    self._known, self._is_new = (total, data), True
+            self._slot.dirty()
+            then(self._slot.flush(), done, stored)
+
+        def stored(_: None) -> None:
+            topic.touch()  # there may be something to trim now, or room for publishers
+            done.complete(None)
+
+        then(position(topic.managed, offset), done, located)
+        return done
+
+    def take_changes(self) -> tuple[int, bytes] | None:
+        with self._lock:
+            if not self._is_new:
+                return None
+        return self.snapshot_record()
+
+    def snapshot_record(self) -> tuple[int, bytes]:
+        with self._lock:
+            self._sequence += 1
+            self._is_new = False
+            total, data = self._known
+            self._on_their_way[self._sequence] = total
+            return self._sequence, _HEAD.pack(self._sequence, *total) + data
+
+    def persisted(self, sequence: int) -> None:
+        with self._lock:
+            for number in [number for number in self._on_their_way if number <= sequence]:
+                self.mark = self._on_their_way.pop(number)
+
+    def lost(self, error: ReplogError) -> None:
+        """The topic has another owner: its ledgers say so, too."""
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def close(self, *, deleted: bool = False) -> None:
+        """Nothing is stored any more."""
+        if self._slot is not None:
+            self._slot.close(deleted=deleted)

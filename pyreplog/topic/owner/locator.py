@@ -1,0 +1,130 @@
+"""Finds the entries of acknowledged messages that were never delivered here, so that the cursor knows them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from pyreplog._native.topic.messages import MessageBatch
+from pyreplog.errors import ClosedError, ReplogError, TopicFencedError
+from pyreplog.future import AppendFuture, settle_all
+from pyreplog.topic.model.dispatch.effects import Locate
+from pyreplog.topic.model.dispatch.offsets import Offsets
+from pyreplog.topic.model.event_queue import EventQueue
+from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+
+logger = logging.getLogger(__name__)
+
+BYTES_FIRST, BYTES_MAX = 64 << 10, 4 << 20
+"""Of entries that are read at once while what is looked for lies close together; else it is one entry."""
+
+
+class LocatedEntries(NamedTuple):
+    """Entries, and what of them is acknowledged, by ascending ranges of offsets. era: as it was given."""
+
+    consumer: int
+    era: int
+    batch: MessageBatch
+    starts: Offsets
+    ends: Offsets
+
+
+class Locator:
+    """One pass over all that is asked for, in the order of the offsets; what is asked for meanwhile is in the next one.
+    Steps of the caller's `event_queue`; nothing waits. found: told of entries as they are read."""
+
+    def __init__(
+        self, what: str, managed: ManagedLedger, events: EventQueue, found: Callable[[LocatedEntries], object]
+    ) -> None:
+        self._what, self._managed, self._events, self._found = what, managed, events, found
+        self._queue: dict[tuple[int, int], list[Locate]] = {}  # by consumer and era
+        self._is_busy = False
+        self._behind = self._span = 0  # of what was read last: its end, and how many messages it had
+        self._bytes = 1
+        self._settled: list[AppendFuture[None]] = []
+
+    def add(self, locate: Locate, era: int) -> None:
+        """Locate these as well. era: of the cursor."""
+        self._queue.setdefault((locate.consumer, era), []).append(locate)
+        if not self._is_busy:
+            self._is_busy = True
+            self._next_pass()
+
+    def settled(self) -> AppendFuture[None]:
+        """Done when all that was asked for before has been looked for."""
+        future: AppendFuture[None] = AppendFuture()
+        self._events.post(lambda: self._settled.append(future) if self._is_busy else future.complete(None))
+        return future
+
+    def _next_pass(self) -> None:
+        if not self._queue:
+            self._is_busy = False
+            settled, self._settled = self._settled, []
+            settle_all([(future, None) for future in settled])
+            return
+        (consumer, era), asked = self._queue.popitem()
+        starts, ends = joined(asked)
+        self._go_on(consumer, era, starts, ends)
+
+    def _go_on(self, consumer: int, era: int, starts: Offsets, ends: Offsets) -> None:
+        """Read the first entries of what is left."""
+        if not len(starts):
+            self._events.post(self._next_pass)  # behind what the last step asked for
+            return
+        start = int(starts[0])
+        is_near = 0 <= start - self._behind <= self._span
+        self._bytes = min(max(8 * self._bytes, BYTES_FIRST), BYTES_MAX) if is_near else 1
+
+        def came(read: AppendFuture[MessageBatch]) -> None:
+            self._events.post(lambda: self._came(read, consumer, era, starts, ends))
+
+        try:
+            self._read(start, int(ends[-1])).add_done_callback(came)
+        except ReplogError as error:
+            self._not_found(error, consumer, era, starts, ends)
+
+    def _read(self, start: int, end: int) -> AppendFuture[MessageBatch]:
+        return self._managed.read(start, bytes_max=self._bytes, end=end)
+
+    def _came(self, read: AppendFuture[MessageBatch], consumer: int, era: int, starts: Offsets, ends: Offsets) -> None:
+        error = read.exception()
+        if error is not None:
+            self._not_found(error, consumer, era, starts, ends)
+            return
+        batch = read.result()
+        self._behind, self._span = batch.end, len(batch)
+        count = int(np.searchsorted(starts, batch.end))
+        if batch.end <= starts[0]:
+            self._not_found(OSError("nothing was read"), consumer, era, starts, ends)
+            return
+        self._found(LocatedEntries(consumer, era, batch, starts[:count], np.minimum(ends[:count], batch.end)))
+        done = int(np.searchsorted(ends, batch.end, "right"))
+        starts, ends = starts[done:], ends[done:]
+        self._go_on(consumer, era, np.maximum(starts, batch.end), ends)
+
+    def _not_found(self, error: BaseException, consumer: int, era: int, starts: Offsets, ends: Offsets) -> None:
+        """The first of them come again; others may be in another ledger."""
+        logger.info("%s: %d is not acknowledged: %s", self._what, starts[0], error)
+        left = len(starts) if isinstance(error, TopicFencedError | ClosedError) else 1
+        self._go_on(consumer, era, starts[left:], ends[left:])
+
+
+def joined(asked: list[Locate]) -> tuple[Offsets, Offsets]:
+    """All their ranges, ascending; those that overlap or touch are one."""
+    starts = np.concatenate([one.starts for one in asked])
+    ends = np.concatenate([one.ends for one in asked])
+    order = np.argsort(starts, kind="stable")
+    starts, reach = starts[order], np.maximum.accumulate(ends[order])
+    is_new = np.append(True, starts[1:] > reach[:-1])
+    return starts[is_new], reach[np.append(is_new[1:], True)]
+
+
+def offsets_in(starts: Offsets, ends: Offsets) -> Offsets:
+    """All of these ranges, one by one."""
+    counts = ends - starts
+    firsts = starts - (np.cumsum(counts) - counts)
+    found: Offsets = np.arange(counts.sum(), dtype=np.int64) + np.repeat(firsts, counts)
+    return found

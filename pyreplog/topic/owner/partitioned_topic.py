@@ -1,0 +1,111 @@
+"""PartitionedTopic: a topic of several partitions, of which this process owns some or all."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from pyreplog._native.machines.serial_executor import check_may_wait
+from pyreplog.errors import ReplogError, TopicOwnedError
+from pyreplog.topic.client.partitions.partition_consumer import PartitionConsumer
+from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle, SubscribeOptions
+from pyreplog.topic.client.weak_consumer import WeakConsumer
+from pyreplog.topic.model.routing import partition_name
+
+if TYPE_CHECKING:
+    from pyreplog.topic.owner.subscription import Subscription
+    from pyreplog.topic.owner.topic import Topic
+    from pyreplog.topic.owner.topics import Topics
+
+logger = logging.getLogger(__name__)
+
+
+class PartitionedTopic(PartitionedHandle["Topic"]):
+    """Made by `Cluster.topic`: the same object for the same name. As `PartitionedHandle`; other processes may own some
+    of the partitions: what needs one of these is a TopicOwnedError."""
+
+    def __init__(self, topics: Topics, name: str, partitions: int) -> None:
+        self.topics = topics
+        self._served: list[Topic | TopicOwnedError] = []  # by partition
+        super().__init__(name, partitions, topics.runtime.wait, f"partitioned topic {name}")
+        self._part_of(topics)
+
+    def own(self, partitions: int, wait: float, settings: Mapping[str, Any]) -> None:
+        """Open so many partitions, those that are not; for who makes it. Consumers that there are receive from new
+        ones, too. Errors: as `Cluster.topic`; TopicOwnedError only when others have all."""
+        with self._changing:
+            grown = range(len(self._served), partitions)
+            for partition in range(partitions):
+                self._served[partition : partition + 1] = [self._open(partition, wait, settings)]
+            self.publisher.router.partitions = partitions
+            errors = [found for found in self._served if isinstance(found, TopicOwnedError)]
+            if len(errors) == partitions:
+                raise errors[0]
+            self._follow(grown)
+
+    def _open(self, partition: int, wait: float, settings: Mapping[str, Any]) -> Topic | TopicOwnedError:
+        try:
+            return self.topics.open(partition_name(self.name, partition), wait=wait, settings=settings)
+        except TopicOwnedError as error:
+            logger.warning("%s", error)
+            return error
+
+    # ---- partitions -----------------------------------------------------------------------------------------
+
+    @property
+    def served(self) -> list[int]:
+        """Those that this process owns."""
+        return [at for at, found in enumerate(self._served) if not isinstance(found, TopicOwnedError)]
+
+    def partition(self, partition: int) -> Topic:
+        """One of them, owned by this process from now on. Errors: TopicOwnedError, and as `Cluster.topic`;
+        InvalidArgumentError."""
+        self._check_partition(partition)
+        name = partition_name(self.name, partition)
+        found = self.topics.get(name) or self.topics.open(name)
+        self._served[partition] = found
+        return found
+
+    def _serving(self, partition: int) -> Topic:
+        self._check_open()
+        found = self._served[partition]
+        if isinstance(found, TopicOwnedError):
+            raise TopicOwnedError(found.topic, found.message)
+        return found
+
+    def _joined(
+        self, topic: Topic, part: PartitionConsumer, start: Any, options: SubscribeOptions
+    ) -> tuple[Subscription, int]:
+        while True:
+            there = topic.make_subscription(part.subscription, start, options.durable, options.settings, {})
+            try:
+                number = there.attach(WeakConsumer(part), options.settings, priority=options.priority)
+            except ReplogError:
+                if not there.is_over:
+                    raise  # else its last consumer left in this moment
+            else:
+                topic.used = True
+                return there, number
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def _remove(self) -> None:
+        self.topics.partitioned.remove(self.name)
+
+    def close(self) -> None:
+        """Close its partitions and its consumers; as `Topic.close`."""
+        if os.getpid() == self._pid:
+            check_may_wait()
+        super().close()
+
+    def _let_go(self) -> None:
+        with ExitStack() as rest:
+            rest.callback(self.topics.partitioned.forget, self)
+            for found in self._served:
+                if not isinstance(found, TopicOwnedError):
+                    rest.callback(found.close)
+            for consumer in list(self._options):
+                rest.callback(consumer.close)

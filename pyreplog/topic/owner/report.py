@@ -1,0 +1,185 @@
+"""What is told of a topic: its statistics, gathered from the parts that know them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyreplog.errors import ReplogError
+from pyreplog.topic.model.chain import ChainLedger
+from pyreplog.topic.model.cursor import Backlog, Cursor
+from pyreplog.topic.model.dispatch.dispatcher import Dispatcher
+from pyreplog.topic.model.dispatch.status import ConsumerStatus, DispatchStatus
+from pyreplog.topic.model.stats import (
+    ConsumerStats,
+    CursorStats,
+    InternalStats,
+    LedgerStats,
+    SubscriptionStats,
+    TopicStats,
+)
+from pyreplog.topic.model.topic_position import TopicPosition
+from pyreplog.topic.model.trend import Sample, Trend, trend
+from pyreplog.topic.owner.subscription import Subscription
+from pyreplog.topic.owner.subscription_counters import ConsumerCounters
+
+if TYPE_CHECKING:
+    from pyreplog.topic.owner.topic import Topic
+
+
+def topic_report(topic: Topic) -> TopicStats:
+    """Reads an entry of each subscription whose oldest message it does not know yet; of each without consumers, a short
+    backlog, whose delayed messages it has not counted yet."""
+    managed, config, now_us = topic.managed, topic.config, topic.clock.now_us()
+    counts, chain = topic.publisher.counts, managed.stats()
+    subscriptions = tuple(_subscription(topic, there, now_us) for there in topic.all_subscriptions())
+    rates = topic.rates.look(
+        topic.clock.monotonic_us(),
+        {
+            "published": counts.messages,
+            "published_bytes": counts.bytes,
+            **{f"{name}/{sub.name}": value for sub in subscriptions for name, value in _counters(sub).items()},
+            **{
+                f"{name}/{sub.name}/{one.consumer}": value
+                for sub in subscriptions
+                for one in sub.consumers
+                for name, value in _consumer_counters(one).items()
+            },
+        },
+    )
+    rated = tuple(_with_rates(sub, rates) for sub in subscriptions)
+    decision = topic.upkeep.decision
+    return TopicStats(
+        name=topic.name, at_us=now_us, owner=topic.topics.address, epoch=chain.epoch, start=chain.start,
+        end=chain.end, storage_bytes=chain.end.size - chain.start.size,
+        producers=0 if topic.dedup is None else len(topic.dedup.producers),
+        published_messages=counts.messages, published_entries=counts.entries, published_bytes=counts.bytes,
+        publish_errors=counts.errors, pending_entries=chain.pending_entries, pending_bytes=chain.pending_bytes,
+        duplicates=counts.duplicates, rate_published=rates["published"],
+        rate_published_bytes=rates["published_bytes"],
+        rate_delivered=sum(sub.rate_delivered for sub in rated),
+        rate_delivered_bytes=sum(sub.rate_delivered_bytes for sub in rated),
+        deduplicates=config.deduplicate, publishing=decision.publishing, waits_for=chain.waits_for,
+        quota_bytes=config.quota_bytes,
+        quota_ms=config.quota_ms, quota_exceeded=decision.exceeded, quota_evictions=dict(topic.upkeep.evictions),
+        subscriptions=rated, properties=dict(managed.chain.properties),
+    )  # fmt: skip
+
+
+def _counters(sub: SubscriptionStats) -> dict[str, int]:
+    return {
+        "delivered": sub.delivered_messages,
+        "delivered_bytes": sub.delivered_bytes,
+        "redelivered": sub.redelivered_messages,
+        "acked": sub.acked_messages,
+        "expired": sub.expired_messages,
+    }
+
+
+def _consumer_counters(one: ConsumerStats) -> dict[str, int]:
+    return {
+        "delivered": one.delivered_messages,
+        "delivered_bytes": one.delivered_bytes,
+        "redelivered": one.redelivered_messages,
+        "acked": one.acked_messages,
+    }
+
+
+def _with_rates(sub: SubscriptionStats, rates: dict[str, float]) -> SubscriptionStats:
+    found = {f"rate_{name}": rates[f"{name}/{sub.name}"] for name in _counters(sub)}
+    consumers = tuple(
+        replace(one, **{f"rate_{name}": rates[f"{name}/{sub.name}/{one.consumer}"] for name in _consumer_counters(one)})  # type: ignore[arg-type]
+        for one in sub.consumers
+    )
+    return replace(sub, consumers=consumers, **found)  # type: ignore[arg-type]
+
+
+def _subscription(topic: Topic, there: Subscription, now_us: int) -> SubscriptionStats:
+    end, clock_us = topic.managed.end, topic.clock.monotonic_us()
+
+    def look(cursor: Cursor, dispatcher: Dispatcher) -> tuple[DispatchStatus, Backlog, Trend]:
+        reached = max(end, cursor.mark)
+        backlog = cursor.backlog(reached)
+        first = dispatcher.first_due(reached.offset)
+        now = Sample(clock_us, reached.offset, cursor.mark.offset, backlog.messages, first)
+        return dispatcher.status(clock_us), backlog, trend([*cursor.samples, now])
+
+    status, backlog, course = there.look(look)
+    try:
+        oldest = there.oldest_due_us() if backlog.messages else None
+    except ReplogError:
+        oldest = None
+    try:
+        delayed = status.delayed if status.consumers else there.count_delayed()
+    except ReplogError:
+        delayed = None
+    cursor, counts, acked_us = there.cursor, there.counts, there.cursor.last_acked_us
+    active = [one.name for one in status.consumers if one.is_active]
+    return SubscriptionStats(
+        name=there.name, at_us=now_us, type=there.settings.type, durable=cursor.durable, mark=cursor.mark,
+        backlog_messages=backlog.messages, backlog_entries=backlog.entries, backlog_bytes=backlog.size,
+        oldest_us=oldest, unacked=status.unacked, delayed=delayed, replay=status.replay,
+        blocked=any(wait.startswith("max_unacked") for wait in status.waits), ack_ranges=cursor.acks.ranges,
+        ack_bytes=cursor.acks.nbytes, delivered_messages=counts.delivered, delivered_bytes=counts.delivered_bytes,
+        redelivered_messages=counts.redelivered, acked_messages=counts.acked(cursor), expired_messages=counts.expired,
+        evicted_messages=counts.evicted, dead_lettered_messages=counts.dead_lettered,
+        last_flow_us=counts.last_flow_us, last_delivered_us=counts.last_delivered_us,
+        last_acked_us=0 if acked_us is None else now_us - max(clock_us - acked_us, 0), last_mark_us=counts.last_mark_us,
+        last_expired_us=counts.last_expired_us,
+        persists=there.source.records, drain_s=course.drain_s, stalled=course.stalled,
+        active_consumer=active[0] if there.settings.type == "failover" and active else None,
+        consumers=tuple(
+            _consumer(one, there.consumer_counts(one.id)) for one in status.consumers
+        ),
+        properties=dict(there.properties),
+    )  # fmt: skip
+
+
+def _consumer(status: ConsumerStatus, counts: ConsumerCounters) -> ConsumerStats:
+    return ConsumerStats(
+        name=status.name, consumer=status.id, address=counts.address, connected_us=counts.connected_us,
+        active=status.is_active, blocked=status.is_blocked, permits=status.permits, unacked=status.unacked,
+        delivered_messages=status.delivered, delivered_bytes=counts.delivered_bytes,
+        redelivered_messages=counts.redelivered, acked_messages=status.acknowledged,
+        last_delivered_us=counts.last_delivered_us, last_acked_us=counts.last_acked_us,
+    )  # fmt: skip
+
+
+def topic_internals(topic: Topic) -> InternalStats:
+    managed, now_us = topic.managed, topic.clock.monotonic_us()
+    chain, stats = managed.chain, managed.stats()
+    cursors = tuple(_cursor(there, now_us) for there in topic.all_subscriptions())
+    ledgers = tuple(_ledger(item, stats.end) for item in chain.ledgers)
+    return InternalStats(
+        name=topic.name, state=stats.state, epoch=stats.epoch, start=stats.start, end=stats.end,
+        entries_added=topic.publisher.counts.entries, pending_entries=stats.pending_entries,
+        pending_bytes=stats.pending_bytes, waiting_cursors=sum(one.waiting for one in cursors),
+        ledgers=ledgers, cursors=cursors, last_entry=_last_entry(ledgers),
+    )  # fmt: skip
+
+
+def _ledger(item: ChainLedger, topic_end: TopicPosition) -> LedgerStats:
+    """The open one reaches as far as the topic."""
+    end = item.end if item.is_closed else topic_end
+    return LedgerStats(
+        ledger=item.ledger, start=item.start, entries=end.entries - item.start.entries,
+        messages=end.offset - item.start.offset, size=end.size - item.start.size, created_us=item.created_us,
+        closed_us=item.closed_us if item.is_closed else None,
+    )  # fmt: skip
+
+
+def _last_entry(ledgers: Sequence[LedgerStats]) -> tuple[int, int] | None:
+    return next(((item.ledger, item.entries - 1) for item in reversed(ledgers) if item.entries), None)
+
+
+def _cursor(there: Subscription, now_us: int) -> CursorStats:
+    status, durable_mark = there.look(lambda cursor, dispatcher: (dispatcher.status(now_us), cursor.durable_mark))
+    cursor, home = there.cursor, None if there.slot is None else there.slot.home
+    return CursorStats(
+        name=there.name, durable=cursor.durable, mark=cursor.mark, durable_mark=durable_mark, read=status.position,
+        entries_behind_mark=cursor.acks.entries_out, acked_messages=cursor.acks.acked_messages,
+        ack_ranges=cursor.acks.ranges, ack_bytes=cursor.acks.nbytes, reads_pending=status.reads,
+        replays_pending=status.replay, waiting="all is read" in status.waits, dirty=cursor.has_changes,
+        cursor_ledger=-1 if home is None else home.ledger, properties=dict(cursor.properties),
+    )  # fmt: skip

@@ -1,0 +1,211 @@
+"""The subscriptions of a topic that this process owns: found when it is opened, made, and deleted."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pyreplog.arguments import check_mapping
+from pyreplog.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    KeyExistsError,
+    NoSuchSubscriptionError,
+    ReplogError,
+    SubscriptionBusyError,
+    TopicFencedError,
+)
+from pyreplog.net.fair_executor import wait_wanted
+from pyreplog.topic.model.backlog import is_system
+from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionType
+from pyreplog.topic.model.cursor import Cursor
+from pyreplog.topic.model.interfaces import ConsumerLike
+from pyreplog.topic.model.names import check_name
+from pyreplog.topic.model.positions import Start, check_start, position
+from pyreplog.topic.model.subscription_metadata import (
+    SubscriptionMetadata,
+    create_subscription,
+    delete_subscription,
+    list_subscriptions,
+)
+from pyreplog.topic.owner.dead_letters import check_dead_letters, publish_dead
+from pyreplog.topic.owner.subscription import Subscription
+
+if TYPE_CHECKING:
+    from pyreplog.topic.owner.topic import Topic
+
+logger = logging.getLogger(__name__)
+
+
+def era_of(metadata: SubscriptionMetadata) -> int:
+    """Before the first seek: the same for whoever owns it, and another one when it is deleted and made anew."""
+    return 1 + int.from_bytes(hashlib.blake2b(metadata.token.encode(), digest_size=7).digest())
+
+
+class Subscriptions:
+    """Any thread; making and deleting wait for the metadata store."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic, self._cursors, self._metadata = topic, topic.topics.cursors, topic.topics.metadata
+        self._runtime = topic.topics.runtime
+        self._lock = threading.Lock()  # of the table; never while anything waits
+        self._changing = threading.Lock()  # while one is made or deleted
+        self._table: dict[str, Subscription] = {}
+        self._error: ReplogError | None = None
+        """Why none is made any more."""
+
+    # ---- the table ------------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        with self._lock:
+            return sorted(self._table)
+
+    def all(self) -> list[Subscription]:
+        with self._lock:
+            return list(self._table.values())
+
+    def find(self, name: str) -> Subscription | None:
+        with self._lock:
+            return self._table.get(name)
+
+    def get(self, name: str) -> Subscription:
+        """Errors: NoSuchSubscriptionError; as `check_name`."""
+        there = self.find(check_name(name, "subscription"))
+        if there is None:
+            raise NoSuchSubscriptionError(self._topic.name, f"there is no subscription {name}")
+        return there
+
+    # ---- making ---------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Take over all durable ones that there are."""
+        for name in list_subscriptions(self._metadata, self._topic.name):
+            if not is_system(name):
+                self._recover(name)
+
+    def make(
+        self,
+        name: str,
+        start: Start,
+        durable: bool,
+        settings: SubscriptionConfig | None,
+        properties: Mapping[str, str],
+    ) -> Subscription:
+        """The one that is there, or a new one. Errors: see `Topic.subscribe`."""
+        check_name(name, "subscription")
+        check_start(start)
+        check_mapping("properties", properties)
+        if is_system(name):
+            raise InvalidArgumentError(f"subscription {name!r}: names that begin like this are reserved for pyreplog")
+        if settings is not None:
+            check_dead_letters(self._topic.name, name, settings)
+        with self._changing:
+            there = self.find(name)
+            if there is not None and not there.is_over:
+                return there
+            mark = wait_wanted(self._runtime.wait, position(self._topic.managed, start))
+            wanted = settings or SubscriptionConfig()
+            if not durable:
+                return self._add(self._made(Cursor(name, mark, durable=False), wanted))
+            self._create(name, Cursor(name, mark), wanted.type, properties)
+            return self._recover(name, settings)
+
+    def attach(
+        self,
+        consumer: ConsumerLike,
+        name: str,
+        start: Start,
+        durable: bool,
+        settings: SubscriptionConfig | None,
+        priority: int,
+    ) -> tuple[Subscription, int]:
+        """Make a subscription, if there is none, for a consumer; and its number there."""
+        while True:
+            there = self.make(name, start, durable, settings, {})
+            try:
+                return there, there.attach(consumer, settings, priority=priority)
+            except ReplogError:
+                if not there.is_over or self.find(name) is there:
+                    raise  # else its last consumer left in this moment
+
+    def _create(self, name: str, cursor: Cursor, type_: SubscriptionType, properties: Mapping[str, str]) -> None:
+        topic, now_us = self._topic, self._topic.clock.now_us()
+        made = SubscriptionMetadata(
+            token=secrets.token_hex(16), created_us=now_us, properties=dict(properties), type=type_,
+            snapshot=cursor.snapshot_record()[1], moved_us=now_us,
+        )  # fmt: skip
+        try:
+            create_subscription(self._metadata, topic.name, name, made)
+        except KeyExistsError:
+            logger.warning("topic %s: subscription %s was there already", topic.name, name)
+            return
+        try:
+            topic.managed.verify()
+        except (TopicFencedError, ClosedError):  # it is closed as soon as it knows
+            with suppress(ReplogError):  # the new owner may have found it: then it is that one's
+                delete_subscription(self._metadata, topic.name, name, made.owner)
+            raise
+
+    def _recover(self, name: str, settings: SubscriptionConfig | None = None) -> Subscription:
+        recovered = self._cursors.recover(self._topic.name, name)
+        cursor = Cursor.restore(name, recovered.records)
+        there = self._made(cursor, settings or SubscriptionConfig(type=recovered.metadata.type))
+        there.properties = recovered.metadata.properties
+        there.created_us = recovered.metadata.created_us
+        there.first_era = era_of(recovered.metadata)
+        there.slot = self._cursors.attach(recovered, there.source)
+        return self._add(there)
+
+    def _made(self, cursor: Cursor, settings: SubscriptionConfig) -> Subscription:
+        topic = self._topic
+        return Subscription(
+            cursor.name, topic.managed, cursor, settings, self._runtime, topic.clock,
+            publish_dead=lambda there, dead: publish_dead(topic, there, dead), on_change=topic.touch,
+            on_over=self._forget,
+        )  # fmt: skip
+
+    def _add(self, made: Subscription) -> Subscription:
+        """From now on it hears what becomes of the topic."""
+        with self._lock:
+            error = self._error
+            if error is None:
+                self._table[made.name] = made
+        if error is not None:
+            made.end(error)
+            raise error
+        made.settle_in()
+        return made
+
+    def _forget(self, there: Subscription) -> None:
+        with self._lock:
+            if self._table.get(there.name) is there:
+                del self._table[there.name]
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def delete(self, name: str, *, force: bool) -> None:
+        """See `Topic.delete_subscription`."""
+        topic = self._topic.name
+        with self._changing:
+            there = self.get(name)
+            if there.consumers and not force:
+                raise SubscriptionBusyError(topic, f"subscription {name} has {there.consumers} consumers")
+            if there.slot is not None:
+                with suppress(NoSuchSubscriptionError):  # an earlier try, of which nobody knew the outcome
+                    delete_subscription(self._metadata, topic, name, there.slot.owner)
+            self._forget(there)
+            there.end(NoSuchSubscriptionError(topic, f"subscription {name} was deleted"), deleted=True)
+
+    def end(self, error: ReplogError, *, deleted: bool = False) -> None:
+        """None is used, or made, any more. deleted: nor do they exist."""
+        with self._lock:
+            self._error = error
+        for there in self.all():
+            there.end(error, deleted=deleted)
+            if deleted:
+                self._forget(there)

@@ -1,0 +1,464 @@
+"""Topic: what user code publishes to and subscribes to, in the process that owns it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from pyreplog._native.machines.serial_executor import check_may_wait
+from pyreplog._native.topic.messages import MessageBatch
+from pyreplog.arguments import as_int, check_bool, check_text
+from pyreplog.clock import Clock
+from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, OutOfRangeError, ReplogError, TopicFencedError
+from pyreplog.future import AppendFuture
+from pyreplog.handles import Handle
+from pyreplog.net.fair_executor import wait_wanted
+from pyreplog.topic.client.consumer import QUEUE, Consumer
+from pyreplog.topic.client.publishing.producer import Producer
+from pyreplog.topic.client.publishing.publisher import Publisher
+from pyreplog.topic.client.weak_consumer import WeakConsumer
+from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer
+from pyreplog.topic.model.config import SubscriptionConfig, TopicConfig
+from pyreplog.topic.model.positions import Start, after_all, position, then
+from pyreplog.topic.model.stats import InternalStats, RateMeter, TopicStats
+from pyreplog.topic.model.topic_position import TopicPosition
+from pyreplog.topic.owner.backlog_gate import BacklogGate
+from pyreplog.topic.owner.dedup_cursor import DedupCursor
+from pyreplog.topic.owner.maintenance import TopicMaintenance
+from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.ownership import Claim
+from pyreplog.topic.owner.report import topic_internals, topic_report
+from pyreplog.topic.owner.subscription import Subscription
+from pyreplog.topic.owner.subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from pyreplog.topic.owner.topics import Topics
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RELEASE_S = 1.0
+"""Between tries."""
+
+
+class Topic(Handle):
+    """A topic that this process owns; made by `Cluster.topic`: the same object for the same name, so who closes it
+    closes it for all. Any thread may call anything; asyncio code awaits what `submit` and `submit_batch` give.
+
+    publish, submit, publish_batch, submit_batch, room: see `Publisher`, whose methods they are.
+    """
+
+    if not TYPE_CHECKING:  # for help(), inspect.signature and Mock(spec=Topic); `recover` binds those of its publisher
+        publish, submit, room = Publisher.publish, Publisher.submit, Publisher.room
+        publish_batch, submit_batch = Publisher.publish_batch, Publisher.submit_batch
+
+    def __init__(self, topics: Topics, managed: ManagedLedger, claim: Claim, clock: Clock) -> None:
+        self.name, self.managed, self.topics = managed.name, managed, topics
+        self.claim, self.clock = claim, clock
+        self._claiming = threading.Lock()  # of what comes in place of `claim`; never while the store is asked
+        self._was_let_go = False
+        self.used = True
+        """Whether anything happened to it since it was last looked at."""
+        self.gate = BacklogGate(self.name, managed)
+        self.dedup = DedupCursor() if managed.config.deduplicate else None
+        self.upkeep, self.rates = TopicMaintenance(self), RateMeter()
+        self._runtime = topics.runtime
+        self._subscriptions = Subscriptions(self)
+        self._stored: list[AppendFuture[Any]] = []  # of what `begin_close` began
+        self._ended: AppendFuture[None] | None = None
+        self.unstored: ReplogError | None = None
+        """Why what was acknowledged last was not stored when it was closed."""
+        self._cause: ReplogError | None = None
+        """Why it is over, if it is not that somebody closed it."""
+        self.gone: AppendFuture[None] = AppendFuture()
+        """Done when it is closed, and may be opened again."""
+        super().__init__(f"topic {self.name}")
+        self._part_of(topics)
+
+    def recover(self) -> None:
+        """Open what there is of it: producers that are known, durable subscriptions. For who made it."""
+        self._subscriptions.recover()
+        if self.dedup is not None:
+            self.dedup.recover(self)
+        self._publisher = publisher = Publisher(
+            self.name, self.gate, self._runtime, self.clock, self.managed.config,
+            entry_bytes_max=self._runtime.entry_bytes_max, end=self.managed.end.offset,
+            producers=None if self.dedup is None else self.dedup.producers,
+        )  # fmt: skip
+        self.publish, self.submit, self.room = publisher.publish, publisher.submit, publisher.room
+        self.publish_batch, self.submit_batch = publisher.publish_batch, publisher.submit_batch
+        self.managed.on_grow.append(self._grew)
+        self.managed.on_fenced.append(self._fenced)
+        self.managed.verify()  # nobody would have told before
+
+    # ---- where it stands ------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> TopicConfig:
+        return self.managed.config
+
+    @property
+    def publisher(self) -> Publisher:
+        return self._publisher
+
+    @property
+    def start(self) -> int:
+        """Offset of the first message that is kept."""
+        return self.managed.start.offset
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last confirmed message."""
+        return self.managed.end.offset
+
+    def __len__(self) -> int:
+        """How many messages are kept. A topic without any is true all the same."""
+        return self.end - self.start
+
+    def stats(self) -> TopicStats:
+        """Backlogs, rates, consumers; may read an entry of each subscription that lags, to tell its age, and a short
+        backlog without consumers, to tell how many of its messages are delayed."""
+        self._check_open()
+        return topic_report(self)
+
+    def internal_stats(self) -> InternalStats:
+        """Ledgers and cursors, to find out why something stands still."""
+        self._check_open()
+        return topic_internals(self)
+
+    # ---- publishing -----------------------------------------------------------------------------------------
+
+    def producer(self, name: str) -> Producer:
+        """A named producer: its messages have sequence numbers; where the topic deduplicates, none is stored twice."""
+        self._check_open()
+        return Producer(self._publisher, name)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """As `Publisher.flush`, of all that this process publishes to the topic. ClosedError: it was closed."""
+        self._check_open()
+        self._publisher.flush(timeout)
+
+    def flush_async(self) -> AppendFuture[None]:
+        """As `Publisher.flush_async`. ClosedError: it was closed."""
+        self._check_open()
+        return self._publisher.flush_async()
+
+    # ---- reading --------------------------------------------------------------------------------------------
+
+    def read(self, start: Start = "earliest", end: int | None = None) -> Iterator[MessageBatch]:
+        """Messages from a place up to an offset (default: those confirmed now), as columns; for no subscription.
+
+        Errors: TrimmedError, OutOfRangeError; UnreadableError; ClosedError, ForkedError.
+        """
+        self._check_open()
+        stop = OFFSET_MAX if end is None else as_int("end", end)
+        first = self._wait(position(self.managed, start)).offset
+        return self._batches(first, min(stop, self.end))
+
+    def _batches(self, at: int, end: int) -> Iterator[MessageBatch]:
+        while at < end:
+            self._check_open()
+            batch = self._runtime.wait(self.managed.read(at, end=end))
+            offsets = batch.offset
+            yield batch.slice(*np.searchsorted(offsets, (at, end)).tolist())
+            at = batch.end
+
+    # ---- subscribing ----------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        subscription: str,
+        *,
+        start: Start = "latest",
+        durable: bool = True,
+        name: str | None = None,
+        queue: int = QUEUE,
+        priority: int = 0,
+        **settings: Any,
+    ) -> Consumer:
+        """A consumer of a subscription, which is made if there is none.
+
+        start: where a new one begins. durable: it is kept, and with it the messages it has not acknowledged, until it
+        is deleted; else it ends with its last consumer. name: of the consumer, any. queue: messages that may wait in
+        it. priority: of several consumers, those with the lowest number are served first. settings: fields of
+        SubscriptionConfig; of one that has consumers they must be the same.
+        Errors: SubscriptionBusyError; ConfigError, InvalidArgumentError; TrimmedError, OutOfRangeError: the start;
+        TopicFencedError; those of the metadata store.
+        """
+        self._check_open()
+        check_may_wait()
+        check_consumer(name, durable, priority)
+        wanted = SubscriptionConfig.of(settings) if settings else None
+        consumer = Consumer(self.name, subscription, name or f"consumer-{secrets.token_hex(4)}", queue=queue)
+        try:
+            there, number = self._subscriptions.attach(
+                WeakConsumer(consumer), subscription, start, durable, wanted, priority
+            )
+        except BaseException:
+            consumer.close()
+            raise
+        self.used = True
+        consumer.attached(there, number)
+        return consumer
+
+    def create_subscription(
+        self,
+        subscription: str,
+        *,
+        start: Start = "latest",
+        properties: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        """Make a durable subscription, unless it is there: it keeps messages from now on. As `subscribe`."""
+        self._check_open()
+        self.make_subscription(subscription, start, True, SubscriptionConfig.of(settings), properties or {})
+
+    def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
+        """Delete a subscription with its acknowledgements; nothing is kept for it any more. force: though it has
+        consumers, which fail then.
+
+        Errors: NoSuchSubscriptionError; SubscriptionBusyError, it has consumers; those of the metadata store.
+        """
+        self._check_open()
+        self._subscriptions.delete(subscription, force=check_bool("force", force))
+
+    def subscriptions(self) -> list[str]:
+        """Names of its subscriptions."""
+        self._check_open()
+        return self._subscriptions.names()
+
+    def subscription(self, name: str) -> Subscription:
+        """One of them. Errors: NoSuchSubscriptionError."""
+        self._check_open()
+        return self._subscriptions.get(name)
+
+    def all_subscriptions(self) -> list[Subscription]:
+        return self._subscriptions.all()
+
+    def make_subscription(
+        self, name: str, start: Start, durable: bool, settings: SubscriptionConfig | None, properties: Mapping[str, str]
+    ) -> Subscription:
+        """The one that is there, or a new one; see `subscribe`."""
+        return self._subscriptions.make(name, start, durable, settings, properties)
+
+    # ---- changes --------------------------------------------------------------------------------------------
+
+    def seek(self, subscription: str, start: Start) -> int:
+        """Move a subscription: what lies before counts as acknowledged, what lies behind as not; returns the offset.
+        Errors: NoSuchSubscriptionError; TrimmedError, OutOfRangeError."""
+        return self._wait(self.subscription(subscription).seek(start))
+
+    def skip(self, subscription: str, messages: int) -> None:
+        """Acknowledge the next `messages` that are not yet. Errors: NoSuchSubscriptionError; InvalidArgumentError."""
+        if as_int("messages", messages) < 0:
+            raise InvalidArgumentError(f"messages: expected 0 or more, found {messages}")
+        there = self.subscription(subscription)
+        self._wait(there.skip(min(messages, self.end)))
+        self._wait(there.flush_async())
+
+    def skip_to(self, subscription: str, offset: int, *, token: str | None = None) -> None:
+        """Acknowledge all below an offset; what is acknowledged stays so. token: of the topic's creation, when it is
+        known which one is meant. Errors: NoSuchSubscriptionError; OutOfRangeError; NoSuchTopicError, it was made anew.
+        """
+        there = self.subscription(subscription)
+        if token is not None and check_text("token", token) != self.managed.chain.token:
+            raise NoSuchTopicError(self.name, "it was deleted, and made anew")
+        if not 0 <= as_int("offset", offset) <= self.end:
+            raise OutOfRangeError(f"topic {self.name}: expected an offset up to its end, {self.end}, found {offset}")
+        self._wait(there.skip_to(int(offset)))
+        self._wait(there.flush_async())
+
+    def clear(self, subscription: str) -> None:
+        """Acknowledge all that is there for a subscription. Errors: NoSuchSubscriptionError."""
+        there = self.subscription(subscription)
+        self._wait(there.skip_to(self.end))
+        self._wait(there.flush_async())
+
+    def configure(self, **settings: Any) -> None:
+        """Change settings, fields of TopicConfig; those of publishing hold when the topic is opened next.
+
+        Errors: ConfigError; TopicFencedError; those of the metadata store.
+        """
+        self._check_open()
+        wanted = self.config.changed(settings)
+        if wanted != self.config:
+            self._wait(self.managed.set_config(wanted))
+            self.used = True
+
+    def trim(self) -> int:
+        """Drop the ledgers that no durable subscription and no retention keeps, now; returns the offset of the first
+        message left, as `CommitLog.trim` the first entry. Errors: those of the metadata store."""
+        self._check_open()
+        self._wait(self.upkeep.trim(self.clock.now_us()))
+        return self.start
+
+    def _wait(self, future: AppendFuture[T]) -> T:
+        """Its result, for which it may take bookies to come back; who asked for it may have gone meanwhile."""
+        return wait_wanted(self._runtime.wait, future)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it is closed, or will be at once; see `gone`."""
+        return self._error is not None or self.managed.fenced
+
+    def touch(self) -> None:
+        """Something happened to it: it is looked at soon."""
+        self.used = True
+
+    def look(self) -> None:
+        """What is done now and then; for `Topics`."""
+        was_lost = self.claim.is_lost
+        if was_lost and not self.is_closing:  # asked behind that: whoever closes it lets it go, which is no loss
+            self._claim_again()
+        self.used = was_lost or not self.claim.is_held
+        if self.used or any(there.is_over for there in self.all_subscriptions()):
+            self.managed.verify()  # others may have taken it, and do not say so
+        self.upkeep.look()
+
+    def _claim_again(self) -> None:
+        """The lease was lost, maybe for no more than that the store was away. That nobody has the topic now does not
+        mean that nobody had: `verify` is asked behind this."""
+        try:
+            claim = self.topics.claim(self.name)
+        except ReplogError as error:
+            logger.info("topic %s: not claimed again yet: %s", self.name, error)
+            return
+        with self._claiming:
+            self.claim, former = (self.claim, claim) if self._was_let_go else (claim, self.claim)
+        former.release()
+
+    def delete(self) -> None:
+        """Delete it with its messages and subscriptions, for ever. Errors: TopicFencedError, those of the store."""
+        self._check_open()
+        try:
+            self.managed.delete()
+        finally:
+            if self._is_over:  # whoever opens it next does the rest, if it failed
+                self._cause = error = NoSuchTopicError(self.name, "it was deleted")
+                self._publisher.stop(error)
+                self._subscriptions.end(error, deleted=True)
+                self.close()
+
+    # ---- events ---------------------------------------------------------------------------------------------
+
+    def _grew(self) -> None:
+        self.used = True
+        end = self.managed.end.offset
+        for there in self._subscriptions.all():
+            there.grew(end)
+
+    def trimmed(self, start: TopicPosition) -> None:
+        """Messages before it are gone."""
+        for there in self.all_subscriptions():
+            there.trimmed(start)
+
+    def clock_was_set(self) -> None:
+        """The wall's, that messages are delayed by."""
+        for there in self.all_subscriptions():
+            there.clock_was_set()
+
+    def _fenced(self, error: TopicFencedError) -> None:
+        """Somebody else owns it: nothing is done for it here any more."""
+        logger.warning("%s", error)
+        self._cause = error
+        self._publisher.stop(error)
+        self.gate.end()
+        self._subscriptions.end(error)
+        self.topics.work(self.close)
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Publish what was submitted, store what was acknowledged, and let others own it. Closing twice is fine.
+
+        Errors: InvalidArgumentError, in a callback; OutcomeUnknownError, of messages that have no outcome.
+        """
+        if os.getpid() == self._pid:
+            check_may_wait()
+        super().close()
+
+    def begin_close(self) -> AppendFuture[None]:
+        """Begin what `close` waits for, which comes behind it: who closes many waits for all of them at once. Done when
+        nothing is left to be waited for, whatever has come of it."""
+        with self._claiming:
+            ended, self._ended = self._ended, self._ended or AppendFuture()
+            if ended is not None:
+                return ended
+            ended = self._ended
+        if self._is_over or not hasattr(self, "_publisher"):
+            ended.complete(None)
+            return ended
+        self.gate.end()
+        flushed = self._publisher.flush_async()
+        self._stored = [flushed, *(there.store() for there in self.all_subscriptions())]
+        if (dedup := self.dedup) is not None:
+            kept: AppendFuture[None] = AppendFuture()
+            flushed.add_done_callback(lambda _: then(dedup.store(self), kept, kept.complete))
+            self._stored.append(kept)
+        after_all(self._stored, partial(self._end_ledger, ended))
+        return ended
+
+    def _end_ledger(self, ended: AppendFuture[None]) -> None:
+        """Nothing is published behind it."""
+        self._publisher.stop(self._ending())
+        self.managed.begin_close().add_done_callback(lambda _: ended.complete(None))
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether nothing can be published any more: somebody else owns it, or it was deleted."""
+        return self.managed.stats().state in ("fenced", "closed")
+
+    def _ending(self) -> ReplogError:
+        return self._cause or super()._ending()
+
+    def _let_go(self) -> None:
+        error = self._ending()
+        with ExitStack() as rest:
+            rest.callback(self.gone.complete, None)
+            rest.callback(self.topics.forget, self)
+            rest.callback(self._release)
+            rest.callback(lambda: self.managed.close(self.topics.close_s))
+            rest.callback(self._subscriptions.end, error)
+            if self.dedup is not None:
+                rest.callback(self.dedup.close)
+            if not hasattr(self, "_publisher"):
+                return
+            self.gate.end()
+            rest.callback(self._publisher.stop, error)
+            self.begin_close()
+            rest.callback(self._wait_stored, self._stored[1:])
+            for flushed in self._stored[:1]:
+                self._runtime.wait(flushed, self.topics.close_s)
+
+    def _release(self) -> None:
+        """Others may own it from now on; while the metadata store is away, later."""
+        with self._claiming:
+            self._was_let_go = True
+        if not self.topics.close_s:  # all are closed, and time is over: the lease of all ends at once
+            return
+        try:
+            self.claim.release()
+        except ReplogError as error:
+            logger.warning("topic %s: nobody else can own it yet: %s", self.name, error)
+            self._runtime.wake_after(RELEASE_S, lambda: self._runtime.work(self._release))
+
+    def _wait_stored(self, stored: Sequence[AppendFuture[None]]) -> None:
+        deadline = time.monotonic() + self.topics.close_s
+        for future in stored:
+            try:
+                self._runtime.wait(future, max(deadline - time.monotonic(), 0))
+            except ReplogError as error:
+                if any(there.is_unstored for there in self.all_subscriptions()):
+                    self.unstored = error
+        if self.unstored is not None and not self.topics.is_closing:
+            logger.warning("topic %s: what was acknowledged last comes again: %s", self.name, self.unstored)

@@ -1,0 +1,145 @@
+"""What clients ask of topics by name, with JSON arguments: what is rare, and may wait."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from pyreplog.errors import InvalidArgumentError, InvalidMessageError, ReplogError
+from pyreplog.net.fair_executor import wait_wanted
+from pyreplog.topic.model.names import check_name
+from pyreplog.topic.model.positions import Start, moment_at, position, time_us
+from pyreplog.topic.model.wire.stats_codec import encode_stats
+from pyreplog.topic.owner.topic import Topic
+from pyreplog.topic.owner.topics import Topics
+
+MAKING_S = 5.0
+"""To wait for another server that makes the same partitioned topic."""
+
+
+def encode_start(start: Start) -> Any:
+    """As JSON."""
+    if isinstance(start, datetime):
+        return {"time_us": time_us(start)}
+    return start if isinstance(start, str) else int(start)
+
+
+def _start(found: Any) -> Start:
+    if isinstance(found, dict):
+        return moment_at(found["time_us"])
+    start: Start = found
+    return start
+
+
+def call(topics: Topics, topic: str, name: str, arguments: str) -> str:
+    """The result, as JSON. Blocks. Errors: those of what is called; InvalidMessageError: there is no such call."""
+    try:
+        given: dict[str, Any] = json.loads(arguments)
+        if not isinstance(given, dict):
+            raise ValueError(f"an object of arguments, found {type(given).__name__}")
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessageError(f"call of {name}: {error}") from error
+    calls = _CALLS if topic else _TOPIC_LESS
+    if name not in calls:
+        raise InvalidMessageError(f"call: expected one of {', '.join(calls)}, found {name}")
+    there = topics.open(topic, create=False) if topic else topics
+    try:
+        return calls[name](there, **given)
+    except (TypeError, KeyError, ValueError, OverflowError) as error:
+        if isinstance(error, ReplogError):
+            raise
+        raise InvalidArgumentError(f"{name}: {error}") from error
+
+
+def _partitions(topics: Topics, topic: str) -> str:
+    return json.dumps(topics.partitioned.find(topic))
+
+
+def _make_partitions(topics: Topics, topic: str, partitions: int, create: bool, settings: Any) -> str:
+    check_name(topic)
+    stored = topics.partitioned.stored(topic, partitions, create=create, wait=MAKING_S, settings=settings)
+    return json.dumps(stored)
+
+
+def _remove_partitioned(topics: Topics, topic: str) -> str:
+    topics.partitioned.remove(topic)
+    return "null"
+
+
+def _where(topic: Topic) -> str:
+    return json.dumps([topic.start, topic.end])
+
+
+def _position(topic: Topic, start: Any) -> str:
+    found = wait_wanted(topic.topics.runtime.wait, position(topic.managed, _start(start)))
+    return json.dumps(found.offset)
+
+
+def _create_subscription(topic: Topic, subscription: str, start: Any, properties: Any, settings: Any) -> str:
+    topic.create_subscription(subscription, start=_start(start), properties=properties, **settings)
+    return "null"
+
+
+def _delete_subscription(topic: Topic, subscription: str, force: bool) -> str:
+    topic.delete_subscription(subscription, force=force)
+    return "null"
+
+
+def _seek(topic: Topic, subscription: str, start: Any) -> str:
+    return json.dumps(topic.seek(subscription, _start(start)))
+
+
+def _skip(topic: Topic, subscription: str, messages: int) -> str:
+    topic.skip(subscription, messages)
+    return "null"
+
+
+def _skip_to(topic: Topic, subscription: str, offset: int, token: str | None) -> str:
+    topic.skip_to(subscription, offset, token=token)
+    return "null"
+
+
+def _clear(topic: Topic, subscription: str) -> str:
+    topic.clear(subscription)
+    return "null"
+
+
+def _configure(topic: Topic, settings: Any) -> str:
+    topic.configure(**settings)
+    return json.dumps(vars(topic.config))
+
+
+def _delete(topic: Topic) -> str:
+    topic.delete()
+    return "null"
+
+
+_TOPIC_LESS: dict[str, Callable[..., str]] = {
+    "topics": lambda topics: json.dumps(topics.names()),
+    "partitioned_topics": lambda topics: json.dumps(topics.partitioned.names()),
+    "partitions": _partitions,
+    "make_partitions": _make_partitions,
+    "remove_partitioned": _remove_partitioned,
+}
+"""Of no topic that is open."""
+
+_CALLS: dict[str, Callable[..., str]] = {
+    "where": _where,
+    "position": _position,
+    "config": lambda topic: json.dumps(vars(topic.config)),
+    "stats": lambda topic: encode_stats(topic.stats()),
+    "internal_stats": lambda topic: encode_stats(topic.internal_stats()),
+    "last_sequence": lambda topic, producer: json.dumps(topic.publisher.last_sequence(producer)),
+    "subscriptions": lambda topic: json.dumps(topic.subscriptions()),
+    "create_subscription": _create_subscription,
+    "delete_subscription": _delete_subscription,
+    "seek": _seek,
+    "skip": _skip,
+    "skip_to": _skip_to,
+    "clear": _clear,
+    "trim": lambda topic: json.dumps(topic.trim()),
+    "configure": _configure,
+    "delete": _delete,
+}
