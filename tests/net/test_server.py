@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import resource
 import select
 import socket
 import struct
@@ -253,6 +255,26 @@ def test_one_of_the_surplus_that_has_gone_already_harms_nobody(reactor: Reactor,
     assert call(reactor, connect(server), b"x") == b"x"
 
 
+def test_without_descriptors_connections_wait_and_the_server_rests(
+    reactor: Reactor, serve: Any, connect: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = serve(Recorder())
+    assert call(reactor, connect(server), b"before") == b"before"
+    with socket.socket() as client:
+        client.setblocking(False)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.dup(client.fileno())  # the lowest number that is free
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            client.connect_ex(server.address)
+            wait(reactor, lambda: "no connection can be accepted" in caplog.text)
+            assert reactor.drive(lambda: caplog.text.count("no connection can be accepted") > 1, 0.2) is False
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert call(reactor, connect(server), b"behind") == b"behind"
+
+
 def silent(server: Server, count: int, address: str = "127.0.0.1") -> list[socket.socket]:
     """Connections that say nothing."""
     return [
@@ -456,6 +478,29 @@ def test_requests_in_flight_are_bounded_in_all(reactor: Reactor, serve: Any) -> 
         connection.forget(correlation_id)  # type: ignore[attr-defined]
         wait(reactor, lambda: len(handler.requests) == 2)
         assert handler.requests[1][2] == b"waits"
+
+
+def test_the_bytes_of_a_reply_that_leaves_late_come_back(reactor: Reactor, serve: Any) -> None:
+    """The replies wait in the server's queue until the client reads; only then are their requests paid for."""
+    handler = Recorder(answer=None)
+    server = serve(handler, limits=Limits(inflight_bytes=10_000))
+    with RawClient(server) as one, RawClient(server) as two:
+        wait(reactor, lambda: len(handler.connections) == 2)
+        for turn in range(3):
+            one.send(turn, b"q" * 8_000)
+            wait(reactor, lambda turn=turn: len(handler.requests) == 2 * turn + 1)
+            connection, correlation_id, _ = handler.requests[-1]
+            connection.reply(correlation_id, bytes(16 << 20))  # type: ignore[attr-defined]
+            assert server.inflight_bytes >= 8_000, "it has not left"
+            answer = threading.Thread(target=one.reply)
+            answer.start()
+            wait(reactor, lambda: server.inflight_bytes == 0)
+            answer.join(TIMEOUT_S)
+            two.send(turn, b"q" * 9_000)
+            wait(reactor, lambda turn=turn: len(handler.requests) == 2 * turn + 2)
+            connection, correlation_id, _ = handler.requests[-1]
+            connection.reply(correlation_id, b"")  # type: ignore[attr-defined]
+            assert two.receive()[0] == turn
 
 
 def test_the_bytes_of_a_lost_connection_come_back(reactor: Reactor, serve: Any) -> None:

@@ -194,8 +194,9 @@ def test_whether_any_entry_has_numbers_of_a_producer() -> None:
     named = encode_messages([b"a"], producer=b"p")
     unnamed = encode_messages([b"a"], sequences=[7])
     numbered = encode_messages([b"a"], sequences=[7], producer=b"p")
-    found = [decoded(entries, [1] * len(entries)) for entries in ([named, unnamed], [named, numbered])]
-    assert [batch.is_numbered for batch in found] == [False, True]
+    first = encode_messages([b"a"], sequences=[0], producer=b"p")
+    batches = [decoded(entries, [1] * len(entries)) for entries in ([named, unnamed], [named, numbered], [first])]
+    assert [batch.is_numbered for batch in batches] == [False, True, True]
 
 
 def test_bytes_stay_alive() -> None:
