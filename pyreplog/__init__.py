@@ -148,6 +148,7 @@ if TYPE_CHECKING:
     from pyreplog.ledger.reader import LedgerReader
     from pyreplog.log.commitlog import CommitLog
     from pyreplog.log.opening import open
+    from pyreplog.log.log_cursor import LogCursor
     from pyreplog.log.reader import LogReader
     from pyreplog.topic.client.consumer import Consumer
     from pyreplog.topic.client.partitions.partitioned_consumer import PartitionedConsumer
@@ -171,6 +172,7 @@ _LATER = {
     "Ledger": "ledger.ledger_handle",
     "LedgerReader": "ledger.reader",
     "LogConfig": "config",
+    "LogCursor": "log.log_cursor",
     "LogReader": "log.reader",
     "ManualClock": "clock",
     "PartitionOffset": "topic.model.partition_offset",
@@ -239,6 +241,7 @@ __all__ = [
     "LedgerRefusedError",
     "LockedError",
     "LogConfig",
+    "LogCursor",
     "LogReader",
     "ManualClock",
     "MetadataUnavailableError",

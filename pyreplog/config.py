@@ -64,7 +64,9 @@ class LogConfig(Settings):
     spare_segments: how many segments are kept ready ahead of need, and how many freed ones are kept to be recycled.
     retention_bytes, retention_ms: whole segments are removed from the front while the log is larger, or their last
     record is older, whichever comes first; None: no limit of this kind; 0: nothing but the active segment is kept
-    (`check_retention`). `CommitLog.retention_floor` overrules both.
+    (`check_retention`). `CommitLog.retention_floor` and the log's cursors overrule both.
+    cursor_hold_bytes: a cursor that is further behind the end keeps nothing; None: every cursor keeps what lies behind
+    it.
     """
 
     durability: Durability = "appended"
@@ -73,6 +75,7 @@ class LogConfig(Settings):
     sync_interval_ms: int = 1000
     retention_bytes: int | None = None
     retention_ms: int | None = None
+    cursor_hold_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.durability not in DURABILITIES:
@@ -85,3 +88,4 @@ class LogConfig(Settings):
         self._check_int("retention_bytes", 0, 1 << 62, optional=True)
         self._check_int("retention_ms", 0, 1 << 52, optional=True)
         check_retention(self.retention_bytes, self.retention_ms)
+        self._check_int("cursor_hold_bytes", 0, 1 << 62, optional=True)

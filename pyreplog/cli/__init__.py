@@ -3,7 +3,8 @@
 | modules | what they are |
 |---|---|
 | `app` | the parser; commands are modules, imported when they are used |
-| `cat`, `tail`, `stat`, `fsck`, `dump`, `bench`, `backup`, `restore`, `offload`, `ingest` | commands on a log |
+| `cat`, `tail`, `stat`, `cursor`, `fsck`, `dump`, `bench` | commands on a log |
+| `backup`, `restore`, `offload`, `ingest` | as above |
 | `bookie`, `ledger`, `cluster` | commands on ledgers |
 | `ha`, `hanode`, `harocketmq` | commands on replica groups: what they share, nodes, RocketMQ's wire |
 | `serve`, `topic`, `subscription`, `top` | commands on topics |

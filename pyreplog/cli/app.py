@@ -26,6 +26,7 @@ COMMANDS = (
     "cat",
     "tail",
     "stat",
+    "cursor",
     "fsck",
     "bench",
     "dump",

@@ -7,6 +7,7 @@
 | hole_punch | giving back the space of a segment in the middle of a log |
 | reader | LogReader: read-only handle, in any process |
 | log_view | what both offer: scan, follow, lookups by position and time; Follower |
+| log_cursor | LogCursor: a named place from which on retention keeps entries |
 | files | the disk, behind a seam that tests replace |
 | names | names of the files in a log directory |
 | lock | the writer's lock |

@@ -22,9 +22,9 @@ from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.arguments import as_int
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.config import LogConfig
-from pyreplog.errors import ClosedError, DiskError, ForkedError, NotALogError, PoisonedError, ReplogError
+from pyreplog.errors import ClosedError, DiskError, ForkedError, LockedError, NotALogError, PoisonedError, ReplogError
 from pyreplog.future import AppendFuture
-from pyreplog.log import indexes, names, recovery, retention, startup, truncation
+from pyreplog.log import indexes, log_cursor, names, recovery, retention, startup, truncation
 from pyreplog.log.checkpoint import CheckpointFile
 from pyreplog.log.commit import GroupCommit
 from pyreplog.log.files import Files, RealFiles, opening_told
@@ -324,18 +324,18 @@ class CommitLog(LogView, Appender):
     def trim(self, entry: int) -> int:
         """Remove whole segments whose entries all lie before `entry`; returns the number of the first entry left.
 
-        Never the active segment, nothing at or above `retention_floor`. Readers that hold a segment keep it.
+        Never the active segment, nothing at or above `retention_floor`, nothing that a cursor of the log holds. Readers
+        that hold a segment keep it. Errors: CorruptionError, a cursor's file is damaged; LockedError, another process
+        makes a cursor for seconds.
         """
         self.check_open()
         as_int("entry", entry)
-        with self._lock:
-            table = self._segment_table()
-            count = 0
-            while count + 1 < len(table) and table[count + 1][1] <= entry:
-                if table[count + 1][0] > self.retention_floor:
-                    break
-                count += 1
-            self._remove_front(count)
+        if len(table := self._segment_table()) > 1 and table[1][1] <= entry:
+            with log_cursor.retention_held(self.path, log_cursor.HELD_S), self._lock:
+                table, floor, count = self._segment_table(), min(self.retention_floor, self._held_by_cursors()), 0
+                while count + 1 < len(table) and table[count + 1][1] <= entry and table[count + 1][0] <= floor:
+                    count += 1
+                self._remove_front(count)
         return self.start
 
     def lower_retention_floor(self, position: int) -> None:
@@ -466,14 +466,23 @@ class CommitLog(LogView, Appender):
             if self._pool.ready <= self.config.spare_segments // 2:
                 return []  # an append must not find none ready
         try:
-            return self._take_out(self._expired())
+            if not self._expired(1 << 62):
+                return []
+            with log_cursor.retention_held(self.path, 0.0):
+                return self._take_out(self._expired(self._held_by_cursors()))
+        except LockedError:  # a cursor is being made: it may be of what would go
+            return []
         finally:
             self._lock.release()
 
-    def _expired(self) -> int:
-        """How many segments retention removes now."""
+    def _held_by_cursors(self) -> int:
+        """Position from which on the cursors of this log hold its records."""
+        return log_cursor.held_from(self.path, self.uuid, self._state[1], self.config.cursor_hold_bytes)
+
+    def _expired(self, held: int) -> int:
+        """How many segments retention removes now. held: nothing at or after this position."""
         config, table, end, now_us = self.config, self._segment_table(), self._state[1], self._clock.now_us()
-        floor = min(self.retention_floor, self.tail.visible)  # what nobody could read yet stays
+        floor = min(held, self.retention_floor, self.tail.visible)  # what nobody could read yet stays
         count = 0
         while count + 1 < len(table):
             last_time = self._first_time(count + 1, now_us) if config.retention_ms is not None else now_us

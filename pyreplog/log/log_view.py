@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.log_follower_base import SLICE_US, LogFollowerBase
@@ -21,7 +22,10 @@ from pyreplog.errors import (
 )
 from pyreplog.future import as_timeout
 from pyreplog.handles import Closeable
+from pyreplog.log import checkpoint as checkpoints
+from pyreplog.log.files import Files
 from pyreplog.log.hole_punch import is_hole_punched
+from pyreplog.log.log_cursor import CursorStart, LogCursor, cursor_places
 
 SCAN_BYTES = 1 << 22
 _NUMBER_MAX = (1 << 63) - 1
@@ -30,6 +34,8 @@ _NUMBER_MAX = (1 << 63) - 1
 class LogView(LogViewBase, Closeable):
     """What CommitLog and LogReader offer beside reads of single entries."""
 
+    path: Path
+    _files: Files
     _parents: ForkedError | None = None
     """In a forked child: the handle is its parent's."""
 
@@ -104,6 +110,35 @@ class LogView(LogViewBase, Closeable):
         was read."""
         self._check_process()
         return self.tail.unreplicated
+
+    # ---- cursors --------------------------------------------------------------------------------------------
+
+    def cursor(self, name: str, start: CursorStart = "earliest") -> LogCursor:
+        """Open a named, durable place in the log, from which on retention keeps entries; make it if there is none.
+
+        Args:
+            name: 1 to 100 letters, digits, '.', '_' and '-'.
+            start: where a new cursor begins: an entry's number, "earliest" (the first that is kept), or "latest".
+
+        Raises:
+            LockedError: another handle has the cursor.
+            TrimmedError, OutOfRangeError: the log does not hold the entry `start`.
+            ReadOnlyError: this user may not write into the log's directory.
+            CorruptionError: the cursor's file is damaged.
+        """
+        self.check_open()
+        self._check_numbered()
+        return LogCursor(self, self._files, name, start)
+
+    def cursors(self) -> dict[str, int]:
+        """Return the cursors of the log: their names, and the number of the first entry that each has not done.
+
+        Raises: CorruptionError, a cursor's file is damaged.
+        """
+        self.check_open()
+        checkpoint = checkpoints.load(self.path)
+        places = {} if checkpoint is None else cursor_places(self.path, checkpoint.uuid)
+        return {name: place.entry for name, place in places.items()}
 
     # ---- lookups --------------------------------------------------------------------------------------------
 

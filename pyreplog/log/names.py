@@ -13,6 +13,7 @@ TRUNCATION = "truncation"
 ASIDE = "aside"
 REPLICA = "replica"
 TERMS, MEMBERS = "terms", "members"
+CURSORS = "cursors"
 
 _SEGMENT = re.compile(r"([0-9]{20})\.log")
 _LEDGERS = re.compile(r"([0-9]{20})\.led")

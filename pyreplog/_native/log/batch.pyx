@@ -175,6 +175,16 @@ cdef class RecordBatch:
         return self.column(COLUMN_ENTRY)
 
     @property
+    def first(self):
+        """Entry number of the first record; -1: the batch is empty."""
+        return self.record_at(0).entry if self.count else -1
+
+    @property
+    def end(self):
+        """Number of the entry behind the last record, where reading goes on; -1: the batch is empty."""
+        return self.record_at(self.count - 1).entry + 1 if self.count else -1
+
+    @property
     def timestamp(self):
         """Append time, microseconds since the epoch."""
         return self.column(COLUMN_TIME)

@@ -8,6 +8,7 @@ from pyreplog.log.truncation import Truncation
 
 _KNOWN = {
     names.LOCK, names.TAIL, names.CHECKPOINT, names.TRUNCATION, names.ASIDE, names.REPLICA, names.TERMS, names.MEMBERS,
+    names.CURSORS,
 }  # fmt: skip
 
 

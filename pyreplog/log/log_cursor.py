@@ -1,0 +1,400 @@
+"""LogCursor: a named, durable place in a log. Retention keeps what lies behind the cursors of a log.
+
+A cursor is a file of two checksummed slots in `cursors/`, written in turn as the log's checkpoint is (FORMAT.md, "Log
+cursors"). The rule is that of PostgreSQL's replication slots: the reader says how far it is, and the log keeps the
+rest; a limit (`LogConfig.cursor_hold_bytes`) bounds what a reader that never comes back can hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.log.record import Record
+from pyreplog._native.system.checksum import crc32c
+from pyreplog.arguments import as_int, check_text
+from pyreplog.errors import (
+    ClosedError,
+    CorruptionError,
+    ForkedError,
+    FormatVersionError,
+    InvalidArgumentError,
+    LockedError,
+    NotALogError,
+    OutOfRangeError,
+    ReadOnlyError,
+    TrimmedError,
+    TruncatedError,
+)
+from pyreplog.handles import Closeable
+from pyreplog.log import checkpoint as checkpoints
+from pyreplog.log import names
+from pyreplog.log.files import Files, lock_range
+from pyreplog.regular_files import open_reading
+
+MAGIC = b"RPCURS01"
+VERSION = 1
+SLOT_BYTES = 512
+_SLOT = struct.Struct("<8sIHH16sqqqI")
+_RECORD_HEAD = 24  # length, CRC, stamp, time: what tells one record from another in its place
+HELD_S = 5.0
+"""To wait for another process that makes a cursor, or decides what may go: it takes milliseconds."""
+
+_LOOK_S = 0.002
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+CursorStart = int | Literal["earliest", "latest"]
+
+
+class CursorPlace(NamedTuple):
+    """Where a cursor stands.
+
+    uuid: of its log. position: bytes since the log began, behind the last record that is done. entry: number of the
+    first entry that is not done. check: of the record before `entry`; 0: there is none.
+    """
+
+    uuid: bytes
+    position: int
+    entry: int
+    check: int
+    sequence: int = 0
+
+    def encode(self) -> bytes:
+        body = (self.uuid, self.position, self.entry, self.sequence, self.check)
+        packed = _SLOT.pack(MAGIC, 0, VERSION, VERSION, *body)
+        return _SLOT.pack(MAGIC, crc32c(packed[12:]), VERSION, VERSION, *body)
+
+    @classmethod
+    def decode(cls, data: bytes, path: Path) -> CursorPlace | None:
+        """The place in a slot; None: the slot is torn or empty. Raises FormatVersionError."""
+        if len(data) < _SLOT.size:
+            return None
+        magic, crc, version, min_reader, uuid, position, entry, sequence, check = _SLOT.unpack_from(data)
+        if magic != MAGIC or crc != crc32c(data[12 : _SLOT.size]):
+            return None
+        if min_reader > VERSION:
+            raise FormatVersionError(path, version, VERSION)
+        return cls(uuid, position, entry, check, sequence)
+
+
+class FollowedLog(Protocol):
+    """What a cursor needs of a log that is open, for reading or for writing."""
+
+    path: Path
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    def check_open(self) -> None: ...
+    def read(self, entry: int) -> Record: ...
+    def position_of(self, entry: int) -> int: ...
+    def follow(self, start: int | None = None, *, timeout: float | None = None) -> Iterator[Record]: ...
+    def follow_batches(self, start: int | None = None, *, timeout: float | None = None) -> Iterator[RecordBatch]: ...
+
+
+class LogCursor(Closeable):
+    """A named place in a log, made by `log.cursor(name)`. It survives the process, and one handle at a time has it.
+
+        with pyreplog.open("data/orders", "r") as log, log.cursor("invoices") as cursor:
+            for batch in cursor.follow_batches(timeout=1.0):
+                write_invoices(batch)
+                cursor.advance(batch.end)
+
+    After a crash, reading goes on at the last `advance`: what was handled since then comes again. Any thread may call
+    anything. See docs/log.md, Cursors.
+    """
+
+    def __init__(self, log: FollowedLog, files: Files, name: str, start: CursorStart) -> None:
+        """For `LogView.cursor`, which says what is raised."""
+        self.name = check_name(name)
+        self._log, self._files, self._pid = log, files, os.getpid()
+        self._lock = threading.Lock()
+        self._path = cursor_path(log.path, name)
+        self._fd = -1
+        checkpoint = checkpoints.load(log.path)
+        if checkpoint is None:
+            raise NotALogError(f"{log.path} has no checkpoint, which says of which log a cursor is")
+        try:
+            if not self._path.exists():
+                self._make(checkpoint.uuid, start)
+            self._fd = files.open(self._path, writable=True)
+            if not lock_range(self._fd, exclusive=True):
+                raise LockedError(self._path, None, "a cursor has one reader at a time")
+            place = load_place(self._path)
+            if place.uuid != checkpoint.uuid:
+                raise CorruptionError(
+                    self._path, 0, f"a cursor of log {checkpoint.uuid.hex()}", f"one of log {place.uuid.hex()}; "
+                    "remove the file to give it up",
+                )  # fmt: skip
+            self._settle(place)
+        except PermissionError as error:
+            self.close()
+            raise ReadOnlyError(
+                f"{self._path} cannot be written by this user: a cursor is a file of its log"
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _settle(self, place: CursorPlace) -> None:
+        """Make durable what was read: a process that was killed, or a sync that failed, may have left it in the page
+        cache alone."""
+        for folder in (self._path.parent, self._log.path):
+            self._files.sync_directory(folder)
+        self._store(place._replace(sequence=place.sequence + 1))
+
+    def _make(self, uuid: bytes, start: CursorStart) -> None:
+        """While retention cannot decide, so that the entries behind the place are there when it does."""
+        self._files.make_directory(self._path.parent)
+        with retention_held(self._log.path, HELD_S):
+            entry = self._resolve(start)
+            place = CursorPlace(uuid, self._log.position_of(entry), entry, self._check_before(entry))
+            self._files.replace_small(self._path, place.encode().ljust(2 * SLOT_BYTES, b"\0"))
+
+    def _resolve(self, start: CursorStart) -> int:
+        log = self._log
+        if start == "earliest":
+            return log.start
+        if start == "latest":
+            return log.end
+        if isinstance(start, str):
+            raise InvalidArgumentError(f"start: expected an entry's number, 'earliest' or 'latest', found {start!r}")
+        return self._kept(as_int("start", start))
+
+    def _kept(self, entry: int) -> int:
+        """Raises TrimmedError, OutOfRangeError: no place of the log."""
+        start, end = self._log.start, self._log.end
+        if entry < start:
+            raise TrimmedError(f"{self._log.path} begins at entry {start}, entry {entry} was removed")
+        if entry > end:
+            raise OutOfRangeError(f"{self._log.path}: expected an entry up to its end, {end}, found {entry}")
+        return entry
+
+    def _check_before(self, entry: int) -> int:
+        return record_check(self._log.read(entry - 1)) if entry > self._log.start else 0
+
+    # ---- where it stands ------------------------------------------------------------------------------------
+
+    @property
+    def entry(self) -> int:
+        """Number of the first entry that is not done."""
+        self._check_open()
+        return self._place.entry
+
+    @property
+    def position(self) -> int:
+        """Position behind the last record that is done. Retention keeps all from here on."""
+        self._check_open()
+        return self._place.position
+
+    @property
+    def lag(self) -> int:
+        """How many entries readers can see that are not done."""
+        self._check_open()
+        return max(self._log.end - self._place.entry, 0)
+
+    def follow(self, *, timeout: float | None = None) -> Iterator[Record]:
+        """Return the records from the cursor's place on, as `LogView.follow` does. This does not move the cursor.
+
+        Raises:
+            TrimmedError: they were removed, as `cursor_hold_bytes` allows.
+            TruncatedError: the log was cut before the cursor's place, or holds another record there.
+        """
+        self._check_place()
+        return self._log.follow(self._place.entry, timeout=timeout)
+
+    def follow_batches(self, *, timeout: float | None = None) -> Iterator[RecordBatch]:
+        """Return batches of records from the cursor's place on, as `LogView.follow_batches` does. Raises: as follow."""
+        self._check_place()
+        return self._log.follow_batches(self._place.entry, timeout=timeout)
+
+    def _check_place(self) -> None:
+        self._check_open()
+        place, log = self._place, self._log
+        if place.entry < log.start:
+            raise TrimmedError(
+                f"cursor {self.name} of {log.path} stands at entry {place.entry}, and the log begins at {log.start}: "
+                "what lies between was removed; go on with seek()"
+            )
+        if place.entry > log.end or (
+            place.check and place.entry > log.start and self._check_before(place.entry) != place.check
+        ):
+            raise TruncatedError(
+                f"cursor {self.name} of {log.path} stands at entry {place.entry}, and the log was cut before it: what "
+                "was read is of another history; go on with seek()"
+            )
+
+    # ---- moving it ------------------------------------------------------------------------------------------
+
+    def advance(self, entry: int) -> None:
+        """Declare all entries before `entry` done. The cursor stands there durably when this returns.
+
+        Args:
+            entry: a number from the cursor's `entry` to the log's `end`.
+
+        Raises:
+            InvalidArgumentError: the number is lower than the cursor's; `seek` moves it back.
+            OutOfRangeError: the number is beyond the end of the log.
+            DiskError: the disk refused; the cursor stands where it stood.
+        """
+        as_int("entry", entry)
+        with self._lock:
+            self._check_open()
+            if entry < self._place.entry:
+                raise InvalidArgumentError(
+                    f"cursor {self.name}: expected entry {self._place.entry}, where it stands, or more, found {entry}; "
+                    "seek() moves it back"
+                )
+            if entry > self._place.entry:
+                self._write(self._kept(entry))
+
+    def seek(self, entry: int) -> None:
+        """Move the cursor to any entry that the log holds, or to its end, durably. Raises: as advance; TrimmedError."""
+        as_int("entry", entry)
+        with self._lock:
+            self._check_open()
+            if entry >= self._place.entry:
+                self._write(self._kept(entry))
+                return
+            with retention_held(self._log.path, HELD_S):
+                self._write(self._kept(entry))
+
+    def _write(self, entry: int) -> None:
+        position, check = self._log.position_of(entry), self._check_before(entry)
+        self._store(CursorPlace(self._place.uuid, position, entry, check, self._place.sequence + 1))
+
+    def _store(self, place: CursorPlace) -> None:
+        self._files.write_sync(self._fd, place.encode(), (place.sequence & 1) * SLOT_BYTES)
+        self._place = place
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedError(f"cursor {self.name} was opened by process {self._pid}; open it again in this one")
+        if self._fd < 0:
+            raise ClosedError(f"cursor {self.name} was closed")
+        self._log.check_open()
+
+    def delete(self) -> None:
+        """Remove the cursor, and close this handle: the log keeps nothing for it any more."""
+        with self._lock:
+            self._check_open()
+            self._files.remove(self._path)
+            self._files.sync_directory(self._path.parent)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the cursor, which stays where it is. Closing twice is fine."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<LogCursor {self.name!r} of {str(self._log.path)!r} at entry {self._place.entry}>"
+
+
+def record_check(record: Record) -> int:
+    """Return a number that tells a record from another in its place; never 0."""
+    return crc32c(record.raw[:_RECORD_HEAD]) or 1
+
+
+def check_name(name: str) -> str:
+    """Return the name of a cursor. Raises: WrongTypeError, InvalidArgumentError."""
+    if _NAME.fullmatch(check_text("name", name)) is None:
+        raise InvalidArgumentError(
+            "cursor: expected a name of 1 to 100 letters, digits, '.', '_' and '-' that begins with a letter or a "
+            f"digit, found {name!r}"
+        )
+    return name
+
+
+def cursor_path(directory: Path, name: str) -> Path:
+    return directory / names.CURSORS / f"{name}.cursor"
+
+
+def load_place(path: Path) -> CursorPlace:
+    """Return the newest intact place in a cursor's file.
+
+    Raises: FileNotFoundError; CorruptionError, neither slot is intact; FormatVersionError.
+    """
+    with open_reading(path) as file:
+        data = file.read(2 * SLOT_BYTES)
+    slots = [CursorPlace.decode(data[at : at + SLOT_BYTES], path) for at in (0, SLOT_BYTES)]
+    places = [place for place in slots if place is not None]
+    if not places:
+        raise CorruptionError(
+            path, 0, "a cursor's place in one of two slots", "none intact; remove the file to give it up"
+        )
+    return max(places, key=lambda place: place.sequence)
+
+
+def cursor_places(directory: Path, uuid: bytes) -> dict[str, CursorPlace]:
+    """Return the cursors of a log by their names. Raises: as load_place, but for files that go meanwhile."""
+    places: dict[str, CursorPlace] = {}
+    folder = directory / names.CURSORS
+    try:
+        paths = sorted(folder.glob("*.cursor"))
+    except FileNotFoundError:
+        return places
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            place = load_place(path)
+            if place.uuid == uuid:
+                places[path.stem] = place
+    return places
+
+
+def held_from(directory: Path, uuid: bytes, end: int, hold_bytes: int | None) -> int:
+    """Return the position from which on a log's cursors hold its records; a number beyond all if none does.
+
+    Args:
+        end: position where the log ends.
+        hold_bytes: cursors further behind the end hold nothing; None: all hold.
+
+    Raises: as cursor_places: what a damaged cursor holds is not known, so nothing may go.
+    """
+    positions = [place.position for place in cursor_places(directory, uuid).values()]
+    if hold_bytes is not None:
+        positions = [position for position in positions if end - position <= hold_bytes]
+    return min(positions, default=1 << 62)
+
+
+@contextlib.contextmanager
+def retention_held(directory: Path, timeout: float) -> Iterator[None]:
+    """Keep others from making cursors, and from deciding what may go, while the block runs: a lock on the directory.
+
+    Raises: LockedError, another process has had it for `timeout` seconds.
+    """
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        deadline = time.monotonic() + timeout
+        while not _try_lock(fd):
+            if time.monotonic() >= deadline:
+                raise LockedError(directory, None, "it is about to make a cursor, or to remove segments; try again")
+            time.sleep(_LOOK_S)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
