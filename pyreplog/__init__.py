@@ -147,8 +147,8 @@ if TYPE_CHECKING:
     from pyreplog.ledger.ledger_handle import Ledger
     from pyreplog.ledger.reader import LedgerReader
     from pyreplog.log.commitlog import CommitLog
-    from pyreplog.log.opening import open
     from pyreplog.log.log_cursor import LogCursor
+    from pyreplog.log.opening import open
     from pyreplog.log.reader import LogReader
     from pyreplog.topic.client.consumer import Consumer
     from pyreplog.topic.client.partitions.partitioned_consumer import PartitionedConsumer
