@@ -359,3 +359,24 @@ def test_no_lease_to_be_had(memory, monkeypatch) -> None:
             with pytest.raises(MetadataUnavailableError):
                 ownership.claim("t")
         assert ownership.claim("t").is_held
+
+
+def test_a_lease_that_is_lost_as_soon_as_it_is_made_is_given_back(memory, monkeypatch) -> None:
+    """Nobody else would: the store would renew it for ever."""
+    leases: list[MemoryLease] = []
+    make = memory.lease
+
+    def lost_at_once(ttl_s, on_lost):
+        lease = make(ttl_s, on_lost)
+        leases.append(lease)
+        on_lost()
+        return lease
+
+    with Ownership(memory) as ownership:
+        with monkeypatch.context() as hasty:
+            hasty.setattr(memory, "lease", lost_at_once)
+            with pytest.raises(LeaseLostError):
+                ownership.claim("t")
+        with pytest.raises(ClosedError):
+            _ = leases[0].state
+        assert ownership.claim("t").is_held

@@ -282,3 +282,26 @@ def test_a_server_that_drains_answers_what_it_has(here: Served, topic: RemoteTop
     assert [future.result(0) for future in futures] == list(range(100))
     assert here.cluster.topic("news").end == 100
     consumer.close()
+
+
+def test_reading_goes_on_when_the_owner_has_closed_the_topic(here: Served, client: Client) -> None:
+    """Between two batches: it is opened again, and nothing is left out."""
+    topic = client.topic("read", **PLAIN)
+    for number in range(3):
+        topic.publish_batch([b"%d" % number + bytes(1 << 20)] * 4)
+    batches = topic.read()
+    values = [value[:1] for value in next(batches).values()]
+    closed = here.cluster.topics.get("read")
+    assert 0 < len(values) < 12 and closed is not None
+    closed.close()
+    for batch in batches:
+        values += [value[:1] for value in batch.values()]
+    assert values == [b"%d" % number for number in range(3) for _ in range(4)]
+
+
+def test_a_server_that_is_closed_leaves_no_thread(tmp_path: Path) -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    with served(tmp_path / "cluster") as there:
+        there.client().topic("t", **PLAIN).publish(b"x")
+        assert any(thread.name.startswith("pyreplog-topics") for thread in threading.enumerate())
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name not in before])

@@ -230,6 +230,21 @@ def test_a_topic_that_is_edited_while_it_is_deleted(cluster: LedgerCluster, name
     assert edited.deletes == 2 and find_chain(cluster.metadata, name) is None
 
 
+def test_a_key_without_a_topic_belongs_to_nobody(cluster: LedgerCluster, name: str) -> None:
+    """It is there as the parent of other keys, whose topic was deleted."""
+    one = ChainStore(cluster.metadata, name, "one")
+    one.take(config(), US, create=True)
+    stored = cluster.metadata.get(f"/topics/{name}")
+    assert stored is not None and one.has(7) is False
+    emptied = cluster.metadata.put(f"/topics/{name}", b"", stored.version)
+    with pytest.raises(TopicFencedError, match="deleted"):
+        one.check()
+    with pytest.raises(TopicFencedError, match="deleted"):
+        one.update(lambda chain: chain.added(7, US))
+    assert one.has(7) is False
+    cluster.metadata.put(f"/topics/{name}", stored.value, emptied)
+
+
 # ---- failing ledgers -------------------------------------------------------------------------------------------
 
 

@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pyreplog.cluster import Cluster
-from pyreplog.errors import ReplogError
+from pyreplog.errors import InvalidArgumentError, ReplogError
 from pyreplog.future import AppendFuture
+from pyreplog.topic.model.producer_snapshot import SEQUENCE_MAX
 from pyreplog.topic.owner import dedup_cursor as dedupcursor
 from pyreplog.topic.owner import topics as topics_module
 from pyreplog.topic.owner.topic import Topic
@@ -157,3 +158,22 @@ def test_retries_at_whoever_owns_it(cluster: Cluster) -> None:
                             continue
     with cluster.topic(NAME, **DEDUP, wait=PATIENCE_S) as topic:
         assert list(stored(topic).values()) == [b"%d" % number for number in range(count)]
+
+
+def test_numbers_without_a_producer_are_not_compared(cluster: Cluster) -> None:
+    topic = cluster.topic(NAME, **DEDUP)
+    first, again = (topic.publish_batch([b"a", b"b"], sequences=[5, 6]) for _ in range(2))
+    assert (len(first), len(again), first.stop) == (2, 2, again.start)
+    assert topic.stats().producers == 0
+
+
+def test_a_producer_whose_numbers_are_used_up(cluster: Cluster) -> None:
+    """What is refused before it has a place takes no room of the window."""
+    topic = cluster.topic(NAME, **DEDUP)
+    topic.publish(b"last", producer="p", sequence=SEQUENCE_MAX)
+    for _ in range(3):
+        with pytest.raises(InvalidArgumentError):
+            topic.publish(b"one more", producer="p")
+    topic.flush(PATIENCE_S)
+    assert (topic.publisher.pending_messages, topic.publisher.pending_bytes) == (0, 0)
+    assert topic.publish(b"of another", producer="q") == topic.end - 1

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from pyreplog._native.quorum.quorum import check_quorums
+from pyreplog._native.quorum.quorum import MAX_ENSEMBLE
 from pyreplog.config import Settings, check_retention
 from pyreplog.errors import ConfigError
 
@@ -71,7 +71,9 @@ class TopicConfig(Settings):
     compression: Compression = "none"
 
     def __post_init__(self) -> None:
-        check_quorums(self.ensemble, self.copies, self.acks)
+        self._check_int("ensemble", 1, MAX_ENSEMBLE)
+        self._check_int("write_quorum", 1, self.ensemble, optional=True)
+        self._check_int("ack_quorum", 1, self.copies, optional=True)
         _check_choice("durability", self.durability, ("synced", "appended"))
         self._check_int("roll_entries", 1, 1 << 40)
         self._check_int("roll_bytes", 1, 1 << 50)
