@@ -50,7 +50,7 @@ def read_all(
     end = max((share.last for share in log.shares(ledger)), default=-1)
     at = first
     while at <= min(last, end):
-        records, after = log.read(ledger, at, last, bytes_max)
+        records, after = log.read(ledger, at, last + 1, bytes_max)
         assert after > at
         for entry, raw in split(records, ledger, at, after - 1).items():
             assert entry not in found

@@ -175,7 +175,7 @@ class Collector:
         for stripe in holdings or ():
             at = stripe.start
             while at <= stripe[-1]:
-                records, after = self._log.read(ledger, at, stripe[-1], self._config.collect_step_bytes)
+                records, after = self._log.read(ledger, at, stripe[-1] + 1, self._config.collect_step_bytes)
                 found = (
                     parse_entries(records, ledger=ledger, first=at, last=after - 1).entry.tolist() if records else []
                 )

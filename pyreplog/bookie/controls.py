@@ -55,7 +55,7 @@ def encode_limbo(ledger: int, limbo: bool) -> bytes:
 
 def load_controls(log: EntryLog, ledger: int) -> Controls:
     """From the log's index; nothing is scanned. CorruptionError: they cannot be told."""
-    records, _ = log.read(ledger + CONTROL, 0, max(ControlCode), _BYTES_MAX)
+    records, _ = log.read(ledger + CONTROL, 0, max(ControlCode) + 1, _BYTES_MAX)
     try:
         return _decode(records)
     except InvalidRecordsError as error:

@@ -24,7 +24,7 @@ def are_stored(log: EntryLog, request: Request) -> bool:
 
 def _is_stored(log: EntryLog, ledger: int, record: Record) -> bool:
     try:
-        found, _ = log.read(ledger, record.entry, record.entry, 1)
+        found, _ = log.read(ledger, record.entry, record.entry + 1, 1)
     except CorruptionError:
         return False
     if found and _unstamped(found) != _unstamped(record.raw):

@@ -15,9 +15,9 @@ Hold = Callable[[int], tuple[object, Segment]]
 
 
 def copy_located(
-    locations: Iterable[EntryLocations], hold: Hold, ledger: int, last: int, bytes_max: int
+    locations: Iterable[EntryLocations], hold: Hold, ledger: int, end: int, bytes_max: int
 ) -> tuple[bytes, int]:
-    """Records end to end, about `bytes_max` bytes, and the first entry that is not among them; last + 1: all are.
+    """Records end to end, about `bytes_max` bytes, and the first entry that is not among them; `end`: all are.
 
     Errors: those of `hold` and of `copy_entries`.
     """
@@ -31,11 +31,11 @@ def copy_located(
         room -= len(records)
         if count < len(entries):
             return b"".join(out), int(entries[count])
-    return b"".join(out), last + 1
+    return b"".join(out), end
 
 
 def lend_located(
-    locations: Iterable[EntryLocations], hold: Hold, ledger: int, last: int, bytes_max: int
+    locations: Iterable[EntryLocations], hold: Hold, ledger: int, end: int, bytes_max: int
 ) -> tuple[bytes | memoryview, int]:
     """As `copy_located`; what lies in one segment is a view of it. What is damaged ends what is given, and is an error
     when it comes first.
@@ -57,7 +57,7 @@ def lend_located(
         room -= records.nbytes
         if count < len(entries):
             return _joined(out), int(entries[count])
-    return _joined(out), last + 1
+    return _joined(out), end
 
 
 def _joined(parts: list[memoryview]) -> bytes | memoryview:

@@ -37,19 +37,19 @@ class EntryLog(Protocol):
         """Make durable all that was appended before the call. PoisonedError, now and ever after, when that fails."""
         ...
 
-    def read(self, ledger: int, first: int, last: int, bytes_max: int) -> tuple[bytes, int]:
-        """The records of entries `first` to `last`, end to end, verified: as many as fit into `bytes_max` bytes, and
-        at least one if there is one.
+    def read(self, ledger: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
+        """The records of entries [start, end), end to end, verified: as many as fit into `bytes_max` bytes, and at
+        least one if there is one.
 
-        Returns (records, next): of entries of [first, next) all that are here, and can be read yet, are among the
+        Returns (records, next): of entries of [start, next) all that are here, and can be read yet, are among the
         records. CorruptionError: what is here cannot be told.
         """
         ...
 
     def lend(
-        self, ledger: int, first: int, last: int, bytes_max: int, step: int, run: int
+        self, ledger: int, start: int, end: int, bytes_max: int, step: int, run: int
     ) -> tuple[bytes | memoryview, int]:
-        """As read, of `run` entries from each of `first`, `first` + `step`, ...; for who verifies them: perhaps a
+        """As read, of `run` entries from each of `start`, `start` + `step`, ...; for who verifies them: perhaps a
         view of the log, which holds what it shows until it is dropped.
 
         CorruptionError: whether the first of them is here cannot be told.
@@ -91,13 +91,13 @@ class DiskLog:
         """Intact records that opening cut from the log after a crash."""
         return self.log.cut_records
 
-    def read(self, ledger: int, first: int, last: int, bytes_max: int) -> tuple[bytes, int]:
-        return self.log.read(ledger, first, last, bytes_max)
+    def read(self, ledger: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
+        return self.log.read(ledger, start, end, bytes_max)
 
     def lend(
-        self, ledger: int, first: int, last: int, bytes_max: int, step: int, run: int
+        self, ledger: int, start: int, end: int, bytes_max: int, step: int, run: int
     ) -> tuple[bytes | memoryview, int]:
-        return self.log.lend(ledger, first, last, bytes_max, step, run)
+        return self.log.lend(ledger, start, end, bytes_max, step, run)
 
     def last_entry(self, ledger: int) -> int | None:
         return self.log.last_entry(ledger)

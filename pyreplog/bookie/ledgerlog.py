@@ -96,32 +96,31 @@ class LedgerLog(Closeable):
 
     # ---- reading --------------------------------------------------------------------------------------------
 
-    def read(self, ledger: int, first: int, last: int, bytes_max: int) -> tuple[bytes, int]:
-        """The records of a ledger's entries `first` to `last`, end to end, verified, as many as fit into `bytes_max`
-        bytes.
+    def read(self, ledger: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
+        """The records of a ledger's entries [start, end), end to end, verified, as many as fit into `bytes_max` bytes.
 
-        Returns (records, next). Of the entries asked for in [first, next), those that are not among the records are
-        definitely not here, as far as anybody was told that they are. `next` is more than `first`: one record is given
+        Returns (records, next). Of the entries asked for in [start, next), those that are not among the records are
+        definitely not here, as far as anybody was told that they are. `next` is more than `start`: one record is given
         out however large it is. A ledger id from `entries.CONTROL` on: its control records, by their codes.
         Errors: CorruptionError, whether they are here is unknown; InvalidArgumentError.
         """
-        _check(ledger, first, last, bytes_max)
-        last = min(last, first + bytes_max // _SMALLEST_RECORD, _ENTRY_MAX)
-        return self._undisturbed(lambda: self._read(ledger, first, last, bytes_max))
+        _check(ledger, start, end, bytes_max)
+        end = min(end, start + bytes_max // _SMALLEST_RECORD + 1, _ENTRY_MAX + 1)
+        return self._undisturbed(lambda: self._read(ledger, start, end, bytes_max))
 
     def lend(
-        self, ledger: int, first: int, last: int, bytes_max: int, step: int = 1, run: int = 1
+        self, ledger: int, start: int, end: int, bytes_max: int, step: int = 1, run: int = 1
     ) -> tuple[bytes | memoryview, int]:
-        """As read, of `run` entries from each of `first`, `first` + `step`, ..., and not verified: who gets them does
+        """As read, of `run` entries from each of `start`, `start` + `step`, ..., and not verified: who gets them does
         that. Records that lie end to end are not copied but viewed; their segment stays until the view is dropped.
 
         Errors: CorruptionError, where the first of them should be lies something else; InvalidArgumentError.
         """
-        _check(ledger, first, last, bytes_max)
+        _check(ledger, start, end, bytes_max)
         if not 1 <= run <= step:
             raise InvalidArgumentError(f"expected runs of 1 to {step} entries in steps of at least 1, found {run}")
-        last = min(last, first + (bytes_max // _SMALLEST_RECORD // run + 1) * step - 1, _ENTRY_MAX)
-        return self._undisturbed(lambda: self._lend(ledger, first, last, bytes_max, step, run))
+        end = min(end, start + (bytes_max // _SMALLEST_RECORD // run + 1) * step, _ENTRY_MAX + 1)
+        return self._undisturbed(lambda: self._lend(ledger, start, end, bytes_max, step, run))
 
     def _undisturbed(self, look: Callable[[], T]) -> T:
         """What `look` finds, at a time when nothing is removed: entries that it missed in a segment that went may have
@@ -135,14 +134,14 @@ class LedgerLog(Closeable):
             if self._log.map.removals == removals:
                 return found
 
-    def _read(self, ledger: int, first: int, last: int, bytes_max: int) -> tuple[bytes, int]:
-        return copy_located(self._log.locations(ledger, first, last), self._log.hold, ledger, last, bytes_max)
+    def _read(self, ledger: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
+        return copy_located(self._log.locations(ledger, start, end), self._log.hold, ledger, end, bytes_max)
 
     def _lend(
-        self, ledger: int, first: int, last: int, bytes_max: int, step: int, run: int
+        self, ledger: int, start: int, end: int, bytes_max: int, step: int, run: int
     ) -> tuple[bytes | memoryview, int]:
-        locations = self._log.locations(ledger, first, last, step, run)
-        return lend_located(locations, self._log.hold, ledger, last, bytes_max)
+        locations = self._log.locations(ledger, start, end, step, run)
+        return lend_located(locations, self._log.hold, ledger, end, bytes_max)
 
     def read_share(self, share: LedgerExtent, ledger: int, first: int, bytes_max: int) -> tuple[bytes, int]:
         """As `read`, of what one sealed segment holds of a ledger, from entry `first` to the end of its share.
@@ -221,8 +220,9 @@ class LedgerLog(Closeable):
         return f"<LedgerLog {str(self.path)!r}>"
 
 
-def _check(ledger: int, first: int, last: int, bytes_max: int) -> None:
-    if ledger < 0 or not 0 <= first <= last or bytes_max < 1:
+def _check(ledger: int, start: int, end: int, bytes_max: int) -> None:
+    if ledger < 0 or not 0 <= start < end or bytes_max < 1:
         raise InvalidArgumentError(
-            f"ledger {ledger}, entries {first} to {last}, {bytes_max} bytes: expected ids from 0 on and at least 1 byte"
+            f"ledger {ledger}, entries [{start}, {end}), {bytes_max} bytes: expected ids from 0 on, at least one entry "
+            "and at least 1 byte"
         )

@@ -62,7 +62,7 @@ def _lac_of(log: EntryLog, ledger: int, last: int) -> int:
 
     -1 when the entry is damaged, or claims what it cannot know: a LAC too low only costs whoever believes it time."""
     try:
-        record, _ = log.read(ledger, last, last, 1)
+        record, _ = log.read(ledger, last, last + 1, 1)
         return inspect_entries(record, ledger=ledger, first=last, last=last)[2]
     except (CorruptionError, InvalidRecordsError):
         return -1

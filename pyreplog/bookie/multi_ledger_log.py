@@ -133,35 +133,35 @@ class MultiLedgerLog(CommitLog):
         finally:
             del held
 
-    def locations(self, ledger: int, first: int, last: int, step: int = 1, run: int = 1) -> Iterator[EntryLocations]:
-        """Where entries up to `last` lie that are as durable as the log promises: `run` from each of `first`,
-        `first` + `step`, ...
+    def locations(self, ledger: int, start: int, end: int, step: int = 1, run: int = 1) -> Iterator[EntryLocations]:
+        """Where entries of [start, end) lie that are as durable as the log promises: `run` from each of `start`,
+        `start` + `step`, ...
         """
         visible = self._visible()  # first: what is appended from now on does not count
-        bases = [share.base for share in self.shares(ledger) if share.first <= last and share.last >= first]
+        bases = [share.base for share in self.shares(ledger) if share.first < end and share.last >= start]
         return in_order(
-            [EntryLocations(base, *self._entries_in(base, ledger, first, last, visible, step, run)) for base in bases]
+            [EntryLocations(base, *self._entries_in(base, ledger, start, end, visible, step, run)) for base in bases]
         )
 
     def _entries_in(
-        self, base: int, ledger: int, first: int, last: int, visible: int, step: int = 1, run: int = 1
+        self, base: int, ledger: int, start: int, end: int, visible: int, step: int = 1, run: int = 1
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         def ask(index: LedgerIndex | SealedIndex) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
             if isinstance(index, LedgerIndex):
-                return index.entries(ledger, first, last + 1, visible - base)
-            return index.entries(ledger, first, last + 1)
+                return index.entries(ledger, start, end, visible - base)
+            return index.entries(ledger, start, end)
 
         entries, offsets = self.look(base, ask)
         if run == step:
             return entries, offsets
-        wanted = (entries - first) % step < run
+        wanted = (entries - start) % step < run
         return entries[wanted], offsets[wanted]
 
     def last_in(self, share: LedgerExtent, ledger: int, visible: int) -> int:
         """Highest of the entries of a share that lie before a position; -1: none does."""
         if share.base + self.segment_bytes <= visible:
             return share.last
-        entry, _ = self._entries_in(share.base, ledger, share.first, share.last, visible)
+        entry, _ = self._entries_in(share.base, ledger, share.first, share.last + 1, visible)
         return int(entry[-1]) if len(entry) else -1
 
     def _active_index(self) -> tuple[int, LedgerIndex | None]:

@@ -22,14 +22,14 @@ def read_entries(log: EntryLog, request: Request, state: LedgerState | None) -> 
         return Reply(ReplyStatus.OK, ledger, first, request.last)
     if first > state.last:
         return _lost(request, state) if state.limbo else Reply(ReplyStatus.OK, ledger, first, request.last, state.lac)
-    last = min(request.last, state.durable_below - 1)
+    end = min(request.last + 1, state.durable_below)
     bytes_max = min(request.limit or READ_BYTES_MAX, READ_BYTES_MAX)
-    records, after = _read_intact(log, request, last, bytes_max)
+    records, after = _read_intact(log, request, end, bytes_max)
     if state.limbo:
         after = _first_missing(records, request, after)
         if after == first:
             return _lost(request, state)
-        records, after = log.lend(ledger, first, after - 1, bytes_max, request.step, request.run)
+        records, after = log.lend(ledger, first, after, bytes_max, request.step, request.run)
     return Reply(ReplyStatus.OK, ledger, first, after - 1, state.lac, records)
 
 
@@ -38,15 +38,15 @@ def _lost(request: Request, state: LedgerState) -> Reply:
     return Reply(ReplyStatus.LIMBO, request.ledger, request.first, request.last, state.lac, why)
 
 
-def _read_intact(log: EntryLog, request: Request, last: int, bytes_max: int) -> tuple[bytes | memoryview, int]:
+def _read_intact(log: EntryLog, request: Request, end: int, bytes_max: int) -> tuple[bytes | memoryview, int]:
     """As EntryLog.lend, but damage behind the first entry only ends the read somewhere before it (BookKeeper #4789)."""
     while True:
         try:
-            return log.lend(request.ledger, request.first, last, bytes_max, request.step, request.run)
+            return log.lend(request.ledger, request.first, end, bytes_max, request.step, request.run)
         except CorruptionError:
-            if last == request.first:
+            if end == request.first + 1:
                 raise
-            last = request.first + (last - request.first) // 2
+            end = request.first + (end - request.first + 1) // 2
 
 
 def _first_missing(records: bytes | memoryview, request: Request, after: int) -> int:

@@ -124,8 +124,7 @@ def _list(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
 def _read(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
     records = cat.printer(arguments)
     with cluster.open_ledger(arguments.ledger, password=clusteroptions.password(arguments)) as reader:
-        last = reader.last_add_confirmed if arguments.stop is None else arguments.stop - 1
-        for batch in reader.read(arguments.start, last):
+        for batch in reader.read(arguments.start, arguments.stop):
             records.print(batch)
     return 0
 

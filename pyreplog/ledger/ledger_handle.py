@@ -229,17 +229,20 @@ class Ledger(Handle, LedgerBase):
 
     # ---- reading --------------------------------------------------------------------------------------------
 
-    def read_range(self, first: int, last: int, *, bytes_max: int = STRETCH_BYTES_MAX) -> AppendFuture[RecordBatch]:
-        """Confirmed entries, as `LedgerReader.read_range`. Errors: OutOfRangeError, beyond `last_add_confirmed`."""
+    def read_range(self, start: int, end: int, *, bytes_max: int = STRETCH_BYTES_MAX) -> AppendFuture[RecordBatch]:
+        """Read confirmed entries [start, end), as `LedgerReader.read_range`.
+
+        Raises: OutOfRangeError, not all of them are confirmed, or there are none.
+        """
         self._check_open()
-        first, last, bytes_max = as_int("first", first), as_int("last", last), as_int("bytes_max", bytes_max)
-        check_range(self.id, first, last, self.last_add_confirmed)  # first: what is just written may not be confirmed
-        here = self._tail_cache.read(first, last, bytes_max)
+        start, end, bytes_max = as_int("start", start), as_int("end", end), as_int("bytes_max", bytes_max)
+        check_range(self.id, start, end, self.last_add_confirmed)  # first: what is just written may not be confirmed
+        here = self._tail_cache.read(start, end, bytes_max)
         if here is not None:
             found = AppendFuture(here)
             found.complete()
             return found
-        return RangeRead(self.metadata, self._writer.key, self._runtime, first, last, bytes_max=bytes_max).start()
+        return RangeRead(self.metadata, self._writer.key, self._runtime, start, end, bytes_max=bytes_max).start()
 
     def told(self) -> None:
         """Those who read what `push_batch` appends were told, by this thread, how far it is confirmed: once they had

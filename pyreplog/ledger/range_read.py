@@ -13,15 +13,18 @@ from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.protocol.ledger_read_op import LedgerReadOp
 
 
-def check_range(ledger: int, first: int, last: int, lac: int, *, is_closed: bool = False) -> None:
-    """OutOfRangeError: not all of it is confirmed, or it is none; NoSuchEntryError: the ledger ends before."""
-    if not 0 <= first <= last <= lac:
-        kind = NoSuchEntryError if is_closed and 0 <= first <= last else OutOfRangeError
-        raise kind(f"ledger {ledger}: entries 0 to {lac} are confirmed, not {first} to {last}")
+def check_range(ledger: int, start: int, end: int, lac: int, *, is_closed: bool = False) -> None:
+    """Check that entries [start, end) are confirmed, and at least one.
+
+    Raises: NoSuchEntryError, the ledger is closed and ends before; OutOfRangeError, anything else.
+    """
+    if not 0 <= start < end <= lac + 1:
+        kind = NoSuchEntryError if is_closed and 0 <= start < end else OutOfRangeError
+        raise kind(f"ledger {ledger}: entries [0, {lac + 1}) are confirmed, not [{start}, {end})")
 
 
 class RangeRead:
-    """Reads from `first` on, at least one entry, up to `last` while they have about `bytes_max` bytes.
+    """Reads entries [start, end), at least one, and no more than have about `bytes_max` bytes.
 
     adopt: told the ledger's metadata, when they were loaded anew.
     """
@@ -31,14 +34,14 @@ class RangeRead:
         metadata: LedgerMetadata,
         key: bytes,
         runtime: Runtime,
-        first: int,
-        last: int,
+        start: int,
+        end: int,
         *,
         bytes_max: int,
         adopt: Callable[[LedgerMetadata], None] | None = None,
     ) -> None:
         self._metadata, self._key, self._runtime, self._adopt = metadata, key, runtime, adopt
-        self._first, self._last, self._bytes_max = first, last, bytes_max
+        self._first, self._end, self._bytes_max = start, end, bytes_max
         self._done: AppendFuture[RecordBatch] = AppendFuture()
 
     def start(self) -> AppendFuture[RecordBatch]:
@@ -47,7 +50,7 @@ class RangeRead:
         return self._done
 
     def _read(self) -> AppendFuture[RecordBatch]:
-        reading = LedgerReadOp(self._metadata, self._key, self._first, self._last, bytes_max=self._bytes_max)
+        reading = LedgerReadOp(self._metadata, self._key, self._first, self._end, bytes_max=self._bytes_max)
         driver = Driver(self._metadata.ledger, reading, self._runtime)
         driver.post(reading.start)
         return driver.done

@@ -77,63 +77,66 @@ class LedgerReader(Handle):
 
     # ---- reading --------------------------------------------------------------------------------------------
 
-    def read(self, first: int = 0, last: int | None = None) -> Iterator[RecordBatch]:
-        """Entries from `first` to `last` (default: the last confirmed one), verified, in batches; reads ahead.
+    def read(self, start: int = 0, end: int | None = None) -> Iterator[RecordBatch]:
+        """Read entries [start, end), verified, in batches; reads ahead.
 
-        Errors: OutOfRangeError, beyond what is confirmed; NoSuchEntryError, behind the end of a closed ledger;
+        end: None, all that is confirmed. None come if `end` is not above `start`.
+        Raises: OutOfRangeError, beyond what is confirmed; NoSuchEntryError, behind the end of a closed ledger;
         UnreadableError; UnauthorizedError; ClosedError, ForkedError.
         """
         self._check_open()
-        first, last = as_int("first", first), self._lac if last is None else as_int("last", last)
-        if first < 0 or last > self._lac:
-            check_range(self.id, first, last, self._lac, is_closed=self.is_closed)
-        return self._batches(first, last)
+        start, end = as_int("start", start), self._lac + 1 if end is None else as_int("end", end)
+        if start < 0 or end > self._lac + 1:
+            check_range(self.id, start, end, self._lac, is_closed=self.is_closed)
+        return self._batches(start, end)
 
-    def read_unconfirmed(self, first: int, last: int) -> Iterator[RecordBatch]:
-        """As read, of whatever bookies hold: entries that nobody was told are there, and that may not be for long.
+    def read_unconfirmed(self, start: int, end: int) -> Iterator[RecordBatch]:
+        """Read entries [start, end), at least one, as bookies hold them: also those that are not confirmed, and may
+        not stay.
 
-        Errors: NoSuchEntryError, too, when enough bookies say that they do not have one.
+        Raises: as read; NoSuchEntryError, too, when enough bookies say that they do not have one; InvalidArgumentError,
+        there are no such entries.
         """
         self._check_open()
-        first, last = as_int("first", first), as_int("last", last)
-        if not 0 <= first <= last:
-            raise InvalidArgumentError(f"expected entries from 0 on, first to last, found {first} to {last}")
-        return self._batches(first, last)
+        start, end = as_int("start", start), as_int("end", end)
+        if not 0 <= start < end:
+            raise InvalidArgumentError(f"expected at least one entry from 0 on, found [{start}, {end})")
+        return self._batches(start, end)
 
     def entry(self, entry: int) -> bytes:
         """The value of one entry. Errors as read."""
         entry = as_int("entry", entry)
-        return next(self.read(entry, entry))[0].value
+        return next(self.read(entry, entry + 1))[0].value
 
-    def read_range(self, first: int, last: int, *, bytes_max: int = STRETCH_BYTES_MAX) -> AppendFuture[RecordBatch]:
-        """Entries from `first` on, at least one, and up to `last` while they have about `bytes_max` bytes; verified.
+    def read_range(self, start: int, end: int, *, bytes_max: int = STRETCH_BYTES_MAX) -> AppendFuture[RecordBatch]:
+        """Read entries [start, end), at least one, and no more than have about `bytes_max` bytes; verified.
 
-        For one who reads on by itself: waits for nothing, in callbacks too. Errors: OutOfRangeError and those of the
-        handle are raised here, the others of `read` are the AppendFuture's; NoSuchLedgerError, it was deleted
+        Waits for nothing, in callbacks too: the AppendFuture gives the batch. Raises: OutOfRangeError and the errors of
+        the handle are raised here, the others of `read` are the AppendFuture's; NoSuchLedgerError, it was deleted
         meanwhile.
         """
         self._check_open()
-        first, last, bytes_max = as_int("first", first), as_int("last", last), as_int("bytes_max", bytes_max)
-        check_range(self.id, first, last, self._lac, is_closed=self.is_closed)
+        start, end, bytes_max = as_int("start", start), as_int("end", end), as_int("bytes_max", bytes_max)
+        check_range(self.id, start, end, self._lac, is_closed=self.is_closed)
         return RangeRead(
-            self.metadata, self._key, self._runtime, first, last, bytes_max=bytes_max, adopt=self._adopt
+            self.metadata, self._key, self._runtime, start, end, bytes_max=bytes_max, adopt=self._adopt
         ).start()
 
-    def _batches(self, first: int, last: int) -> Iterator[RecordBatch]:
+    def _batches(self, start: int, end: int) -> Iterator[RecordBatch]:
         meta = self.metadata
         guess = meta.length // max(meta.last_entry + 1, 1) + _HEADER_BYTES if self.is_closed else _GUESS_BYTES
-        for batch in read_ahead(first, last, meta.ensemble_size, meta.write_quorum, guess, self._start, self._result):
+        for batch in read_ahead(start, end, meta.ensemble_size, meta.write_quorum, guess, self._start, self._result):
             yield batch
             self._check_open()
 
-    def _start(self, first: int, last: int) -> AppendFuture[RecordBatch]:
+    def _start(self, start: int, end: int) -> AppendFuture[RecordBatch]:
         """An iterator that is dropped leaves this one behind: it is done by itself, and forgotten."""
-        machine = LedgerReadOp(self.metadata, self._key, first, last, bytes_max=STRETCH_BYTES_MAX)
+        machine = LedgerReadOp(self.metadata, self._key, start, end, bytes_max=STRETCH_BYTES_MAX)
         driver = Driver(self.id, machine, self._runtime)
         driver.post(machine.start)
         return driver.done
 
-    def _result(self, coming: AppendFuture[RecordBatch], first: int, last: int) -> RecordBatch:
+    def _result(self, coming: AppendFuture[RecordBatch], start: int, end: int) -> RecordBatch:
         """Wait for a batch; once more when the ledger's bookies are others now (#4613)."""
         try:
             return self._wait(coming, self._waited_for)
@@ -145,7 +148,7 @@ class LedgerReader(Handle):
                 raise error from None
             if self.metadata.fragments == before:
                 raise
-            return self._wait(self._start(first, last), self._waited_for)
+            return self._wait(self._start(start, end), self._waited_for)
 
     def _wait(self, future: AppendFuture[T], among: set[AppendFuture[T]]) -> T:
         """Its result; whoever closes this handle ends the wait."""

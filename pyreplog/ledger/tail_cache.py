@@ -31,15 +31,15 @@ class TailCache(SerialExecutor):
         """It was appended, behind what is kept."""
         self._batch = batch if memoryview(batch.records).nbytes <= KEPT_BYTES else None  # others may lie beside it
 
-    def read(self, first: int, last: int, bytes_max: int) -> RecordBatch | None:
+    def read(self, start: int, end: int, bytes_max: int) -> RecordBatch | None:
         """As `Ledger.read_range`, of confirmed entries; None: they are not here."""
         batch = self._batch
-        if batch is None or not batch.first <= first <= batch.last:
+        if batch is None or not batch.first <= start <= batch.last:
             return None
         records = batch.records
-        if first > batch.first or last < batch.last or batch.nbytes > bytes_max:
-            records = _some_of(batch, first, min(last, batch.last), bytes_max)
-        return parse_entries(records, ledger=self._ledger, first=first, last=last)
+        if start > batch.first or end <= batch.last or batch.nbytes > bytes_max:
+            records = _some_of(batch, start, min(end, batch.last + 1), bytes_max)
+        return parse_entries(records, ledger=self._ledger, first=start, last=end - 1)
 
     def told(self) -> None:
         """Those who wait for what is confirmed were told, by this thread: it goes behind their turns."""
@@ -53,9 +53,9 @@ class TailCache(SerialExecutor):
         self._told = None
 
 
-def _some_of(batch: EntryBatch, first: int, last: int, bytes_max: int) -> memoryview:
-    """Records of entries from `first` on, at least one, up to `last` while they have `bytes_max` bytes."""
+def _some_of(batch: EntryBatch, start: int, end: int, bytes_max: int) -> memoryview:
+    """Records of entries [start, end), at least one, and no more than have `bytes_max` bytes."""
     offsets = cast(Sequence[int], batch.offsets)
-    at, stop = first - batch.first, last + 1 - batch.first
+    at, stop = start - batch.first, end - batch.first
     stop = min(stop, max(bisect_right(offsets, offsets[at] + bytes_max) - 1, at + 1))
     return memoryview(batch.records)[offsets[at] : offsets[stop]]

@@ -62,19 +62,19 @@ class MemoryLog:
         self.syncs += 1
         self.synced = len(self.stored)
 
-    def read(self, ledger: int, first: int, last: int, bytes_max: int) -> tuple[bytes, int]:
-        return self.lend(ledger, first, last, bytes_max, 1, 1)
+    def read(self, ledger: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
+        return self.lend(ledger, start, end, bytes_max, 1, 1)
 
-    def lend(self, ledger: int, first: int, last: int, bytes_max: int, step: int, run: int) -> tuple[bytes, int]:
-        found = {item.entry: item.raw for item in self._visible(ledger) if first <= item.entry <= last}
+    def lend(self, ledger: int, start: int, end: int, bytes_max: int, step: int, run: int) -> tuple[bytes, int]:
+        found = {item.entry: item.raw for item in self._visible(ledger) if start <= item.entry < end}
         out = b""
-        for entry in sorted(entry for entry in found if (entry - first) % step < run):
+        for entry in sorted(entry for entry in found if (entry - start) % step < run):
             if (ledger, entry) in self.damaged:
                 raise CorruptionError("memory", entry, "a record", "damage")
             if out and len(out) + len(found[entry]) > bytes_max:
                 return out, entry
             out += found[entry]
-        return out, last + 1
+        return out, end
 
     def last_entry(self, ledger: int) -> int | None:
         return max((item.entry for item in self._visible(ledger)), default=None)

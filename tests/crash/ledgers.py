@@ -138,7 +138,7 @@ class LedgerWork:
             (ledger, int(entry))
             for base in bases
             for ledger, share in shares[base]
-            for entry in self.log._log._entries_in(base, ledger, share.first, share.last, 1 << 62)[0]
+            for entry in self.log._log._entries_in(base, ledger, share.first, share.last + 1, 1 << 62)[0]
         ]
         self._record("remove", pairs)
         try:

@@ -57,9 +57,9 @@ class Lab:
         bench.do(bench.machine.start())
         return bench
 
-    def reading(self, first: int, last: int, **options: Any) -> Bench:
+    def reading(self, start: int, end: int, **options: Any) -> Bench:
         """A reader that has begun."""
-        bench = Bench(self, LedgerReadOp(self.metadata, KEY, first, last, **options))
+        bench = Bench(self, LedgerReadOp(self.metadata, KEY, start, end, **options))
         bench.do(bench.machine.start())
         return bench
 

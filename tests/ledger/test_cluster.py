@@ -565,10 +565,10 @@ def test_entries_behind_the_end_of_a_closed_ledger(tmp_path: Path) -> None:
         ledger.close()
         with cluster.open_ledger(ledger.id) as reader:
             assert reader.entry(2) == b"x"
-            for call in (lambda: reader.entry(3), lambda: reader.read(0, 3), lambda: reader.read_range(3, 3)):
+            for call in (lambda: reader.entry(3), lambda: reader.read(0, 4), lambda: reader.read_range(3, 4)):
                 with pytest.raises(NoSuchEntryError):
                     call()
-            for call in (lambda: reader.entry(-1), lambda: reader.read_range(2, 1)):
+            for call in (lambda: reader.entry(-1), lambda: reader.read_range(2, 2)):
                 with pytest.raises(OutOfRangeError) as caught:
                     call()
                 assert not isinstance(caught.value, NoSuchEntryError)

@@ -71,17 +71,20 @@ def test_every_entry_in_order(
         batches = list(reader.read())
         assert len(batches) > 5 and all(isinstance(batch, RecordBatch) for batch in batches)
         assert flat(batches) == [(entry, value(entry)) for entry in range(333)]
-        assert flat(reader.read(100, 102)) == [(entry, value(entry)) for entry in range(100, 103)]
+        assert flat(reader.read(100, 103)) == [(entry, value(entry)) for entry in range(100, 103)]
         assert flat(reader.read(332)) == [(332, value(332))]
-        assert flat(reader.read(333)) == []
+        assert flat(reader.read(333)) == flat(reader.read(7, 7)) == []
+        assert flat(reader.read(331, 333)) == [(331, value(331)), (332, value(332))]
+        assert flat(reader.read_unconfirmed(332, 333)) == [(332, value(332))]
         assert reader.entry(7) == value(7)
-        for first, last in ((-1, 5), (0, 333), (333, 333)):
+        for start, end in ((-1, 5), (0, 334), (333, 334)):
             with pytest.raises(OutOfRangeError):
-                reader.read(first, last)
+                reader.read(start, end)
         with pytest.raises(NoSuchEntryError):
-            list(reader.read_unconfirmed(333, 333))
-        with pytest.raises(InvalidArgumentError):
-            reader.read_unconfirmed(5, 4)
+            list(reader.read_unconfirmed(333, 334))
+        for end in (4, 5):
+            with pytest.raises(InvalidArgumentError):
+                reader.read_unconfirmed(5, end)
 
 
 def test_an_empty_ledger(cluster: LedgerCluster) -> None:
@@ -206,7 +209,7 @@ def test_deleting_while_reading(cluster: LedgerCluster, monkeypatch: pytest.Monk
     ledger.append_batch([value(entry) for entry in range(300)])
     with ledger, cluster.open_ledger(ledger.id, recover=False) as reader:
         assert reader.wait_beyond(250, 30)
-        batches = reader.read(0, 250)
+        batches = reader.read(0, 251)
         next(batches)
         cluster.delete_ledger(ledger.id)
         assert flat(batches)[-1] == (250, value(250))

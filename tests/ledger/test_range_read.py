@@ -36,13 +36,14 @@ def moved(cluster: LedgerCluster, meddler: Meddler) -> int:
 
 def check_some(one: Ledger | LedgerReader) -> None:
     """Of fifty entries of a thousand bytes."""
-    assert one.read_range(7, 49, bytes_max=1).result(30).entry.tolist() == [7]
-    some = one.read_range(7, 49, bytes_max=5000).result(30).entry.tolist()
+    assert one.read_range(7, 50, bytes_max=1).result(30).entry.tolist() == [7]
+    some = one.read_range(7, 50, bytes_max=5000).result(30).entry.tolist()
     assert some == list(range(7, 7 + len(some))) and 1 < len(some) < 10
-    assert one.read_range(3, 5).result(30).entry.tolist() == [3, 4, 5]
-    for first, last in ((-1, 2), (3, 2), (49, 50)):
+    assert one.read_range(3, 6).result(30).entry.tolist() == [3, 4, 5]
+    assert one.read_range(49, 50).result(30).entry.tolist() == [49]
+    for start, end in ((-1, 2), (3, 3), (3, 2), (49, 51), (50, 51)):
         with pytest.raises(OutOfRangeError):
-            one.read_range(first, last)
+            one.read_range(start, end)
 
 
 def test_up_to_so_many_bytes(cluster: LedgerCluster) -> None:
@@ -62,7 +63,7 @@ def test_in_a_callback(cluster: LedgerCluster) -> None:
         told: AppendFuture[list[int]] = AppendFuture()
 
         def callback(ids: AppendFuture[int]) -> None:
-            read = ledger.read_range(0, 0)
+            read = ledger.read_range(0, 1)
             read.add_done_callback(lambda _: told.complete(read.result().entry.tolist()))
 
         ledger.submit(b"first").add_done_callback(callback)
@@ -74,10 +75,10 @@ def test_once_more_where_the_entries_are_now(cluster: LedgerCluster, meddler: Me
     with cluster.open_ledger(number) as reader:
         now, first = reader.metadata, reader.metadata.fragments[0]
         reader.metadata = now.replace_bookies({0: (first.ensemble[0], 5)})  # as it was
-        assert reader.read_range(5, 9).result(30).values() == [b"%d" % entry for entry in range(5, 10)]
+        assert reader.read_range(5, 10).result(30).values() == [b"%d" % entry for entry in range(5, 10)]
         assert reader.metadata == now
         with pytest.raises(UnreadableError):
-            reader.read_range(0, 4).result(30)
+            reader.read_range(0, 5).result(30)
 
 
 def test_what_cannot_be_looked_up(cluster: LedgerCluster, meddler: Meddler) -> None:
@@ -87,7 +88,7 @@ def test_what_cannot_be_looked_up(cluster: LedgerCluster, meddler: Meddler) -> N
         store = FailingStore.before(cluster)
         store.fail("get", MetadataUnavailableError("away"))
         with pytest.raises(UnreadableError):
-            reader.read_range(0, 4).result(30)
+            reader.read_range(0, 5).result(30)
         cluster.delete_ledger(number)
         with pytest.raises(NoSuchLedgerError):
-            reader.read_range(0, 4).result(30)
+            reader.read_range(0, 5).result(30)

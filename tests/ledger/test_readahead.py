@@ -21,23 +21,23 @@ class Source:
         self.coming: dict[int, tuple[int, int]] = {}
         self.peak = 0
 
-    def start(self, first: int, last: int) -> AppendFuture[RecordBatch]:
+    def begin(self, start: int, end: int) -> AppendFuture[RecordBatch]:
         future: AppendFuture[RecordBatch] = AppendFuture()
-        self.asked.append((first, last))
-        self.coming[id(future)] = first, last
-        self.peak = max(self.peak, sum(last - first + 1 for first, last in self.coming.values()))
+        self.asked.append((start, end))
+        self.coming[id(future)] = start, end
+        self.peak = max(self.peak, sum(end - start for start, end in self.coming.values()))
         future.add_done_callback(lambda done: self.coming.pop(id(done)))
         return future
 
-    def finish(self, future: AppendFuture[RecordBatch], first: int, last: int) -> RecordBatch:
-        assert self.coming[id(future)] == (first, last)
-        count = min(last - first + 1, self.most)
-        made = encode_entries([bytes(self.size)] * count, ledger=7, first=first, lac=-1, time=1)
-        future.complete(parse_entries(made.view, ledger=7, first=first, last=last))
+    def finish(self, future: AppendFuture[RecordBatch], start: int, end: int) -> RecordBatch:
+        assert self.coming[id(future)] == (start, end)
+        count = min(end - start, self.most)
+        made = encode_entries([bytes(self.size)] * count, ledger=7, first=start, lac=-1, time=1)
+        future.complete(parse_entries(made.view, ledger=7, first=start, last=end - 1))
         return future.result()
 
-    def read(self, first: int, last: int, ensemble_size: int = 3, write_quorum: int = 3) -> Iterator[RecordBatch]:
-        return read_ahead(first, last, ensemble_size, write_quorum, self.guess, self.start, self.finish)
+    def read(self, start: int, end: int, ensemble_size: int = 3, write_quorum: int = 3) -> Iterator[RecordBatch]:
+        return read_ahead(start, end, ensemble_size, write_quorum, self.guess, self.begin, self.finish)
 
 
 def entries(batches: Iterator[RecordBatch]) -> list[int]:
@@ -46,10 +46,10 @@ def entries(batches: Iterator[RecordBatch]) -> list[int]:
 
 @pytest.mark.parametrize("guess", [0, 100, 20_000, 1 << 40])
 @pytest.mark.parametrize("most", [1, 7, 1 << 30])
-@pytest.mark.parametrize(("first", "last"), [(0, 0), (5, 5), (3, 300), (0, 299)])
-def test_everything_comes_once_and_in_order(guess: int, most: int, first: int, last: int) -> None:
+@pytest.mark.parametrize(("start", "end"), [(0, 0), (0, 1), (5, 6), (3, 301), (0, 300)])
+def test_everything_comes_once_and_in_order(guess: int, most: int, start: int, end: int) -> None:
     source = Source(20_000, most, guess)
-    assert entries(source.read(first, last)) == list(range(first, last + 1))
+    assert entries(source.read(start, end)) == list(range(start, end))
 
 
 def test_when_records_are_much_larger_than_was_thought_it_begins_anew() -> None:
@@ -57,7 +57,7 @@ def test_when_records_are_much_larger_than_was_thought_it_begins_anew() -> None:
     source = Source(100_000, most=40)
     batches = source.read(0, 10**6)
     assert len(next(batches)) == 40
-    assert source.asked[0] == (0, REPLY_BYTES // 1024 // 3 * 3)
+    assert source.asked[0] == (0, REPLY_BYTES // 1024 // 3 * 3 + 1)
     next(batches)
     assert [first for first, _ in source.asked[-3:]] == [40 + 19 * n for n in range(1, 4)]
 

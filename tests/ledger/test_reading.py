@@ -21,13 +21,13 @@ def values(bench: Bench) -> list[bytes]:
 def test_entries_come_in_order_from_all_stripes(quorums: tuple[int, int, int], first: int, last: int) -> None:
     lab = Lab(*quorums)
     written(lab, 10)
-    assert values(lab.reading(first, last).run()) == [value_of(entry) for entry in range(first, last + 1)]
+    assert values(lab.reading(first, last + 1).run()) == [value_of(entry) for entry in range(first, last + 1)]
 
 
 def test_the_first_replica_is_asked_alone() -> None:
     lab = Lab()
     written(lab, 3)
-    reading = lab.reading(0, 2, rank={"b": 0, "a": 1, "c": 2})
+    reading = lab.reading(0, 3, rank={"b": 0, "a": 1, "c": 2})
     assert [send.bookie for send in reading.sends] == ["b"]
 
 
@@ -37,7 +37,7 @@ def test_the_first_replica_is_asked_alone() -> None:
 def test_the_next_replica_is_asked_after_an_error(status: ReplyStatus) -> None:
     lab = Lab()
     written(lab, 3)
-    reading = lab.reading(0, 2)
+    reading = lab.reading(0, 3)
     reading.reply(reading.take("a"), Reply(status, LEDGER, 0, 2, body=b"no"))
     assert [send.bookie for send in reading.sends] == ["b"]
     assert len(values(reading.run())) == 3
@@ -47,13 +47,13 @@ def test_the_next_replica_is_asked_when_one_is_not_there() -> None:
     lab = Lab()
     written(lab, 3)
     lab.down = set("ab")
-    assert len(values(lab.reading(0, 2).run())) == 3
+    assert len(values(lab.reading(0, 3).run())) == 3
 
 
 def test_a_damaged_copy_is_reported_and_read_elsewhere() -> None:
     lab = Lab()
     written(lab, 3)
-    reading = lab.reading(0, 2)
+    reading = lab.reading(0, 3)
     send = reading.take("a")
     good = reading.arrive(send)
     body = bytearray(good.body)
@@ -67,7 +67,7 @@ def test_damage_behind_good_entries_is_reported() -> None:
     """36, TestBatchedRead, #4789: the verified prefix is given out."""
     lab = Lab()
     written(lab, 3)
-    reading = lab.reading(0, 2)
+    reading = lab.reading(0, 3)
     send = reading.take("a")
     good = reading.arrive(send)
     body = bytearray(good.body)
@@ -81,7 +81,7 @@ def test_a_missing_copy_is_read_elsewhere() -> None:
     lab = Lab()
     written(lab, 2)
     del lab.logs["a"].held[LEDGER][0]
-    assert len(values(lab.reading(0, 1).run())) == 2
+    assert len(values(lab.reading(0, 2).run())) == 2
 
 
 def test_not_in_the_ledger_needs_more_than_one_that_lacks_it() -> None:
@@ -89,9 +89,9 @@ def test_not_in_the_ledger_needs_more_than_one_that_lacks_it() -> None:
     lab = Lab()
     written(lab, 2)
     lab.down = {"a"}
-    assert isinstance(lab.reading(5, 5).run().error, NoSuchEntryError)
+    assert isinstance(lab.reading(5, 6).run().error, NoSuchEntryError)
     lab.down = {"a", "b"}
-    assert isinstance(lab.reading(5, 5).run().error, UnreadableError)
+    assert isinstance(lab.reading(5, 6).run().error, UnreadableError)
 
 
 def test_unknown_is_not_missing() -> None:
@@ -100,7 +100,7 @@ def test_unknown_is_not_missing() -> None:
     written(lab, 1)
     for name in "abc":
         lab.logs[name].damaged.add((LEDGER, 0))
-    assert isinstance(lab.reading(0, 0).run().error, UnreadableError)
+    assert isinstance(lab.reading(0, 1).run().error, UnreadableError)
 
 
 def test_another_incarnation_is_not_asked() -> None:
@@ -109,13 +109,13 @@ def test_another_incarnation_is_not_asked() -> None:
     written(lab, 1)
     for name in "abc":
         lab.empty(name)
-    assert isinstance(lab.reading(0, 0).run().error, UnreadableError)
+    assert isinstance(lab.reading(0, 1).run().error, UnreadableError)
 
 
 def test_an_answer_that_does_not_speak_of_the_entry_says_nothing() -> None:
     lab = Lab()
     written(lab, 1)
-    reading = lab.reading(0, 0)
+    reading = lab.reading(0, 1)
     for bookie in "abc":
         reading.reply(reading.take(bookie), Reply(OK, LEDGER, 4, 9))
     assert isinstance(reading.error, UnreadableError)
@@ -124,7 +124,7 @@ def test_an_answer_that_does_not_speak_of_the_entry_says_nothing() -> None:
 def test_entries_that_were_not_asked_for_are_refused() -> None:
     lab = Lab()
     written(lab, 4)
-    reading = lab.reading(0, 1)
+    reading = lab.reading(0, 2)
     other = lab.ask("a", reading.sends[0].request._replace(first=2, last=3))
     reading.reply(reading.take("a"), other._replace(first=0, last=1))
     assert len(reading.bad) == 1
@@ -134,7 +134,7 @@ def test_entries_that_were_not_asked_for_are_refused() -> None:
 def test_a_wrong_password_ends_it() -> None:
     lab = Lab()
     written(lab, 1)
-    reading = lab.reading(0, 0)
+    reading = lab.reading(0, 1)
     reading.reply(reading.take("a"), Reply(ReplyStatus.UNAUTHORIZED, LEDGER))
     assert isinstance(reading.error, UnauthorizedError)
     reading.deliver()
@@ -159,7 +159,7 @@ def test_a_slow_replica_is_followed_by_the_next() -> None:
     """35, TestSpeculativeRead: the first good answer wins, a late one is ignored."""
     lab = Lab()
     written(lab, 1)
-    reading = lab.reading(0, 0, speculate_s=0.1)
+    reading = lab.reading(0, 1, speculate_s=0.1)
     slow = reading.take("a")
     wake = reading.wakes.pop()
     assert wake.seconds == 0.1
@@ -174,7 +174,7 @@ def test_a_slow_replica_is_followed_by_the_next() -> None:
 def test_the_slow_replica_may_still_be_the_one_that_answers() -> None:
     lab = Lab()
     written(lab, 1)
-    reading = lab.reading(0, 0)
+    reading = lab.reading(0, 1)
     slow = reading.take("a")
     reading.do(reading.machine.woken(reading.wakes.pop().about))
     reading.fail("b")
@@ -187,7 +187,7 @@ def test_the_slow_replica_may_still_be_the_one_that_answers() -> None:
 def test_nothing_is_speculated_on_after_an_answer() -> None:
     lab = Lab()
     written(lab, 1)
-    reading = lab.reading(0, 0)
+    reading = lab.reading(0, 1)
     reading.run()
     assert list(reading.machine.woken(reading.wakes.pop().about)) == []
 
@@ -195,7 +195,7 @@ def test_nothing_is_speculated_on_after_an_answer() -> None:
 def test_one_replica_is_followed_once() -> None:
     lab = Lab()
     written(lab, 1)
-    reading = lab.reading(0, 0)
+    reading = lab.reading(0, 1)
     first = reading.wakes.pop()
     reading.do(reading.machine.woken(first.about))
     assert list(reading.machine.woken(first.about)) == []
@@ -210,8 +210,9 @@ def test_a_read_ends_with_its_fragment() -> None:
     writer.append(2)
     writer.fail("a")
     writer.run()
-    assert values(lab.reading(0, 3).run()) == [value_of(0), value_of(1)]
-    assert values(lab.reading(2, 3).run()) == [value_of(2), value_of(3)]
+    assert {send.request.last for send in lab.reading(0, 4).sends} == {1}
+    assert values(lab.reading(0, 4).run()) == [value_of(0), value_of(1)]
+    assert values(lab.reading(2, 4).run()) == [value_of(2), value_of(3)]
 
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2), (5, 3, 2)])
@@ -220,7 +221,7 @@ def test_a_limit_cuts_a_read_without_gaps(quorums: tuple[int, int, int]) -> None
     written(lab, 12)
     first = 0
     while first < 12:
-        found = values(lab.reading(first, 11, bytes_max=200).run())
+        found = values(lab.reading(first, 12, bytes_max=200).run())
         assert found and found == [value_of(entry) for entry in range(first, first + len(found))]
         first += len(found)
 
@@ -230,7 +231,7 @@ def test_one_stripe_fails() -> None:
     lab = Lab(size=3, write_quorum=2, ack_quorum=2)
     written(lab, 6)
     lab.down = {"b", "c"}
-    reading = lab.reading(0, 5).run()
+    reading = lab.reading(0, 6).run()
     assert isinstance(reading.error, UnreadableError)
     assert "entry 1" in str(reading.error)
 
@@ -238,7 +239,7 @@ def test_one_stripe_fails() -> None:
 def test_requests_name_the_stripe() -> None:
     lab = Lab(size=3, write_quorum=2, ack_quorum=2)
     written(lab, 6)
-    asked = [(send.bookie, send.request) for send in lab.reading(0, 5).sends]
+    asked = [(send.bookie, send.request) for send in lab.reading(0, 6).sends]
     assert [(bookie, request.first, request.last, request.step, request.run) for bookie, request in asked] == [
         ("b", 0, 5, 3, 2),  # entries 0, 1, 3, 4: all of b's
         ("c", 2, 5, 3, 1),
@@ -252,7 +253,7 @@ def test_as_few_bookies_as_can_be_give_all_between_them(quorums: tuple[int, int,
     lab = Lab(*quorums)
     ensemble = lab.metadata.last_fragment.ensemble
     for first, last in ((0, 40), (3, 40), (5, 5), (6, 7), (2, 2 + size - 1)):
-        requests = {send.bookie: send.request for send in lab.reading(first, last).sends}
+        requests = {send.bookie: send.request for send in lab.reading(first, last + 1).sends}
         assert len(requests) == -(-min(size, last - first + 1) // write_quorum)
         asked = [
             (entry, bookie)
@@ -269,7 +270,7 @@ def test_a_run_that_nobody_gives_is_asked_for_entry_by_entry() -> None:
     lab = Lab(size=3, write_quorum=2, ack_quorum=1)
     written(lab, 6)
     del lab.logs["b"].held[LEDGER][0]
-    reading = lab.reading(0, 5)
+    reading = lab.reading(0, 6)
     reading.deliver("b")
     assert [(send.bookie, send.request.first, send.request.run) for send in reading.sends] == [
         ("c", 2, 1), ("a", 0, 1), ("c", 1, 1),
@@ -278,13 +279,13 @@ def test_a_run_that_nobody_gives_is_asked_for_entry_by_entry() -> None:
     assert reading.finished == []
     assert isinstance(reading.run().error, UnreadableError)
     lab.logs["b"].held[LEDGER].update(lab.logs["a"].held[LEDGER])
-    assert values(lab.reading(0, 5).run()) == [value_of(entry) for entry in range(6)]
+    assert values(lab.reading(0, 6).run()) == [value_of(entry) for entry in range(6)]
 
 
 def test_who_is_slow_with_a_run_is_asked_again_behind_the_others() -> None:
     lab = Lab(size=3, write_quorum=2, ack_quorum=1)
     written(lab, 6)
-    reading = lab.reading(0, 5)
+    reading = lab.reading(0, 6)
     slow = reading.take("b")
     reading.do(reading.machine.woken(next(wake for wake in reading.wakes if wake.about == slow).about))
     assert {send.bookie for send in reading.sends} == {"a", "c"}
@@ -300,9 +301,9 @@ def test_an_entry_that_is_there_for_certain_is_unreadable_not_absent() -> None:
     for name in "ab":
         del lab.logs[name].held[LEDGER][1]
     lab.down.add("c")
-    reading = lab.reading(1, 1).run()
+    reading = lab.reading(1, 2).run()
     assert isinstance(reading.error, UnreadableError)
     assert {(bad.bookie, bad.entry) for bad in reading.bad} == {("a", 1), ("b", 1)}
     lab.down.clear()
-    assert values(lab.reading(1, 1).run()) == [value_of(1)]
-    assert isinstance(lab.reading(3, 3).run().error, NoSuchEntryError)
+    assert values(lab.reading(1, 2).run()) == [value_of(1)]
+    assert isinstance(lab.reading(3, 4).run().error, NoSuchEntryError)

@@ -28,7 +28,7 @@ def read_all(lab: Lab) -> list[bytes]:
     """Every entry of the closed ledger."""
     values: list[bytes] = []
     while len(values) <= lab.end:
-        values += lab.reading(len(values), lab.end).run().result.values()
+        values += lab.reading(len(values), lab.end + 1).run().result.values()
     return values
 
 

@@ -33,8 +33,8 @@ def push(ledger: Ledger, values: list[bytes]) -> range:
     return ledger.push_batch(values, messages=[1 + at for at in range(len(values))]).result(PATIENCE_S)
 
 
-def read(ledger: Ledger, first: int, last: int, bytes_max: int = 1 << 20) -> RecordBatch:
-    return ledger.read_range(first, last, bytes_max=bytes_max).result(PATIENCE_S)
+def read(ledger: Ledger, start: int, end: int, bytes_max: int = 1 << 20) -> RecordBatch:
+    return ledger.read_range(start, end, bytes_max=bytes_max).result(PATIENCE_S)
 
 
 def rows(batch: RecordBatch) -> list[tuple[object, ...]]:
@@ -51,7 +51,7 @@ def test_it_is_what_bookies_say(cluster: LedgerCluster, meddler: Meddler, quorum
     with cluster.create_ledger(*quorums) as ledger:
         push(ledger, VALUES[::-1])
         ids = push(ledger, VALUES)
-        places = [(first, last) for first, last in itertools.product(ids, ids) if first <= last]
+        places = [(first, last + 1) for first, last in itertools.product(ids, ids) if first <= last]
         here = {
             (place, size): rows(read(ledger, *place, size))
             for place in places
@@ -73,7 +73,7 @@ def test_what_lies_before_it_comes_from_bookies(cluster: LedgerCluster, meddler:
         push(ledger, [b"a", b"b"])
         push(ledger, [b"c"])
         until(lambda: ledger.pending_entries == 0)  # else the first that is asked may have the first batch only
-        assert read(ledger, 1, 2).values() == [b"b", b"c"]
+        assert read(ledger, 1, 3).values() == [b"b", b"c"]
         assert meddler.count(RequestKind.READ) >= 1
 
 
@@ -84,25 +84,25 @@ def test_nothing_unconfirmed_is_given_out(cluster: LedgerCluster, meddler: Meddl
         coming = ledger.push_batch([b"b"], messages=[1])
         meddler.wait_for(RequestKind.ADD, 6)
         with pytest.raises(OutOfRangeError):
-            ledger.read_range(1, 1)
-        assert read(ledger, 0, 0).values() == [b"a"]
+            ledger.read_range(1, 2)
+        assert read(ledger, 0, 1).values() == [b"a"]
         meddler.release(ledger.metadata.last_fragment.ensemble[0])
         with pytest.raises(OutOfRangeError):  # one of two
-            ledger.read_range(1, 1)
+            ledger.read_range(1, 2)
         meddler.clear()
         meddler.release()
         assert coming.result(PATIENCE_S) == range(1, 2)
-        assert read(ledger, 1, 1).values() == [b"b"]
+        assert read(ledger, 1, 2).values() == [b"b"]
 
 
 def test_nothing_is_kept_once_all_were_told(cluster: LedgerCluster) -> None:
     with cluster.create_ledger(3, 3, 2) as ledger:
         push(ledger, [b"a"])
         ledger.told()
-        assert ledger._tail_cache.read(0, 0, 1) is None
+        assert ledger._tail_cache.read(0, 1, 1) is None
         ledger.append(b"b")
         ledger.append_batch([b"c"])
-        assert ledger._tail_cache.read(2, 2, 1) is None, "who appends for himself does not read it"
+        assert ledger._tail_cache.read(2, 3, 1) is None, "who appends for himself does not read it"
 
 
 def batch(first: int, values: list[bytes]) -> EntryBatch:
@@ -118,7 +118,7 @@ def test_those_who_were_told_have_their_turn() -> None:
 
     class Reader(SerialExecutor):
         def _run(self) -> None:
-            found.append(there.read(0, 0, 1))
+            found.append(there.read(0, 1, 1))
 
     class Owner(SerialExecutor):
         def _run(self) -> None:
@@ -129,17 +129,17 @@ def test_those_who_were_told_have_their_turn() -> None:
 
     class Writer(SerialExecutor):
         def _run(self) -> None:
-            found.append(there.read(0, 0, 1))
+            found.append(there.read(0, 1, 1))
             there.keep(batch(1, [b"b"]))
             there.told()
             there.keep(batch(2, [b"c"]))
 
     Owner()._go_on()
     values = [None if one is None else one.values() for one in found]
-    assert values == [[b"a"], None] and there.read(1, 1, 1) is None
-    assert there.read(2, 2, 1) is not None, "that is yet to be told"
+    assert values == [[b"a"], None] and there.read(1, 2, 1) is None
+    assert there.read(2, 3, 1) is not None, "that is yet to be told"
     there.told()
-    assert there.read(2, 2, 1) is None
+    assert there.read(2, 3, 1) is None
 
 
 def test_it_is_small() -> None:
@@ -147,13 +147,13 @@ def test_it_is_small() -> None:
     for values in ([bytes(KEPT_BYTES)], [bytes(1000)] * (KEPT_BYTES // 1000), [bytes(1 << 20), b"rest"]):
         there.keep(batch(0, [b"a"]))
         there.keep(large := batch(1, values))
-        assert there.read(large.first, large.last, KEPT_BYTES) is None and there.read(0, 0, 1) is None
+        assert there.read(large.first, large.last + 1, KEPT_BYTES) is None and there.read(0, 1, 1) is None
     there.keep(batch(0, [bytes(KEPT_BYTES - 100)]))
-    assert there.read(0, 0, 1) is not None
+    assert there.read(0, 1, 1) is not None
 
 
 def test_of_a_closed_handle(cluster: LedgerCluster) -> None:
     with cluster.create_ledger(3, 3, 2) as ledger:
         push(ledger, [b"a"])
     with pytest.raises(ClosedError):
-        ledger.read_range(0, 0)
+        ledger.read_range(0, 1)

@@ -121,7 +121,7 @@ class _Reader:
         self._opened = opened
         opened.append(self)
 
-    def read_range(self, first: int, last: int, *, bytes_max: int) -> AppendFuture[Any]:
+    def read_range(self, start: int, end: int, *, bytes_max: int) -> AppendFuture[Any]:
         done: AppendFuture[Any] = AppendFuture()
         done.complete(self.id)
         return done
@@ -146,7 +146,7 @@ def test_readers_used_longest_ago_are_closed(most: int, steps: list[tuple[str, i
         kept: list[int] = []  # used last at the end
         for step, ledger in steps:
             if step == "read":
-                assert reader.read(ledger, 0, 0, 1).result() == ledger
+                assert reader.read(ledger, 0, 1, 1).result() == ledger
             elif step == "ended":
                 metadata: Any = ledger
                 reader.ended(metadata)

@@ -156,7 +156,7 @@ class LedgerLogMachine(RuleBasedStateMachine):
 
     def _check_read(self, ledger: int, first: int, last: int, bytes_max: int) -> int:
         """Every id of [first, next) that is not among the records is not in the log; returns next."""
-        records, after = self.log.read(ledger, first, last, bytes_max)
+        records, after = self.log.read(ledger, first, last + 1, bytes_max)
         assert first < after <= last + 1
         found = split(records, ledger, first, after - 1)
         expected = {e: copies[-1][1] for (n, e), copies in self.copies.items() if n == ledger and first <= e < after}

@@ -217,7 +217,7 @@ class Reader(Client):
             if self._lac >= 0:
                 first = world.random.randint(0, self._lac)
                 reading = LedgerReadOp(
-                    self.schedule.store.metadata, self.schedule.key, first, self._lac, speculate_s=0.01
+                    self.schedule.store.metadata, self.schedule.key, first, self._lac + 1, speculate_s=0.01
                 )
                 self.perform(reading, reading.start())
                 return
@@ -240,7 +240,7 @@ class LastReader(Client):
         metadata = self.schedule.store.metadata
         if self.next <= metadata.last_entry:
             reading = LedgerReadOp(
-                metadata, self.schedule.key, self.next, metadata.last_entry, bytes_max=400, speculate_s=0.01
+                metadata, self.schedule.key, self.next, metadata.last_entry + 1, bytes_max=400, speculate_s=0.01
             )
             self.perform(reading, reading.start())
 

@@ -65,15 +65,15 @@ class MemoryLog:
         self._show(kept)
         self.unsynced.clear()
 
-    def read(self, ledger: int, first: int, last: int, bytes_max: int) -> tuple[bytes, int]:
-        return self.lend(ledger, first, last, bytes_max, 1, 1)
+    def read(self, ledger: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
+        return self.lend(ledger, start, end, bytes_max, 1, 1)
 
-    def lend(self, ledger: int, first: int, last: int, bytes_max: int, step: int, run: int) -> tuple[bytes, int]:
+    def lend(self, ledger: int, start: int, end: int, bytes_max: int, step: int, run: int) -> tuple[bytes, int]:
         found = self.held.get(ledger, {})
         out: list[bytes] = []
         size = 0
         for entry in sorted(found):
-            if not first <= entry <= last or (entry - first) % step >= run:
+            if not start <= entry < end or (entry - start) % step >= run:
                 continue
             if (ledger, entry) in self.damaged:
                 raise CorruptionError("memory", entry, "an intact record", "a damaged one")
@@ -81,7 +81,7 @@ class MemoryLog:
             if out and size > bytes_max:
                 return b"".join(out), entry
             out.append(found[entry])
-        return b"".join(out), last + 1
+        return b"".join(out), end
 
     def last_entry(self, ledger: int) -> int | None:
         return max(self.held.get(ledger, ()), default=None)

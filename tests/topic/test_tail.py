@@ -32,7 +32,7 @@ def open_topic(cluster: Cluster) -> Topic:
 
 def is_nothing_kept(topic: Topic) -> bool:
     ledger = topic.managed._writer.ledger
-    return ledger is None or ledger._tail_cache.read(ledger.last_add_pushed, ledger.last_add_pushed, 1) is None
+    return ledger is None or ledger._tail_cache.read(ledger.last_add_pushed, ledger.last_add_pushed + 1, 1) is None
 
 
 def test_no_bookie_is_asked(cluster: Cluster) -> None:

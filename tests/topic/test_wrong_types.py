@@ -189,18 +189,18 @@ def _of_ledgers() -> Iterator[Case]:
     def ledger(what: str, name: str, call: Callable[[Any, Any], object], wrong: tuple[Any, ...]) -> Case:
         return Case(f"ledger.{what}", name, lambda world: [world.ledger], call, wrong)
 
-    yield reader("read", "first", lambda reader, wrong: reader.read(wrong), (*NO_INT, None))
-    yield reader("read", "last", lambda reader, wrong: reader.read(0, wrong), NO_INT)
-    yield reader("read_unconfirmed", "first", lambda reader, wrong: reader.read_unconfirmed(wrong, 0), (*NO_INT, None))
-    yield reader("read_unconfirmed", "last", lambda reader, wrong: reader.read_unconfirmed(0, wrong), (*NO_INT, None))
+    yield reader("read", "start", lambda reader, wrong: reader.read(wrong), (*NO_INT, None))
+    yield reader("read", "end", lambda reader, wrong: reader.read(0, wrong), NO_INT)
+    yield reader("read_unconfirmed", "start", lambda reader, wrong: reader.read_unconfirmed(wrong, 0), (*NO_INT, None))
+    yield reader("read_unconfirmed", "end", lambda reader, wrong: reader.read_unconfirmed(0, wrong), (*NO_INT, None))
     yield reader("entry", "entry", lambda reader, wrong: reader.entry(wrong), (*NO_INT, None))
     yield reader("follow", "first", lambda reader, wrong: reader.follow(wrong), (*NO_INT, None))
     yield reader("follow", "timeout", lambda reader, wrong: reader.follow(0, timeout=wrong), NO_SECONDS)
     yield reader("wait_beyond", "entry", lambda reader, wrong: reader.wait_beyond(wrong, 0), (*NO_INT, None))
     yield reader("wait_beyond", "timeout", lambda reader, wrong: reader.wait_beyond(0, wrong), NO_SECONDS)
     for made in (reader, ledger):
-        yield made("read_range", "first", lambda one, wrong: one.read_range(wrong, 0), (*NO_INT, None))
-        yield made("read_range", "last", lambda one, wrong: one.read_range(0, wrong), (*NO_INT, None))
+        yield made("read_range", "start", lambda one, wrong: one.read_range(wrong, 0), (*NO_INT, None))
+        yield made("read_range", "end", lambda one, wrong: one.read_range(0, wrong), (*NO_INT, None))
         yield made("read_range", "bytes_max", lambda one, wrong: one.read_range(0, 0, bytes_max=wrong), (*NO_INT, None))
     for what in ("append", "submit"):
         yield ledger(what, "value", lambda one, wrong, what=what: getattr(one, what)(wrong), NO_BYTES)

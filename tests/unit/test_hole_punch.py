@@ -123,7 +123,7 @@ def test_reads_go_on_meanwhile(path: Path) -> None:
             while not stop.is_set():
                 try:
                     for ledger in (1, 2):
-                        records, after = log.read(ledger, 0, 149, 1 << 20)
+                        records, after = log.read(ledger, 0, 150, 1 << 20)
                         found = len(parse_entries(records, ledger=ledger, first=0, last=after))
                         if ledger == 1 and found != 150:
                             faults.append(f"{found} entries")

@@ -114,7 +114,7 @@ def test_a_read_keeps_to_its_bytes(bytes_max: int, path: Path) -> None:
         fill(log, 3, 9, count=300)
         at = 7
         while at <= 250:
-            records, after = log.read(3, at, 250, bytes_max)
+            records, after = log.read(3, at, 251, bytes_max)
             found = split(records, 3, at, after - 1)
             assert list(found) == list(range(at, after))
             assert len(records) <= bytes_max or len(found) == 1
@@ -125,10 +125,10 @@ def test_a_read_keeps_to_its_bytes(bytes_max: int, path: Path) -> None:
 def test_gaps_are_told_from_what_was_not_looked_at(path: Path) -> None:
     with open_log(path) as log:
         log.append(records_of(3, 4, 0, 1000, 2))
-        records, after = log.read(3, 0, 999, 1 << 20)
+        records, after = log.read(3, 0, 1000, 1 << 20)
         assert (list(split(records, 3, 0, 999)), after) == ([0, 2, 4], 1000)
-        assert log.read(3, 5, 10, 64) == (b"", 7)  # as far as 64 bytes might have reached
-        assert log.read(8, 0, 10, 1 << 20) == (b"", 11)
+        assert log.read(3, 5, 11, 64) == (b"", 7)  # as far as 64 bytes might have reached
+        assert log.read(8, 0, 11, 1 << 20) == (b"", 11)
         records, after = log.read(3, 1000, (1 << 64), 1 << 20)
         assert list(split(records, 3, 1000, after)) == [1000]
 
@@ -140,19 +140,19 @@ def test_every_third_entry(bytes_max: int, path: Path) -> None:
         fill(log, 3, 9, count=300)
         at, found = 5, list[int]()
         while at <= 290:
-            records, after = log.lend(3, at, 290, bytes_max, 3)
+            records, after = log.lend(3, at, 291, bytes_max, 3)
             found += split(records, 3, at, after - 1)
             assert after > at and len(records) <= max(bytes_max, 600)
             at += (after - at + 2) // 3 * 3
         assert found == list(range(5, 291, 3))
-        assert log.lend(3, 5, 10, 64, 3) == (record_as_stored(log, 3, 5), 8)
+        assert log.lend(3, 5, 11, 64, 3) == (record_as_stored(log, 3, 5), 8)
 
 
 def record_as_stored(log: LedgerLog, ledger: int, entry: int) -> bytes:
-    return log.read(ledger, entry, entry, 1)[0]
+    return log.read(ledger, entry, entry + 1, 1)[0]
 
 
-@pytest.mark.parametrize("arguments", [(-1, 0, 0, 1), (0, -1, 0, 1), (0, 1, 0, 1), (0, 0, 0, 0)])
+@pytest.mark.parametrize("arguments", [(-1, 0, 1, 1), (0, -1, 1, 1), (0, 1, 1, 1), (0, 1, 0, 1), (0, 0, 1, 0)])
 def test_reads_that_make_no_sense_are_refused(arguments: tuple[int, ...], path: Path) -> None:
     with open_log(path) as log, pytest.raises(InvalidArgumentError):
         log.read(*arguments)
@@ -188,7 +188,7 @@ def test_a_copy_that_is_not_synced_does_not_hide_the_one_that_is(wide: bool, pat
     with open_log(path, "synced") as log:
         log.append(records_of(3, 5, 6) + control_of(3, 1, b"old"))
         append_entries(log._log, records_of(3, 6, 5, 7) + control_of(3, 1, b"new"))
-        records, after = log.read(3, 0 if wide else 5, 1000 if wide else 6, 1 << 20)
+        records, after = log.read(3, 0 if wide else 5, 1001 if wide else 7, 1 << 20)
         assert (list(split(records, 3, 0, after)), log.last_entry(3)) == ([5, 6], 6)
         assert read_all(log, 3 + CONTROL) == {1: without_stamp(control_of(3, 1, b"old"))}
         log.sync()
@@ -212,7 +212,7 @@ def test_writers_and_readers_at_once(durability: str, path: Path) -> None:
     def work(ledger: int) -> None:
         for n in range(150):
             log.append(record_of(ledger, n, 1000))
-            records, after = log.read(ledger, max(n - 3, 0), n, 1 << 20)
+            records, after = log.read(ledger, max(n - 3, 0), n + 1, 1 << 20)
             if list(split(records, ledger, 0, n)) != list(range(max(n - 3, 0), n + 1)) or log.last_entry(ledger) != n:
                 wrong.append(f"ledger {ledger}, entry {n}: {len(records)} bytes, next {after}")
 
@@ -237,7 +237,7 @@ def test_a_segment_that_goes_while_it_is_read(
         fill(log, 3, 9, count=300)
         base = log.segments()[0][0]
         going = list(read_all(log, 3))[: log.shares(3)[0].entries]
-        copies = log.read(3, 0, going[-1], 1 << 20)[0]
+        copies = log.read(3, 0, going[-1] + 1, 1 << 20)[0]
         moves: list[object] = []
 
         def move() -> None:
@@ -261,7 +261,7 @@ def test_a_segment_that_goes_while_it_is_read(
 
         name = "look" if when == "before they are read" else "shares"
         monkeypatch.setattr(MultiLedgerLog, name, between(name))
-        assert list(split(log.read(3, 0, going[-1], 1 << 20)[0], 3, 0, going[-1])) == going
+        assert list(split(log.read(3, 0, going[-1] + 1, 1 << 20)[0], 3, 0, going[-1])) == going
         assert moves
 
 
@@ -673,7 +673,7 @@ def test_a_damaged_entry_is_unknown_and_its_neighbours_are_not(path: Path) -> No
     samples.flip(segment, 4096 + 100)
     with open_log(path) as log:
         with pytest.raises(CorruptionError) as caught:
-            log.read(3, 0, 5, 1 << 20)
+            log.read(3, 0, 6, 1 << 20)
         assert (Path(caught.value.path), caught.value.position) == (segment, 4096)
         assert list(read_all(log, 3, 1)) == list(range(1, 120))
         assert len(read_all(log, 9)) == 120
@@ -778,7 +778,7 @@ def test_the_command_line_looks_at_it(path: Path, capsys: pytest.CaptureFixture[
 CALLS = {
     "append": lambda log: log.append(record_of(3, 0)),
     "submit": lambda log: log.submit(record_of(3, 0)),
-    "read": lambda log: log.read(77, 0, 1, 1),
+    "read": lambda log: log.read(77, 0, 2, 1),
     "last_entry": lambda log: log.last_entry(77),
     "ledgers": lambda log: log.ledgers(),
     "shares": lambda log: log.shares(77),

@@ -42,7 +42,7 @@ def test_runs_of_entries(gaps: tuple[int, ...], path: Path) -> None:
         for first, (step, run), bytes_max in product((0, 5), ((1, 1), (3, 1), (5, 3), (5, 4)), (1, 3000, 1 << 20)):
             at = first
             while at < 60:
-                records, after = log.lend(3, at, 59, bytes_max, step, run)
+                records, after = log.lend(3, at, 60, bytes_max, step, run)
                 asked = [entry for entry in range(at, after) if (entry - at) % step < run]
                 given = list(split(records, 3, at, 59))
                 assert after > at and given == [entry for entry in asked if entry in here]
@@ -51,7 +51,8 @@ def test_runs_of_entries(gaps: tuple[int, ...], path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [(3, 0, 9, 99, 0, 0), (3, 0, 9, 99, 2, 3), (3, 0, 9, 99, 2, 0), (3, 9, 0, 99), (3, 0, 9, 0)]
+    "wrong",
+    [(3, 0, 10, 99, 0, 0), (3, 0, 10, 99, 2, 3), (3, 0, 10, 99, 2, 0), (3, 9, 9, 99), (3, 9, 0, 99), (3, 0, 10, 0)],
 )
 def test_what_makes_no_sense_is_refused(wrong: tuple[int, ...], path: Path) -> None:
     with open_log(path) as log, pytest.raises(InvalidArgumentError):
@@ -66,9 +67,9 @@ def test_what_lies_end_to_end_is_viewed_and_pins_its_segment(path: Path) -> None
         log.append(records_of(3, *range(6)) + records_of(9, 0) + records_of(3, 6, 7))
         segment = log._log._state[0]
         before = segment.pinned
-        view, after = log.lend(3, 0, 5, 1 << 20)
+        view, after = log.lend(3, 0, 6, 1 << 20)
         assert (list(split(view, 3, 0, 5)), after, segment.pinned) == ([0, 1, 2, 3, 4, 5], 6, before + 1)
-        copy, _ = log.lend(3, 0, 7, 1 << 20)
+        copy, _ = log.lend(3, 0, 8, 1 << 20)
         assert (list(split(copy, 3, 0, 7)), segment.pinned) == ([*range(8)], before + 1)
         del view
         assert segment.pinned == before
@@ -79,7 +80,7 @@ def test_what_is_lent_stays_though_its_segment_goes(path: Path) -> None:
     """It is not written over as long as somebody has the view."""
     with open_log(path) as log:
         log.append(records_of(3, *range(4), size=3000))
-        view, _ = log.lend(3, 0, 3, 1 << 20)
+        view, _ = log.lend(3, 0, 4, 1 << 20)
         said = bytes(view)
         for entry in range(200):
             log.append(record_of(9, entry, 6000))
@@ -98,15 +99,15 @@ def test_records_are_not_verified_but_are_the_ones_meant(path: Path) -> None:
         segment = log._log._state[0]
         entries, offsets = segment.ledgers.entries(3, 0, 4)
         samples.flip(names.segment_path(path, 0), int(offsets[2]) - 2)  # at the end of entry 1
-        lent, after = log.lend(3, 0, 3, 1 << 20)
+        lent, after = log.lend(3, 0, 4, 1 << 20)
         assert (len(lent), after) == (len(records), 4)
         with pytest.raises(CorruptionError):
-            log.read(3, 0, 3, 1 << 20)
+            log.read(3, 0, 4, 1 << 20)
         samples.flip(names.segment_path(path, 0), int(offsets[2]) + 32)  # in the id of entry 2
-        lent, after = log.lend(3, 0, 3, 1 << 20)
+        lent, after = log.lend(3, 0, 4, 1 << 20)
         assert (len(lent), after) == (offsets[2] - 4096, 2)
         with pytest.raises(CorruptionError):
-            log.lend(3, 2, 3, 1 << 20)
+            log.lend(3, 2, 4, 1 << 20)
         for bad in (offsets + 4, offsets - 4096, offsets + SEGMENT_BYTES, offsets[::-1].copy()):
             with pytest.raises((CorruptionError, InvalidArgumentError)):
                 lend_entries(segment, 3, entries, bad, 1 << 20, at_least_one=True)
@@ -124,14 +125,14 @@ def test_the_memory_of_a_copy_is_used_again_and_what_is_kept_is_bounded(tmp_path
         for entry in range(80):
             log.append(record_of(3, entry, 20_000) + record_of(9, entry, 8))
         gc.collect()
-        copy, _ = log.lend(3, 0, 19, 1 << 20)
+        copy, _ = log.lend(3, 0, 20, 1 << 20)
         where, said = address_of(copy), bytes(copy)
         del copy  # others may have left so much that something of theirs goes for it
         assert 400_000 < kept_bytes() <= KEPT_MAX
-        again, _ = log.lend(3, 0, 19, 1 << 20)
-        other, _ = log.lend(3, 20, 39, 1 << 20)
+        again, _ = log.lend(3, 0, 20, 1 << 20)
+        other, _ = log.lend(3, 20, 40, 1 << 20)
         assert address_of(again) == where and bytes(again) == said and bytes(other) != said
-        copies = [log.lend(3, 0, 79, 4 << 20)[0] for _ in range(2 * KEPT_MAX // 1_600_000)]
+        copies = [log.lend(3, 0, 80, 4 << 20)[0] for _ in range(2 * KEPT_MAX // 1_600_000)]
         assert len({address_of(copy) for copy in copies}) == len(copies)
         del copies, again, other
         assert KEPT_MAX // 2 < kept_bytes() <= KEPT_MAX

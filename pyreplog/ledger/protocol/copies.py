@@ -19,9 +19,9 @@ COUNTED_MAX = 1 << 28
 
 
 class _Rest(NamedTuple):
-    """What is still to be read of a fragment on one bookie: entries up to `last`."""
+    """What is still to be read of a fragment on one bookie: entries below `end`."""
 
-    last: int
+    end: int
 
 
 class CopyCount:
@@ -45,19 +45,19 @@ class CopyCount:
         sends: list[Effect] = []
         for fragment in self.metadata.fragments:
             end = self.metadata.fragment_end(fragment)
-            last = self.metadata.last_entry if end is None else end - 1
-            if fragment.first <= last:
-                sends += (self._read(bookie, fragment.first, _Rest(last)) for bookie in fragment.ensemble)
+            rest = _Rest(self.metadata.last_entry + 1 if end is None else end)
+            if fragment.first < rest.end:
+                sends += (self._read(bookie, fragment.first, rest) for bookie in fragment.ensemble)
         self._reading = len(sends)
         return sends or [Finished(self._counts)]
 
     def _read(self, bookie: str, first: int, rest: _Rest) -> Send:
-        request = Request(RequestKind.READ, self.metadata.ledger, first, rest.last, self._key, limit=READ_BYTES_MAX)
+        request = Request(RequestKind.READ, self.metadata.ledger, first, rest.end - 1, self._key, limit=READ_BYTES_MAX)
         return Send(bookie, request, rest)
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
         first, rest = send.request.first, send.about
-        if reply.status != ReplyStatus.OK or not first <= reply.last <= rest.last:
+        if reply.status != ReplyStatus.OK or not first <= reply.last < rest.end:
             return self._ended()
         if len(reply.body):
             try:
@@ -67,7 +67,7 @@ class CopyCount:
             self._counts[batch.entry] += 1
             if batch.next_position < len(reply.body):
                 return self._ended()  # damaged
-        return [self._read(send.bookie, reply.last + 1, rest)] if reply.last < rest.last else self._ended()
+        return [self._read(send.bookie, reply.last + 1, rest)] if reply.last + 1 < rest.end else self._ended()
 
     def failed(self, send: Send, error: Exception) -> list[Effect]:
         return self._ended()

@@ -15,37 +15,38 @@ if TYPE_CHECKING:
 
 
 class EntryRange:
-    """Entries [first, last]. found: one intact copy of each that somebody has. nbytes: of those.
+    """Entries [start, end). found: one intact copy of each that somebody has. nbytes: of those.
 
     absent: how many bookies say that they do not have an entry. places: of the ensemble, who would hold some.
     """
 
-    def __init__(self, metadata: LedgerMetadata, first: int, last: int) -> None:
+    def __init__(self, metadata: LedgerMetadata, start: int, end: int) -> None:
         self._metadata = metadata
-        self.first, self.last = first, last
+        self.start, self.end = start, end
         self.found: dict[int, bytes] = {}
         self.nbytes = 0
         self.absent: Counter[int] = Counter()
         self._unheard: Counter[int] = Counter()  # how many of an entry's bookies have not said anything yet
         self.places: list[int] = []
         for place in range(metadata.ensemble_size):
-            mine = self._members(place, first, last)
+            mine = self._members(place, start, end)
             if mine:
                 self.places.append(place)
                 self._unheard.update(mine)
 
-    def _members(self, place: int, first: int, last: int) -> list[int]:
-        """Entries of [first, last] that lie at a place of the ensemble."""
+    def _members(self, place: int, start: int, end: int) -> list[int]:
+        """Entries of [start, end) that lie at a place of the ensemble."""
         meta = self._metadata
-        return members(place, first, last + 1, meta.ensemble_size, meta.write_quorum).tolist() if first <= last else []
+        return members(place, start, end, meta.ensemble_size, meta.write_quorum).tolist() if start < end else []
 
-    def take(self, place: int, first: int, last: int, records: bytes | memoryview, asked: int) -> int | None:
-        """A bookie says what it has of entries [first, last]; `records` go up to entry `asked`, perhaps. Returns the
-        entry whose copy is damaged, if one is: it is no answer at all for what lies behind the last good one."""
+    def take(self, place: int, start: int, end: int, records: bytes | memoryview, last_asked: int) -> int | None:
+        """A bookie says what it has of entries [start, end); `records` go up to entry `last_asked`, perhaps.
+        Returns the entry whose copy is damaged, if one is: it is no answer at all for what lies behind the last good
+        one."""
         held: dict[int, bytes] = {}
         try:
-            batch = parse_entries(records, ledger=self._metadata.ledger, first=first, last=asked)
-            held = {record.entry: bytes(record.raw) for record in batch if record.entry <= last}
+            batch = parse_entries(records, ledger=self._metadata.ledger, first=start, last=last_asked)
+            held = {record.entry: bytes(record.raw) for record in batch if record.entry < end}
             whole = batch.next_position == len(records)
         except InvalidRecordsError:
             whole = False
@@ -53,12 +54,12 @@ class EntryRange:
             if entry not in self.found:
                 self.found[entry] = raw
                 self.nbytes += len(raw)
-        self.hear(place, first, last, held if whole else None)
-        return None if whole else max(held, default=first - 1) + 1
+        self.hear(place, start, end, held if whole else None)
+        return None if whole else max(held, default=start - 1) + 1
 
-    def hear(self, place: int, first: int, last: int, held: dict[int, bytes] | None) -> None:
-        """A bookie has answered for entries [first, last]; held: what it has, None: it cannot tell."""
-        for entry in self._members(place, first, last):
+    def hear(self, place: int, start: int, end: int, held: dict[int, bytes] | None) -> None:
+        """A bookie has answered for entries [start, end); held: what it has, None: it cannot tell."""
+        for entry in self._members(place, start, end):
             self._unheard[entry] -= 1
             if held is not None and entry not in held:
                 self.absent[entry] += 1
@@ -67,11 +68,11 @@ class EntryRange:
         """Whether all of its bookies have answered."""
         return self._unheard[entry] == 0
 
-    def cut(self, last: int) -> None:
-        """It ends with this entry; those behind it are for another one."""
-        for entry in [entry for entry in self.found if entry > last]:
+    def cut(self, end: int) -> None:
+        """It ends before this entry; those from it on are for another range."""
+        for entry in [entry for entry in self.found if entry >= end]:
             self.nbytes -= len(self.found.pop(entry))
-        self.last = last
+        self.end = end
 
 
 def totals(raw: ReadableBuffer, ledger: int, entry: int) -> tuple[int, int]:

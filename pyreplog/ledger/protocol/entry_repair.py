@@ -19,7 +19,7 @@ class EntryRepair:
 
     def __init__(self, metadata: LedgerMetadata, key: bytes, entry: int, bookie: str) -> None:
         self._metadata, self._key, self._entry, self._bookie = metadata, key, entry, bookie
-        self._reading = LedgerReadOp(metadata, key, entry, entry, rank={bookie: 1})
+        self._reading = LedgerReadOp(metadata, key, entry, entry + 1, rank={bookie: 1})
 
     def start(self) -> list[Effect]:
         return self._passed_on(self._reading.start())

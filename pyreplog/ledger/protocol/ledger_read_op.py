@@ -31,10 +31,10 @@ SPECULATE_S = 0.5
 
 @dataclass(eq=False)
 class _Stripe:
-    """`run` entries from each of first, first + step, ... <= last. replicas: bookies that have all of them."""
+    """`run` entries from each of first, first + step, ... < end. replicas: bookies that have all of them."""
 
     first: int
-    last: int
+    end: int
     step: int
     run: int
     replicas: list[str]
@@ -46,9 +46,9 @@ class _Stripe:
 
 
 class LedgerReadOp:
-    """Read entries [first, last] of a ledger; ends with `Finished(RecordBatch)` or `Finished(error=...)`.
+    """Read entries [start, end) of a ledger, at least one; ends with `Finished(RecordBatch)` or `Finished(error=...)`.
 
-    The batch ascends from `first`; it may end before `last` when the replies' size is over `bytes_max`.
+    The batch ascends from `start`; it may end before `end` when the replies' size is over `bytes_max`.
     prefer: bookies to ask first (alive, near), the best first. Errors: NoSuchEntryError, UnreadableError,
     UnauthorizedError.
     """
@@ -57,20 +57,20 @@ class LedgerReadOp:
         self,
         metadata: LedgerMetadata,
         key: bytes,
-        first: int,
-        last: int,
+        start: int,
+        end: int,
         *,
         bytes_max: int = READ_BYTES_MAX,
         rank: dict[str, int] | None = None,
         speculate_s: float = SPECULATE_S,
     ) -> None:
         self.metadata, self._key = metadata, key
-        self._first, self._last = first, last
+        self._first, self._end = start, end
         self._bytes_max, self._rank, self._speculate_s = bytes_max, rank or {}, speculate_s
-        self._fragment = metadata.fragment_of(first)  # a read ends with it
-        end = metadata.fragment_end(self._fragment)
-        if end is not None:
-            self._last = min(last, end - 1)
+        self._fragment = metadata.fragment_of(start)  # a read ends with it
+        fragment_end = metadata.fragment_end(self._fragment)
+        if fragment_end is not None:
+            self._end = min(end, fragment_end)
         self._stripes = list(self._split())
         self._finished = False
 
@@ -78,9 +78,9 @@ class LedgerReadOp:
         """With E = Qw everybody has everything; else runs as long as one bookie has, and a shorter one at the end."""
         meta = self.metadata
         step = 1 if meta.ensemble_size == meta.write_quorum else meta.ensemble_size
-        for low in range(0, min(step, self._last - self._first + 1), meta.write_quorum):
+        for low in range(0, min(step, self._end - self._first), meta.write_quorum):
             first = self._first + low
-            yield self._stripe(first, step, min(meta.write_quorum, step - low, self._last - first + 1))
+            yield self._stripe(first, step, min(meta.write_quorum, step - low, self._end - first))
 
     def _stripe(self, first: int, step: int, run: int, late: Collection[str] = ()) -> _Stripe:
         """late: bookies to be asked last."""
@@ -88,7 +88,7 @@ class LedgerReadOp:
         common = write_set(first + run - 1, meta.ensemble_size, meta.write_quorum)[: meta.write_quorum - run + 1]
         replicas = [self._fragment.ensemble[i] for i in common]
         replicas.sort(key=lambda bookie: (bookie in late, self._rank.get(bookie, 0)))
-        return _Stripe(first, self._last, step, run, replicas)
+        return _Stripe(first, self._end, step, run, replicas)
 
     def start(self) -> list[Effect]:
         return [effect for stripe in self._stripes for effect in self._ask_next(stripe)]
@@ -124,7 +124,7 @@ class LedgerReadOp:
     def _send(self, stripe: _Stripe, bookie: str) -> Send:
         limit = max(self._bytes_max * stripe.run // stripe.step, 1)
         request = Request(
-            RequestKind.READ, self.metadata.ledger, stripe.first, stripe.last, self._key,
+            RequestKind.READ, self.metadata.ledger, stripe.first, stripe.end - 1, self._key,
             limit=limit, step=stripe.step, run=stripe.run,
         )  # fmt: skip
         send = Send(bookie, request, stripe)
@@ -160,7 +160,7 @@ class LedgerReadOp:
         """The good part of an answer: its records must be the next ones, without a gap."""
         ledger = self.metadata.ledger
         try:
-            batch = parse_entries(reply.body, ledger=ledger, first=stripe.first, last=stripe.last)
+            batch = parse_entries(reply.body, ledger=ledger, first=stripe.first, last=stripe.end - 1)
         except InvalidRecordsError as error:
             return [BadCopy(send.bookie, stripe.first), *self._give_up(send, str(error))]
         count = consecutive(batch.entry, send.request.asked(len(batch)))
@@ -177,7 +177,7 @@ class LedgerReadOp:
         stripe.first = _next_asked(send.request, batch[count - 1].entry)
         stripe.waiting.clear()
         stripe.absent.clear()
-        return [*bad, *self._end()]
+        return [*bad, *self._finish_if_whole()]
 
     def _give_up(self, send: Send, why: str) -> list[Effect]:
         stripe: _Stripe = send.about
@@ -187,22 +187,22 @@ class LedgerReadOp:
         stripe.tried[send.bookie] = why
         return self._ask_next(stripe)
 
-    def _end(self) -> list[Effect]:
+    def _finish_if_whole(self) -> list[Effect]:
         """Enough is here once every stripe has answered: what has no gap before it is given out."""
         batches = [stripe.batch for stripe in self._stripes if stripe.batch is not None]
         if len(batches) < len(self._stripes):
             return []
         self._finished = True
         whole = min(stripe.first for stripe in self._stripes)  # the first entry that is not here
-        return [Finished(_joined(batches, min(whole - 1, self._last)))]
+        return [Finished(_joined(batches, min(whole, self._end)))]
 
 
-def _joined(batches: list[RecordBatch], last: int) -> RecordBatch:
-    """Entries up to `last`; those behind it wait for their neighbours."""
+def _joined(batches: list[RecordBatch], end: int) -> RecordBatch:
+    """Entries below `end`; those from it on wait for their neighbours."""
     if len(batches) > 1:
-        return merge_entries([batch.buffer for batch in batches], last=last)
+        return merge_entries([batch.buffer for batch in batches], last=end - 1)
     (batch,) = batches
-    count = int(batch.entry.searchsorted(last, side="right"))
+    count = int(batch.entry.searchsorted(end))
     return batch if count == len(batch) else batch.select(np.arange(count))
 
 

@@ -57,11 +57,11 @@ class _Fence(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """A read of entries [first, last], those of one bookie, in this turn."""
+    """A read of entries [start, end), those of one bookie, in this turn."""
 
     place: int
-    first: int
-    last: int
+    start: int
+    end: int
     turn: int
 
 
@@ -213,57 +213,57 @@ class LedgerRecovery:
 
     def _look(self) -> list[Effect]:
         """Ask for the next range of entries everybody who would hold some of it."""
-        first, last = self._next, self._next + self._batch_entries - 1
+        start, end = self._next, self._next + self._batch_entries
         self._turn += 1
-        self._entry_range = EntryRange(self.metadata, first, last)
-        return [self._read(self._ensemble[at], _Look(at, first, last, self._turn)) for at in self._entry_range.places]
+        self._entry_range = EntryRange(self.metadata, start, end)
+        return [self._read(self._ensemble[at], _Look(at, start, end, self._turn)) for at in self._entry_range.places]
 
     def _read(self, bookie: str, look: _Look) -> Send:
         """Every read fences, too: an answer "not here" counts only from who will not take it later (#2614)."""
         request = Request(
-            RequestKind.READ, self.metadata.ledger, look.first, look.last, self._key, Flag.FENCE, READ_BYTES_MAX
+            RequestKind.READ, self.metadata.ledger, look.start, look.end - 1, self._key, Flag.FENCE, READ_BYTES_MAX
         )
         return Send(bookie, request, look)
 
     def _looked(self, send: Send, look: _Look, reply: Reply) -> list[Effect]:
         entry_range = self._entry_range
-        if self._step is not _Step.READ or look.turn != self._turn or look.first > entry_range.last:
+        if self._step is not _Step.READ or look.turn != self._turn or look.start >= entry_range.end:
             return []
         effects: list[Effect] = []
-        known = look.first  # all of [look.first, known) is decided by this answer
-        if reply.status == ReplyStatus.OK and look.first <= reply.last + 1 and reply.first == look.first:
-            known = min(reply.last, entry_range.last) + 1
-            bad = entry_range.take(look.place, look.first, known - 1, reply.body, look.last)
+        known = look.start  # all of [look.start, known) is decided by this answer
+        if reply.status == ReplyStatus.OK and look.start <= reply.last + 1 and reply.first == look.start:
+            known = min(reply.last + 1, entry_range.end)
+            bad = entry_range.take(look.place, look.start, known, reply.body, look.end - 1)
             effects += [] if bad is None else [BadCopy(send.bookie, bad)]
-        if look.first < known <= entry_range.last and entry_range.nbytes >= FOUND_BYTES_MAX:
-            entry_range.cut(known - 1)
-        elif look.first < known <= entry_range.last:
-            effects.append(self._read(send.bookie, look._replace(first=known)))
-        elif known <= entry_range.last:
-            entry_range.hear(look.place, known, entry_range.last, None)
+        if look.start < known < entry_range.end and entry_range.nbytes >= FOUND_BYTES_MAX:
+            entry_range.cut(known)
+        elif look.start < known < entry_range.end:
+            effects.append(self._read(send.bookie, look._replace(start=known)))
+        elif known < entry_range.end:
+            entry_range.hear(look.place, known, entry_range.end, None)
         return [*effects, *self._decide()]
 
     def _decide(self) -> list[Effect]:
         """Go as far as the fate of entries is known, in order."""
         entry_range = self._entry_range
-        at = entry_range.first
-        while at <= entry_range.last:
+        at = entry_range.start
+        while at < entry_range.end:
             if at in entry_range.found:
                 at += 1
             elif entry_range.absent[at] >= self._absent_enough(at):
-                return [*self._write_back(entry_range.first, at - 1), *self._end_reading()]
+                return [*self._write_back(entry_range.start, at), *self._end_reading()]
             elif entry_range.is_heard(at):
                 return self._undecided(at)
             else:
                 return []
-        effects = self._write_back(entry_range.first, entry_range.last)
-        self._next = entry_range.last + 1
+        effects = self._write_back(entry_range.start, entry_range.end)
+        self._next = entry_range.end
         self._turn += 1
         return [*effects, *self._read_on()]
 
     def _read_on(self) -> list[Effect]:
         """The next range, once enough of what was found is written back."""
-        if self._step is not _Step.READ or self._next <= self._entry_range.last:
+        if self._step is not _Step.READ or self._next < self._entry_range.end:
             return []
         return self._look() if self._push.pending_bytes < FOUND_BYTES_MAX else []
 
@@ -286,14 +286,14 @@ class LedgerRecovery:
 
     # ---- 5: write back --------------------------------------------------------------------------------------
 
-    def _write_back(self, first: int, last: int) -> list[Effect]:
-        """Entries [first, last] as they were found, to the ensemble of now."""
-        if first > last:
+    def _write_back(self, start: int, end: int) -> list[Effect]:
+        """Entries [start, end) as they were found, to the ensemble of now."""
+        if start >= end:
             return []
-        raws = [self._entry_range.found[entry] for entry in range(first, last + 1)]
+        raws = [self._entry_range.found[entry] for entry in range(start, end)]
         offsets = array("q", accumulate((len(raw) for raw in raws), initial=0))
-        self._length, self._messages = totals(raws[-1], self.metadata.ledger, last)
-        batches = batches_of(first, b"".join(raws), offsets)
+        self._length, self._messages = totals(raws[-1], self.metadata.ledger, end - 1)
+        batches = batches_of(start, b"".join(raws), offsets)
         return [send for batch in batches for send in self._push.add(batch)]
 
     def _end_reading(self) -> list[Effect]:

@@ -103,10 +103,10 @@ def _read(survey: ClusterView, ledger: int, first: int, seen: Seen | None) -> Ch
     chains, key = Chains(), ledger_key(PASSWORD)
     try:
         metadata = load_ledger(survey.runtime.metadata, ledger).metadata
-        last = _last(survey, metadata, key)
+        end = _end(survey, metadata, key)
         with LedgerReader(metadata, key, survey.runtime) as reader:
             batches = reader.read if reader.is_closed else reader.read_unconfirmed
-            for batch in batches(first, last) if first <= last else ():
+            for batch in batches(first, end) if first < end else ():
                 for record in batch:
                     chains.add(record.value, ledger, record.entry)
                     if seen is not None:
@@ -118,12 +118,12 @@ def _read(survey: ClusterView, ledger: int, first: int, seen: Seen | None) -> Ch
     return chains
 
 
-def _last(survey: ClusterView, metadata: LedgerMetadata, key: bytes) -> int:
+def _end(survey: ClusterView, metadata: LedgerMetadata, key: bytes) -> int:
     if metadata.state is State.CLOSED:
-        return metadata.last_entry
+        return metadata.last_entry + 1
     survey.runtime.wait(run(survey.runtime, metadata, LacQuery(metadata, key)))  # enough of them answer to know its end
     last: int = survey.runtime.wait(run(survey.runtime, metadata, LedgerEnds(metadata, key)))[1]
-    return last
+    return last + 1
 
 
 def _roll_back(ledger: int, error: ReplogError) -> None:

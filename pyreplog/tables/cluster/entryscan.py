@@ -140,7 +140,7 @@ def _unknown_copy(error: ReplogError) -> dict[str, object]:
 
 def _batches(reader: LedgerReader, first: int, stop: int) -> Iterator[RecordBatch]:
     """Of a ledger that was open when this was planned, entries are read that were confirmed then."""
-    return reader.read(first, stop - 1) if reader.is_closed else reader.read_unconfirmed(first, stop - 1)
+    return reader.read(first, stop) if reader.is_closed else reader.read_unconfirmed(first, stop)
 
 
 def _what_can_be_read(reader: LedgerReader, first: int, stop: int) -> Iterator[Found]:

@@ -51,7 +51,7 @@ def amounts_known(
     unasked: dict[int, Unasked] = {}
     asked = [(meta, run(runtime, meta, LacQuery(meta, key))) for meta in ledgers if meta.state is not State.CLOSED]
     lasts: list[tuple[LedgerMetadata, int]] = _outcomes(runtime, asked, unasked)
-    reads = [(meta, run(runtime, meta, LedgerReadOp(meta, key, lac, lac))) for meta, lac in lasts if lac >= 0]
+    reads = [(meta, run(runtime, meta, LedgerReadOp(meta, key, lac, lac + 1))) for meta, lac in lasts if lac >= 0]
     found |= {meta.ledger: NOTHING for meta, lac in lasts if lac < 0}
     batches: list[tuple[LedgerMetadata, RecordBatch]] = _outcomes(runtime, reads, unasked)
     for meta, batch in batches:

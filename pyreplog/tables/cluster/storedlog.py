@@ -74,29 +74,29 @@ class StoredLog:
 
     # ---- reading --------------------------------------------------------------------------------------------
 
-    def read(self, ledger: int, first: int, last: int, bytes_max: int) -> tuple[bytes, int]:
+    def read(self, ledger: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
         """As LedgerLog.read."""
-        places = self._locations(ledger, first, last, 1, 1)
-        return copy_located(places, self._holder, ledger, last, bytes_max)
+        places = self._locations(ledger, start, end, 1, 1)
+        return copy_located(places, self._holder, ledger, end, bytes_max)
 
     def lend(
-        self, ledger: int, first: int, last: int, bytes_max: int, step: int, run: int
+        self, ledger: int, start: int, end: int, bytes_max: int, step: int, run: int
     ) -> tuple[bytes | memoryview, int]:
         """As LedgerLog.lend."""
-        places = self._locations(ledger, first, last, step, run)
-        return lend_located(places, self._holder, ledger, last, bytes_max)
+        places = self._locations(ledger, start, end, step, run)
+        return lend_located(places, self._holder, ledger, end, bytes_max)
 
     def last_entry(self, ledger: int) -> int | None:
         """Highest id of the ledger's entries; None: there is none. CorruptionError."""
         lasts = [held.ledgers.last_entry(ledger) for held in self._holding(ledger)]
         return max((last for last in lasts if last is not None), default=None)
 
-    def _locations(self, ledger: int, first: int, last: int, step: int, run: int) -> list[EntryLocations]:
+    def _locations(self, ledger: int, start: int, end: int, step: int, run: int) -> list[EntryLocations]:
         parts = []
         for segment, ledgers in self._holding(ledger):
-            entries, offsets = ledgers.entries(ledger, first, last + 1)
+            entries, offsets = ledgers.entries(ledger, start, end)
             if run != step:
-                wanted = (entries - first) % step < run
+                wanted = (entries - start) % step < run
                 entries, offsets = entries[wanted], offsets[wanted]
             parts.append(EntryLocations(segment.base, entries, offsets))
         return list(in_order(parts))

@@ -267,7 +267,7 @@ def search_in(reader: LedgerReader, item: ChainLedger, search: Search) -> int | 
     """The entry of a ledger that a search finds; None: there is none."""
     while (entry := search.next()) is not None:
         read = reader.read if reader.is_closed else reader.read_unconfirmed
-        records = next(read(entry, entry))
+        records = next(read(entry, entry + 1))
         start = item.start
         batch = decode_messages(
             records, offset=start.offset, entries=start.entries, size=start.size, decompress=decompress

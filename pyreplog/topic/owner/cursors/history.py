@@ -77,7 +77,7 @@ class CursorHistory:
         with self._cluster.open_ledger(handle.id, recover=False) as reader:
             last = handle.last_add_confirmed
             if since <= last:
-                for batch in reader.read_unconfirmed(since, last):
+                for batch in reader.read_unconfirmed(since, last + 1):
                     for record in batch:
                         chains.add(record.value, handle.id, record.entry)
         return chains.records(key, since)

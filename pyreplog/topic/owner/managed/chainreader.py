@@ -109,7 +109,7 @@ class ChainReader:
     def _read(
         self, stretch: _LedgerRange, entry: int, bytes_max: int, limit: int, done: AppendFuture[MessageBatch]
     ) -> None:
-        read = self._entries.read(stretch.item.ledger, entry, stretch.entries - 1, bytes_max)
+        read = self._entries.read(stretch.item.ledger, entry, stretch.entries, bytes_max)
 
         def came(_: AppendFuture[RecordBatch]) -> None:
             try:
@@ -211,7 +211,7 @@ class ChainReader:
         def go_on() -> None:
             try:
                 while (entry := search.next()) is not None:
-                    read = self._entries.read(stretch.item.ledger, entry, entry, 1)
+                    read = self._entries.read(stretch.item.ledger, entry, entry + 1, 1)
                     if not read.done():
                         read.add_done_callback(came)
                         return

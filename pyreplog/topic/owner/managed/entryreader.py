@@ -31,15 +31,15 @@ class EntryReader:
     def __len__(self) -> int:
         return len(self._readers)
 
-    def read(self, ledger: int, first: int, last: int, bytes_max: int) -> AppendFuture[RecordBatch]:
-        """Entries from `first` on, at least one, up to `last`, of about `bytes_max` bytes; errors are the
+    def read(self, ledger: int, start: int, end: int, bytes_max: int) -> AppendFuture[RecordBatch]:
+        """Entries [start, end), at least one, and no more than have about `bytes_max` bytes; errors are the
         AppendFuture's: those of `LedgerReader.read_range`, NoSuchLedgerError, and those of the metadata store."""
         try:
             there: Ledger | LedgerReader | None = self._open_ledger()
             if there is None or there.id != ledger:
                 there = self._find(ledger)
             if there is not None:
-                return there.read_range(first, last, bytes_max=bytes_max)
+                return there.read_range(start, end, bytes_max=bytes_max)
         except ClosedError:  # it was replaced, or put away, in this moment
             pass
         except ReplogError as error:
@@ -48,7 +48,7 @@ class EntryReader:
             return failed
         done: AppendFuture[RecordBatch] = AppendFuture()
         self._runtime.expect(done)
-        self._runtime.work(lambda: self._open_and_read(ledger, first, last, bytes_max, done))
+        self._runtime.work(lambda: self._open_and_read(ledger, start, end, bytes_max, done))
         return done
 
     def _find(self, ledger: int) -> LedgerReader | None:
@@ -59,20 +59,20 @@ class EntryReader:
             return found
 
     def _open_and_read(
-        self, ledger: int, first: int, last: int, bytes_max: int, done: AppendFuture[RecordBatch]
+        self, ledger: int, start: int, end: int, bytes_max: int, done: AppendFuture[RecordBatch]
     ) -> None:
         try:
-            read = self._read_closed(ledger, first, last, bytes_max)
+            read = self._read_closed(ledger, start, end, bytes_max)
         except Exception as error:
             done.fail(error)
             return
         read.add_done_callback(lambda _: _pass_on(read, done))
 
-    def _read_closed(self, ledger: int, first: int, last: int, bytes_max: int) -> AppendFuture[RecordBatch]:
+    def _read_closed(self, ledger: int, start: int, end: int, bytes_max: int) -> AppendFuture[RecordBatch]:
         while True:
             reader = self._find(ledger) or self._keep(self._maker.open_reader(ledger))
             try:
-                return reader.read_range(first, last, bytes_max=bytes_max)
+                return reader.read_range(start, end, bytes_max=bytes_max)
             except ClosedError:  # others have driven it out in this moment
                 if self._is_closed:
                     raise
