@@ -2,7 +2,8 @@
 #   demo       a year of departures through logs, ledgers, replica groups and topics, with kills on the way
 #   quick      the quickest tests of every package, in about two minutes
 #   test       all tests
-#   lint       ruff, mypy --strict, stubtest
+#   lint       ruff, mypy --strict, stubtest, and the documents and the API reference as a site, a warning is an error
+#   docs       the same site, in build/docs
 #   bench      every figure of docs/benchmarks.md, both sides in one run
 #   simulate   SEEDS seeded schedules of the ledger protocols, of replica groups and of topics: crashes, partitions, races
 #   crash      SEEDS seeded crashes of a disk model
@@ -24,7 +25,7 @@ MUTANTS ?= 500
 CHAOS_SECONDS ?= 1200
 export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes are started, of which each would compile all that it imports
 
-.PHONY: demo quick test lint bench simulate crash chaos plants mutants sanitize fuzz wheel clean
+.PHONY: demo quick test lint docs bench simulate crash chaos plants mutants sanitize fuzz wheel clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -43,7 +44,7 @@ $(VENV)/flights: $(VENV)/built
 
 $(VENV)/test: $(VENV)/flights
 	$(APT) test
-	$(BIN)/pip install --quiet --group test --group lint --group bench
+	$(BIN)/pip install --quiet --group test --group lint --group docs --group bench
 	touch $@
 
 demo: $(VENV)/flights
@@ -60,6 +61,11 @@ lint: $(VENV)/test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest pyreplog._native --mypy-config-file pyproject.toml --allowlist .ci/stubtest-allowlist
+	$(BIN)/mkdocs build --strict --quiet
+
+docs: $(VENV)/test
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "file://$(CURDIR)/build/docs/index.html"
 
 bench: $(VENV)/built
 	$(APT) bench
