@@ -10,7 +10,7 @@ import pytest
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError, SubscriptionBusyError
 from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.dispatch.effects import ReadEntries
-from pyreplog.topic.model.dispatch.readsize import BYTES_FIRST, BYTES_MAX
+from pyreplog.topic.model.dispatch.reading import BYTES_FIRST, BYTES_MAX
 from tests.topic.dispatching import SECOND, Log, Rig
 
 

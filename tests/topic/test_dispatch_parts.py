@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.topic.model.dispatch.blocked_messages import BlockedMessages
 from pyreplog.topic.model.dispatch.delayed_delivery_tracker import DelayedDeliveryTracker
+from pyreplog.topic.model.dispatch.key_shared_selector import BlockedMessages
 from pyreplog.topic.model.dispatch.offsets import Offsets, ascending, runs, within
-from pyreplog.topic.model.dispatch.pending import DEAD_LETTERS, PAGE, Pending
-from pyreplog.topic.model.dispatch.pendingranges import PendingRanges
-from pyreplog.topic.model.dispatch.readahead import ReadAhead
+from pyreplog.topic.model.dispatch.pending import DEAD_LETTERS, PAGE, Pending, PendingRanges
+from pyreplog.topic.model.dispatch.reading import Reading
 from pyreplog.topic.model.dispatch.redeliveries import Redeliveries
 from pyreplog.topic.model.dispatch.replay import NEIGHBOURS, Replay, neighbours
 from tests.topic.dispatching import NOW, SECOND, Log
@@ -183,33 +182,39 @@ def test_answers_are_put_in_order_and_gaps_are_read() -> None:
     log = Log()
     for _ in range(10):
         log.publish(10)
-    ahead = ReadAhead(5)
-    assert ahead.is_idle and ahead.next() == (5, None)
-    ahead.begin(1, 5, 45)
-    ahead.begin(2, 45, 75)
-    assert ahead.next() == (75, None) and ahead.expected == 70
-    ahead.answered(2, log.read(45, 75, 10_000))
-    assert ahead.ready() == [] and ahead.under_way == [1]
-    ahead.answered(1, log.read(5, 15, 10_000))  # short
-    (short,) = ahead.ready()
-    assert short.offset.tolist() == list(range(5, 20))
-    assert ahead.next() == (20, 45)
-    ahead.begin(3, 20, 45)
-    ahead.answered(3, log.read(20, 45, 10_000))  # ends with the entry that the next begins in
-    found = [offset for batch in ahead.ready() for offset in batch.offset.tolist()]
-    assert found == list(range(20, 80)) and ahead.is_idle
+    reading = Reading(5)
+    assert reading.is_idle
+    assert ahead(reading, 45) == (1, 5, 45) and ahead(reading, 75) == (2, 45, 75)
+    assert ahead(reading, 100, capacity=70) is None, "that many are under way"
+    reading.answered(2, log.read(45, 75, 10_000))
+    assert reading.ready() == [] and reading.under_way == 1 and reading.starts_at(1) == 5
+    reading.answered(1, log.read(5, 15, 10_000))  # short
+    (short,) = reading.ready()
+    assert short.offset.tolist() == list(range(5, 20)) and reading.under_way == 0
+    assert ahead(reading, 100) == (3, 20, 45), "up to the read behind it"
+    reading.answered(3, log.read(20, 45, 10_000))  # ends with the entry that the next begins in
+    offsets = [offset for batch in reading.ready() for offset in batch.offset.tolist()]
+    assert offsets == list(range(20, 80)) and reading.is_idle
 
 
 def test_what_is_passed_over_while_it_is_read() -> None:
     log = Log()
     for _ in range(10):
         log.publish(10)
-    ahead = ReadAhead(0)
-    ahead.begin(1, 0, 30)
-    ahead.begin(2, 30, 60)
-    ahead.answered(2, log.read(30, 60, 10_000))
-    ahead.failed(1)
-    ahead.pass_over(42)
-    (found,) = ahead.ready()
-    assert found.offset.tolist() == list(range(42, 60)) and ahead.next() == (60, None)
-    assert ahead.restart(7) == [] and ahead.next() == (7, None)
+    reading = Reading(0)
+    assert ahead(reading, 30) == (1, 0, 30) and ahead(reading, 60) == (2, 30, 60)
+    reading.answered(2, log.read(30, 60, 10_000))
+    assert reading.failed(1, "no bookie", NOW) is None and reading.under_way == 0
+    reading.pass_over(42)
+    (rest,) = reading.ready()
+    assert rest.offset.tolist() == list(range(42, 60)) and ahead(reading, 100) == (3, 60, 100)
+    reading.restart(7)
+    assert reading.forgotten == 1 and reading.starts_at(3) is None and reading.forgotten == 0
+    reading.restart(7)
+    assert reading.forgotten == 0 and ahead(reading, 20) == (4, 7, 20)
+
+
+def ahead(reading: Reading, end: int, *, capacity: int = 1000) -> tuple[int, int, int] | None:
+    """Id and range of the next read, if one is begun."""
+    read = reading.begin_ahead(end, capacity)
+    return None if read is None else (read.id, read.offset, read.end)

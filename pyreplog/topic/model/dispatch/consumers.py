@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pyreplog.topic.model.dispatch.pending import DEAD_LETTERS, Pending
-from pyreplog.topic.model.dispatch.pendingranges import PendingRanges
+from pyreplog.topic.model.dispatch.pending import DEAD_LETTERS, Pending, PendingRanges
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +30,7 @@ class Consumers:
     def __init__(self, pending: Pending | PendingRanges, unacked_max: int) -> None:
         self._pending, self.unacked_max = pending, unacked_max
         self.by_id: dict[int, AttachedConsumer] = {}
-        """As they are now: to be looked at."""
+        """The consumers now, to be looked at only."""
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -61,9 +60,9 @@ class Consumers:
         attached.is_blocked = self._pending.count(attached.holder) >= self.unacked_max
 
     def unblock(self) -> bool:
-        """Who has only half as much as it may have is given more; whether there is one."""
-        found = False
+        """Let blocked consumers go on that have only half as much as they may have; whether there is one."""
+        has_unblocked = False
         for attached in self.by_id.values():
             if attached.is_blocked and self._pending.count(attached.holder) <= self.unacked_max // 2:
-                attached.is_blocked, found = False, True
-        return found
+                attached.is_blocked, has_unblocked = False, True
+        return has_unblocked

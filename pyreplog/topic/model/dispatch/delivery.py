@@ -20,14 +20,11 @@ from pyreplog.topic.model.dispatch.delayed_delivery_tracker import DelayedDelive
 from pyreplog.topic.model.dispatch.effects import DeadLetter, Deliver, Effect, WakeAt
 from pyreplog.topic.model.dispatch.key_shared_selector import KeySharedSelector
 from pyreplog.topic.model.dispatch.offsets import Offsets, runs
-from pyreplog.topic.model.dispatch.pending import DEAD_LETTERS, Pending, Released
-from pyreplog.topic.model.dispatch.pendingranges import PendingRanges
+from pyreplog.topic.model.dispatch.pending import DEAD_LETTERS, Pending, PendingRanges, Released
 from pyreplog.topic.model.dispatch.reading import Reading, Reread
 from pyreplog.topic.model.dispatch.redeliveries import Redeliveries
 from pyreplog.topic.model.dispatch.replay import Ranges, Replay, neighbours
-from pyreplog.topic.model.dispatch.round_robin_selector import RoundRobinSelector
-from pyreplog.topic.model.dispatch.selector import Assignment, Selector
-from pyreplog.topic.model.dispatch.single_active_selector import SingleActiveSelector
+from pyreplog.topic.model.dispatch.selector import Assignment, RoundRobinSelector, Selector, SingleActiveSelector
 
 if TYPE_CHECKING:
     from pyreplog.topic.model.cursor import Cursor
@@ -104,17 +101,17 @@ class DeliveryPipeline:
         if not self.consumers.by_id:
             return effects
         self._come_due(now_us)
-        arrived = self.reading.ahead.ready()
+        arrived = self.reading.ready()
         for found in arrived:
             if len(batch := self._sift(found, effects, now_us)):
                 self.fresh.append(batch)
         if self.again is not None or self.fresh:
             self._place(effects, now_us)
         if arrived and self.fresh:
-            self.reading.size.fell_behind()
+            self.reading.fell_behind()
         elif arrived:
-            self.reading.size.kept_up()
-        if self.reading.ahead.position < self.end or self.replay.ready or self.selector.waiting():
+            self.reading.kept_up()
+        if self.reading.position < self.end or self.replay.ready or self.selector.waiting():
             self._read(effects, now_us)  # behind a delivery there is mostly nothing more
         next_us = self.next_us(now_us)
         if next_us is not None and (self._armed_us is None or next_us < self._armed_us):
@@ -159,7 +156,7 @@ class DeliveryPipeline:
     def forgotten(self, acked: Ranges) -> None:
         """Ranges were acknowledged beyond a mark that moved; where that is not known any more they come again."""
         starts, ends = acked
-        ends = np.minimum(ends, self.reading.ahead.position)
+        ends = np.minimum(ends, self.reading.position)
         lost = ~self.cursor.mask(starts) & (starts < ends)
         self.replay.add_ranges((starts[lost], ends[lost]))
 
@@ -330,8 +327,8 @@ class DeliveryPipeline:
             self._read_again(capacity, effects)
             if not reading.may_begin(now_us):
                 return
-        if reading.ahead.is_idle:
-            reading.ahead.pass_over(self.cursor.next_unacked(reading.ahead.position))
+        if reading.is_idle:
+            reading.pass_over(self.cursor.next_unacked(reading.position))
         while self._may_read_on():
             read = reading.begin_ahead(self.end, capacity)
             if read is None:

@@ -243,7 +243,7 @@ class Dispatcher:
     def _go_on(self, now_us: int) -> list[Effect]:
         """Something is done with."""
         delivery = self._delivery
-        delivery.reading.ahead.pass_over(delivery.floor)
+        delivery.reading.pass_over(delivery.floor)
         delivery.unblock()
         return delivery.run(now_us)
 
@@ -324,7 +324,7 @@ class Dispatcher:
         )  # fmt: skip
         dead = delivery.pending.count(DEAD_LETTERS)
         return DispatchStatus(
-            position=reading.ahead.position,
+            position=reading.position,
             end=delivery.end,
             reads=reading.under_way,
             forgotten=reading.forgotten,
@@ -362,7 +362,7 @@ class Dispatcher:
             waits.append(f"look-ahead: {delivery.selector.waiting()} messages wait for their keys' consumers")
         if delivery.delayed.ranges + delivery.replay.ranges >= TRACKED_MAX:
             waits.append("too many messages wait for their time")
-        if reading.ahead.position >= delivery.end:
+        if reading.position >= delivery.end:
             waits.append("all is read")
         return waits
 

@@ -6,15 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog._native.topic.messages import MessageBatch
-from pyreplog.topic.model.dispatch.blocked_messages import BlockedMessages
 from pyreplog.topic.model.dispatch.consumers import AttachedConsumer, Consumers
 from pyreplog.topic.model.dispatch.keyring import SLOTS, KeyRing, slots_of
-from pyreplog.topic.model.dispatch.offsets import Offsets
+from pyreplog.topic.model.dispatch.offsets import NONE, Offsets
 from pyreplog.topic.model.dispatch.pending import NOBODY, Released, Slots
 from pyreplog.topic.model.dispatch.selector import Assignment, Placement, Selector
 
 ASIDE_PER_CONSUMER = 4_000
 ASIDE_MAX = 40_000
+
+_NEVER = np.iinfo(np.int64).max
 
 
 class KeySharedSelector(Selector):
@@ -142,16 +143,69 @@ class KeySharedSelector(Selector):
         slots = self._blocked.slots
         owners = self._ring.owners(slots)
         free = self._is_free(slots, owners)
-        found = [np.empty(0, np.int64)]
+        parts = [np.empty(0, np.int64)]
         counts = {}
         for consumer in self._consumers:
             room = self._consumers.capacity(consumer)
             mine = np.flatnonzero(free & (owners == consumer.holder))[: max(room, 0)]
-            found.append(mine)
+            parts.append(mine)
             counts[consumer.holder] = len(mine)
-        return np.sort(np.concatenate(found)), counts
+        return np.sort(np.concatenate(parts)), counts
 
     def clear(self) -> None:
         self._blocked = BlockedMessages()
         self._holder = np.zeros(SLOTS + 1, np.uint32)  # of each slot: who has messages of it
         self._held = np.zeros(SLOTS + 1, np.int32)  # how many
+
+
+class BlockedMessages:
+    """Messages that were read and could not be delivered yet: their offsets and slots, by offset. Small: reading stops
+    before it is not."""
+
+    def __init__(self) -> None:
+        self.offsets: Offsets = NONE
+        self.slots: Slots = np.empty(0, np.uint16)
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def add(self, offsets: Offsets, slots: Slots) -> None:
+        """Ascending offsets; those that are there stay."""
+        new = ~_mask(self.offsets, offsets)
+        at = np.searchsorted(self.offsets, offsets[new])
+        self.slots = np.insert(self.slots, at, slots[new])
+        self.offsets = np.insert(self.offsets, at, offsets[new])
+
+    def remove(self, offsets: Offsets) -> None:
+        """Ascending offsets; those that are not there do not matter."""
+        if len(self.offsets) and len(offsets):
+            self._keep(~_mask(offsets, self.offsets))
+
+    def remove_range(self, start: int, end: int) -> None:
+        self._keep((self.offsets < start) | (self.offsets >= end))
+
+    def has_slots(self, slots: Slots) -> bool:
+        """Whether any message is of one of these."""
+        return bool(len(self.slots)) and bool(np.isin(self.slots, slots).any())
+
+    def in_turn(self, offsets: Offsets, slots: Slots) -> NDArray[np.bool_]:
+        """Which of the messages of a batch have none of their slot waiting before them that is not in the batch."""
+        if not len(self.offsets):
+            return np.ones(len(offsets), np.bool_)
+        others = ~_mask(offsets, self.offsets)
+        first = np.full(SLOTS + 1, _NEVER, np.int64)
+        first[self.slots[others][::-1]] = self.offsets[others][::-1]  # of several, the last written counts: the lowest
+        in_turn: NDArray[np.bool_] = offsets < first[slots]
+        return in_turn
+
+    def _keep(self, kept: NDArray[np.bool_]) -> None:
+        self.offsets, self.slots = self.offsets[kept], self.slots[kept]
+
+
+def _mask(among: Offsets, offsets: Offsets) -> NDArray[np.bool_]:
+    """Which of the offsets are among ascending ones."""
+    if not len(among):
+        return np.zeros(len(offsets), np.bool_)
+    at = np.minimum(np.searchsorted(among, offsets), len(among) - 1)
+    mask: NDArray[np.bool_] = among[at] == offsets
+    return mask

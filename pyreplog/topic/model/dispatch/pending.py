@@ -1,14 +1,16 @@
-"""Who has which messages: delivered, and not acknowledged yet."""
+"""Which consumer has which messages: delivered, and not acknowledged yet."""
 
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyreplog._native.topic.rangeset import RangeSet
 from pyreplog.topic.model.dispatch.offsets import NONE, Offsets
 
 PAGE_BITS = 10
@@ -18,6 +20,7 @@ DEAD_LETTERS = 1
 """The holder of what is being published as dead letters; consumers' numbers are higher."""
 
 Slots = NDArray[np.uint16]
+_END = 1 << 62
 _ROW = np.dtype([("since_us", np.int64), ("holder", np.uint32), ("slot", np.uint16)])
 
 
@@ -67,11 +70,11 @@ class Pending:
 
     def holds(self, offsets: Offsets) -> NDArray[np.bool_]:
         """Which of ascending offsets anybody has."""
-        found = np.zeros(len(offsets), np.bool_)
+        mask = np.zeros(len(offsets), np.bool_)
         for number, low, high in _by_page(offsets) if self.total else ():
             if (page := self._pages.get(number)) is not None:
-                found[low:high] = page["holder"][offsets[low:high] & (PAGE - 1)] != NOBODY
-        return found
+                mask[low:high] = page["holder"][offsets[low:high] & (PAGE - 1)] != NOBODY
+        return mask
 
     def is_free(self, start: int, end: int) -> bool:
         """Whether nobody has any from start up to end; False: perhaps not."""
@@ -81,22 +84,22 @@ class Pending:
 
     def release(self, offsets: Offsets, holder: int | None = None) -> Released:
         """Those of ascending offsets that somebody has, or that this holder has."""
-        found = []
+        parts = []
         for number, low, high in _by_page(offsets) if self.total else ():
             if (page := self._pages.get(number)) is not None:
                 at = offsets[low:high] & (PAGE - 1)
                 held = page["holder"][at]
-                found.append(self._clear(number, at[held != NOBODY if holder is None else held == holder]))
-        return _joined(found)
+                parts.append(self._clear(number, at[held != NOBODY if holder is None else held == holder]))
+        return _joined(parts)
 
     def release_range(self, start: int, end: int) -> Released:
         """Those from start up to end."""
-        found = []
+        parts = []
         first, last = start >> PAGE_BITS, (end - 1) >> PAGE_BITS
         for number in self._numbers(first, last) if start < end else ():
             held = np.flatnonzero(self._pages[number]["holder"]) + (number << PAGE_BITS)
-            found.append(self._clear(number, held[(held >= start) & (held < end)] & (PAGE - 1)))
-        return _joined(found)
+            parts.append(self._clear(number, held[(held >= start) & (held < end)] & (PAGE - 1)))
+        return _joined(parts)
 
     def release_holder(self, holder: int) -> Released:
         """All that one holder has."""
@@ -112,12 +115,12 @@ class Pending:
 
     def release_since(self, until_us: int) -> Released:
         """What consumers were given at that time or before."""
-        found = []
+        parts = []
         for number in sorted(self._pages):
             page = self._pages[number]
             late = (page["holder"] > DEAD_LETTERS) & (page["since_us"] <= until_us)
-            found.append(self._clear(number, np.flatnonzero(late)))
-        return _joined(found)
+            parts.append(self._clear(number, np.flatnonzero(late)))
+        return _joined(parts)
 
     def _numbers(self, first: int, last: int) -> list[int]:
         if last - first < len(self._pages):
@@ -157,10 +160,96 @@ def _by_page(offsets: Offsets) -> Iterator[tuple[int, int, int]]:
         yield int(numbers[low]), low, high
 
 
-def _joined(found: list[Released]) -> Released:
-    found = [released for released in found if len(released.offsets)]
-    if len(found) <= 1:
-        return found[0] if found else NOTHING
+def _joined(parts: list[Released]) -> Released:
+    """Of several pages, which ascend."""
+    parts = [released for released in parts if len(released.offsets)]
+    if len(parts) <= 1:
+        return parts[0] if parts else NOTHING
     return Released(
-        np.concatenate([released.offsets for released in found]), np.concatenate([released.slots for released in found])
+        np.concatenate([released.offsets for released in parts]), np.concatenate([released.slots for released in parts])
     )
+
+
+class PendingRanges:
+    """The same where all messages go to one consumer and no time matters: ranges, however many messages. All slots
+    are 0."""
+
+    def __init__(self) -> None:
+        self._held: defaultdict[int, RangeSet] = defaultdict(RangeSet)
+        self.total = 0
+
+    def count(self, holder: int) -> int:
+        held = self._held.get(holder)
+        return 0 if held is None else held.total
+
+    def hold(self, offsets: Offsets, holder: int, slots: Slots | None, now_us: int) -> None:
+        if len(offsets):
+            self.total += self._held[holder].add_offsets(offsets)
+
+    def hold_range(self, start: int, end: int, holder: int, now_us: int) -> None:
+        self.total += self._held[holder].add(start, end)
+
+    def holds(self, offsets: Offsets) -> NDArray[np.bool_]:
+        mask = np.zeros(len(offsets), np.bool_)
+        for held in self._held.values():
+            if held:
+                mask |= held.mask(offsets)
+        return mask
+
+    def is_free(self, start: int, end: int) -> bool:
+        free = True
+        for held in self._held.values():
+            free = free and held.missing(start, end) == end - start
+        return free
+
+    def release(self, offsets: Offsets, holder: int | None = None) -> Released:
+        released = []
+        for number, held in list(self._held.items()):
+            if holder in (None, number) and held:
+                cut = offsets[held.mask(offsets)]
+                self.total -= held.remove_offsets(cut)
+                released.append(cut)
+        return _released(released)
+
+    def release_range(self, start: int, end: int) -> Released:
+        return _released([self._cut(held, start, end) for held in self._held.values()])
+
+    def drop_range(self, start: int, end: int) -> int:
+        """As `release_range`; how many these were."""
+        count = 0
+        if start < end:
+            for held in self._held.values():
+                count += held.remove(start, end)
+            self.total -= count
+        return count
+
+    def release_holder(self, holder: int) -> Released:
+        held = self._held.pop(holder, None)
+        return NOTHING if held is None else _released([self._cut(held, 0, _END)])
+
+    def release_consumers(self) -> Released:
+        others = [number for number in self._held if number > DEAD_LETTERS]
+        return _released([self.release_holder(number).offsets for number in others])
+
+    def release_since(self, until_us: int) -> Released:
+        """Nothing: it is kept where times matter."""
+        return NOTHING
+
+    def _cut(self, held: RangeSet, start: int, end: int) -> Offsets:
+        """The held offsets of [start, end), which are not held any more then."""
+        if start >= end or not held:
+            return NONE
+        starts, ends = held.intersect(start, end)
+        self.total -= held.remove(start, end)
+        ranges = zip(starts.tolist(), ends.tolist(), strict=True)
+        several = [np.arange(low, high, dtype=np.int64) for low, high in ranges]
+        return several[0] if len(several) == 1 else np.concatenate(several or [NONE])
+
+
+def _released(several: list[Offsets]) -> Released:
+    """Of several holders, which share nothing."""
+    several = [offsets for offsets in several if len(offsets)]
+    if not several:
+        return NOTHING
+    offsets = several[0] if len(several) == 1 else np.sort(np.concatenate(several))
+    return Released(offsets, np.zeros(len(offsets), np.uint16))
