@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyreplog.topic.model.dispatch import delivery
+from pyreplog.topic.model.dispatch import dispatcher
 from tests.topic.dispatching import NOW, SECOND, Log, Rig
 
 
@@ -254,7 +254,7 @@ def test_ordered_subscriptions_delay_nothing(kind: str) -> None:
 
 
 def test_with_too_many_delayed_nothing_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "TRACKED_MAX", 10)
+    monkeypatch.setattr(dispatcher, "TRACKED_MAX", 10)
     one = rig(0)
     one.attach(1, 1000)
     for i in range(30):

@@ -4,7 +4,6 @@
 |---|---|
 | `dispatcher` | the machine that a subscription's owner talks to: events in, effects out |
 | `effects` | what it asks for |
-| `delivery` | what it keeps: the way of messages from reading to a consumer, and back |
 | `reading` | the reads under way, their answers in order, how much is read at once |
 | `selector` | which consumer gets which messages: exclusive, failover and shared subscriptions |
 | `key_shared_selector`, `keyring` | the same of key_shared ones, with what waits for its key; whose key it is |
