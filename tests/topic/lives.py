@@ -11,7 +11,6 @@ from pyreplog.clock import SystemClock
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, MetadataUnavailableError, OutcomeUnknownError
 from pyreplog.future import AppendFuture
-from pyreplog.topic.client.weak_consumer import WeakConsumer
 from tests.topic.counting import Faults
 from tests.topic.handling import PATIENCE_S, hasten
 from tests.topic.owners import FaultyWrites
@@ -127,10 +126,8 @@ def bury(cluster: Cluster) -> None:
     topics, dead = cluster.topics, ClosedError("its process died")
     for topic in topics.opened():
         for subscription in topic.all_subscriptions():
-            for consumer in list(subscription._consumers.values()):
-                there: Any = consumer.consumer() if isinstance(consumer, WeakConsumer) else consumer
-                if there is not None:
-                    there._error = dead
+            for consumer in subscription.attached():
+                consumer._error = dead  # type: ignore[attr-defined]
         topic._error = topic.managed._error = dead
         topic.managed._release()
     topics.cursors._error = topics.ownership._error = topics._error = dead

@@ -78,7 +78,7 @@ def test_between_a_seek_and_what_follows_from_it(here: Served, came: threading.E
     with topic.subscribe("s", start="earliest") as consumer, ThreadPoolExecutor(1) as pool:
         assert receive(consumer, 4) == VALUES
         there = here.cluster.topic("news").subscription("s")
-        standing = pool.submit(there._driver._events.post, stand_still)
+        standing = pool.submit(there.events.post, stand_still)
         try:
             assert at_it.wait(PATIENCE_S)
             sought = there.seek("earliest")
@@ -107,7 +107,7 @@ def test_between_two_seeks(here: Served, came: threading.Event, monkeypatch: pyt
     with topic.subscribe("s", start="earliest") as consumer, ThreadPoolExecutor(1) as pool:
         assert receive(consumer, 4) == VALUES
         there = here.cluster.topic("news").subscription("s")
-        (outlet,) = there._consumers.values()
+        (outlet,) = there.attached()
         assert isinstance(outlet, ConsumerSession)
         until(lambda: len(outlet._fetches) >= FETCHES_LEAST)  # one is answered by the discard, one by the delivery
         standing = pool.submit(outlet._events.post, partial(stand_still, *stands[0]))

@@ -122,7 +122,7 @@ def test_gathered_acknowledgements_of_before_a_seek_do_not_count(topic: Topic, m
         for message in receive(consumer, 5)[:4:2]:
             consumer.acknowledge(message)
         subscription = topic.subscription("s")
-        standing = pool.submit(subscription._driver._events.post, stand_still)
+        standing = pool.submit(subscription.events.post, stand_still)
         try:
             assert at_it.wait(PATIENCE_S)
             sought = subscription.seek("earliest")

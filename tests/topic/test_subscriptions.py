@@ -176,11 +176,11 @@ def test_a_refused_consumer_takes_no_read_with_it(topic: Topic, monkeypatch: pyt
     with topic.subscribe("s", start="latest") as consumer:
         there = topic.subscription("s")
         with monkeypatch.context() as deaf:
-            deaf.setattr(there, "grew", lambda end: None)
+            deaf.setattr(topic.managed, "on_grow", [])
             topic.publish(b"x")
             with pytest.raises(SubscriptionBusyError):
                 topic.subscribe("s")
-        there.grew(topic.end)
+        there.grew()
         assert received(consumer, 1) == [20]
 
 

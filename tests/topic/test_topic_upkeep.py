@@ -248,7 +248,7 @@ def test_what_is_not_stored_yet_keeps_what_it_would_go_back_to(topic: Topic, mon
         trim(topic)
         assert topic.start <= 3
         monkeypatch.undo()
-        topic.subscription("s").dirty()
+        slot.dirty()
         consumer.flush(PATIENCE_S)
         topic.trim()
         assert topic.start == 30

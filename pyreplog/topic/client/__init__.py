@@ -2,7 +2,7 @@
 
 | module | what it holds |
 |---|---|
-| `consumer`, `weak_consumer` | receives messages; does so without keeping a consumer alive |
+| `consumer`, `weak_consumer` | receives messages; what a remote subscription holds of it, so that it may be forgotten |
 | `publishing` | producers, and the way of a message up to a sink of entries |
 | `partitions` | publishing to, and receiving from, several partitions as from one topic |
 | `remote` | topics of a server |

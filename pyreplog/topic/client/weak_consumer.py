@@ -1,4 +1,4 @@
-"""What a subscription holds of a consumer of user code: not the consumer itself, so that it may be forgotten."""
+"""What a remote subscription holds of its consumer: not the consumer itself, so that it may be forgotten."""
 
 from __future__ import annotations
 

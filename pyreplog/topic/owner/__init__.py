@@ -8,7 +8,7 @@
 | `managed` | the messages: a chain of ledgers |
 | `cursors` | stores what subscriptions have acknowledged |
 | `subscriptions`, `subscription` | the subscriptions of a topic; one of them |
-| `dispatch_driver`, `locator` | runs a dispatcher; finds messages that were never delivered |
+| `locator` | finds the entries of messages that were never delivered |
 | `dead_letters` | publishes messages elsewhere that were delivered too often |
 | `backlog_gate`, `maintenance` | holds publishers while a quota is used up; quotas, expiry, retention, now and then |
 | `dedup_cursor` | keeps and restores what deduplication knows of producers |

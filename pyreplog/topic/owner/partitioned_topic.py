@@ -12,7 +12,6 @@ from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.errors import ReplogError, TopicOwnedError
 from pyreplog.topic.client.partitions.partition_consumer import PartitionConsumer
 from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle, SubscribeOptions
-from pyreplog.topic.client.weak_consumer import WeakConsumer
 from pyreplog.topic.model.routing import partition_name
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class PartitionedTopic(PartitionedHandle["Topic"]):
         while True:
             there = topic.make_subscription(part.subscription, start, options.durable, options.settings, {})
             try:
-                number = there.attach(WeakConsumer(part), options.settings, priority=options.priority)
+                number = there.attach(part, options.settings, priority=options.priority)
             except ReplogError:
                 if not there.is_over:
                     raise  # else its last consumer left in this moment

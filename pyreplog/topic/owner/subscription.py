@@ -1,31 +1,47 @@
-"""One subscription of a topic that this process owns: its cursor, its consumers, and what people do with it."""
+"""One subscription of a topic that this process owns: its cursor, its consumers, and the delivery of its messages."""
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.clock import Clock
-from pyreplog.errors import ClosedError, ReplogError
+from pyreplog.errors import ClosedError, ReplogError, TopicFencedError, TrimmedError
 from pyreplog.future import AppendFuture
-from pyreplog.ledger.driver import Runtime
+from pyreplog.ledger.driver import Runtime, TimerLike
 from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.dispatch.dispatcher import Dispatcher
-from pyreplog.topic.model.dispatch.effects import ActiveConsumerChanged, DeadLetter, Deliver, Effect
+from pyreplog.topic.model.dispatch.effects import (
+    ActiveConsumerChanged,
+    DeadLetter,
+    Deliver,
+    Dirty,
+    Effect,
+    Locate,
+    ReadEntries,
+    WakeAt,
+)
+from pyreplog.topic.model.event_queue import EventQueue
 from pyreplog.topic.model.interfaces import ConsumerLike, DeliveredMessages, Noted
 from pyreplog.topic.model.positions import Start, done_ack, position, then
 from pyreplog.topic.model.topic_position import EntryPosition, TopicPosition
 from pyreplog.topic.owner.cursors.slot import CursorSlot
 from pyreplog.topic.owner.cursors.storedcursor import StoredCursor
 from pyreplog.topic.owner.delayed_count import DelayedCount
-from pyreplog.topic.owner.dispatch_driver import Discard, DispatchDriver
+from pyreplog.topic.owner.locator import LocatedEntries, Locator, offsets_in
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from pyreplog.topic.owner.subscription_counters import ConsumerCounters, SubscriptionCounters
 
@@ -36,8 +52,29 @@ NOBODY = -1
 """Acknowledges for no consumer."""
 
 
+class _Discard(NamedTuple):
+    """These consumers drop what they have not handed out: it comes again, or not at all. sought: for a seek."""
+
+    consumers: tuple[int, ...]
+    sought: bool = False
+
+
+class _Attachment(NamedTuple):
+    """A consumer, held weakly, and what became of its messages."""
+
+    reference: weakref.ref[ConsumerLike]
+    counts: ConsumerCounters
+
+
+Step = Callable[[int], Iterable[Effect | _Discard]]
+"""Something done with the dispatcher, at a time."""
+
+
 class Subscription:
     """Made by its topic; what a `Consumer` calls its source. Any thread may call anything; no call waits.
+
+    It drives its dispatcher: brings it events, one at a time, as steps under one lock, and carries out the effects in
+    their order, without the lock. Consumers are held weakly: who attaches one keeps it.
 
     publish_dead: publishes messages that were delivered too often elsewhere. on_change: called when anything is
     acknowledged, and when that is stored; on_over: when one that is not durable ends, with its last consumer.
@@ -61,7 +98,10 @@ class Subscription:
         self.name, self.managed, self.cursor = name, managed, cursor
         self.wait = runtime.wait
         self.wake_after = runtime.wake_after
+        self.events = EventQueue()
+        """Effects are carried out as events of this queue, in turn."""
         self._work = runtime.work
+        self._label = f"{managed.name}, {name}"
         self.slot: CursorSlot | None = None
         """Where its state is stored; None: it is not."""
         self.properties: Mapping[str, str] = {}
@@ -77,43 +117,80 @@ class Subscription:
             cursor, settings, topic=managed.name, start=managed.start.offset, end=managed.end.offset,
             wall_us=clock.now_us,
         )  # fmt: skip
-        self._driver = DispatchDriver(name, managed, cursor, self._dispatcher, self, runtime, clock)
-        self._lock, self._do = self._driver.lock, self._driver.do
-        self.source = StoredCursor(cursor, self._lock, lost=self.fail, more=self.dirty, stored=on_change)
+        self._lock = Lock()  # of the cursor and the dispatcher, held for steps alone
+        self._effects: deque[Effect | _Discard] = deque()
+        self._locator = Locator(self._label, managed, self.events, self._located)
+        self._wake: tuple[int, TimerLike] | None = None
+        self._era = 0  # counts seeks: what was acknowledged before one is not afterwards
+        self._is_stopped = False
+        self.source = StoredCursor(cursor, self._lock, lost=self.fail, more=self._note_dirty, stored=on_change)
         self._delayed = DelayedCount(managed, cursor, self._lock, runtime.wait)
         self._oldest = (-1, 0)  # offset and append time of the message at the mark
         self._oldest_due = (-1, 0)  # of the first that is due, and since when it is
-        self._consumers: dict[int, ConsumerLike] = {}
-        self._consumer_counts: dict[int, ConsumerCounters] = {}
+        self._consumers: dict[int, _Attachment] = {}
         self._next_id = 0
         self._failed: ReplogError | None = None
 
-    # ---- effects --------------------------------------------------------------------------------------------
+    # ---- steps and effects ----------------------------------------------------------------------------------
 
-    def _tell(self, consumer: int, call: Callable[[ConsumerLike], None]) -> None:
-        there = self._consumers.get(consumer)
-        if there is not None:
-            call(there)
+    def _do(self, step: Step) -> None:
+        """What the step raises is raised here; its effects are carried out after those of earlier ones."""
+        self._take(step)
+        self.events.post(self._carry_out)
 
-    def deliver(self, effect: Deliver) -> None:
-        """For the driver, as the following."""
+    def _take(self, step: Step) -> None:
+        with self._lock:
+            self._effects.extend(step(self._clock.monotonic_us()))
+
+    def _carry_out(self) -> None:
+        while self._effects:
+            effect = self._effects.popleft()
+            if self._is_stopped:
+                continue
+            if isinstance(effect, Deliver):
+                self._deliver(effect)
+            elif isinstance(effect, ReadEntries):
+                self._read(effect)
+            elif isinstance(effect, Dirty):
+                self._note_dirty()
+            elif isinstance(effect, WakeAt):
+                self._wake_at(effect.at_us)
+            elif isinstance(effect, Locate):
+                self._locator.add(effect, self._era)
+            elif isinstance(effect, ActiveConsumerChanged):
+                self._tell_active(effect)
+            elif isinstance(effect, DeadLetter):
+                self._publish_dead_letters(effect)
+            else:
+                self._discard(effect)
+
+    def _deliver(self, effect: Deliver) -> None:
         now_us = self._clock.now_us()
         self.counts.deliver(effect.batch, effect.redelivered, now_us)
-        there = self._consumers.get(effect.consumer)
-        if there is not None:
-            self._consumer_counts[effect.consumer].deliver(effect.batch, effect.redelivered, now_us)
-            there.deliver(DeliveredMessages(effect.batch, effect.redelivered))
+        attachment = self._consumers.get(effect.consumer)
+        if attachment is None:
+            return
+        consumer = attachment.reference()
+        if consumer is not None:  # else it comes again to others when it is detached, which its finalizer asks for
+            attachment.counts.deliver(effect.batch, effect.redelivered, now_us)
+            consumer.deliver(DeliveredMessages(effect.batch, effect.redelivered))
 
-    def became(self, effect: ActiveConsumerChanged) -> None:
+    def _tell(self, number: int, call: Callable[[ConsumerLike], None]) -> None:
+        attachment = self._consumers.get(number)
+        consumer = None if attachment is None else attachment.reference()
+        if consumer is not None:
+            call(consumer)
+
+    def _discard(self, effect: _Discard) -> None:
+        for number in effect.consumers:
+            self._tell(number, lambda consumer: consumer.discard(sought=effect.sought))
+
+    def _tell_active(self, effect: ActiveConsumerChanged) -> None:
         if not effect.active:
-            self._tell(effect.consumer, lambda there: there.discard())
-        self._tell(effect.consumer, lambda there: there.became(effect.active))
+            self._tell(effect.consumer, lambda consumer: consumer.discard())
+        self._tell(effect.consumer, lambda consumer: consumer.became(effect.active))
 
-    def discard(self, effect: Discard) -> None:
-        for consumer in effect.consumers:
-            self._tell(consumer, lambda there: there.discard(sought=effect.sought))
-
-    def dirty(self) -> None:
+    def _note_dirty(self) -> None:
         mark = self.cursor.acks.mark_offset
         if mark != self._mark:
             self._mark, self.counts.last_mark_us = mark, self._clock.now_us()
@@ -123,19 +200,90 @@ class Subscription:
             self.slot.dirty()
         self._on_change()
 
-    def bury(self, effect: DeadLetter) -> None:
+    def _publish_dead_letters(self, effect: DeadLetter) -> None:
         offsets = effect.batch.offset
 
-        def buried(future: AppendFuture[Any]) -> None:
+        def published(future: AppendFuture[Any]) -> None:
             error = future.exception()
             if error is None:
                 self.acknowledge(NOBODY, offsets)
-                self.counts.dead_lettered += len(offsets)  # whoever reads it finds them acknowledged
+                self.counts.dead_lettered += len(offsets)  # a reader of the count finds them acknowledged
                 return
-            logger.warning("%s, %s: dead letters stay here: %s", self.managed.name, self.name, error)
+            logger.warning("%s: dead letters stay here: %s", self._label, error)
             self._do(lambda now: self._dispatcher.dead_letters_failed(offsets, now))
 
-        self._publish_dead(self, effect).add_done_callback(buried)
+        self._publish_dead(self, effect).add_done_callback(published)
+
+    # ---- reading --------------------------------------------------------------------------------------------
+
+    def grew(self) -> None:
+        """The topic's confirmed end moved; called by its `ManagedLedger`."""
+        if self._consumers:  # the first one will be told
+            self._do(lambda now: self._dispatcher.grew(self.managed.end.offset, now))
+
+    def _read(self, read: ReadEntries) -> None:
+        try:
+            answer = self.managed.read(read.offset, bytes_max=read.bytes_max, end=read.end)
+        except ReplogError as error:
+            self._not_read(read, error)
+            return
+        if answer.done() and answer.exception() is None:  # mostly; its effects are carried out in this same event
+            batch = answer.result()
+            self._take(lambda now: self._dispatcher.entries(read.id, batch, now))
+        else:
+            answer.add_done_callback(lambda _: self._was_read(read, answer))
+
+    def _was_read(self, read: ReadEntries, answer: AppendFuture[MessageBatch]) -> None:
+        error = answer.exception()
+        if error is not None:
+            self._not_read(read, error)
+        else:
+            batch = answer.result()
+            self._do(lambda now: self._dispatcher.entries(read.id, batch, now))
+
+    def _not_read(self, read: ReadEntries, error: BaseException) -> None:
+        if isinstance(error, TopicFencedError | ClosedError):
+            self.fail(error)
+            return
+        if isinstance(error, TrimmedError):
+            self.trimmed(self.managed.start)
+        reason = error if isinstance(error, Exception) else RuntimeError(repr(error))
+        self._do(lambda now: self._dispatcher.read_failed(read.id, reason, now))
+
+    def trimmed(self, start: TopicPosition) -> None:
+        """Nothing below is left: a cursor that would have needed it moves on."""
+
+        def trimmed(now_us: int) -> list[Effect]:
+            moved: list[Effect] = []
+            if self.cursor.mark.offset < start.offset:
+                moved = self._dispatcher.advance(start, now_us)
+            return moved + self._dispatcher.trimmed(start.offset, now_us)
+
+        self._do(trimmed)
+
+    # ---- time -----------------------------------------------------------------------------------------------
+
+    def _wake_at(self, at_us: int) -> None:
+        if self._wake is not None:
+            if self._wake[0] <= at_us:
+                return
+            self._wake[1].cancel()
+        seconds = max(at_us - self._clock.monotonic_us(), 0) / 1e6
+        timer = self.wake_after(seconds, partial(self._woken, at_us))
+        self._wake = None if timer is None else (at_us, timer)
+
+    def _woken(self, at_us: int) -> None:
+        """Its time has come, though the clock that it was set by may be a little behind the timer's."""
+        self.events.post(self._wake_is_over)
+        self._do(lambda now: self._dispatcher.woken(max(now, at_us)))
+
+    def _wake_is_over(self) -> None:
+        self._wake = None
+
+    def clock_was_set(self) -> None:
+        """The time of day jumped: what waits for a time of day may be due earlier than the timer is, or later."""
+        if self._consumers:  # for nobody nothing is due
+            self._do(lambda now: self._dispatcher.woken(now))
 
     # ---- consumers ------------------------------------------------------------------------------------------
 
@@ -147,6 +295,12 @@ class Subscription:
     def consumers(self) -> int:
         """How many there are."""
         return len(self._consumers)
+
+    def attached(self) -> list[ConsumerLike]:
+        """The consumers that are there, without those that were forgotten."""
+        with self._lock:
+            references = [attachment.reference for attachment in self._consumers.values()]
+        return [consumer for reference in references if (consumer := reference()) is not None]
 
     @property
     def is_over(self) -> bool:
@@ -171,8 +325,8 @@ class Subscription:
                 self._dispatcher.configure(settings)
             effects = self._dispatcher.attach(number, consumer.name, now_us, priority=priority)
             consumer.became(self._dispatcher.settings.type != "failover")
-            self._consumer_counts[number] = ConsumerCounters(address, self._clock.now_us())
-            self._consumers[number] = consumer  # from now on `grew` tells where the topic ends
+            counts = ConsumerCounters(address, self._clock.now_us())
+            self._consumers[number] = _Attachment(weakref.ref(consumer), counts)  # from now on `grew` tells the end
             self.used_us = now_us
             return effects + self._dispatcher.grew(self.managed.end.offset, now_us)
 
@@ -184,7 +338,6 @@ class Subscription:
 
         def detach(now_us: int) -> list[Effect]:
             self._consumers.pop(consumer, None)
-            self._consumer_counts.pop(consumer, None)
             self.used_us = now_us
             if not self._consumers and not self.cursor.durable:
                 self._failed = self._failed or ClosedError(f"subscription {self.name} ended with its last consumer")
@@ -192,7 +345,7 @@ class Subscription:
 
         self._do(detach)
         if self.is_over and not self.cursor.durable:
-            self._driver.end()
+            self._stop()
             self._on_over(self)
 
     def abandon(self, consumer: int) -> None:
@@ -226,13 +379,14 @@ class Subscription:
         self._do(acknowledge)
 
     def _note_acknowledging(self, consumer: int) -> None:
-        counts = self._consumer_counts.get(consumer)
-        if counts is not None:
-            counts.last_acked_us = self._clock.now_us()
+        attachment = self._consumers.get(consumer)
+        if attachment is not None:
+            attachment.counts.last_acked_us = self._clock.now_us()
 
     def consumer_counts(self, consumer: int) -> ConsumerCounters:
         """What became of a consumer's messages; nothing, of one that has gone."""
-        return self._consumer_counts.get(consumer) or ConsumerCounters("", 0)
+        attachment = self._consumers.get(consumer)
+        return ConsumerCounters("", 0) if attachment is None else attachment.counts
 
     @property
     def era(self) -> int:
@@ -272,8 +426,27 @@ class Subscription:
             self._settle(done)
         return done
 
+    def _located(self, located: LocatedEntries) -> None:
+        """The cursor learns of entries that never went out; then their messages can be acknowledged."""
+
+        def acknowledge(now_us: int) -> list[Effect]:
+            if located.era != self._era:
+                return []
+            self.cursor.deliver(located.batch)
+            if len(located.starts) == 1:
+                start, end = int(located.starts[0]), int(located.ends[0])
+                return self._dispatcher.acknowledge_range(located.consumer, start, end, now_us)
+            return self._dispatcher.acknowledge(located.consumer, offsets_in(located.starts, located.ends), now_us)
+
+        self._do(acknowledge)
+
+    def _settled(self) -> AppendFuture[None]:
+        """Done when all that was acknowledged before is known to the cursor, and to its slot."""
+        self._do(lambda _: ())  # behind the steps of threads that are at one, and what follows from them
+        return self._locator.settled()
+
     def _settle(self, done: AppendFuture[None]) -> None:
-        then(self._driver.settled(), done, done.complete)
+        then(self._settled(), done, done.complete)
 
     def acknowledge_cumulative(
         self, consumer: int, end: int, *, if_: Callable[[], bool] = lambda: True
@@ -334,7 +507,7 @@ class Subscription:
         self._do(lambda now: self._dispatcher.nack(consumer, offsets, now, delay_us=delay_us))
 
     def redeliver(self, consumer: int) -> None:
-        self._do(lambda now: [Discard((consumer,)), *self._dispatcher.redeliver_unacked(consumer, now)])
+        self._do(lambda now: [_Discard((consumer,)), *self._dispatcher.redeliver_unacked(consumer, now)])
 
     def flush_async(self) -> AppendFuture[None]:
         """Done when all acknowledgements so far are durable."""
@@ -354,7 +527,7 @@ class Subscription:
             else:
                 done.complete(None)
 
-        then(self._driver.settled(), done, lambda _: store(slot).add_done_callback(stored))
+        then(self._settled(), done, lambda _: store(slot).add_done_callback(stored))
         return done
 
     # ---- positions ------------------------------------------------------------------------------------------
@@ -364,38 +537,38 @@ class Subscription:
         done: AppendFuture[int] = AppendFuture()
 
         def seek(total: TopicPosition) -> None:
-            self._driver.seek(total, self._consumers)
+            self._seek(total)
             then(self.flush_async(), done, lambda _: done.complete(total.offset))
 
         then(position(self.managed, start), done, seek)
         return done
 
+    def _seek(self, total: TopicPosition) -> None:
+        """TrimmedError: its messages went in this moment."""
+
+        def seek(now_us: int) -> list[Effect | _Discard]:
+            start = self.managed.start.offset
+            if total.offset < start:
+                raise TrimmedError(f"{self._label}: messages are kept from offset {start} on")
+            self._era += 1
+            era, numbers = self.cursor.begin_era(), tuple(self._consumers)
+            for number in numbers:
+                self._tell(number, lambda consumer: consumer.forget_acks(era))
+            return [_Discard(numbers, sought=True), *self._dispatcher.seek(total, now_us)]
+
+        self._do(seek)
+
     def settle_in(self) -> None:
-        """It was stored for a topic that may have other messages now: none below its start, none beyond its end."""
+        """Begin to hear what becomes of the topic. It may have other messages than when the cursor was stored: none
+        below its start, none beyond its end."""
+        self.managed.on_grow.append(self.grew)
         start, end = self.managed.start, self.managed.end
         if self.cursor.mark.offset > end.offset:
-            logger.error(
-                "%s, %s: is at %d, and the topic ends at %d", self.managed.name, self.name, self.cursor.mark.offset,
-                end.offset,
-            )  # fmt: skip
+            logger.error("%s: is at %d, and the topic ends at %d", self._label, self.cursor.mark.offset, end.offset)
             self.cursor.begin_era()  # before anybody acknowledges
             self._do(lambda now: self._dispatcher.seek(end, now))
         elif self.cursor.mark.offset < start.offset:
             self.trimmed(start)
-
-    def grew(self, end: int) -> None:
-        """Messages up to `end` are confirmed."""
-        if self._consumers:  # the first one will be told
-            self._do(lambda now: self._dispatcher.grew(end, now))
-
-    def trimmed(self, start: TopicPosition) -> None:
-        """Nothing below is left: a cursor that would have needed it moves on."""
-        self._driver.trimmed(start)
-
-    def clock_was_set(self) -> None:
-        """The time of day is another than it was to be by now."""
-        if self._consumers:  # for nobody nothing is due
-            self._driver.clock_was_set()
 
     # ---- how it is ------------------------------------------------------------------------------------------
 
@@ -455,16 +628,23 @@ class Subscription:
         """Nothing is delivered or stored any more: somebody else has the topic, or it is gone."""
         with self._lock:
             self._failed = self._failed or error
-            consumers = list(self._consumers.values())
-        self._driver.end()
+        consumers = self.attached()
+        self._stop()
         for consumer in consumers:
             consumer.failed(error)
 
+    def _stop(self) -> None:
+        """Nothing follows from steps any more."""
+        self._is_stopped = True
+        with suppress(ValueError):  # it never settled in, or was stopped before
+            self.managed.on_grow.remove(self.grew)
+        wake, self._wake = self._wake, None
+        if wake is not None:
+            wake[1].cancel()
+
     def store(self) -> AppendFuture[None]:
         """Let the consumers go, and store what they have acknowledged; for who closes the topic."""
-        with self._lock:
-            consumers = list(self._consumers.values())
-        for consumer in consumers:
+        for consumer in self.attached():
             consumer.close()
         return self._stored(CursorSlot.store_clean)
 

@@ -25,7 +25,6 @@ from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.topic.client.consumer import QUEUE, Consumer
 from pyreplog.topic.client.publishing.producer import Producer
 from pyreplog.topic.client.publishing.publisher import Publisher
-from pyreplog.topic.client.weak_consumer import WeakConsumer
 from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer
 from pyreplog.topic.model.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.model.positions import Start, after_all, position, then
@@ -97,7 +96,7 @@ class Topic(Handle):
         )  # fmt: skip
         self.publish, self.submit, self.room = publisher.publish, publisher.submit, publisher.room
         self.publish_batch, self.submit_batch = publisher.publish_batch, publisher.submit_batch
-        self.managed.on_grow.append(self._grew)
+        self.managed.on_grow.append(self.touch)
         self.managed.on_fenced.append(self._fenced)
         self.managed.verify()  # nobody would have told before
 
@@ -201,9 +200,7 @@ class Topic(Handle):
         wanted = SubscriptionConfig.of(settings) if settings else None
         consumer = Consumer(self.name, subscription, name or f"consumer-{secrets.token_hex(4)}", queue=queue)
         try:
-            there, number = self._subscriptions.attach(
-                WeakConsumer(consumer), subscription, start, durable, wanted, priority
-            )
+            there, number = self._subscriptions.attach(consumer, subscription, start, durable, wanted, priority)
         except BaseException:
             consumer.close()
             raise
@@ -350,12 +347,6 @@ class Topic(Handle):
                 self.close()
 
     # ---- events ---------------------------------------------------------------------------------------------
-
-    def _grew(self) -> None:
-        self.used = True
-        end = self.managed.end.offset
-        for there in self._subscriptions.all():
-            there.grew(end)
 
     def trimmed(self, start: TopicPosition) -> None:
         """Messages before it are gone."""

@@ -22,12 +22,15 @@ from pyreplog.topic.client.publishing.outbox import Parcel
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.client.publishing.window import Window
 from pyreplog.topic.model import event_queue
-from pyreplog.topic.model.config import TopicConfig
+from pyreplog.topic.model.config import SubscriptionConfig, TopicConfig
+from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.interfaces import DeliveredMessages
+from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
 from pyreplog.topic.owner import backlog_gate, locator, ownership
-from pyreplog.topic.owner import dispatch_driver as dispatchdriver
+from pyreplog.topic.owner import subscription as subscription_module
 from pyreplog.topic.owner.backlog_gate import BacklogGate
 from pyreplog.topic.owner.ownership import Ownership
+from pyreplog.topic.owner.subscription import Subscription
 from tests.interleaving import primitives
 from tests.interleaving.harnesses.building import FakeRuntime, harness, in_time, run_all
 from tests.interleaving.scheduler import World
@@ -371,17 +374,28 @@ def partitions_received(world: World) -> None:
     one.close()
 
 
-# ---- the dispatcher's driver ---------------------------------------------------------------------------------------
+# ---- subscriptions ----------------------------------------------------------------------------------------------------
 
 
 class Managed:
     """A managed ledger whose reads another task answers."""
 
     name = "topic"
+    start = ORIGIN
 
-    def __init__(self, log: dispatching.Log) -> None:
-        self._log = log
+    def __init__(self) -> None:
+        self._log = dispatching.Log()
+        self.on_grow: list[Callable[[], object]] = []
         self.reads: deque[tuple[Any, AppendFuture[MessageBatch]]] = deque()
+
+    @property
+    def end(self) -> TopicPosition:
+        return self._log.end
+
+    def publish(self) -> None:
+        self._log.publish(1)
+        for call in list(self.on_grow):
+            call()
 
     def read(self, offset: int, *, bytes_max: int, end: int) -> AppendFuture[MessageBatch]:
         future: AppendFuture[MessageBatch] = AppendFuture()
@@ -393,57 +407,52 @@ class Managed:
         future.complete(self._log.read(*asked))
 
 
-class Host:
+class Receiver:
+    """A ConsumerLike that notes what it is given."""
+
+    name = "a"
+
     def __init__(self) -> None:
         self.delivered: list[int] = []
-        self.dirtied = 0
 
-    def deliver(self, effect: Any) -> None:
-        self.delivered += effect.batch.offset.tolist()
+    def deliver(self, delivery: DeliveredMessages) -> None:
+        self.delivered += delivery.batch.offset.tolist()
         primitives.point("deliver")
 
-    def became(self, effect: Any) -> None: ...
-    def discard(self, effect: Any) -> None: ...
-    def bury(self, effect: Any) -> None: ...
-    def fail(self, error: Any) -> None: ...
-
-    def dirty(self) -> None:
-        self.dirtied += 1
+    def became(self, active: bool) -> None: ...
+    def discard(self, *, sought: bool = False) -> None: ...
+    def forget_acks(self, era: int) -> None: ...
+    def failed(self, error: Any) -> None: ...
+    def close(self) -> None: ...
 
 
 def dispatching_messages(world: World) -> None:
-    """What is published while consumers come and ask for more is delivered, once and in order."""
-    log = dispatching.Log()
-    rig = dispatching.Rig(log, type="exclusive")
-    managed, host = Managed(log), Host()
-    driver = dispatchdriver.DispatchDriver(
-        "subscription",
-        managed,
-        rig.cursor,
-        rig.dispatcher,
-        host,
-        FakeRuntime(world),
-        ManualClock(dispatching.NOW),  # type: ignore[arg-type]
-    )
-
-    def publish() -> None:
-        for _ in range(2):
-            log.publish(1)
-            driver.do(lambda now: rig.dispatcher.grew(log.end.offset, now))
+    """What is published while consumers come, ask for more and acknowledge is delivered, once and in order."""
+    managed, receiver = Managed(), Receiver()
+    changes: list[int] = []
+    subscription = Subscription(
+        "subscription", managed, Cursor("subscription", ORIGIN), SubscriptionConfig.of({"type": "exclusive"}),  # type: ignore[arg-type]
+        FakeRuntime(world), ManualClock(dispatching.NOW),  # type: ignore[arg-type]
+        publish_dead=lambda *_: AppendFuture(), on_change=lambda: changes.append(subscription.cursor.mark.offset),
+        on_over=lambda _: None,
+    )  # fmt: skip
+    subscription.settle_in()
 
     def consume() -> None:
-        driver.do(lambda now: rig.dispatcher.attach(1, "a", now))
-        driver.do(lambda now: rig.dispatcher.flow(1, 10, now))
+        number = subscription.attach(receiver, None)
+        subscription.flow(number, 10)
+        world.wait(lambda: bool(receiver.delivered), None, "first")
+        subscription.acknowledge_range(number, 0, 1)
 
     def read() -> None:
-        while len(host.delivered) < 2:
-            world.wait(lambda: bool(managed.reads) or len(host.delivered) == 2, None, "read")
+        while len(receiver.delivered) < 2:
+            world.wait(lambda: bool(managed.reads) or len(receiver.delivered) == 2, None, "read")
             if managed.reads:
                 managed.answer()
 
-    run_all(world, publisher=publish, consumer=consume, ledger=read)
+    run_all(world, publisher=lambda: [managed.publish() for _ in range(2)], consumer=consume, ledger=read)
     in_time(world)
-    assert host.delivered == [0, 1]
+    assert receiver.delivered == [0, 1] and changes == [1]
 
 
 # ---- owners --------------------------------------------------------------------------------------------------------
@@ -523,7 +532,7 @@ HARNESSES = [
     harness(receiving_for_a_time, consumer, hasty=True),
     harness(receiving_one_by_one, consumer),
     harness(partitions_received, partitionedconsumer, partitionconsumer),
-    harness(dispatching_messages, dispatchdriver, event_queue, locator),
+    harness(dispatching_messages, subscription_module, event_queue, locator),
     harness(claiming, ownership),
     harness(claiming_at_once, ownership, hasty=True),
     harness(ending_claim, ownership),
