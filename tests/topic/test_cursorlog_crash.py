@@ -67,7 +67,7 @@ class Run:
 
     def end(self) -> None:
         """It closes, or nothing of it runs any more."""
-        self._wait(self.log._flusher.quiet())
+        self._wait(self.log.flush_async())
         if not self.faults.is_dead:
             self.log.close()
         if self.faults.is_dead:

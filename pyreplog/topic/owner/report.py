@@ -127,7 +127,7 @@ def _subscription(topic: Topic, there: Subscription, now_us: int) -> Subscriptio
         last_flow_us=counts.last_flow_us, last_delivered_us=counts.last_delivered_us,
         last_acked_us=0 if acked_us is None else now_us - max(clock_us - acked_us, 0), last_mark_us=counts.last_mark_us,
         last_expired_us=counts.last_expired_us,
-        persists=there.source.records, drain_s=course.drain_s, stalled=course.stalled,
+        persists=counts.persists, drain_s=course.drain_s, stalled=course.stalled,
         active_consumer=active[0] if there.settings.type == "failover" and active else None,
         consumers=tuple(
             _consumer(one, there.consumer_counts(one.id)) for one in status.consumers

@@ -39,7 +39,6 @@ from pyreplog.topic.model.interfaces import ConsumerLike, DeliveredMessages, Not
 from pyreplog.topic.model.positions import Start, done_ack, position, then
 from pyreplog.topic.model.topic_position import EntryPosition, TopicPosition
 from pyreplog.topic.owner.cursors.slot import CursorSlot
-from pyreplog.topic.owner.cursors.storedcursor import StoredCursor
 from pyreplog.topic.owner.delayed_count import DelayedCount
 from pyreplog.topic.owner.locator import LocatedEntries, Locator, offsets_in
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
@@ -74,7 +73,8 @@ class Subscription:
     """Made by its topic; what a `Consumer` calls its source. Any thread may call anything; no call waits.
 
     It drives its dispatcher: brings it events, one at a time, as steps under one lock, and carries out the effects in
-    their order, without the lock. Consumers are held weakly: who attaches one keeps it.
+    their order, without the lock. Consumers are held weakly: who attaches one keeps it. It is a `CursorSource`: the
+    cursor log takes records from it.
 
     publish_dead: publishes messages that were delivered too often elsewhere. on_change: called when anything is
     acknowledged, and when that is stored; on_over: when one that is not durable ends, with its last consumer.
@@ -123,7 +123,6 @@ class Subscription:
         self._wake: tuple[int, TimerLike] | None = None
         self._era = 0  # counts seeks: what was acknowledged before one is not afterwards
         self._is_stopped = False
-        self.source = StoredCursor(cursor, self._lock, lost=self.fail, more=self._note_dirty, stored=on_change)
         self._delayed = DelayedCount(managed, cursor, self._lock, runtime.wait)
         self._oldest = (-1, 0)  # offset and append time of the message at the mark
         self._oldest_due = (-1, 0)  # of the first that is due, and since when it is
@@ -529,6 +528,29 @@ class Subscription:
 
         then(self._settled(), done, lambda _: store(slot).add_done_callback(stored))
         return done
+
+    # ---- what its slot stores -------------------------------------------------------------------------------
+
+    def take_changes(self) -> tuple[int, bytes] | None:
+        """See `CursorSource`, as of the following."""
+        with self._lock:
+            return self.cursor.take_changes()
+
+    def snapshot_record(self) -> tuple[int, bytes]:
+        with self._lock:
+            return self.cursor.snapshot_record()
+
+    def persisted(self, sequence: int) -> None:
+        self.counts.persists += 1
+        with self._lock:
+            self.cursor.persisted(sequence)
+            has_more = self.cursor.has_changes
+        self._on_change()
+        if has_more:  # one record could not hold all that has changed
+            self._note_dirty()
+
+    def lost(self, error: ReplogError) -> None:
+        self.fail(error)
 
     # ---- positions ------------------------------------------------------------------------------------------
 

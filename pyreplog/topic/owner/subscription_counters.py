@@ -28,7 +28,7 @@ class ConsumerCounters:
 
 @dataclass
 class SubscriptionCounters:
-    """Messages, and bytes of their values; *_us: when last, 0: never."""
+    """Messages, and bytes of their values; persists: stored records of the cursor; *_us: when last, 0: never."""
 
     delivered: int = 0
     delivered_bytes: int = 0
@@ -36,6 +36,7 @@ class SubscriptionCounters:
     expired: int = 0
     evicted: int = 0
     dead_lettered: int = 0
+    persists: int = 0
     last_delivered_us: int = 0
     last_flow_us: int = 0
     last_mark_us: int = 0

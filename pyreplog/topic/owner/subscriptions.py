@@ -158,7 +158,7 @@ class Subscriptions:
         there.properties = recovered.metadata.properties
         there.created_us = recovered.metadata.created_us
         there.first_era = era_of(recovered.metadata)
-        there.slot = self._cursors.attach(recovered, there.source)
+        there.slot = self._cursors.attach(recovered, there)
         return self._add(there)
 
     def _made(self, cursor: Cursor, settings: SubscriptionConfig) -> Subscription:

@@ -1,4 +1,4 @@
-"""Flusher: brings what has changed in cursors to the ledger that they share, or into their metadata."""
+"""CursorFlusher: stores changes of cursors in the ledger that they share, or in their metadata."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pyreplog.errors import ClosedError, InvalidMetadataError, NoSuchSubscriptio
 from pyreplog.future import AppendFuture, settle_all
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.driver import TimerLike
+from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.thread_pool import ThreadPool
 from pyreplog.topic.model.cursor_pages import Pages
 from pyreplog.topic.model.subscription_metadata import SNAPSHOT_BYTES_MAX
@@ -66,8 +67,7 @@ class CursorFlusher:
             self._runtime, self.post, self._moved, retry_s=retry_s, retry_max_s=retry_max_s
         )
         self.cursor_ledgers = CursorLedgers(cluster, config, incarnation, self.post, self._look)
-        self.error: ReplogError | None = None
-        """Why nothing is taken any more."""
+        self._error: ReplogError | None = None  # why nothing is taken any more
         self.flushes = self.records = 0
 
     def post(self, job: Callable[[], object]) -> None:
@@ -98,8 +98,8 @@ class CursorFlusher:
         self._runtime.expect(future)
         self._expected.add(future)
         future.add_done_callback(self._expected.discard)
-        if self.error is not None:  # seen here, or `end` sees the AppendFuture
-            future.fail(self.error)
+        if self._error is not None:  # seen here, or `end` sees the AppendFuture
+            future.fail(self._error)
         else:
             self.post(partial(self._wait_for, slot, future, into_metadata))
         return future
@@ -115,6 +115,16 @@ class CursorFlusher:
             return
         slot.dirty()
         self._hurry()
+
+    @property
+    def open_ledger(self) -> Ledger | None:
+        """The cursor ledger that is written now, if there is one."""
+        home = self.cursor_ledgers.current
+        return None if home is None else home.handle
+
+    def settle_in(self, slot: CursorSlot, ledger: int) -> None:
+        """The state of a cursor that was just opened is in that ledger."""
+        self.post(partial(self.cursor_ledgers.settle_in, slot, ledger))
 
     def let_go(self, slot: CursorSlot, deleted: bool) -> None:
         """See `CursorSlot.close`."""
@@ -198,7 +208,7 @@ class CursorFlusher:
         ids.add_done_callback(lambda ids: self.post(partial(self._landed, home, taken, ids)))
 
     def _take(self, slot: CursorSlot, home: CursorLedger, pages: Pages, taken: list[_Taken]) -> None:
-        """What it has to say, if anything."""
+        """Add the records of its changes to the pages, if there are any."""
         if not self._may_take(slot):
             return
         if slot.into_metadata:
@@ -247,16 +257,16 @@ class CursorFlusher:
         else:
             self.cursor_ledgers.worked()
             self.flushes += 1
-        for one in taken:
-            slot = one.slot
+        for item in taken:
+            slot = item.slot
             if slot.error is not None:
                 slot.is_busy = False
             elif error is not None:
                 self._again(slot)
             elif slot.home is home:
-                self._settle(slot, one.sequence)
+                self._settle(slot, item.sequence)
             else:
-                self._move(MetadataUpdate(slot, one.sequence, home, ids.result().start + one.page, one.snapshot))
+                self._move(MetadataUpdate(slot, item.sequence, home, ids.result().start + item.page, item.snapshot))
         home.naming -= 1
         self.cursor_ledgers.drop_if_free(home)
         self._rest(self._flush_s)
@@ -270,7 +280,7 @@ class CursorFlusher:
         self.queue(slot)
 
     def _settle(self, slot: CursorSlot, sequence: int | None) -> None:
-        """What was taken of it is durable. None: it had nothing to say."""
+        """What was taken of it is durable. sequence: of the last record; None: there were no changes."""
         if sequence is not None:
             self._tell(slot, partial(slot.source.persisted, sequence))
         served, slot.served = slot.served, []
@@ -344,6 +354,12 @@ class CursorFlusher:
 
     # ---- the end --------------------------------------------------------------------------------------------
 
+    def begin_end(self, error: ReplogError | None) -> AppendFuture[None]:
+        """Take nothing any more, for this reason; as `quiet`."""
+        quiet = self.quiet()
+        self._error = error
+        return quiet
+
     def quiet(self) -> AppendFuture[None]:
         """Done when nothing is left to do; flushes at once."""
         future: AppendFuture[None] = AppendFuture()
@@ -367,7 +383,7 @@ class CursorFlusher:
         seconds. Not by that thread."""
         deadline = time.monotonic() + timeout
         has_ended = self._thread.close(timeout)
-        settle_all([(future, self.error) for future in list(self._expected)])
+        settle_all([(future, self._error) for future in list(self._expected)])
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()

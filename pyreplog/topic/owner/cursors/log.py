@@ -17,12 +17,12 @@ import logging
 import secrets
 import threading
 import time
-from functools import partial
 from itertools import count
 from typing import NamedTuple
 
 from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.errors import OutcomeUnknownError
+from pyreplog.future import AppendFuture
 from pyreplog.handles import Handle
 from pyreplog.ledger.closing import reserve_s
 from pyreplog.ledger.cluster import LedgerCluster
@@ -90,17 +90,17 @@ class CursorLog(Handle):
         self._check_open()
         check_may_wait()
         owner = f"{self._incarnation}/{next(self._owners)}"
-        found = take_over(self._runtime.metadata, topic, subscription, owner)
-        records = self._read((topic, subscription), found, force) if found.cursor_ledger >= 0 else []
-        if not records and found.snapshot:
-            records = [found.snapshot]
-        return RecoveredSubscription(topic, subscription, owner, found, records)
+        metadata = take_over(self._runtime.metadata, topic, subscription, owner)
+        records = self._read((topic, subscription), metadata, force) if metadata.cursor_ledger >= 0 else []
+        if not records and metadata.snapshot:
+            records = [metadata.snapshot]
+        return RecoveredSubscription(topic, subscription, owner, metadata, records)
 
-    def _read(self, key: Key, found: SubscriptionMetadata, force: bool) -> list[bytes]:
-        ledger, since = found.cursor_ledger, found.cursor_from
-        home = self._flusher.cursor_ledgers.current
-        if home is not None and home.ledger == ledger and home.handle is not None:
-            return self._history.read_open(home.handle, key, since)
+    def _read(self, key: Key, metadata: SubscriptionMetadata, force: bool) -> list[bytes]:
+        ledger, since = metadata.cursor_ledger, metadata.cursor_from
+        written = self._flusher.open_ledger
+        if written is not None and written.id == ledger:
+            return self._history.read_open(written, key, since)
         records = self._history.read(ledger, key, since, force=force)
         self._forget_later()
         return records
@@ -122,8 +122,12 @@ class CursorLog(Handle):
         self._check_open()
         slot = CursorSlot(self._flusher, recovered.topic, recovered.subscription, recovered.owner, source)
         if recovered.metadata.cursor_ledger >= 0:
-            self._flusher.post(partial(self._flusher.cursor_ledgers.settle_in, slot, recovered.metadata.cursor_ledger))
+            self._flusher.settle_in(slot, recovered.metadata.cursor_ledger)
         return slot
+
+    def flush_async(self) -> AppendFuture[None]:
+        """Persist what is dirty at once; done when nothing is left to do, also with ledgers and metadata."""
+        return self._flusher.quiet()
 
     # ---- the end --------------------------------------------------------------------------------------------
 
@@ -138,8 +142,7 @@ class CursorLog(Handle):
         super().close()
 
     def _let_go(self) -> None:
-        deadline, quiet = time.monotonic() + self._close_s, self._flusher.quiet()
-        self._flusher.error = self._error
+        deadline, quiet = time.monotonic() + self._close_s, self._flusher.begin_end(self._error)
         try:
             self._runtime.wait(quiet, self._close_s - reserve_s(self._close_s))
         except OutcomeUnknownError:
