@@ -180,13 +180,13 @@ class Consumer(Handle, PrefetchBuffer):
         first = self.receive(timeout=timeout)
         if first is None:
             return []
-        found = [first]
-        while len(found) < count:
+        messages = [first]
+        while len(messages) < count:
             more = self.receive(timeout=0)
             if more is None:
                 break
-            found.append(more)
-        return found
+            messages.append(more)
+        return messages
 
     # ---- the inbox ------------------------------------------------------------------------------------------
 

@@ -24,26 +24,26 @@ class WeakConsumer:
         """None: it was forgotten."""
 
     def deliver(self, delivery: DeliveredMessages) -> None:
-        if (there := self.consumer()) is not None:
-            there.deliver(delivery)
+        if (consumer := self.consumer()) is not None:
+            consumer.deliver(delivery)
 
     def discard(self, *, sought: bool = False) -> None:
-        if (there := self.consumer()) is not None:
-            there.discard(sought=sought)
+        if (consumer := self.consumer()) is not None:
+            consumer.discard(sought=sought)
 
     def forget_acks(self, era: int) -> None:
-        if (there := self.consumer()) is not None:
-            there.forget_acks(era)
+        if (consumer := self.consumer()) is not None:
+            consumer.forget_acks(era)
 
     def became(self, active: bool) -> None:
         self.is_active = active
-        if (there := self.consumer()) is not None:
-            there.became(active)
+        if (consumer := self.consumer()) is not None:
+            consumer.became(active)
 
     def failed(self, error: ReplogError) -> None:
-        if (there := self.consumer()) is not None:
-            there.failed(error)
+        if (consumer := self.consumer()) is not None:
+            consumer.failed(error)
 
     def close(self) -> None:
-        if (there := self.consumer()) is not None:
-            there.close()
+        if (consumer := self.consumer()) is not None:
+            consumer.close()

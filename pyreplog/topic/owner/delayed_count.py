@@ -66,15 +66,15 @@ class DelayedCount:
         scan = self._scan
         if scan.version != version or scan.reached > end.offset:
             scan = _Scan(version, max(mark.offset, self._managed.start.offset), _NOTHING.deliver_at)
-        found = self._go_on(scan, end.offset)
-        if found is None:
+        longer = self._go_on(scan, end.offset)
+        if longer is None:
             return None
-        self._scan = found
-        return int(np.count_nonzero(found.deliver_at > now_us))
+        self._scan = longer
+        return int(np.count_nonzero(longer.deliver_at > now_us))
 
     def _go_on(self, scan: _Scan, end: int) -> _Scan | None:
         """Read up to `end`; None: there is too much in between."""
-        at, found, left = scan.reached, [scan.deliver_at], 2 * BYTES_MAX
+        at, times, left = scan.reached, [scan.deliver_at], 2 * BYTES_MAX
         while at < end:
             if left <= 0:
                 return None
@@ -83,6 +83,6 @@ class DelayedCount:
             with self._lock:
                 wanted = (offsets >= at) & (offsets < end) & (deliver_at > 0) & ~self._cursor.mask(offsets)
                 at = min(self._cursor.next_unacked(batch.end), end)
-            found.append(deliver_at[wanted])
+            times.append(deliver_at[wanted])
             left -= max(batch.stored_bytes, _READ_BYTES_MIN)
-        return _Scan(scan.version, at, np.concatenate(found))
+        return _Scan(scan.version, at, np.concatenate(times))

@@ -34,12 +34,13 @@ class LocatedEntries(NamedTuple):
 
 class Locator:
     """One pass over all that is asked for, in the order of the offsets; what is asked for meanwhile is in the next one.
-    Steps of the caller's `event_queue`; nothing waits. found: told of entries as they are read."""
+    Steps of the caller's queue of events; nothing waits. on_located: told of entries as they are read. label: for log
+    lines."""
 
     def __init__(
-        self, what: str, managed: ManagedLedger, events: EventQueue, found: Callable[[LocatedEntries], object]
+        self, label: str, managed: ManagedLedger, events: EventQueue, on_located: Callable[[LocatedEntries], object]
     ) -> None:
-        self._what, self._managed, self._events, self._found = what, managed, events, found
+        self._label, self._managed, self._events, self._on_located = label, managed, events, on_located
         self._queue: dict[tuple[int, int], list[Locate]] = {}  # by consumer and era
         self._is_busy = False
         self._behind = self._span = 0  # of what was read last: its end, and how many messages it had
@@ -100,22 +101,22 @@ class Locator:
         if batch.end <= starts[0]:
             self._not_found(OSError("nothing was read"), consumer, era, starts, ends)
             return
-        self._found(LocatedEntries(consumer, era, batch, starts[:count], np.minimum(ends[:count], batch.end)))
+        self._on_located(LocatedEntries(consumer, era, batch, starts[:count], np.minimum(ends[:count], batch.end)))
         done = int(np.searchsorted(ends, batch.end, "right"))
         starts, ends = starts[done:], ends[done:]
         self._go_on(consumer, era, np.maximum(starts, batch.end), ends)
 
     def _not_found(self, error: BaseException, consumer: int, era: int, starts: Offsets, ends: Offsets) -> None:
         """The first of them come again; others may be in another ledger."""
-        logger.info("%s: %d is not acknowledged: %s", self._what, starts[0], error)
+        logger.info("%s: %d is not acknowledged: %s", self._label, starts[0], error)
         left = len(starts) if isinstance(error, TopicFencedError | ClosedError) else 1
         self._go_on(consumer, era, starts[left:], ends[left:])
 
 
 def joined(asked: list[Locate]) -> tuple[Offsets, Offsets]:
     """All their ranges, ascending; those that overlap or touch are one."""
-    starts = np.concatenate([one.starts for one in asked])
-    ends = np.concatenate([one.ends for one in asked])
+    starts = np.concatenate([locate.starts for locate in asked])
+    ends = np.concatenate([locate.ends for locate in asked])
     order = np.argsort(starts, kind="stable")
     starts, reach = starts[order], np.maximum.accumulate(ends[order])
     is_new = np.append(True, starts[1:] > reach[:-1])
@@ -126,5 +127,5 @@ def offsets_in(starts: Offsets, ends: Offsets) -> Offsets:
     """All of these ranges, one by one."""
     counts = ends - starts
     firsts = starts - (np.cumsum(counts) - counts)
-    found: Offsets = np.arange(counts.sum(), dtype=np.int64) + np.repeat(firsts, counts)
-    return found
+    offsets: Offsets = np.arange(counts.sum(), dtype=np.int64) + np.repeat(firsts, counts)
+    return offsets

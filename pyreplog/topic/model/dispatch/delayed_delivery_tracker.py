@@ -53,10 +53,10 @@ class DelayedDeliveryTracker:
 
     def all(self) -> RangeSet:
         """All that wait, as one."""
-        found = RangeSet()
+        waiting = RangeSet()
         for bucket in self._buckets.values():
-            found.add_ranges(*bucket.intersect())
-        return found
+            waiting.add_ranges(*bucket.intersect())
+        return waiting
 
     def pop(self, now_us: int) -> list[RangeSet]:
         """What is due."""

@@ -31,7 +31,7 @@ def slots_of(batch: MessageBatch) -> Slots:
 
 
 class KeyRing:
-    """Members by name: whoever comes back under its name gets its keys back. Several of one name are numbered."""
+    """Members by name: one that comes back under its name gets its keys back. Several of one name are numbered."""
 
     def __init__(self) -> None:
         self._members: dict[tuple[str, int], tuple[int, Slots]] = {}  # (name, number) -> (holder, its points)
@@ -45,7 +45,7 @@ class KeyRing:
         self._arrange()
 
     def remove(self, holder: int) -> None:
-        self._members = {member: found for member, found in self._members.items() if found[0] != holder}
+        self._members = {member: entry for member, entry in self._members.items() if entry[0] != holder}
         self._arrange()
 
     def owners(self, slots: Slots) -> NDArray[np.uint32]:

@@ -31,5 +31,5 @@ def within(offsets: Offsets, starts: Offsets, ends: Offsets) -> NDArray[np.bool_
     if not len(starts):
         return np.zeros(len(offsets), np.bool_)
     at = np.searchsorted(starts, offsets, "right") - 1
-    found: NDArray[np.bool_] = (at >= 0) & (offsets < ends[at])
-    return found
+    mask: NDArray[np.bool_] = (at >= 0) & (offsets < ends[at])
+    return mask

@@ -32,11 +32,11 @@ class MetadataUpdate(NamedTuple):
     entry: int
     snapshot: bytes
 
-    def change(self, found: SubscriptionMetadata) -> SubscriptionMetadata:
+    def change(self, metadata: SubscriptionMetadata) -> SubscriptionMetadata:
         ledger, since = (-1, 0) if self.home is None else (self.home.ledger, self.entry)
         return dataclasses.replace(
-            found, snapshot=self.snapshot or found.snapshot, cursor_ledger=ledger, cursor_from=since,
-            moved_us=max(found.moved_us, self.slot.moved_us),
+            metadata, snapshot=self.snapshot or metadata.snapshot, cursor_ledger=ledger, cursor_from=since,
+            moved_us=max(metadata.moved_us, self.slot.moved_us),
         )  # fmt: skip
 
 

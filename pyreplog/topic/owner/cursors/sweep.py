@@ -46,10 +46,10 @@ def delete_cursor_ledger(cluster: LedgerCluster, ledger: int) -> None:
     with suppress(NoSuchLedgerError):
         cluster.delete_ledger(ledger)
     store, key = cluster.metadata, registry_key(ledger)
-    there = store.get(key)
-    if there is not None:
+    item = store.get(key)
+    if item is not None:
         try:
-            store.delete(key, there.version)
+            store.delete(key, item.version)
         except (NoSuchKeyError, VersionConflictError):  # somebody else sweeps too
             return
 
@@ -88,12 +88,12 @@ class Sweep:
 
     def _candidates(self) -> dict[int, str]:
         """Cursor ledgers, and who writes them."""
-        found = {}
+        writers = {}
         for name in self._store.list(CURSOR_LEDGERS):
-            there = self._store.get(f"{CURSOR_LEDGERS}/{name}") if name.isdecimal() else None
-            if there is not None:
-                found[int(name)] = there.value.decode(errors="replace")
-        return {ledger: who for ledger, who in found.items() if who != self._mine or ledger in self._given_up}
+            item = self._store.get(f"{CURSOR_LEDGERS}/{name}") if name.isdecimal() else None
+            if item is not None:
+                writers[int(name)] = item.value.decode(errors="replace")
+        return {ledger: who for ledger, who in writers.items() if who != self._mine or ledger in self._given_up}
 
     def _is_closed(self, ledger: int) -> bool:
         try:
@@ -109,11 +109,11 @@ class Sweep:
         for topic in self._store.list(TOPICS):
             for name in list_subscriptions(self._store, unquote_name(topic)):
                 try:
-                    found = load_subscription(self._store, unquote_name(topic), name)
+                    metadata = load_subscription(self._store, unquote_name(topic), name)
                 except NoSuchSubscriptionError:
                     continue
-                self._named.add(found.cursor_ledger)
-                self._owners.add(incarnation_of(found.owner))
+                self._named.add(metadata.cursor_ledger)
+                self._owners.add(incarnation_of(metadata.owner))
             yield True
 
     def _unused(self, candidates: dict[int, str]) -> set[int]:
