@@ -21,8 +21,10 @@ from pyreplog.errors import (
     TopicFencedError,
 )
 from pyreplog.metadata.memory import MemoryStore
+from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.cursor_pages import PAGE_BYTES, Chains, Pages, parse_page
 from pyreplog.topic.model.subscription_metadata import (
+    SETTINGS_PROPERTY,
     SNAPSHOT_BYTES_MAX,
     SubscriptionMetadata,
     change_subscription,
@@ -71,12 +73,46 @@ def test_bytes_come_back(snapshot: bytes, ledger: int, first: int, properties: d
     [
         {"version": 2}, {"type": "other"}, {"token": 1}, {"created_us": True}, {"cursor_ledger": -2},
         {"cursor_from": -1}, {"durable": 1}, {"snapshot": "?"}, {"properties": {"a": 1}}, {"properties": []}, {"new": 1},
-        {"snapshot": "A" * (SNAPSHOT_BYTES_MAX * 2)},
+        {"snapshot": "A" * (SNAPSHOT_BYTES_MAX * 2)}, {"settings": {}}, {"properties": {SETTINGS_PROPERTY: "[]"}},
+        {"properties": {SETTINGS_PROPERTY: "{"}}, {"properties": {SETTINGS_PROPERTY: '{"max_unacked":0}'}},
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidMetadataError):
         SubscriptionMetadata.decode(json.dumps({**json.loads(MADE.encode()), **wrong}).encode())
+
+
+OLDER_FIELDS = {
+    "version", "token", "created_us", "type", "durable", "properties", "owner", "snapshot", "cursor_ledger",
+    "cursor_from", "moved_us",
+}  # fmt: skip
+
+
+def test_settings_are_a_property_that_older_readers_keep() -> None:
+    """They refuse a field that they do not know."""
+    config = SubscriptionConfig(type="key_shared", max_redeliveries=3, dead_letter="ä")
+    stored = MADE.with_config(config)
+    body = json.loads(stored.encode())
+    assert body.keys() == OLDER_FIELDS
+    assert body["type"] == "key_shared"
+    assert json.loads(body["properties"].pop(SETTINGS_PROPERTY)) == {"max_redeliveries": 3, "dead_letter": "ä"}
+    assert body["properties"] == MADE.properties
+    assert SubscriptionMetadata.decode(stored.encode()) == stored
+    assert (stored.config, MADE.config) == (config, SubscriptionConfig(type="shared"))
+    assert stored.with_config(SubscriptionConfig(type="shared")) == MADE
+    assert SETTINGS_PROPERTY not in json.loads(MADE.encode())["properties"]
+
+
+def test_settings_that_a_newer_build_stored_are_kept() -> None:
+    body = json.loads(MADE.encode())
+    body["properties"][SETTINGS_PROPERTY] = json.dumps({"of_tomorrow": [1], "nack_min_ms": 7})
+    found = SubscriptionMetadata.decode(json.dumps(body).encode())
+    assert found.config == SubscriptionConfig(type="shared", nack_min_ms=7)
+    changed = found.with_config(SubscriptionConfig(max_unacked=9))
+    assert json.loads(json.loads(changed.encode())["properties"][SETTINGS_PROPERTY]) == {
+        "of_tomorrow": [1],
+        "max_unacked": 9,
+    }
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000])

@@ -132,7 +132,10 @@ class TopicConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class SubscriptionConfig(Settings):
-    """Settings of a subscription, of the consumers that are connected now.
+    """Settings of a subscription, kept with it. A durable one keeps them in the metadata store.
+
+    They are given when the subscription is made. Those that are given later, while it has no consumers, replace them
+    (`changed`); the others stay as they are.
 
     type: "exclusive", one consumer; "failover", one of several at a time; "shared", messages are spread; "key_shared",
     messages of one key go to one consumer at a time, in order.
@@ -163,3 +166,7 @@ class SubscriptionConfig(Settings):
             raise ConfigError(f"dead_letter: expected the name of a topic, found {self.dead_letter!r}")
         self._check_int("max_unacked", 1, 1 << 40)
         self._check_int("max_unacked_consumer", 1, 1 << 40)
+
+    def changed(self, settings: Mapping[str, Any]) -> Self:
+        """These settings with others in their place. ConfigError names the first unknown key."""
+        return self.of({**vars(self), **settings})

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from pyreplog.errors import (
+    ConfigError,
     InvalidMetadataError,
     KeyExistsError,
     NoSuchKeyError,
@@ -24,12 +25,16 @@ from pyreplog.errors import (
     VersionConflictError,
 )
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.topic.model.config import SUBSCRIPTION_TYPES, SubscriptionType
+from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionType
 from pyreplog.topic.model.names import check_name, quote_name, topic_key, unquote_name
 
 VERSION = 1
 SNAPSHOT_BYTES_MAX = 64 << 10
 """Of a cursor record that is kept in the metadata store; larger ones stay in a ledger."""
+
+SETTINGS_PROPERTY = "pyreplog.settings"
+"""Name of the property that has the settings, but for the type, as JSON: older readers refuse a field that they do not
+know, and keep all properties."""
 
 _TYPES = {"token": str, "owner": str, "type": str, "created_us": int, "cursor_ledger": int, "cursor_from": int}
 
@@ -51,11 +56,14 @@ class SubscriptionMetadata:
     token: random, of who created it. owner: of who may change it and persist its cursor. snapshot: a cursor record;
     b"", none. cursor_ledger: where newer records are, from a snapshot in entry `cursor_from` on; -1: there are none.
     moved_us: when its mark last moved, or was set, as of when the place of its records was last stored; 0: not known.
+    settings: the fields of SubscriptionConfig, without the type, that are not the defaults; those that this build does
+    not know are kept.
     """
 
     token: str
     created_us: int
     type: SubscriptionType = "exclusive"
+    settings: Mapping[str, Any] = field(default_factory=dict)
     durable: bool = True
     properties: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
@@ -65,7 +73,7 @@ class SubscriptionMetadata:
     moved_us: int = 0
 
     def __post_init__(self) -> None:
-        self._demand(self.type in SUBSCRIPTION_TYPES, f"a type of {', '.join(SUBSCRIPTION_TYPES)}", self.type)
+        _ = self.config  # it raises
         self._demand(self.cursor_ledger >= -1, "the id of a ledger, or -1", self.cursor_ledger)
         self._demand(self.cursor_from >= 0, "an entry from 0 on", self.cursor_from)
         self._demand(type(self.moved_us) is int and self.moved_us >= 0, "a time of a move", self.moved_us)
@@ -78,9 +86,28 @@ class SubscriptionMetadata:
         if not fine:
             raise InvalidMetadataError(f"metadata of a subscription: expected {expected}, found {found!r}")
 
+    @property
+    def config(self) -> SubscriptionConfig:
+        """Its settings, as far as this build knows them. InvalidMetadataError: one has no valid value."""
+        known = {item.name for item in dataclasses.fields(SubscriptionConfig)} - {"type"}
+        settings = {key: value for key, value in self.settings.items() if key in known}
+        try:
+            return SubscriptionConfig(type=self.type, **settings)
+        except ConfigError as error:
+            raise InvalidMetadataError(f"metadata of a subscription: {error}") from error
+
+    def with_config(self, config: SubscriptionConfig) -> Self:
+        """The same subscription with other settings."""
+        defaults, chosen = vars(SubscriptionConfig()), vars(config)
+        unknown = {key: value for key, value in self.settings.items() if key not in chosen}
+        given = {key: value for key, value in chosen.items() if key != "type" and value != defaults[key]}
+        return dataclasses.replace(self, type=config.type, settings={**unknown, **given})
+
     def encode(self) -> bytes:
         body = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        body["properties"] = dict(self.properties)
+        settings, body["properties"] = body.pop("settings"), dict(self.properties)
+        if settings:
+            body["properties"][SETTINGS_PROPERTY] = json.dumps(settings, separators=(",", ":"))
         body["snapshot"] = base64.b64encode(self.snapshot).decode()
         return json.dumps({"version": VERSION, **body}, separators=(",", ":")).encode()
 
@@ -97,7 +124,10 @@ class SubscriptionMetadata:
             if type(body["durable"]) is not bool or type(body["properties"]) is not dict:
                 raise TypeError(f"durable: {body['durable']!r}, properties: {body['properties']!r}")
             body["snapshot"] = base64.b64decode(body["snapshot"], validate=True)
-            return cls(**body)
+            settings = json.loads(body["properties"].pop(SETTINGS_PROPERTY, "{}"))
+            if type(settings) is not dict or "settings" in body:
+                raise TypeError(f"settings: {settings!r}")
+            return cls(**body, settings=settings)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error) as error:
             raise InvalidMetadataError(f"subscription metadata: {data[:80]!r}: {error}") from error
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from pyreplog._native.machines.serial_executor import check_may_wait
-from pyreplog.errors import ReplogError, TopicOwnedError
+from pyreplog.errors import TopicOwnedError
 from pyreplog.topic.client.partitions.partition_consumer import PartitionConsumer
 from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle, SubscribeOptions
 from pyreplog.topic.model.routing import partition_name
@@ -78,16 +78,7 @@ class PartitionedTopic(PartitionedHandle["Topic"]):
     def _joined(
         self, topic: Topic, part: PartitionConsumer, start: Any, options: SubscribeOptions
     ) -> tuple[Subscription, int]:
-        while True:
-            there = topic.make_subscription(part.subscription, start, options.durable, options.settings, {})
-            try:
-                number = there.attach(part, options.settings, priority=options.priority)
-            except ReplogError:
-                if not there.is_over:
-                    raise  # else its last consumer left in this moment
-            else:
-                topic.used = True
-                return there, number
+        return topic.attach(part, part.subscription, start, options.durable, options.settings, options.priority)
 
     # ---- the end --------------------------------------------------------------------------------------------
 

@@ -159,7 +159,7 @@ class PartitionedTopics:
                         continue
                     known = load_subscription(self._store, first, subscription)
                     topic.create_subscription(
-                        subscription, start="earliest", properties=known.properties, type=known.type
+                        subscription, start="earliest", properties=known.properties, **vars(known.config)
                     )
             return grow_partitioned(self._store, name, wanted).partitions
 

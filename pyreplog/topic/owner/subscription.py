@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.clock import Clock
-from pyreplog.errors import ClosedError, ReplogError, TopicFencedError, TrimmedError
+from pyreplog.errors import ClosedError, ReplogError, SubscriptionBusyError, TopicFencedError, TrimmedError
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.driver import Runtime, TimerLike
 from pyreplog.net.fair_executor import wait_wanted
@@ -104,6 +104,8 @@ class Subscription:
         self._label = f"{managed.name}, {name}"
         self.slot: CursorSlot | None = None
         """Where its state is stored; None: it is not."""
+        self.stored_settings: SubscriptionConfig | None = None
+        """Its settings in the metadata store; None: it has none there, or they are not known."""
         self.properties: Mapping[str, str] = {}
         self.created_us = clock.now_us()
         self.used_us = clock.monotonic_us()
@@ -290,6 +292,15 @@ class Subscription:
     def settings(self) -> SubscriptionConfig:
         return self._dispatcher.settings
 
+    def configure(self, settings: SubscriptionConfig) -> None:
+        """Change its settings, here alone. SubscriptionBusyError: it has consumers."""
+
+        def configure(_: int) -> list[Effect]:
+            self._dispatcher.configure(settings)
+            return []
+
+        self._do(configure)
+
     @property
     def consumers(self) -> int:
         """How many there are."""
@@ -309,10 +320,10 @@ class Subscription:
     def attach(
         self, consumer: ConsumerLike, settings: SubscriptionConfig | None, *, priority: int = 0, address: str = ""
     ) -> int:
-        """Take a consumer in; its number. settings: what it wants, None: whatever they are. address: HOST:PORT of a
-        remote one, for statistics.
+        """Take a consumer in; its number. settings: those that it expects, None: any. address: HOST:PORT of a remote
+        one, for statistics.
 
-        Errors: SubscriptionBusyError, an exclusive one has a consumer, or others have other settings.
+        Errors: SubscriptionBusyError, an exclusive one has a consumer, or the settings are other ones.
         """
         with self._lock:
             self._next_id = number = self._next_id + 1
@@ -321,7 +332,7 @@ class Subscription:
             if self._failed is not None:
                 raise self._failed
             if settings is not None and settings != self._dispatcher.settings:
-                self._dispatcher.configure(settings)
+                raise SubscriptionBusyError(self.managed.name, f"subscription {self.name} has other settings")
             effects = self._dispatcher.attach(number, consumer.name, now_us, priority=priority)
             consumer.became(self._dispatcher.settings.type != "failover")
             counts = ConsumerCounters(address, self._clock.now_us())

@@ -8,7 +8,7 @@ import secrets
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyreplog.arguments import check_mapping
 from pyreplog.errors import (
@@ -22,13 +22,15 @@ from pyreplog.errors import (
 )
 from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.topic.model.backlog import is_system
-from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionType
+from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.interfaces import ConsumerLike
 from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.positions import Start, check_start, position
 from pyreplog.topic.model.subscription_metadata import (
+    SETTINGS_PROPERTY,
     SubscriptionMetadata,
+    change_subscription,
     create_subscription,
     delete_subscription,
     list_subscriptions,
@@ -93,27 +95,31 @@ class Subscriptions:
         name: str,
         start: Start,
         durable: bool,
-        settings: SubscriptionConfig | None,
+        settings: Mapping[str, Any],
         properties: Mapping[str, str],
     ) -> Subscription:
-        """The one that is there, or a new one. Errors: see `Topic.subscribe`."""
+        """The one that is there, with these settings, or a new one. Errors: see `Topic.create_subscription`."""
         check_name(name, "subscription")
         check_start(start)
         check_mapping("properties", properties)
         if is_system(name):
             raise InvalidArgumentError(f"subscription {name!r}: names that begin like this are reserved for pyreplog")
-        if settings is not None:
-            check_dead_letters(self._topic.name, name, settings)
+        if SETTINGS_PROPERTY in properties:
+            raise InvalidArgumentError(f"properties: the name {SETTINGS_PROPERTY!r} is reserved for pyreplog")
+        config = SubscriptionConfig.of(dict(settings))
         with self._changing:
-            there = self.find(name)
-            if there is not None and not there.is_over:
-                return there
+            subscription = self.find(name)
+            if subscription is not None and not subscription.is_over:
+                self._configure(subscription, settings)
+                return subscription
+            check_dead_letters(self._topic.name, name, config)
             mark = wait_wanted(self._runtime.wait, position(self._topic.managed, start))
-            wanted = settings or SubscriptionConfig()
             if not durable:
-                return self._add(self._made(Cursor(name, mark, durable=False), wanted))
-            self._create(name, Cursor(name, mark), wanted.type, properties)
-            return self._recover(name, settings)
+                return self._add(self._made(Cursor(name, mark, durable=False), config))
+            self._create(name, Cursor(name, mark), config, properties)
+            subscription = self._recover(name)
+            self._configure(subscription, settings)  # it was there, and nobody here knew
+            return subscription
 
     def attach(
         self,
@@ -121,24 +127,55 @@ class Subscriptions:
         name: str,
         start: Start,
         durable: bool,
-        settings: SubscriptionConfig | None,
+        settings: Mapping[str, Any],
         priority: int,
+        address: str = "",
     ) -> tuple[Subscription, int]:
-        """Make a subscription, if there is none, for a consumer; and its number there."""
+        """Make a subscription, if there is none, for a consumer; and its number there. address: as of
+        `Subscription.attach`."""
         while True:
-            there = self.make(name, start, durable, settings, {})
+            subscription = self.make(name, start, durable, settings, {})
+            expected = subscription.settings.changed(settings) if settings else None
             try:
-                return there, there.attach(consumer, settings, priority=priority)
+                return subscription, subscription.attach(consumer, expected, priority=priority, address=address)
             except ReplogError:
-                if not there.is_over or self.find(name) is there:
-                    raise  # else its last consumer left in this moment
+                is_gone = subscription.is_over and self.find(name) is not subscription
+                if not is_gone and expected in (None, subscription.settings):
+                    raise  # else its last consumer left in this moment, or another one changed the settings
 
-    def _create(self, name: str, cursor: Cursor, type_: SubscriptionType, properties: Mapping[str, str]) -> None:
+    def _configure(self, subscription: Subscription, settings: Mapping[str, Any]) -> None:
+        """Change these settings, and store them, while no other call changes subscriptions.
+
+        Errors: ConfigError; SubscriptionBusyError, there are consumers; those of `change_subscription`, after which
+        the settings are as before, or nobody knows.
+        """
+        if not settings:
+            return
+        former = subscription.settings
+        config = former.changed(settings)
+        check_dead_letters(self._topic.name, subscription.name, config)
+        if config != former:
+            subscription.configure(config)
+        if subscription.slot is None or subscription.stored_settings == config:
+            return
+        subscription.stored_settings = None
+        try:
+            change_subscription(
+                self._metadata, self._topic.name, subscription.name, subscription.slot.owner,
+                lambda stored: stored.with_config(config),
+            )  # fmt: skip
+        except BaseException:
+            with suppress(SubscriptionBusyError):
+                subscription.configure(former)
+            raise
+        subscription.stored_settings = config
+
+    def _create(self, name: str, cursor: Cursor, config: SubscriptionConfig, properties: Mapping[str, str]) -> None:
         topic, now_us = self._topic, self._topic.clock.now_us()
         made = SubscriptionMetadata(
-            token=secrets.token_hex(16), created_us=now_us, properties=dict(properties), type=type_,
+            token=secrets.token_hex(16), created_us=now_us, properties=dict(properties),
             snapshot=cursor.snapshot_record()[1], moved_us=now_us,
-        )  # fmt: skip
+        ).with_config(config)  # fmt: skip
         try:
             create_subscription(self._metadata, topic.name, name, made)
         except KeyExistsError:
@@ -151,10 +188,11 @@ class Subscriptions:
                 delete_subscription(self._metadata, topic.name, name, made.owner)
             raise
 
-    def _recover(self, name: str, settings: SubscriptionConfig | None = None) -> Subscription:
+    def _recover(self, name: str) -> Subscription:
         recovered = self._cursors.recover(self._topic.name, name)
         cursor = Cursor.restore(name, recovered.records)
-        there = self._made(cursor, settings or SubscriptionConfig(type=recovered.metadata.type))
+        there = self._made(cursor, recovered.metadata.config)
+        there.stored_settings = there.settings
         there.properties = recovered.metadata.properties
         there.created_us = recovered.metadata.created_us
         there.first_era = era_of(recovered.metadata)

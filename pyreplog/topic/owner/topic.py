@@ -27,6 +27,7 @@ from pyreplog.topic.client.publishing.producer import Producer
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer
 from pyreplog.topic.model.config import SubscriptionConfig, TopicConfig
+from pyreplog.topic.model.interfaces import ConsumerLike
 from pyreplog.topic.model.positions import Start, after_all, position, then
 from pyreplog.topic.model.stats import InternalStats, RateMeter, TopicStats
 from pyreplog.topic.model.topic_position import TopicPosition
@@ -190,23 +191,40 @@ class Topic(Handle):
         start: where a new one begins. durable: it is kept, and with it the messages it has not acknowledged, until it
         is deleted; else it ends with its last consumer. name: of the consumer, any. queue: messages that may wait in
         it. priority: of several consumers, those with the lowest number are served first. settings: fields of
-        SubscriptionConfig; of one that has consumers they must be the same.
+        SubscriptionConfig. The subscription keeps them, as those of `create_subscription`.
         Errors: SubscriptionBusyError; ConfigError, InvalidArgumentError; TrimmedError, OutOfRangeError: the start;
         TopicFencedError; those of the metadata store.
         """
         self._check_open()
         check_may_wait()
         check_consumer(name, durable, priority)
-        wanted = SubscriptionConfig.of(settings) if settings else None
+        SubscriptionConfig.of(settings)
         consumer = Consumer(self.name, subscription, name or f"consumer-{secrets.token_hex(4)}", queue=queue)
         try:
-            there, number = self._subscriptions.attach(consumer, subscription, start, durable, wanted, priority)
+            source, number = self.attach(consumer, subscription, start, durable, settings, priority)
         except BaseException:
             consumer.close()
             raise
-        self.used = True
-        consumer.attached(there, number)
+        consumer.attached(source, number)
         return consumer
+
+    def attach(
+        self,
+        consumer: ConsumerLike,
+        subscription: str,
+        start: Start,
+        durable: bool,
+        settings: Mapping[str, Any],
+        priority: int,
+        address: str = "",
+    ) -> tuple[Subscription, int]:
+        """Have a subscription, which is made if there is none, take a consumer; returns the consumer's number, too.
+
+        address: HOST:PORT of a remote one, for statistics. Errors: see `subscribe`.
+        """
+        attached = self._subscriptions.attach(consumer, subscription, start, durable, settings, priority, address)
+        self.used = True
+        return attached
 
     def create_subscription(
         self,
@@ -216,9 +234,16 @@ class Topic(Handle):
         properties: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
-        """Make a durable subscription, unless it is there: it keeps messages from now on. As `subscribe`."""
+        """Make a durable subscription, unless it is there: it keeps messages from now on.
+
+        start, settings: as of `subscribe`. properties: names and values of text, for statistics; one that is there
+        keeps its own. The settings are kept with the subscription, and hold for all of its consumers. Of one that is
+        there those that are given change, and the others stay as they are.
+        Errors: SubscriptionBusyError, a setting differs from that of a subscription with consumers; others as
+        `subscribe`.
+        """
         self._check_open()
-        self.make_subscription(subscription, start, True, SubscriptionConfig.of(settings), properties or {})
+        self._subscriptions.make(subscription, start, True, settings, properties or {})
 
     def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription with its acknowledgements; nothing is kept for it any more. force: though it has
@@ -241,12 +266,6 @@ class Topic(Handle):
 
     def all_subscriptions(self) -> list[Subscription]:
         return self._subscriptions.all()
-
-    def make_subscription(
-        self, name: str, start: Start, durable: bool, settings: SubscriptionConfig | None, properties: Mapping[str, str]
-    ) -> Subscription:
-        """The one that is there, or a new one; see `subscribe`."""
-        return self._subscriptions.make(name, start, durable, settings, properties)
 
     # ---- changes --------------------------------------------------------------------------------------------
 

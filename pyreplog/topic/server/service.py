@@ -19,7 +19,6 @@ from pyreplog.errors import (
 from pyreplog.net.connection import Connection
 from pyreplog.net.fair_executor import FairExecutor
 from pyreplog.net.server_connection import ServerConnection
-from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.batches import Delivered, encode_delivered
 from pyreplog.topic.model.wire.error_codec import encode_fault
@@ -202,20 +201,20 @@ class TopicService:
 
     def _subscribe(self, session: ClientSession, number: int, request: protocol.Subscribe) -> None:
         settings = _settings(request.settings)
-        wanted = SubscriptionConfig.of(settings) if request.settings else None
         topic = self._topics.open(request.topic, create=False)
-        there = topic.make_subscription(request.subscription, request.start, request.durable, wanted, {})
         consumer_session = ConsumerSession(request.name, session.reply)
         session.add_consumer(request.consumer, consumer_session)
         try:
             address = session.connection.remote_address
-            attached = there.attach(consumer_session, wanted, priority=request.priority, address=address)
+            source, attached = topic.attach(
+                consumer_session, request.subscription, request.start, request.durable, settings, request.priority,
+                address,
+            )  # fmt: skip
         except BaseException as error:
             session.remove_consumer(request.consumer)
             consumer_session.detach(ClosedError(f"it was not attached: {error}"))
             raise
-        topic.used = True
-        consumer_session.attached(there, attached)
+        consumer_session.attached(source, attached)
         session.done(number)
 
     def _detach(self, session: ClientSession, number: int, request: protocol.Detach) -> None:

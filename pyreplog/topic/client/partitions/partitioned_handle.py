@@ -49,7 +49,7 @@ class SubscribeOptions(NamedTuple):
     durable: bool
     queue: int
     priority: int
-    settings: SubscriptionConfig | None
+    settings: Mapping[str, Any]
 
 
 class PartitionedHandle(Handle, Generic[T]):
@@ -184,7 +184,8 @@ class PartitionedHandle(Handle, Generic[T]):
         check_consumer(name, durable, priority)
         _check_common(start)
         self._all()
-        options = SubscribeOptions(durable, queue, priority, SubscriptionConfig.of(settings) if settings else None)
+        SubscriptionConfig.of(settings)
+        options = SubscribeOptions(durable, queue, priority, settings)
         consumer = PartitionedConsumer(
             self.name,
             subscription,

@@ -253,10 +253,10 @@ class RemoteTopic(Handle):
         check_name(subscription, "subscription")
         check_start(start)
         check_consumer(name, durable, priority)
-        wanted = SubscriptionConfig.of(settings) if settings else None
+        SubscriptionConfig.of(settings)
         consumer = Consumer(self.name, subscription, name or f"consumer-{secrets.token_hex(4)}", queue=queue)
         try:
-            there = self.attach(consumer, start, durable, priority, wanted)
+            there = self.attach(consumer, start, durable, priority, settings)
         except BaseException:
             consumer.close()
             raise
@@ -264,11 +264,11 @@ class RemoteTopic(Handle):
         return consumer
 
     def attach(
-        self, consumer: Consumer, start: Start, durable: bool, priority: int, settings: SubscriptionConfig | None
+        self, consumer: Consumer, start: Start, durable: bool, priority: int, settings: Mapping[str, Any]
     ) -> RemoteSubscription:
-        """Have the owner's subscription take a consumer; see `subscribe`. settings: None, whatever they are."""
+        """Have the owner's subscription take a consumer; see `subscribe`."""
         self._check_open()
-        wanted = "" if settings is None else json.dumps(vars(settings))
+        wanted = json.dumps(settings) if settings else ""
         attached = RemoteSubscription(
             self._pool, RemoteSubscribeOptions(self.name, consumer.subscription, start, durable, priority, wanted),
             consumer,

@@ -1,0 +1,126 @@
+"""Settings of subscriptions: kept with them, changed by who gives others, the same for all consumers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyreplog.cluster import Cluster
+from pyreplog.errors import ConfigError, InvalidArgumentError, MetadataUnavailableError, SubscriptionBusyError
+from pyreplog.topic.client.remote.client import Client
+from pyreplog.topic.model.config import SubscriptionConfig
+from pyreplog.topic.model.subscription_metadata import SETTINGS_PROPERTY, load_subscription, subscription_key
+from pyreplog.topic.owner import subscriptions
+from tests.topic.handling import PLAIN, open_cluster, receive
+from tests.topic.remoting import Served
+
+WORK: dict[str, Any] = {"type": "shared", "nack_min_ms": 0, "nack_max_ms": 0, "max_redeliveries": 1, "dead_letter": "d"}
+
+
+def settings_of(cluster: Cluster, topic: str = "t") -> SubscriptionConfig:
+    """As its owner uses them, and as they are stored: the same."""
+    used = cluster.topic(topic).subscription("s").settings
+    assert load_subscription(cluster.metadata, topic, "s").config == used
+    return used
+
+
+def test_they_are_kept_with_the_subscription(tmp_path: Path) -> None:
+    """A consumer that gives none, of a process that was started later, has those of who made the subscription."""
+    with open_cluster(tmp_path / "c") as cluster:
+        topic = cluster.topic("t", **PLAIN)
+        topic.create_subscription("s", start="earliest", properties={"of": "us"}, **WORK)
+        topic.publish(b"poison")
+    with open_cluster(tmp_path / "c") as cluster:
+        topic = cluster.topic("t")
+        assert settings_of(cluster) == SubscriptionConfig(**WORK)
+        dead = cluster.topic("d", **PLAIN)
+        with dead.subscribe("support", start="earliest") as support, topic.subscribe("s") as consumer:
+            consumer.nack(receive(consumer, 1), delay=0.0)
+            consumer.nack(receive(consumer, 1), delay=0.0)
+            assert receive(support, 1)[0].value == b"poison"
+        assert topic.stats().subscriptions[0].properties == {"of": "us"}
+
+
+def test_those_that_are_given_later_replace_the_stored_ones(here: Served, place: Cluster | Client) -> None:
+    topic = place.topic("t", **PLAIN)
+    topic.create_subscription("s", **WORK)
+    topic.create_subscription("s")
+    assert settings_of(here.cluster) == SubscriptionConfig(**WORK)
+    topic.create_subscription("s", max_redeliveries=5)
+    assert settings_of(here.cluster) == SubscriptionConfig(**{**WORK, "max_redeliveries": 5})
+    topic.subscribe("s", dead_letter=None, ack_timeout_ms=60_000).close()
+    changed = SubscriptionConfig(**{**WORK, "max_redeliveries": 5, "dead_letter": None, "ack_timeout_ms": 60_000})
+    assert settings_of(here.cluster) == changed
+    topic.subscribe("s").close()
+    here.cluster.topic("t").close()
+    assert settings_of(here.cluster) == changed
+
+
+def test_those_of_a_subscription_with_consumers_stay(here: Served, place: Cluster | Client) -> None:
+    topic = place.topic("t", **PLAIN)
+    with topic.subscribe("s", **WORK):
+        topic.create_subscription("s", type="shared", max_redeliveries=1)
+        topic.subscribe("s", dead_letter="d").close()
+        with pytest.raises(SubscriptionBusyError):
+            topic.create_subscription("s", dead_letter=None)
+        with pytest.raises(SubscriptionBusyError):
+            topic.subscribe("s", type="shared", nack_min_ms=0, max_redeliveries=2)
+        assert settings_of(here.cluster) == SubscriptionConfig(**WORK)
+    with pytest.raises(ConfigError, match="none_of_these"):
+        topic.create_subscription("s", none_of_these=1)
+    with pytest.raises(InvalidArgumentError, match="another topic"):
+        topic.create_subscription("s", dead_letter="t")
+    with pytest.raises(InvalidArgumentError, match="reserved"):
+        topic.create_subscription("other", properties={SETTINGS_PROPERTY: "{}"})
+    assert settings_of(here.cluster) == SubscriptionConfig(**WORK)
+
+
+def test_those_that_cannot_be_stored_do_not_hold(here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MetadataUnavailableError("away")
+
+    topic = here.cluster.topic("t", **PLAIN)
+    topic.create_subscription("s", **WORK)
+    with monkeypatch.context() as away:
+        away.setattr(subscriptions, "change_subscription", fail)
+        with pytest.raises(MetadataUnavailableError):
+            topic.subscribe("s", type="failover")
+        with topic.subscribe("s"):
+            pass
+    assert settings_of(here.cluster) == SubscriptionConfig(**WORK)
+    topic.create_subscription("s", type="failover")
+    assert settings_of(here.cluster) == SubscriptionConfig(**{**WORK, "type": "failover"})
+
+
+def test_a_subscription_that_is_not_stored_has_settings_too(here: Served) -> None:
+    topic = here.cluster.topic("t", **PLAIN)
+    with topic.subscribe("s", durable=False, **WORK):
+        assert topic.subscription("s").settings == SubscriptionConfig(**WORK)
+        with pytest.raises(SubscriptionBusyError):
+            topic.subscribe("s", durable=False, max_redeliveries=3)
+        topic.subscribe("s", durable=False, max_redeliveries=1).close()
+
+
+def test_new_partitions_have_the_settings_of_the_others(here: Served, place: Cluster | Client) -> None:
+    topic = place.topic("p", partitions=1, **PLAIN)
+    topic.create_subscription("s", **WORK)
+    topic = place.topic("p", partitions=2)
+    with topic.subscribe("s", type="shared"):
+        assert settings_of(here.cluster, "p-partition-1") == SubscriptionConfig(**WORK)
+    topic.create_subscription("s", max_redeliveries=7)
+    for partition in range(2):
+        assert settings_of(here.cluster, f"p-partition-{partition}").max_redeliveries == 7
+
+
+def test_records_of_before_have_the_default_settings(here: Served) -> None:
+    """And one whose settings are the defaults is as before: older processes know all of its fields."""
+    topic = here.cluster.topic("t", **PLAIN)
+    topic.create_subscription("s", type="shared")
+    stored = here.cluster.metadata.get(subscription_key("t", "s"))
+    assert stored is not None
+    assert json.loads(stored.value)["properties"] == {}
+    topic.close()
+    assert settings_of(here.cluster) == SubscriptionConfig(type="shared")
