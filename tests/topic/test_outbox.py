@@ -9,8 +9,7 @@ import pytest
 from pyreplog.errors import TopicFullError
 from pyreplog.future import AppendFuture, Outcome
 from pyreplog.topic.client.publishing.outbox import Landing, Outbox, Parcel
-from pyreplog.topic.client.publishing.publish_batch import Encoder, Share
-from pyreplog.topic.owner.managed.append_pipeline import STAGE_BYTES
+from pyreplog.topic.client.publishing.publish_batch import STAGE_BYTES, Encoder, Share
 
 
 class Plane:

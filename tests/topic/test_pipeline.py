@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from pyreplog.errors import EntryRefusedError, NotEnoughBookiesError
 from pyreplog.future import AppendFuture, settle_all
+from pyreplog.topic.client.publishing.publish_batch import STAGE_BYTES
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
 from pyreplog.topic.owner.managed.append_pipeline import (
     GROUP_BYTES,
     REFUSALS_MAX,
-    STAGE_BYTES,
     AppendPipeline,
     Submission,
     outcomes,

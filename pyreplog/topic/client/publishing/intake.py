@@ -15,11 +15,17 @@ from pyreplog.future import AppendFuture, Outcome, settle_all
 from pyreplog.topic.client.publishing.batcher import Batcher, SingleMessage
 from pyreplog.topic.client.publishing.forwarded import Forwarded
 from pyreplog.topic.client.publishing.outbox import Landing, Outbox, Sink
-from pyreplog.topic.client.publishing.publish_batch import Encoder, Gathered, PublishBatch, Whole, stored_of
+from pyreplog.topic.client.publishing.publish_batch import (
+    STAGE_BYTES,
+    Encoder,
+    Gathered,
+    PublishBatch,
+    Whole,
+    stored_of,
+)
 from pyreplog.topic.client.publishing.window import Window
 from pyreplog.topic.model.dedup import DedupVerdict, Producers
 from pyreplog.topic.model.sequences import check_sequence
-from pyreplog.topic.owner.managed.append_pipeline import STAGE_BYTES
 
 DUPLICATE = -1
 """Instead of an offset: the message was published before."""

@@ -9,9 +9,8 @@ from typing import NamedTuple, Protocol
 from pyreplog._native.machines.serial_executor import in_callback
 from pyreplog.errors import EntryRefusedError, NotEnoughBookiesError, RecordTooLargeError, TopicFullError
 from pyreplog.future import AppendFuture
-from pyreplog.topic.client.publishing.publish_batch import PublishBatch
+from pyreplog.topic.client.publishing.publish_batch import STAGE_BYTES, PublishBatch
 from pyreplog.topic.model.event_queue import EventQueue
-from pyreplog.topic.owner.managed.append_pipeline import STAGE_BYTES
 
 NOT_STORED = (RecordTooLargeError, EntryRefusedError, NotEnoughBookiesError, TopicFullError)
 

@@ -16,6 +16,9 @@ from pyreplog.topic.model.compression import codec_number, compressor
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.dedup import Sequences
 
+STAGE_BYTES = 512 << 10
+"""What waits while something is on its way is sent with it behind it, but for so much, which goes at once."""
+
 ENTRY_OVERHEAD = 512
 """What an entry of one message, with its record, has at most beside the producer's name, keys, properties, values."""
 COLUMN_BYTES = 40

@@ -12,11 +12,9 @@ from typing import Any, NamedTuple
 
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.future import AppendFuture, Outcome
+from pyreplog.topic.client.publishing.publish_batch import STAGE_BYTES
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.topic_position import TopicPosition
-
-STAGE_BYTES = 512 << 10
-"""What waits while something is on its way is sent with it behind it, but for so much, which goes at once."""
 
 GROUP_BYTES = 1 << 20
 """What waits is sent together, up to about so much."""
