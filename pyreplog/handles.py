@@ -145,13 +145,6 @@ class Handle(Closeable, ABC):
             if error is not None:
                 error.__traceback__ = trace
 
-    def _part_of(self, whole: Handle) -> None:
-        """`whole` closes it: forgotten together, `whole` says so, and this is silent."""
-        if whole._parts_end is None:
-            whole._parts_end = []
-            weakref.finalize(whole, whole._parts_end.append, True).atexit = False
-        self._whole_end = whole._parts_end
-
     def _is_forgotten(self) -> bool:
         """For finalizers: nobody has closed it, or will. Of what is collected together, callbacks of weak references
         that others have come before all finalizers."""
@@ -173,3 +166,11 @@ class Handle(Closeable, ABC):
     def __repr__(self) -> str:
         state = " closed" if self._error is not None else ""
         return f"<{type(self).__name__} {self._what!r}{state}>"
+
+
+def make_part_of(part: Handle, whole: Handle) -> None:
+    """Let `whole` close `part`: when both are forgotten together, `whole` says so, and `part` is silent."""
+    if whole._parts_end is None:
+        whole._parts_end = []
+        weakref.finalize(whole, whole._parts_end.append, True).atexit = False
+    part._whole_end = whole._parts_end

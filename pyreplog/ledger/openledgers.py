@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 
-from pyreplog.handles import Handle
+from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.ledger_handle import Ledger
 
 
@@ -20,7 +20,7 @@ class OpenLedgers:
 
     def add(self, ledger: Ledger, cluster: Handle) -> None:
         """One that `cluster` made."""
-        ledger._part_of(cluster)
+        make_part_of(ledger, cluster)
         with self._lock:
             self._ledgers.add(ledger)
 

@@ -17,7 +17,7 @@ from pyreplog.bookie.metrics import bookie_metrics
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import ClosedError, NotConnectedError, ReplogError
 from pyreplog.future import AppendFuture
-from pyreplog.handles import Handle
+from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.driver import Add, TimerLike
 from pyreplog.ledger.metrics import ClientCounters
 from pyreplog.ledger.placement import Candidate
@@ -65,7 +65,7 @@ class RuntimeBase:
     def belong_to(self, cluster: Handle) -> None:
         """Whose `close` closes this."""
         for part in (self.metadata, self.reactor):
-            part._part_of(cluster)
+            make_part_of(part, cluster)
 
     def expect(self, done: AppendFuture[Any]) -> None:
         self._expected.add(done)
@@ -233,7 +233,7 @@ class EmbeddedRuntime(RuntimeBase):
     def belong_to(self, cluster: Handle) -> None:
         super().belong_to(cluster)
         for bookie in self.bookies.values():
-            bookie._part_of(cluster)
+            make_part_of(bookie, cluster)
 
     def _collect_later(self) -> None:
         self.work(self._collect)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.handles import Handle
+from pyreplog.handles import Handle, make_part_of
 from pyreplog.metadata.keys import ROOT, check_key, check_value, check_version
 from pyreplog.metadata.lease import Lease
 from pyreplog.metadata.watching import Watch
@@ -132,7 +132,7 @@ class MetadataStore(Handle):
         if not 0 < ttl <= 86400:
             raise InvalidArgumentError(f"a lease is kept for 0 to 86400 seconds, not {ttl}")
         lease = self._lease(ttl, on_loss)
-        lease._part_of(self)
+        make_part_of(lease, self)
         with self._lease_lock:
             if self._takes_leases:
                 self._leases.add(lease)

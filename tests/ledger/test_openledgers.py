@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE_S
 class Thing:
     """In a ledger's stead."""
 
-    def _part_of(self, whole: object) -> None:
+    def part_of(self, whole: object) -> None:
         return
 
 

@@ -63,7 +63,7 @@ def test_duplicates_are_known_after_a_crash(cluster: Cluster) -> None:
         topic = one.topic(NAME, **DEDUP)
         publish(topic, range(7))
         assert topic.dedup is not None
-        topic.dedup.store(topic).result(PATIENCE_S)
+        topic.dedup.store().result(PATIENCE_S)
         publish(topic, range(7, 10))
         kill(one)
     with cluster.topic(NAME, **DEDUP) as topic:
@@ -78,7 +78,7 @@ def test_nothing_that_would_have_to_be_read_again_is_trimmed(cluster: Cluster) -
         topic = one.topic(NAME, **DEDUP)
         publish(topic, range(9))
         assert topic.dedup is not None
-        topic.dedup.store(topic).result(PATIENCE_S)
+        topic.dedup.store().result(PATIENCE_S)
         publish(topic, range(9, 20))
         trim(topic)
         assert 6 <= topic.start <= 9
@@ -101,10 +101,10 @@ def test_an_older_snapshot_that_is_located_later_does_not_replace_a_newer_one(
         monkeypatch.setattr(
             dedupcursor, "position", lambda log, start: held.append((first, position(log, start))) or first
         )
-        older = topic.dedup.store(topic)
+        older = topic.dedup.store()
         monkeypatch.undo()
         publish(topic, range(9, 20))
-        topic.dedup.store(topic).result(PATIENCE_S)
+        topic.dedup.store().result(PATIENCE_S)
         trim(topic)
         assert topic.start == 20
         first.complete(held[0][1].result(PATIENCE_S))  # type: ignore[attr-defined]

@@ -372,6 +372,6 @@ def test_a_topic_that_is_closed_before_it_is_looked_at_is_no_trouble(
     topic.publish(b"value")
     topic.close()
     topic.touch()
-    monkeypatch.setattr(topic.topics, "opened", lambda: [topic])
-    topic.topics._look()
+    monkeypatch.setattr(cluster.topics, "opened", lambda: [topic])
+    cluster.topics._look()
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == []

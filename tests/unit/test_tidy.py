@@ -143,22 +143,35 @@ def test_imports_point_down() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-CIRCLES = {"topic"}
-"""Packages whose modules still import one another in a circle."""
-
-
 def test_no_module_imports_itself_by_way_of_others() -> None:
     """Imports for annotations count: who reads one module of a circle has to read all."""
     known = {module_of(path) for path in sources("*.py", "*.pyx", "*.pxd")}
     graph: dict[str, set[str]] = {}
     for path in sources("*.py", "*.pyx", "*.pxd"):
         module = module_of(path)
-        if part_of(module) not in CIRCLES:
-            graph.setdefault(module, set()).update({*imports(path)} & known - {module})
+        graph.setdefault(module, set()).update({*imports(path)} & known - {module})
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
         pytest.fail(" -> ".join(reversed(error.args[1])))
+
+
+TOPIC_LAYERS = ["model", "client", "owner", "server"]
+
+
+@pytest.mark.parametrize("folder", TOPIC_LAYERS)
+def test_folders_of_topics_import_down_only(folder: str) -> None:
+    """Imports for annotations count."""
+    above = TOPIC_LAYERS[TOPIC_LAYERS.index(folder) + 1 :]
+    paths = sources("*.py", under=PACKAGE / "topic" / folder)
+    seen = [(name(path), module.split(".")) for path in paths for module in imports(path)]
+    assert len(seen) > len(paths), "hardly any import was found: the search is broken"
+    wrong = [
+        f"{path} imports {'.'.join(parts)}"
+        for path, parts in seen
+        if parts[1:2] == ["topic"] and {*parts[2:3]} & {*above}
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_cython_imports_are_found(tmp_path: Path) -> None:

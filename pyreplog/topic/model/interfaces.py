@@ -18,6 +18,12 @@ Noted = tuple[int, int] | NDArray[np.int64]
 """Offsets: from and up to, or one by one, ascending, each once."""
 
 
+class WaitFunction(Protocol):
+    """`ledger.driver.Runtime.wait`."""
+
+    def __call__(self, future: AppendFuture[T], timeout: float | None = None) -> T: ...
+
+
 class DeliveredMessages(NamedTuple):
     """Messages for one consumer. redelivered: by offset, how often those that were delivered before were."""
 

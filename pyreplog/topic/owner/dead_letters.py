@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyreplog._native.topic.messages import Message
-from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, RecordTooLargeError
+from pyreplog.errors import InvalidArgumentError, RecordTooLargeError
 from pyreplog.future import AppendFuture
 from pyreplog.topic.client.partitions.partitioned_publisher import gathered
 from pyreplog.topic.model.config import SubscriptionConfig
@@ -15,10 +15,7 @@ from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.positions import then
 from pyreplog.topic.model.routing import partition_of
 from pyreplog.topic.owner.subscription import Subscription
-
-if TYPE_CHECKING:
-    from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
-    from pyreplog.topic.owner.topic import Topic
+from pyreplog.topic.owner.topic_context import DeadLetterTopic, TopicContext
 
 ORIGIN_TOPIC = "pyreplog.topic"
 ORIGIN_OFFSET = "pyreplog.offset"
@@ -43,23 +40,24 @@ def check_dead_letters(topic: str, subscription: str, settings: SubscriptionConf
         raise InvalidArgumentError(f"dead_letter: expected another topic than {name}: they would come again for ever")
 
 
-def publish_dead(topic: Topic, subscription: Subscription, dead: DeadLetter) -> AppendFuture[Any]:
+def publish_dead(context: TopicContext, subscription: Subscription, dead: DeadLetter) -> AppendFuture[Any]:
     """Publish them, with where they come from in their properties. Where they were they are acknowledged afterwards:
-    after a crash they may be published again."""
+    after a crash they may be published again. A dead-letter topic that does not exist is made."""
     done: AppendFuture[Any] = AppendFuture()
-    name = dead_letter_topic(topic.name, subscription.name, subscription.settings.dead_letter)
+    name = dead_letter_topic(context.name, subscription.name, subscription.settings.dead_letter)
 
     def publish() -> None:
+        inherited = {key: getattr(context.managed.config, key) for key in INHERITED}
         try:
-            then(_submit(_open(topic, name), topic.name, dead), done, done.complete)
+            then(_submit(context.open_topic(name, inherited), context.name, dead), done, done.complete)
         except Exception as error:
             done.fail(error)
 
-    topic.topics.work(publish)
+    context.work(publish)
     return done
 
 
-def _submit(target: Topic | PartitionedTopic, origin: str, dead: DeadLetter) -> AppendFuture[Any]:
+def _submit(target: DeadLetterTopic, origin: str, dead: DeadLetter) -> AppendFuture[Any]:
     batch = dead.batch
     properties: list[Mapping[str, str | bytes] | None] = [
         {
@@ -78,20 +76,9 @@ def _submit(target: Topic | PartitionedTopic, origin: str, dead: DeadLetter) -> 
         return gathered([_submit_one(target, *one) for one in zip(batch, properties, strict=True)])
 
 
-def _submit_one(target: Topic | PartitionedTopic, message: Message, properties: Any) -> AppendFuture[Any]:
+def _submit_one(target: DeadLetterTopic, message: Message, properties: Any) -> AppendFuture[Any]:
     """One that leaves no room for where it comes from goes without."""
     try:
         return target.submit(message.value, message.key, properties=properties, event_time=message.event_time)
     except RecordTooLargeError:
         return target.submit(message.value, message.key, properties=message.properties, event_time=message.event_time)
-
-
-def _open(topic: Topic, name: str) -> Topic | PartitionedTopic:
-    """The dead-letter topic; made if there is none. What there is keeps its settings."""
-    topics = topic.topics
-    if topics.partitioned.has(name):
-        return topics.partitioned.open(name, None, create=False, wait=0.0, settings={})
-    try:
-        return topics.open(name, create=False)
-    except NoSuchTopicError:
-        return topics.open(name, settings={key: getattr(topic.config, key) for key in INHERITED})

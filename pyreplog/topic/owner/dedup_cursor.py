@@ -6,20 +6,18 @@ import secrets
 import struct
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from pyreplog.clock import ahead_us
 from pyreplog.errors import InvalidMetadataError, KeyExistsError, ReplogError
 from pyreplog.future import AppendFuture
+from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.backlog import SYSTEM_PREFIX
 from pyreplog.topic.model.dedup import Producers
 from pyreplog.topic.model.positions import position, then
 from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, create_subscription
 from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
 from pyreplog.topic.owner.cursors.slot import CursorSlot
-
-if TYPE_CHECKING:
-    from pyreplog.topic.owner.topic import Topic
+from pyreplog.topic.owner.topic_context import TopicContext
 
 DEDUP = f"{SYSTEM_PREFIX}dedup"
 
@@ -47,7 +45,9 @@ class DedupCursor:
 
     name = DEDUP
 
-    def __init__(self) -> None:
+    def __init__(self, context: TopicContext) -> None:
+        self._context = context
+        self._publisher: Publisher | None = None
         self.producers = Producers()
         self.mark = ORIGIN
         """As it is stored."""
@@ -59,24 +59,28 @@ class DedupCursor:
         self._on_their_way: dict[int, TopicPosition] = {}
         self._taken_us: int | None = None
 
-    def recover(self, topic: Topic) -> None:
+    def recover(self) -> None:
         """Read what was stored, and all that was published since."""
-        store, cursors = topic.topics.metadata, topic.topics.cursors
-        record = _HEAD.pack(0, *topic.managed.start) + self.producers.snapshot()
+        context, managed = self._context, self._context.managed
+        record = _HEAD.pack(0, *managed.start) + self.producers.snapshot()
         made = SubscriptionMetadata(
-            token=secrets.token_hex(16), created_us=topic.clock.now_us(), snapshot=record
+            token=secrets.token_hex(16), created_us=context.clock.now_us(), snapshot=record
         )  # fmt: skip
         with suppress(KeyExistsError):
-            create_subscription(store, topic.name, DEDUP, made)
-        recovered = cursors.recover(topic.name, DEDUP)
-        ahead = ahead_us(topic.clock)
+            create_subscription(context.metadata, context.name, DEDUP, made)
+        recovered = context.cursors.recover(context.name, DEDUP)
+        ahead = ahead_us(context.clock)
         self._begin(recovered.records, ahead)
-        at, wait = max(self.mark.offset, topic.managed.start.offset), topic.topics.runtime.wait
-        while at < topic.managed.end.offset:
-            batch = wait(topic.managed.read(at))
+        at = max(self.mark.offset, managed.start.offset)
+        while at < managed.end.offset:
+            batch = context.runtime.wait(managed.read(at))
             self.producers.replay(batch, ahead)
             at = batch.end
-        self._slot = cursors.attach(recovered, self)
+        self._slot = context.cursors.attach(recovered, self)
+
+    def follow(self, publisher: Publisher) -> None:
+        """Take snapshots from this publisher, which has been given `producers`."""
+        self._publisher = publisher
 
     def _begin(self, records: list[bytes], ahead: int) -> None:
         """With the newest. InvalidMetadataError."""
@@ -90,19 +94,22 @@ class DedupCursor:
 
     # ---- storing --------------------------------------------------------------------------------------------
 
-    def look(self, topic: Topic, now_us: int) -> None:
-        """Store a snapshot if there is much to be read again, or for long. now_us: of the clock that nobody sets."""
-        behind = topic.managed.end.offset - self.mark.offset
+    def look(self) -> None:
+        """Store a snapshot if there is much to be read again, or for long."""
+        if self._publisher is None:
+            return
+        now_us = self._context.clock.monotonic_us()
+        behind = self._context.managed.end.offset - self.mark.offset
         is_late = behind > 0 and (self._taken_us is None or now_us - self._taken_us > SNAPSHOT_US)
-        if behind >= SNAPSHOT_MESSAGES or is_late or topic.publisher.has_new_failures:
-            topic.publisher.purge(now_us - IDLE_US)
+        if behind >= SNAPSHOT_MESSAGES or is_late or self._publisher.has_new_failures:
+            self._publisher.purge(now_us - IDLE_US)
             self._taken_us = now_us
-            self.store(topic)
+            self.store()
 
-    def store(self, topic: Topic) -> AppendFuture[None]:
+    def store(self) -> AppendFuture[None]:
         """Store a snapshot of now."""
         done: AppendFuture[None] = AppendFuture()
-        taken = topic.publisher.snapshot()
+        taken = None if self._publisher is None else self._publisher.snapshot()
         if taken is None or self._slot is None:
             done.complete(None)
             return done
@@ -117,10 +124,10 @@ class DedupCursor:
             then(self._slot.flush(), done, stored)
 
         def stored(_: None) -> None:
-            topic.touch()  # there may be something to trim now, or room for publishers
+            self._context.touch()  # there may be something to trim now, or room for publishers
             done.complete(None)
 
-        then(position(topic.managed, offset), done, located)
+        then(position(self._context.managed, offset), done, located)
         return done
 
     def take_changes(self) -> tuple[int, bytes] | None:

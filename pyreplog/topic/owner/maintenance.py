@@ -5,30 +5,35 @@ from __future__ import annotations
 import logging
 import threading
 from functools import partial
-from typing import TYPE_CHECKING
 
-from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.future import AppendFuture
 from pyreplog.topic.model.backlog import CursorBacklog, Eviction, Quota, QuotaDecision
 from pyreplog.topic.model.expiry import Usage, expired, next_expiry, next_unused, unused
 from pyreplog.topic.model.positions import then
+from pyreplog.topic.owner.backlog_gate import BacklogGate
+from pyreplog.topic.owner.dedup_cursor import DedupCursor
 from pyreplog.topic.owner.subscription import Subscription
-
-if TYPE_CHECKING:
-    from pyreplog.topic.owner.topic import Topic
+from pyreplog.topic.owner.subscriptions import Subscriptions
+from pyreplog.topic.owner.topic_context import TopicContext
 
 logger = logging.getLogger(__name__)
 
 
 class TopicMaintenance:
-    """Any thread; calls wait."""
+    """Any thread; calls wait.
 
-    def __init__(self, topic: Topic) -> None:
-        self._topic = topic
+    gate: shut while a quota says so. dedup: None, the topic does not deduplicate.
+    """
+
+    def __init__(
+        self, context: TopicContext, subscriptions: Subscriptions, gate: BacklogGate, dedup: DedupCursor | None
+    ) -> None:
+        self._context, self._managed, self._clock = context, context.managed, context.clock
+        self._subscriptions, self._gate, self._dedup = subscriptions, gate, dedup
         self._lock = threading.Lock()  # while it looks
         self._quota = Quota()
-        self._since_us = topic.clock.monotonic_us()
+        self._since_us = context.clock.monotonic_us()
         self._due_us: dict[str, int | None] = {}  # by the wall
         self._unused_us: int | None = None  # on the clock that nobody sets, as `_since_us`
         self.decision = QuotaDecision()
@@ -36,64 +41,66 @@ class TopicMaintenance:
 
     def look(self) -> None:
         """All of it. What fails is logged, and done again the next time. ClosedError: the topic was closed."""
-        topic, clock = self._topic, self._topic.clock
         with self._lock:
-            topic.managed.look(clock.now_us())
-            for step in (self._sample, self._watch_backlogs, self._drop_unused, self._store_producers, self._trim):
+            self._managed.look(self._clock.now_us())
+            for step in (self._sample, self._watch_backlogs, self._drop_unused, self._store_producers, self.trim):
                 try:
-                    step(clock)
+                    step()
                 except ClosedError:
                     raise
                 except ReplogError as error:
-                    logger.warning("topic %s: %s", topic.name, error)
+                    logger.warning("topic %s: %s", self._context.name, error)
 
     def is_due(self) -> bool:
         """Whether time alone has brought something to do: the topic is looked at, though nobody has used it."""
-        clock = self._topic.clock
-        now_us = clock.now_us()
+        now_us = self._clock.now_us()
         if any(due_us is not None and due_us <= now_us for due_us in self._due_us.values()):
             return True
-        return self._unused_us is not None and self._unused_us <= clock.monotonic_us()
+        return self._unused_us is not None and self._unused_us <= self._clock.monotonic_us()
 
-    def _sample(self, clock: Clock) -> None:
-        end, now_us = self._topic.managed.end, clock.monotonic_us()
-        for there in self._topic.all_subscriptions():
-            there.look(lambda cursor, dispatcher: cursor.sample(now_us, end, dispatcher.first_due(end.offset)))
+    def _sample(self) -> None:
+        end, now_us = self._managed.end, self._clock.monotonic_us()
+        for subscription in self._subscriptions.all():
+            subscription.look(lambda cursor, dispatcher: cursor.sample(now_us, end, dispatcher.first_due(end.offset)))
 
     # ---- backlogs -------------------------------------------------------------------------------------------
 
-    def _watch_backlogs(self, clock: Clock) -> None:
-        topic, config, now_us = self._topic, self._topic.config, clock.now_us()
+    def _watch_backlogs(self) -> None:
+        config, now_us = self._managed.config, self._clock.now_us()
         ages = config.quota_ms is not None or config.ttl_ms is not None
         cursors = [
             CursorBacklog(there.name, there.cursor.durable, there.cursor.mark, _oldest_us(there) if ages else None)
-            for there in topic.all_subscriptions()
+            for there in self._subscriptions.all()
         ]
-        if topic.dedup is not None:
-            cursors.append(CursorBacklog(topic.dedup.name, True, topic.dedup.mark))
+        if self._dedup is not None:
+            cursors.append(CursorBacklog(self._dedup.name, True, self._dedup.mark))
         durable = [cursor for cursor in cursors if cursor.durable]
         self._due_us["message"] = next_expiry(cursors, config.ttl_ms)
         self._due_us["quota"] = next_expiry(durable, config.quota_ms)
         for expiry in expired(cursors, config.ttl_ms, now_us):
-            self._expire(topic.subscription(expiry.cursor), expiry.before_us)
-        self.decision = decision = self._quota.decide(config, topic.managed.end, cursors, now_us)
-        topic.gate.set(decision.publishing, decision.reason)
+            self._expire(self._subscription(expiry.cursor), expiry.before_us)
+        self.decision = decision = self._quota.decide(config, self._managed.end, cursors, now_us)
+        self._gate.set(decision.publishing, decision.reason)
         if decision.publishing != "open":
-            topic.touch()  # somebody may be waiting
-        if decision.catch_up and topic.dedup is not None:
-            topic.dedup.store(topic)
+            self._context.touch()  # somebody may be waiting
+        if decision.catch_up and self._dedup is not None:
+            self._dedup.store()
         for eviction in decision.evictions:
-            self._evict(topic.subscription(eviction.cursor), eviction)
+            self._evict(self._subscription(eviction.cursor), eviction)
+
+    def _subscription(self, name: str) -> Subscription:
+        self._context.check_open()
+        return self._subscriptions.get(name)
 
     def _expire(self, there: Subscription, before_us: int) -> None:
-        wait = self._topic.topics.runtime.wait
+        wait = self._context.runtime.wait
         before = there.cursor.mark.offset
-        wait(there.skip_to(wait(self._topic.managed.offset_at_time(before_us))))
+        wait(there.skip_to(wait(self._managed.offset_at_time(before_us))))
         there.counts.expired += max(there.cursor.mark.offset - before, 0)
-        there.counts.last_expired_us = self._topic.clock.now_us()
+        there.counts.last_expired_us = self._clock.now_us()
 
     def _evict(self, there: Subscription, eviction: Eviction) -> None:
-        wait, managed = self._topic.topics.runtime.wait, self._topic.managed
+        wait, managed = self._context.runtime.wait, self._managed
         before = there.cursor.mark.offset
         if eviction.before_us is not None:
             self.evictions["age"] += 1
@@ -103,44 +110,45 @@ class TopicMaintenance:
             wait(there.skip_to(wait(managed.offset_at_size(eviction.to_size))))
         there.counts.evicted += max(there.cursor.mark.offset - before, 0)
         logger.warning(
-            "topic %s: %d messages were evicted from the backlog of %s", self._topic.name,
+            "topic %s: %d messages were evicted from the backlog of %s", self._context.name,
             there.cursor.mark.offset - before, there.name,
         )  # fmt: skip
 
-    def _drop_unused(self, clock: Clock) -> None:
-        topic, now_us = self._topic, clock.monotonic_us()
+    def _drop_unused(self) -> None:
+        expiry_ms, now_us = self._managed.config.subscription_expiry_ms, self._clock.monotonic_us()
         usages = [
             Usage(there.name, there.cursor.durable, there.consumers, there.used_us)
-            for there in topic.all_subscriptions()
+            for there in self._subscriptions.all()
         ]
-        self._unused_us = next_unused(usages, topic.config.subscription_expiry_ms, self._since_us)
-        for name in unused(usages, topic.config.subscription_expiry_ms, self._since_us, now_us):
-            logger.warning("topic %s: subscription %s was not used for too long: it is deleted", topic.name, name)
-            topic.delete_subscription(name)
+        self._unused_us = next_unused(usages, expiry_ms, self._since_us)
+        for name in unused(usages, expiry_ms, self._since_us, now_us):
+            logger.warning(
+                "topic %s: subscription %s was not used for too long: it is deleted", self._context.name, name
+            )
+            self._context.check_open()
+            self._subscriptions.delete(name, force=False)
 
-    def _store_producers(self, clock: Clock) -> None:
-        if self._topic.dedup is not None:
-            self._topic.dedup.look(self._topic, clock.monotonic_us())
+    def _store_producers(self) -> None:
+        if self._dedup is not None:
+            self._dedup.look()
 
     # ---- ledgers --------------------------------------------------------------------------------------------
 
-    def _trim(self, clock: Clock) -> None:
-        self.trim(clock.now_us())
-
-    def trim(self, now_us: int) -> AppendFuture[int]:
+    def trim(self) -> AppendFuture[int]:
         """Drop the ledgers that nothing keeps; gives how many."""
-        topic = self._topic
-        marks = [there.durable_mark() for there in topic.all_subscriptions() if there.cursor.durable]
-        if topic.dedup is not None:
-            marks.append(topic.dedup.mark.offset)
+        marks = [there.durable_mark() for there in self._subscriptions.all() if there.cursor.durable]
+        if self._dedup is not None:
+            marks.append(self._dedup.mark.offset)
         done: AppendFuture[int] = AppendFuture()
-        trimmed = topic.managed.trim(min(marks, default=topic.managed.end.offset), now_us)
+        trimmed = self._managed.trim(min(marks, default=self._managed.end.offset), self._clock.now_us())
         then(trimmed, done, partial(self._trimmed, done))
         return done
 
     def _trimmed(self, done: AppendFuture[int], count: int) -> None:
         if count:
-            self._topic.trimmed(self._topic.managed.start)
+            start = self._managed.start
+            for subscription in self._subscriptions.all():
+                subscription.trimmed(start)
         done.complete(count)
 
 

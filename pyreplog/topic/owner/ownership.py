@@ -23,7 +23,7 @@ from pyreplog.errors import (
     OutcomeUnknownError,
     TopicOwnedError,
 )
-from pyreplog.handles import Handle
+from pyreplog.handles import Handle, make_part_of
 from pyreplog.metadata.lease import Lease, LeaseState
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.net.sockets import weak_callback
@@ -276,7 +276,7 @@ class Ownership(Handle):
                 session.lease = self._store.lease(
                     self._lease_s, partial(weak_callback(self._lost), session.incarnation)
                 )
-                session.lease._part_of(self)  # not of the store alone, which bookies of this process have, too
+                make_part_of(session.lease, self)  # not of the store alone, which bookies of this process have, too
             except BaseException:
                 with self._lock:
                     self._sessions.pop(session.incarnation, None)

@@ -6,31 +6,57 @@ import logging
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.errors import TopicOwnedError
+from pyreplog.ledger.driver import Runtime
 from pyreplog.topic.client.partitions.partition_consumer import PartitionConsumer
 from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle, SubscribeOptions
 from pyreplog.topic.model.routing import partition_name
-
-if TYPE_CHECKING:
-    from pyreplog.topic.owner.subscription import Subscription
-    from pyreplog.topic.owner.topic import Topic
-    from pyreplog.topic.owner.topics import Topics
+from pyreplog.topic.owner.subscription import Subscription
+from pyreplog.topic.owner.topic import Topic
 
 logger = logging.getLogger(__name__)
 
 
-class PartitionedTopic(PartitionedHandle["Topic"]):
+class PartitionOpener(Protocol):
+    """The topics of this process, as far as partitioned ones need them."""
+
+    @property
+    def runtime(self) -> Runtime: ...
+
+    def get(self, name: str) -> Topic | None:
+        """The topic, if this process owns it already."""
+        ...
+
+    def open(
+        self, name: str, *, create: bool = True, wait: float = 0.0, settings: Mapping[str, Any] | None = None
+    ) -> Topic:
+        """As `Cluster.topic`, of one without partitions."""
+        ...
+
+
+class PartitionedTopicRegistry(Protocol):
+    """The partitioned topics of this process, as far as one of them needs them."""
+
+    def remove(self, name: str) -> None:
+        """Its partitions were deleted."""
+        ...
+
+    def forget(self, topic: PartitionedTopic) -> None:
+        """It was closed."""
+        ...
+
+
+class PartitionedTopic(PartitionedHandle[Topic]):
     """Made by `Cluster.topic`: the same object for the same name. As `PartitionedHandle`; other processes may own some
     of the partitions: what needs one of these is a TopicOwnedError."""
 
-    def __init__(self, topics: Topics, name: str, partitions: int) -> None:
-        self.topics = topics
+    def __init__(self, topics: PartitionOpener, registry: PartitionedTopicRegistry, name: str, partitions: int) -> None:
+        self._topics, self._registry = topics, registry
         self._served: list[Topic | TopicOwnedError] = []  # by partition
         super().__init__(name, partitions, topics.runtime.wait, f"partitioned topic {name}")
-        self._part_of(topics)
 
     def own(self, partitions: int, wait: float, settings: Mapping[str, Any]) -> None:
         """Open so many partitions, those that are not; for who makes it. Consumers that there are receive from new
@@ -47,7 +73,7 @@ class PartitionedTopic(PartitionedHandle["Topic"]):
 
     def _open(self, partition: int, wait: float, settings: Mapping[str, Any]) -> Topic | TopicOwnedError:
         try:
-            return self.topics.open(partition_name(self.name, partition), wait=wait, settings=settings)
+            return self._topics.open(partition_name(self.name, partition), wait=wait, settings=settings)
         except TopicOwnedError as error:
             logger.warning("%s", error)
             return error
@@ -64,7 +90,7 @@ class PartitionedTopic(PartitionedHandle["Topic"]):
         InvalidArgumentError."""
         self._check_partition(partition)
         name = partition_name(self.name, partition)
-        found = self.topics.get(name) or self.topics.open(name)
+        found = self._topics.get(name) or self._topics.open(name)
         self._served[partition] = found
         return found
 
@@ -83,7 +109,7 @@ class PartitionedTopic(PartitionedHandle["Topic"]):
     # ---- the end --------------------------------------------------------------------------------------------
 
     def _remove(self) -> None:
-        self.topics.partitioned.remove(self.name)
+        self._registry.remove(self.name)
 
     def close(self) -> None:
         """Close its partitions and its consumers; as `Topic.close`."""
@@ -93,7 +119,7 @@ class PartitionedTopic(PartitionedHandle["Topic"]):
 
     def _let_go(self) -> None:
         with ExitStack() as rest:
-            rest.callback(self.topics.partitioned.forget, self)
+            rest.callback(self._registry.forget, self)
             for found in self._served:
                 if not isinstance(found, TopicOwnedError):
                     rest.callback(found.close)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
+from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, TopicExistsError
+from pyreplog.metadata.store import MetadataStore
 from pyreplog.net.fair_executor import check_wanted
 from pyreplog.topic.model.backlog import is_system
+from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.partitioned_metadata import (
     check_partitions,
@@ -23,18 +26,30 @@ from pyreplog.topic.model.partitioned_metadata import (
 from pyreplog.topic.model.routing import partition_name, partition_of
 from pyreplog.topic.model.subscription_metadata import list_subscriptions, load_subscription
 from pyreplog.topic.owner.managed.chainstore import find_chain
-from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
+from pyreplog.topic.owner.ownership import Ownership
+from pyreplog.topic.owner.partitioned_topic import PartitionedTopic, PartitionOpener
 
-if TYPE_CHECKING:
-    from pyreplog.clock import Clock
-    from pyreplog.topic.owner.topics import Topics
+
+class PartitionedTopicHost(PartitionOpener, Protocol):
+    """The topics of this process, as far as making partitioned ones needs them."""
+
+    @property
+    def ownership(self) -> Ownership: ...
+
+    def config_of(self, name: str, settings: Mapping[str, Any]) -> TopicConfig:
+        """Check settings that topics are made with."""
+        ...
+
+    def adopt(self, topic: PartitionedTopic) -> None:
+        """It is closed with all topics."""
+        ...
 
 
 class PartitionedTopics:
     """Made by Topics; any thread may call anything, and calls wait as of Topics."""
 
-    def __init__(self, topics: Topics, clock: Clock) -> None:
-        self._topics, self._store, self._clock = topics, topics.metadata, clock
+    def __init__(self, topics: PartitionedTopicHost, metadata: MetadataStore, clock: Clock) -> None:
+        self._topics, self._store, self._clock = topics, metadata, clock
         self._lock = threading.Lock()  # of the table; never while anything waits
         self._opening: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()  # names in use
         self._open: dict[str, PartitionedTopic] = {}
@@ -76,7 +91,8 @@ class PartitionedTopics:
             if there is not None:
                 there.own(count, wait, settings)
                 return there
-            made = PartitionedTopic(self._topics, name, count)
+            made = PartitionedTopic(self._topics, self, name, count)
+            self._topics.adopt(made)
             try:
                 made.own(count, wait, settings)
                 with self._lock:
@@ -170,11 +186,11 @@ class PartitionedTopics:
             self._check_free(name, found.partitions)
             delete_partitioned(self._store, name)
 
-    def forget(self, there: PartitionedTopic) -> None:
+    def forget(self, topic: PartitionedTopic) -> None:
         """It was closed."""
         with self._lock:
-            if self._open.get(there.name) is there:
-                del self._open[there.name]
+            if self._open.get(topic.name) is topic:
+                del self._open[topic.name]
 
     def close(self) -> None:
         """Close those that are open."""

@@ -1,12 +1,12 @@
-"""What is told of a topic: its statistics, gathered from the parts that know them."""
+"""TopicReport: the statistics of a topic, gathered from the parts that know them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pyreplog.errors import ReplogError
+from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.chain import ChainLedger
 from pyreplog.topic.model.cursor import Backlog, Cursor
 from pyreplog.topic.model.dispatch.dispatcher import Dispatcher
@@ -16,55 +16,91 @@ from pyreplog.topic.model.stats import (
     CursorStats,
     InternalStats,
     LedgerStats,
+    RateMeter,
     SubscriptionStats,
     TopicStats,
 )
 from pyreplog.topic.model.topic_position import TopicPosition
 from pyreplog.topic.model.trend import Sample, Trend, trend
+from pyreplog.topic.owner.dedup_cursor import DedupCursor
+from pyreplog.topic.owner.maintenance import TopicMaintenance
 from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.subscription_counters import ConsumerCounters
+from pyreplog.topic.owner.subscriptions import Subscriptions
+from pyreplog.topic.owner.topic_context import TopicContext
 
-if TYPE_CHECKING:
-    from pyreplog.topic.owner.topic import Topic
+
+class TopicReport:
+    """Any thread. Rates are those since the last call of `stats`."""
+
+    def __init__(
+        self,
+        context: TopicContext,
+        subscriptions: Subscriptions,
+        upkeep: TopicMaintenance,
+        dedup: DedupCursor | None,
+        *,
+        address: str,
+    ) -> None:
+        """dedup: None, the topic does not deduplicate. address: at which this process answers for the topic, or ""."""
+        self._context, self._subscriptions = context, subscriptions
+        self._upkeep, self._dedup, self._address = upkeep, dedup, address
+        self._rates = RateMeter()
+
+    def stats(self, publisher: Publisher) -> TopicStats:
+        """Reads an entry of each subscription whose oldest message it does not know yet; of each without consumers, a
+        short backlog, whose delayed messages it has not counted yet."""
+        managed, config, now_us = self._context.managed, self._context.managed.config, self._context.clock.now_us()
+        counts, chain = publisher.counts, managed.stats()
+        subscriptions = tuple(_subscription(self._context, there, now_us) for there in self._subscriptions.all())
+        rates = self._rates.look(
+            self._context.clock.monotonic_us(), _counted(counts.messages, counts.bytes, subscriptions)
+        )
+        rated = tuple(_with_rates(sub, rates) for sub in subscriptions)
+        decision = self._upkeep.decision
+        return TopicStats(
+            name=self._context.name, at_us=now_us, owner=self._address, epoch=chain.epoch, start=chain.start,
+            end=chain.end, storage_bytes=chain.end.size - chain.start.size,
+            producers=0 if self._dedup is None else len(self._dedup.producers),
+            published_messages=counts.messages, published_entries=counts.entries, published_bytes=counts.bytes,
+            publish_errors=counts.errors, pending_entries=chain.pending_entries, pending_bytes=chain.pending_bytes,
+            duplicates=counts.duplicates, rate_published=rates["published"],
+            rate_published_bytes=rates["published_bytes"],
+            rate_delivered=sum(sub.rate_delivered for sub in rated),
+            rate_delivered_bytes=sum(sub.rate_delivered_bytes for sub in rated),
+            deduplicates=config.deduplicate, publishing=decision.publishing, waits_for=chain.waits_for,
+            quota_bytes=config.quota_bytes,
+            quota_ms=config.quota_ms, quota_exceeded=decision.exceeded, quota_evictions=dict(self._upkeep.evictions),
+            subscriptions=rated, properties=dict(managed.chain.properties),
+        )  # fmt: skip
+
+    def internal_stats(self, publisher: Publisher) -> InternalStats:
+        """Ledgers and cursors."""
+        managed, now_us = self._context.managed, self._context.clock.monotonic_us()
+        chain, stats = managed.chain, managed.stats()
+        cursors = tuple(_cursor(there, now_us) for there in self._subscriptions.all())
+        ledgers = tuple(_ledger(item, stats.end) for item in chain.ledgers)
+        return InternalStats(
+            name=self._context.name, state=stats.state, epoch=stats.epoch, start=stats.start, end=stats.end,
+            entries_added=publisher.counts.entries, pending_entries=stats.pending_entries,
+            pending_bytes=stats.pending_bytes, waiting_cursors=sum(one.waiting for one in cursors),
+            ledgers=ledgers, cursors=cursors, last_entry=_last_entry(ledgers),
+        )  # fmt: skip
 
 
-def topic_report(topic: Topic) -> TopicStats:
-    """Reads an entry of each subscription whose oldest message it does not know yet; of each without consumers, a short
-    backlog, whose delayed messages it has not counted yet."""
-    managed, config, now_us = topic.managed, topic.config, topic.clock.now_us()
-    counts, chain = topic.publisher.counts, managed.stats()
-    subscriptions = tuple(_subscription(topic, there, now_us) for there in topic.all_subscriptions())
-    rates = topic.rates.look(
-        topic.clock.monotonic_us(),
-        {
-            "published": counts.messages,
-            "published_bytes": counts.bytes,
-            **{f"{name}/{sub.name}": value for sub in subscriptions for name, value in _counters(sub).items()},
-            **{
-                f"{name}/{sub.name}/{one.consumer}": value
-                for sub in subscriptions
-                for one in sub.consumers
-                for name, value in _consumer_counters(one).items()
-            },
+def _counted(messages: int, size: int, subscriptions: Sequence[SubscriptionStats]) -> dict[str, int]:
+    """What rates are computed of, by name."""
+    return {
+        "published": messages,
+        "published_bytes": size,
+        **{f"{name}/{sub.name}": value for sub in subscriptions for name, value in _counters(sub).items()},
+        **{
+            f"{name}/{sub.name}/{one.consumer}": value
+            for sub in subscriptions
+            for one in sub.consumers
+            for name, value in _consumer_counters(one).items()
         },
-    )
-    rated = tuple(_with_rates(sub, rates) for sub in subscriptions)
-    decision = topic.upkeep.decision
-    return TopicStats(
-        name=topic.name, at_us=now_us, owner=topic.topics.address, epoch=chain.epoch, start=chain.start,
-        end=chain.end, storage_bytes=chain.end.size - chain.start.size,
-        producers=0 if topic.dedup is None else len(topic.dedup.producers),
-        published_messages=counts.messages, published_entries=counts.entries, published_bytes=counts.bytes,
-        publish_errors=counts.errors, pending_entries=chain.pending_entries, pending_bytes=chain.pending_bytes,
-        duplicates=counts.duplicates, rate_published=rates["published"],
-        rate_published_bytes=rates["published_bytes"],
-        rate_delivered=sum(sub.rate_delivered for sub in rated),
-        rate_delivered_bytes=sum(sub.rate_delivered_bytes for sub in rated),
-        deduplicates=config.deduplicate, publishing=decision.publishing, waits_for=chain.waits_for,
-        quota_bytes=config.quota_bytes,
-        quota_ms=config.quota_ms, quota_exceeded=decision.exceeded, quota_evictions=dict(topic.upkeep.evictions),
-        subscriptions=rated, properties=dict(managed.chain.properties),
-    )  # fmt: skip
+    }
 
 
 def _counters(sub: SubscriptionStats) -> dict[str, int]:
@@ -95,8 +131,8 @@ def _with_rates(sub: SubscriptionStats, rates: dict[str, float]) -> Subscription
     return replace(sub, consumers=consumers, **found)  # type: ignore[arg-type]
 
 
-def _subscription(topic: Topic, there: Subscription, now_us: int) -> SubscriptionStats:
-    end, clock_us = topic.managed.end, topic.clock.monotonic_us()
+def _subscription(context: TopicContext, there: Subscription, now_us: int) -> SubscriptionStats:
+    end, clock_us = context.managed.end, context.clock.monotonic_us()
 
     def look(cursor: Cursor, dispatcher: Dispatcher) -> tuple[DispatchStatus, Backlog, Trend]:
         reached = max(end, cursor.mark)
@@ -143,19 +179,6 @@ def _consumer(status: ConsumerStatus, counts: ConsumerCounters) -> ConsumerStats
         delivered_messages=status.delivered, delivered_bytes=counts.delivered_bytes,
         redelivered_messages=counts.redelivered, acked_messages=status.acknowledged,
         last_delivered_us=counts.last_delivered_us, last_acked_us=counts.last_acked_us,
-    )  # fmt: skip
-
-
-def topic_internals(topic: Topic) -> InternalStats:
-    managed, now_us = topic.managed, topic.clock.monotonic_us()
-    chain, stats = managed.chain, managed.stats()
-    cursors = tuple(_cursor(there, now_us) for there in topic.all_subscriptions())
-    ledgers = tuple(_ledger(item, stats.end) for item in chain.ledgers)
-    return InternalStats(
-        name=topic.name, state=stats.state, epoch=stats.epoch, start=stats.start, end=stats.end,
-        entries_added=topic.publisher.counts.entries, pending_entries=stats.pending_entries,
-        pending_bytes=stats.pending_bytes, waiting_cursors=sum(one.waiting for one in cursors),
-        ledgers=ledgers, cursors=cursors, last_entry=_last_entry(ledgers),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import secrets
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyreplog.arguments import check_mapping
 from pyreplog.errors import (
@@ -37,9 +37,7 @@ from pyreplog.topic.model.subscription_metadata import (
 )
 from pyreplog.topic.owner.dead_letters import check_dead_letters, publish_dead
 from pyreplog.topic.owner.subscription import Subscription
-
-if TYPE_CHECKING:
-    from pyreplog.topic.owner.topic import Topic
+from pyreplog.topic.owner.topic_context import TopicContext
 
 logger = logging.getLogger(__name__)
 
@@ -52,9 +50,9 @@ def era_of(metadata: SubscriptionMetadata) -> int:
 class Subscriptions:
     """Any thread; making and deleting wait for the metadata store."""
 
-    def __init__(self, topic: Topic) -> None:
-        self._topic, self._cursors, self._metadata = topic, topic.topics.cursors, topic.topics.metadata
-        self._runtime = topic.topics.runtime
+    def __init__(self, context: TopicContext) -> None:
+        self._context, self._topic = context, context.name
+        self._cursors, self._metadata = context.cursors, context.metadata
         self._lock = threading.Lock()  # of the table; never while anything waits
         self._changing = threading.Lock()  # while one is made or deleted
         self._table: dict[str, Subscription] = {}
@@ -79,14 +77,14 @@ class Subscriptions:
         """Errors: NoSuchSubscriptionError; as `check_name`."""
         there = self.find(check_name(name, "subscription"))
         if there is None:
-            raise NoSuchSubscriptionError(self._topic.name, f"there is no subscription {name}")
+            raise NoSuchSubscriptionError(self._topic, f"there is no subscription {name}")
         return there
 
     # ---- making ---------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
         """Take over all durable ones that there are."""
-        for name in list_subscriptions(self._metadata, self._topic.name):
+        for name in list_subscriptions(self._metadata, self._topic):
             if not is_system(name):
                 self._recover(name)
 
@@ -112,8 +110,8 @@ class Subscriptions:
             if subscription is not None and not subscription.is_over:
                 self._configure(subscription, settings)
                 return subscription
-            check_dead_letters(self._topic.name, name, config)
-            mark = wait_wanted(self._runtime.wait, position(self._topic.managed, start))
+            check_dead_letters(self._topic, name, config)
+            mark = wait_wanted(self._context.runtime.wait, position(self._context.managed, start))
             if not durable:
                 return self._add(self._made(Cursor(name, mark, durable=False), config))
             self._create(name, Cursor(name, mark), config, properties)
@@ -153,7 +151,7 @@ class Subscriptions:
             return
         former = subscription.settings
         config = former.changed(settings)
-        check_dead_letters(self._topic.name, subscription.name, config)
+        check_dead_letters(self._topic, subscription.name, config)
         if config != former:
             subscription.configure(config)
         if subscription.slot is None or subscription.stored_settings == config:
@@ -161,7 +159,7 @@ class Subscriptions:
         subscription.stored_settings = None
         try:
             change_subscription(
-                self._metadata, self._topic.name, subscription.name, subscription.slot.owner,
+                self._metadata, self._topic, subscription.name, subscription.slot.owner,
                 lambda stored: stored.with_config(config),
             )  # fmt: skip
         except BaseException:
@@ -171,25 +169,25 @@ class Subscriptions:
         subscription.stored_settings = config
 
     def _create(self, name: str, cursor: Cursor, config: SubscriptionConfig, properties: Mapping[str, str]) -> None:
-        topic, now_us = self._topic, self._topic.clock.now_us()
+        topic, managed, now_us = self._topic, self._context.managed, self._context.clock.now_us()
         made = SubscriptionMetadata(
             token=secrets.token_hex(16), created_us=now_us, properties=dict(properties),
             snapshot=cursor.snapshot_record()[1], moved_us=now_us,
         ).with_config(config)  # fmt: skip
         try:
-            create_subscription(self._metadata, topic.name, name, made)
+            create_subscription(self._metadata, topic, name, made)
         except KeyExistsError:
-            logger.warning("topic %s: subscription %s was there already", topic.name, name)
+            logger.warning("topic %s: subscription %s was there already", topic, name)
             return
         try:
-            topic.managed.verify()
+            managed.verify()
         except (TopicFencedError, ClosedError):  # it is closed as soon as it knows
             with suppress(ReplogError):  # the new owner may have found it: then it is that one's
-                delete_subscription(self._metadata, topic.name, name, made.owner)
+                delete_subscription(self._metadata, topic, name, made.owner)
             raise
 
     def _recover(self, name: str) -> Subscription:
-        recovered = self._cursors.recover(self._topic.name, name)
+        recovered = self._cursors.recover(self._topic, name)
         cursor = Cursor.restore(name, recovered.records)
         there = self._made(cursor, recovered.metadata.config)
         there.stored_settings = there.settings
@@ -200,11 +198,11 @@ class Subscriptions:
         return self._add(there)
 
     def _made(self, cursor: Cursor, settings: SubscriptionConfig) -> Subscription:
-        topic = self._topic
+        context = self._context
         return Subscription(
-            cursor.name, topic.managed, cursor, settings, self._runtime, topic.clock,
-            publish_dead=lambda there, dead: publish_dead(topic, there, dead), on_change=topic.touch,
-            on_over=self._forget,
+            cursor.name, context.managed, cursor, settings, context.runtime, context.clock,
+            publish_dead=lambda subscription, dead: publish_dead(context, subscription, dead),
+            on_change=context.touch, on_over=self._forget,
         )  # fmt: skip
 
     def _add(self, made: Subscription) -> Subscription:
@@ -228,7 +226,7 @@ class Subscriptions:
 
     def delete(self, name: str, *, force: bool) -> None:
         """See `Topic.delete_subscription`."""
-        topic = self._topic.name
+        topic = self._topic
         with self._changing:
             there = self.get(name)
             if there.consumers and not force:

@@ -7,10 +7,10 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, OutOfRangeError, ReplogError, TopicFencedError
 from pyreplog.future import AppendFuture
 from pyreplog.handles import Handle
+from pyreplog.ledger.runtime import RuntimeBase
+from pyreplog.metadata.store import MetadataStore
 from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.topic.client.consumer import QUEUE, Consumer
 from pyreplog.topic.client.publishing.producer import Producer
@@ -29,19 +31,17 @@ from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer
 from pyreplog.topic.model.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.model.interfaces import ConsumerLike
 from pyreplog.topic.model.positions import Start, after_all, position, then
-from pyreplog.topic.model.stats import InternalStats, RateMeter, TopicStats
-from pyreplog.topic.model.topic_position import TopicPosition
+from pyreplog.topic.model.stats import InternalStats, TopicStats
 from pyreplog.topic.owner.backlog_gate import BacklogGate
+from pyreplog.topic.owner.cursors.log import CursorLog
 from pyreplog.topic.owner.dedup_cursor import DedupCursor
 from pyreplog.topic.owner.maintenance import TopicMaintenance
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from pyreplog.topic.owner.ownership import Claim
-from pyreplog.topic.owner.report import topic_internals, topic_report
+from pyreplog.topic.owner.report import TopicReport
 from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.subscriptions import Subscriptions
-
-if TYPE_CHECKING:
-    from pyreplog.topic.owner.topics import Topics
+from pyreplog.topic.owner.topic_context import DeadLetterTopic, TopicContext
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,43 @@ T = TypeVar("T")
 
 RELEASE_S = 1.0
 """Between tries."""
+
+
+class TopicHost(Protocol):
+    """The topics of this process, as far as one of them needs them.
+
+    address: at which this process answers for them, or "". close_s: seconds that closing may take. is_closing: all are
+    closed, and told of together.
+    """
+
+    @property
+    def runtime(self) -> RuntimeBase: ...
+    @property
+    def metadata(self) -> MetadataStore: ...
+    @property
+    def cursors(self) -> CursorLog: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def close_s(self) -> float: ...
+    @property
+    def is_closing(self) -> bool: ...
+
+    def claim(self, name: str) -> Claim:
+        """Claim a topic anew."""
+        ...
+
+    def forget(self, topic: Topic) -> None:
+        """It was closed."""
+        ...
+
+    def work(self, job: Callable[[], object]) -> None:
+        """Have something done that may wait for ledgers."""
+        ...
+
+    def open_any(self, name: str, settings: Mapping[str, Any]) -> DeadLetterTopic:
+        """Another topic, with partitions or without; made with these settings if there is none."""
+        ...
 
 
 class Topic(Handle):
@@ -62,18 +99,24 @@ class Topic(Handle):
         publish, submit, room = Publisher.publish, Publisher.submit, Publisher.room
         publish_batch, submit_batch = Publisher.publish_batch, Publisher.submit_batch
 
-    def __init__(self, topics: Topics, managed: ManagedLedger, claim: Claim, clock: Clock) -> None:
-        self.name, self.managed, self.topics = managed.name, managed, topics
+    def __init__(self, topics: TopicHost, managed: ManagedLedger, claim: Claim, clock: Clock) -> None:
+        """For `Topics`, which makes this a part of itself."""
+        self.name, self.managed, self._topics = managed.name, managed, topics
         self.claim, self.clock = claim, clock
         self._claiming = threading.Lock()  # of what comes in place of `claim`; never while the store is asked
         self._was_let_go = False
         self.used = True
         """Whether anything happened to it since it was last looked at."""
         self.gate = BacklogGate(self.name, managed)
-        self.dedup = DedupCursor() if managed.config.deduplicate else None
-        self.upkeep, self.rates = TopicMaintenance(self), RateMeter()
         self._runtime = topics.runtime
-        self._subscriptions = Subscriptions(self)
+        context = TopicContext(
+            managed, clock, topics.runtime, topics.metadata, topics.cursors, touch=self.touch,
+            check_open=self._check_open, work=topics.work, open_topic=topics.open_any,
+        )  # fmt: skip
+        self.dedup = DedupCursor(context) if managed.config.deduplicate else None
+        self._subscriptions = Subscriptions(context)
+        self.upkeep = TopicMaintenance(context, self._subscriptions, self.gate, self.dedup)
+        self._report = TopicReport(context, self._subscriptions, self.upkeep, self.dedup, address=topics.address)
         self._stored: list[AppendFuture[Any]] = []  # of what `begin_close` began
         self._ended: AppendFuture[None] | None = None
         self.unstored: ReplogError | None = None
@@ -83,18 +126,19 @@ class Topic(Handle):
         self.gone: AppendFuture[None] = AppendFuture()
         """Done when it is closed, and may be opened again."""
         super().__init__(f"topic {self.name}")
-        self._part_of(topics)
 
     def recover(self) -> None:
         """Open what there is of it: producers that are known, durable subscriptions. For who made it."""
         self._subscriptions.recover()
         if self.dedup is not None:
-            self.dedup.recover(self)
+            self.dedup.recover()
         self._publisher = publisher = Publisher(
             self.name, self.gate, self._runtime, self.clock, self.managed.config,
             entry_bytes_max=self._runtime.entry_bytes_max, end=self.managed.end.offset,
             producers=None if self.dedup is None else self.dedup.producers,
         )  # fmt: skip
+        if self.dedup is not None:
+            self.dedup.follow(publisher)
         self.publish, self.submit, self.room = publisher.publish, publisher.submit, publisher.room
         self.publish_batch, self.submit_batch = publisher.publish_batch, publisher.submit_batch
         self.managed.on_grow.append(self.touch)
@@ -129,12 +173,12 @@ class Topic(Handle):
         """Backlogs, rates, consumers; may read an entry of each subscription that lags, to tell its age, and a short
         backlog without consumers, to tell how many of its messages are delayed."""
         self._check_open()
-        return topic_report(self)
+        return self._report.stats(self._publisher)
 
     def internal_stats(self) -> InternalStats:
         """Ledgers and cursors, to find out why something stands still."""
         self._check_open()
-        return topic_internals(self)
+        return self._report.internal_stats(self._publisher)
 
     # ---- publishing -----------------------------------------------------------------------------------------
 
@@ -162,8 +206,14 @@ class Topic(Handle):
         """
         self._check_open()
         stop = OFFSET_MAX if end is None else as_int("end", end)
-        first = self._wait(position(self.managed, start)).offset
-        return self._batches(first, min(stop, self.end))
+        return self._batches(self.offset_of(start), min(stop, self.end))
+
+    def offset_of(self, start: Start) -> int:
+        """Offset of a place: of "earliest", "latest", an offset, or a moment of publishing.
+
+        Errors: TrimmedError, OutOfRangeError; UnreadableError.
+        """
+        return self._wait(position(self.managed, start)).offset
 
     def _batches(self, at: int, end: int) -> Iterator[MessageBatch]:
         while at < end:
@@ -315,7 +365,7 @@ class Topic(Handle):
         """Drop the ledgers that no durable subscription and no retention keeps, now; returns the offset of the first
         message left, as `CommitLog.trim` the first entry. Errors: those of the metadata store."""
         self._check_open()
-        self._wait(self.upkeep.trim(self.clock.now_us()))
+        self._wait(self.upkeep.trim())
         return self.start
 
     def _wait(self, future: AppendFuture[T]) -> T:
@@ -345,7 +395,7 @@ class Topic(Handle):
         """The lease was lost, maybe for no more than that the store was away. That nobody has the topic now does not
         mean that nobody had: `verify` is asked behind this."""
         try:
-            claim = self.topics.claim(self.name)
+            claim = self._topics.claim(self.name)
         except ReplogError as error:
             logger.info("topic %s: not claimed again yet: %s", self.name, error)
             return
@@ -367,11 +417,6 @@ class Topic(Handle):
 
     # ---- events ---------------------------------------------------------------------------------------------
 
-    def trimmed(self, start: TopicPosition) -> None:
-        """Messages before it are gone."""
-        for there in self.all_subscriptions():
-            there.trimmed(start)
-
     def clock_was_set(self) -> None:
         """The wall's, that messages are delayed by."""
         for there in self.all_subscriptions():
@@ -384,7 +429,7 @@ class Topic(Handle):
         self._publisher.stop(error)
         self.gate.end()
         self._subscriptions.end(error)
-        self.topics.work(self.close)
+        self._topics.work(self.close)
 
     # ---- the end --------------------------------------------------------------------------------------------
 
@@ -413,7 +458,7 @@ class Topic(Handle):
         self._stored = [flushed, *(there.store() for there in self.all_subscriptions())]
         if (dedup := self.dedup) is not None:
             kept: AppendFuture[None] = AppendFuture()
-            flushed.add_done_callback(lambda _: then(dedup.store(self), kept, kept.complete))
+            flushed.add_done_callback(lambda _: then(dedup.store(), kept, kept.complete))
             self._stored.append(kept)
         after_all(self._stored, partial(self._end_ledger, ended))
         return ended
@@ -435,9 +480,9 @@ class Topic(Handle):
         error = self._ending()
         with ExitStack() as rest:
             rest.callback(self.gone.complete, None)
-            rest.callback(self.topics.forget, self)
+            rest.callback(self._topics.forget, self)
             rest.callback(self._release)
-            rest.callback(lambda: self.managed.close(self.topics.close_s))
+            rest.callback(lambda: self.managed.close(self._topics.close_s))
             rest.callback(self._subscriptions.end, error)
             if self.dedup is not None:
                 rest.callback(self.dedup.close)
@@ -448,13 +493,13 @@ class Topic(Handle):
             self.begin_close()
             rest.callback(self._wait_stored, self._stored[1:])
             for flushed in self._stored[:1]:
-                self._runtime.wait(flushed, self.topics.close_s)
+                self._runtime.wait(flushed, self._topics.close_s)
 
     def _release(self) -> None:
         """Others may own it from now on; while the metadata store is away, later."""
         with self._claiming:
             self._was_let_go = True
-        if not self.topics.close_s:  # all are closed, and time is over: the lease of all ends at once
+        if not self._topics.close_s:  # all are closed, and time is over: the lease of all ends at once
             return
         try:
             self.claim.release()
@@ -463,12 +508,12 @@ class Topic(Handle):
             self._runtime.wake_after(RELEASE_S, lambda: self._runtime.work(self._release))
 
     def _wait_stored(self, stored: Sequence[AppendFuture[None]]) -> None:
-        deadline = time.monotonic() + self.topics.close_s
+        deadline = time.monotonic() + self._topics.close_s
         for future in stored:
             try:
                 self._runtime.wait(future, max(deadline - time.monotonic(), 0))
             except ReplogError as error:
                 if any(there.is_unstored for there in self.all_subscriptions()):
                     self.unstored = error
-        if self.unstored is not None and not self.topics.is_closing:
+        if self.unstored is not None and not self._topics.is_closing:
             logger.warning("topic %s: what was acknowledged last comes again: %s", self.name, self.unstored)

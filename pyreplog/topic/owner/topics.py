@@ -22,12 +22,13 @@ from pyreplog.clock import Clock, ClockWatch
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,
+    NoSuchTopicError,
     NotEnoughBookiesError,
     OutcomeUnknownError,
     ReplogError,
     TopicOwnedError,
 )
-from pyreplog.handles import Handle
+from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import CLOSE_S
 from pyreplog.ledger.thread_pool import ThreadPool
@@ -42,6 +43,7 @@ from pyreplog.topic.owner.managed.orphans import delete_orphans
 from pyreplog.topic.owner.metrics import topic_metrics
 from pyreplog.topic.owner.owner_record import TopicOwner, owner_of
 from pyreplog.topic.owner.ownership import LEASE_S, Claim, Ownership
+from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 from pyreplog.topic.owner.partitioned_topics import PartitionedTopics
 from pyreplog.topic.owner.topic import Topic
 
@@ -84,7 +86,7 @@ class Topics(Handle):
         self.cursors = CursorLog(cluster, config=CursorLogConfig(ensemble=None))
         self.address = address
         self.ownership = Ownership(cluster.metadata, address=address)
-        self.partitioned = PartitionedTopics(self, clock)
+        self.partitioned = PartitionedTopics(self, self.metadata, clock)
         self._lock = threading.Lock()  # of the table; never while anything waits
         self._open: dict[str, Topic] = {}
         self._opening: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()  # names in use
@@ -95,7 +97,7 @@ class Topics(Handle):
         self._clock_watch = ClockWatch(clock)
         super().__init__("topics")
         for part in (self, self.cursors, self.ownership):
-            part._part_of(cluster)
+            make_part_of(part, cluster)
 
     def serve_at(self, address: str, *, lease_s: float = LEASE_S) -> None:
         """This process answers for its topics there, from now on. lease_s: as of Ownership.
@@ -107,7 +109,7 @@ class Topics(Handle):
             if self._open:
                 raise InvalidArgumentError(f"topics were opened before {address} was known: {sorted(self._open)[:3]}")
             former, self.ownership = self.ownership, Ownership(self.metadata, address=address, lease_s=lease_s)
-            self.ownership._part_of(self)
+            make_part_of(self.ownership, self)
             self.address = address
         former.close()
 
@@ -133,6 +135,16 @@ class Topics(Handle):
                 self.config_of(name, settings)
             topic.configure(**settings)
         return topic
+
+    def open_any(self, name: str, settings: Mapping[str, Any]) -> Topic | PartitionedTopic:
+        """The topic of that name, with partitions or without, and with its settings; made with `settings`, and without
+        partitions, if there is none. Errors: as `LedgerCluster.topic`."""
+        if self.partitioned.has(name):
+            return self.partitioned.open(name, None, create=False, wait=0.0, settings={})
+        try:
+            return self.open(name, create=False)
+        except NoSuchTopicError:
+            return self.open(name, settings=settings)
 
     def config_of(self, name: str, settings: Mapping[str, Any]) -> TopicConfig:
         """Of a topic that is made with these settings. The default ensemble is no larger than an embedded cluster; over
@@ -183,6 +195,7 @@ class Topics(Handle):
             )
             undo.callback(managed.close)
             topic = Topic(self, managed, claim, self._clock)
+            make_part_of(topic, self)
             undo.callback(topic.close)
             topic.recover()
             with self._lock:
@@ -204,6 +217,10 @@ class Topics(Handle):
         if topic is not None:
             topic.touch()
         self._look_later()
+
+    def adopt(self, topic: PartitionedTopic) -> None:
+        """It is closed with these."""
+        make_part_of(topic, self)
 
     def forget(self, topic: Topic) -> None:
         """It was closed."""

@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError, ReplogError
-from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.topic.model.names import check_name
-from pyreplog.topic.model.positions import Start, moment_at, position, time_us
+from pyreplog.topic.model.wire.start_codec import decode_start
 from pyreplog.topic.model.wire.stats_codec import encode_stats
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.owner.topics import Topics
 
 MAKING_S = 5.0
 """To wait for another server that makes the same partitioned topic."""
-
-
-def encode_start(start: Start) -> Any:
-    """As JSON."""
-    if isinstance(start, datetime):
-        return {"time_us": time_us(start)}
-    return start if isinstance(start, str) else int(start)
-
-
-def _start(found: Any) -> Start:
-    if isinstance(found, dict):
-        return moment_at(found["time_us"])
-    start: Start = found
-    return start
 
 
 def call(topics: Topics, topic: str, name: str, arguments: str) -> str:
@@ -73,12 +57,11 @@ def _where(topic: Topic) -> str:
 
 
 def _position(topic: Topic, start: Any) -> str:
-    found = wait_wanted(topic.topics.runtime.wait, position(topic.managed, _start(start)))
-    return json.dumps(found.offset)
+    return json.dumps(topic.offset_of(decode_start(start)))
 
 
 def _create_subscription(topic: Topic, subscription: str, start: Any, properties: Any, settings: Any) -> str:
-    topic.create_subscription(subscription, start=_start(start), properties=properties, **settings)
+    topic.create_subscription(subscription, start=decode_start(start), properties=properties, **settings)
     return "null"
 
 
@@ -88,7 +71,7 @@ def _delete_subscription(topic: Topic, subscription: str, force: bool) -> str:
 
 
 def _seek(topic: Topic, subscription: str, start: Any) -> str:
-    return json.dumps(topic.seek(subscription, _start(start)))
+    return json.dumps(topic.seek(subscription, decode_start(start)))
 
 
 def _skip(topic: Topic, subscription: str, messages: int) -> str:

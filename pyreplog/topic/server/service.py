@@ -159,7 +159,7 @@ class TopicService:
             if request.producer and topic.config.deduplicate:
                 self._take_over(lane)
                 last = topic.publisher.last_given(request.producer)
-        most = topic.topics.runtime.entry_bytes_max
+        most = self._topics.runtime.entry_bytes_max
         session.reply(number, encode_reply(Opened(last, most, json.dumps(vars(topic.config)))))
 
     def _take_over(self, lane: ProducerSession) -> None:

@@ -10,6 +10,7 @@ from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import DisconnectedError, OutcomeUnknownError, PeerTimeoutError
 from pyreplog.future import AppendFuture
+from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.driver import Add
 from pyreplog.ledger.metrics import ClientCounters
 from pyreplog.ledger.placement import Candidate
@@ -20,8 +21,6 @@ from .alarm import Alarm
 from .metadata import Way
 
 if TYPE_CHECKING:
-    from pyreplog.handles import Handle
-
     from .processes import Process
 
 T = TypeVar("T")
@@ -146,7 +145,7 @@ class FakeRuntime:
         self.roads = {node.name: Road(process, node) for node in process.schedule.nodes.places}
 
     def belong_to(self, cluster: Handle) -> None:
-        self.metadata._part_of(cluster)
+        make_part_of(self.metadata, cluster)
 
     def expect(self, done: AppendFuture[Any]) -> None:
         return

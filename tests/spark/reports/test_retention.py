@@ -141,7 +141,7 @@ def test_duplicate_detection_pins(tmp_path: Path) -> None:
         assert {row["pinned_by"] for row in found} == {"pyreplog.dedup"}
         assert not any(row["deletable"] for row in found)
         assert len(DeadSubscriptions().merge(DeadSubscriptions.parts.empty_table(), made.snapshot())) == 0
-        dedup.store(known.topic).result(30)
+        dedup.store().result(30)
         found = RetentionForecast().merge(RetentionForecast.parts.empty_table(), made.snapshot()).to_pylist()
         assert [row["pinned_by"] for row in found] == [None] * len(found)
         assert [row["deletable"] for row in found if row["closes_ts"] is not None] == [True] * 3

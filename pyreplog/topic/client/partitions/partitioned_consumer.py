@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError, WrongTypeError
@@ -16,6 +16,7 @@ from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.topic.client.partitions.partition_consumer import PartitionConsumer
 from pyreplog.topic.model.arguments import as_delay_us, check_may_block
+from pyreplog.topic.model.interfaces import WaitFunction
 from pyreplog.topic.model.partition_offset import (
     PartitionedStart,
     PartitionedWhat,
@@ -27,12 +28,6 @@ from pyreplog.topic.model.positions import all_done
 
 T = TypeVar("T")
 _NOTHING: Any = iter(()).__next__
-
-
-class WaitFunction(Protocol):
-    """`ledger.driver.Runtime.wait`."""
-
-    def __call__(self, future: AppendFuture[T], timeout: float | None = None) -> T: ...
 
 
 class PartitionedConsumer(Handle):

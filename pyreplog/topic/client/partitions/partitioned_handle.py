@@ -24,9 +24,10 @@ from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle
 from pyreplog.topic.client.consumer import QUEUE
 from pyreplog.topic.client.partitions.partition_consumer import PartitionConsumer
-from pyreplog.topic.client.partitions.partitioned_consumer import PartitionedConsumer, WaitFunction
+from pyreplog.topic.client.partitions.partitioned_consumer import PartitionedConsumer
 from pyreplog.topic.client.partitions.partitioned_producer import PartitionedProducer
 from pyreplog.topic.client.partitions.partitioned_publisher import PartitionedPublisher, gathered
+from pyreplog.topic.client.partitions.topic_like import TopicLike
 from pyreplog.topic.model.arguments import check_consumer, check_may_block
 from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.names import check_name
@@ -36,11 +37,9 @@ from pyreplog.topic.model.positions import Start, all_done
 from pyreplog.topic.model.routing import Router
 
 if TYPE_CHECKING:
-    from pyreplog.topic.client.remote.remote_topic import RemoteTopic
-    from pyreplog.topic.model.interfaces import SubscriptionLike
-    from pyreplog.topic.owner.topic import Topic
+    from pyreplog.topic.model.interfaces import SubscriptionLike, WaitFunction
 
-T = TypeVar("T", bound="Topic | RemoteTopic")
+T = TypeVar("T", bound=TopicLike)
 
 
 class SubscribeOptions(NamedTuple):

@@ -14,6 +14,7 @@ from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Closeable
 from pyreplog.topic.client.partitions.partitioned_consumer import left
 from pyreplog.topic.client.partitions.partitioned_publisher import PartitionedPublisher
+from pyreplog.topic.client.partitions.topic_like import TopicLike
 from pyreplog.topic.model.arguments import check_may_block
 from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.partition_offset import PartitionOffset, PartitionRange
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from pyreplog.topic.client.publishing.delivery_times import DeliveryTime, DeliveryTimes
     from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Times, Values
     from pyreplog.topic.client.publishing.producer import Producer
-    from pyreplog.topic.client.remote.remote_topic import RemoteTopic
-    from pyreplog.topic.owner.topic import Topic
 
 
 class PartitionedProducer(Closeable):
@@ -38,16 +37,14 @@ class PartitionedProducer(Closeable):
     lowest of `last_sequences`: what is there already is dropped.
     """
 
-    def __init__(
-        self, name: str, publisher: PartitionedPublisher, serving: Callable[[int], Topic | RemoteTopic]
-    ) -> None:
+    def __init__(self, name: str, publisher: PartitionedPublisher, serving: Callable[[int], TopicLike]) -> None:
         """name: 1 to 200 bytes of UTF-8 without control characters. publisher: of the topic; serving: its partitions.
         Errors: WrongTypeError, InvalidArgumentError."""
         self.name = check_name(name)
         self._serving = serving
         self._publisher = PartitionedPublisher(publisher.router, self.part, publisher.wait, publisher.timeout)
         self._lock = threading.Lock()  # of all below
-        self._parts: dict[int, tuple[Topic | RemoteTopic, Producer]] = {}
+        self._parts: dict[int, tuple[TopicLike, Producer]] = {}
         self._error: ReplogError | None = None
 
     def part(self, partition: int) -> Producer:

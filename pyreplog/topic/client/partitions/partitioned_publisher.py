@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.errors import ReplogError
 from pyreplog.future import AppendFuture, as_timeout
-from pyreplog.topic.client.partitions.partitioned_consumer import WaitFunction, left
+from pyreplog.topic.client.partitions.partitioned_consumer import left
 from pyreplog.topic.client.partitions.splitting import PartitionBatch, split_batch
+from pyreplog.topic.client.partitions.topic_like import PartitionSink
 from pyreplog.topic.client.publishing.delivery_times import check_delivery, delivery_times
 from pyreplog.topic.client.publishing.outgoing import Outgoing
+from pyreplog.topic.model.interfaces import WaitFunction
 from pyreplog.topic.model.partition_offset import PartitionOffset, PartitionRange
 from pyreplog.topic.model.positions import then
 from pyreplog.topic.model.routing import Router
@@ -23,9 +25,6 @@ if TYPE_CHECKING:
 
     from pyreplog.topic.client.publishing.delivery_times import DeliveryTime, DeliveryTimes
     from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Times, Values
-    from pyreplog.topic.client.publishing.producer import Producer
-    from pyreplog.topic.client.remote.remote_topic import RemoteTopic
-    from pyreplog.topic.owner.topic import Topic
 
 T = TypeVar("T")
 
@@ -44,7 +43,7 @@ class PartitionedPublisher:
     def __init__(
         self,
         router: Router,
-        serving: Callable[[int], Topic | RemoteTopic | Producer],
+        serving: Callable[[int], PartitionSink],
         wait: WaitFunction,
         timeout: float | None = None,
     ) -> None:
@@ -163,7 +162,7 @@ def _named(producer: str | None) -> dict[str, Any]:
 
 
 def _submit(
-    topic: Topic | RemoteTopic | Producer,
+    topic: PartitionSink,
     portion: PartitionBatch,
     delay: float | None,
     producer: str | None,

@@ -13,7 +13,7 @@ from typing import Any, overload
 from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.arguments import check_bool, check_seconds, check_text
 from pyreplog.errors import ConfigError, InvalidArgumentError, InvalidMessageError, TopicExistsError
-from pyreplog.handles import Handle
+from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.protocol.pending_adds import ENTRY_BYTES_MAX
 from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits, check_connecting
@@ -113,6 +113,7 @@ class Client(Handle):
             if there is not None:
                 there.close()  # it was deleted since
             made = RemotePartitionedTopic(self, name, partitions, self._pool.wait, self._pool.timeout)
+            make_part_of(made, self)
             try:
                 made.use(partitions, settings)
             except BaseException:
@@ -133,7 +134,8 @@ class Client(Handle):
                 return there
             opened: Opened = self._pool.wait(self._pool.ask_for(name, request, reads(Opened)))
             if there is None:
-                there = RemoteTopic(self, self._pool, name, opened)
+                there = RemoteTopic(self._pool, name, opened, self.forget)
+                make_part_of(there, self)
                 with self._lock:
                     self._topics[name] = there
             else:

@@ -4,28 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pyreplog.topic.client.partitions.partition_consumer import PartitionConsumer
 from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle, SubscribeOptions
+from pyreplog.topic.client.remote.remote_subscription import RemoteSubscription
 from pyreplog.topic.client.remote.remote_topic import RemoteTopic
+from pyreplog.topic.model.interfaces import WaitFunction
 from pyreplog.topic.model.routing import partition_name
 
-if TYPE_CHECKING:
-    from pyreplog.topic.client.partitions.partitioned_consumer import WaitFunction
-    from pyreplog.topic.client.remote.client import Client
-    from pyreplog.topic.client.remote.remote_subscription import RemoteSubscription
+
+class RemoteTopics(Protocol):
+    """A client, as far as its partitioned topics need it."""
+
+    def one(self, name: str, *, create: bool, settings: Mapping[str, Any]) -> RemoteTopic:
+        """A topic that has no partitions, or is one."""
+        ...
+
+    def remove_partitioned(self, name: str) -> None:
+        """A topic's partitions were deleted."""
+        ...
+
+    def forget(self, topic: RemotePartitionedTopic) -> None:
+        """It was closed."""
+        ...
 
 
 class RemotePartitionedTopic(PartitionedHandle[RemoteTopic]):
     """Made by `Client.topic`: the same object for the same name. As `PartitionedHandle`; each partition is a
     RemoteTopic of its own, at whichever server owns it."""
 
-    def __init__(self, client: Client, name: str, partitions: int, wait: WaitFunction, timeout: float) -> None:
+    def __init__(self, client: RemoteTopics, name: str, partitions: int, wait: WaitFunction, timeout: float) -> None:
+        """For `Client`, which makes this a part of itself."""
         self._client = client
         self._parts: list[RemoteTopic] = []
         super().__init__(name, partitions, wait, f"partitioned topic {name}, at other processes", timeout)
-        self._part_of(client)
 
     def use(self, partitions: int, settings: Mapping[str, Any]) -> None:
         """Open so many partitions, those that are not; for who makes it. Consumers that there are receive from new

@@ -6,7 +6,7 @@ import json
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -34,8 +34,8 @@ from pyreplog.topic.model.positions import Start, all_done, check_start
 from pyreplog.topic.model.stats import InternalStats, TopicStats
 from pyreplog.topic.model.wire.batches import decode_delivered
 from pyreplog.topic.model.wire.protocol import Call, CallResult, Opened, ReadRequest
+from pyreplog.topic.model.wire.start_codec import encode_start
 from pyreplog.topic.model.wire.stats_codec import decode_stats
-from pyreplog.topic.server.admin_calls import encode_start
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from pyreplog.topic.client.publishing.delivery_times import DeliveryTime, DeliveryTimes
     from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Times, Values
-    from pyreplog.topic.client.remote.client import Client
 
 READ_BYTES = 4 << 20
 
@@ -58,9 +57,12 @@ class RemoteTopic(Handle):
     this, one client at a time publishes under a name: another one that begins ends it, with SequenceError.
     """
 
-    def __init__(self, client: Client, pool: ConnectionPool, name: str, opened: Opened) -> None:
+    def __init__(
+        self, pool: ConnectionPool, name: str, opened: Opened, on_close: Callable[[RemoteTopic], object]
+    ) -> None:
+        """For `Client`, which makes this a part of itself. on_close: called when it was closed."""
         self.name = name
-        self._client, self._pool = client, pool
+        self._pool, self._on_close = pool, on_close
         self._entry_bytes_max = opened.entry_bytes_max
         self.config = _config(opened.config)
         self._lock = threading.Lock()  # of the tables
@@ -71,7 +73,6 @@ class RemoteTopic(Handle):
         self._remote_subscriptions: set[RemoteSubscription] = set()
         self._publisher = self._make_publisher("")
         super().__init__(f"topic {name}, at another process")
-        self._part_of(client)
 
     def _make_publisher(self, producer: str) -> Publisher:
         """producer: "" unless its messages are numbered here. Waits for the owner if they are."""
@@ -409,7 +410,7 @@ class RemoteTopic(Handle):
         with self._lock:
             publishers, remote_subscriptions = list(self._publishers.values()), list(self._remote_subscriptions)
         with ExitStack() as rest:
-            rest.callback(self._client.forget, self)
+            rest.callback(self._on_close, self)
             for publisher, sender in publishers:
                 rest.callback(sender.close, error)
                 rest.callback(publisher.stop, error)

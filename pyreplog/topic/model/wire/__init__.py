@@ -6,5 +6,5 @@
 | `fields` | the fields that they consist of |
 | `batches` | messages inside them |
 | `error_codec` | errors by number |
-| `stats_codec` | statistics |
+| `stats_codec`, `start_codec` | statistics; places to begin at |
 """

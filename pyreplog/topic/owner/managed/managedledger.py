@@ -12,7 +12,7 @@ from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import ClosedError, NoSuchTopicError, OutcomeUnknownError, TopicFencedError, WindowFullError
 from pyreplog.future import AppendFuture, as_timeout
-from pyreplog.handles import Handle, warn_of_leak
+from pyreplog.handles import Handle, make_part_of, warn_of_leak
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import CLOSE_S, GIVE_UP_S
 from pyreplog.ledger.readahead import STRETCH_BYTES_MAX
@@ -62,7 +62,7 @@ class ManagedLedger(Handle):
         self._runtime.expect(self._lifeline)
         self._lifeline.add_done_callback(weak_callback(self._cut_off))
         super().__init__(f"topic {self.name}")
-        self._part_of(cluster)
+        make_part_of(self, cluster)
         self._deleter.begin()
 
     @classmethod

@@ -1,0 +1,96 @@
+"""What a partitioned topic uses its partitions by: topics of this process, or of other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pyreplog._native.topic.messages import MessageBatch
+from pyreplog.future import AppendFuture
+from pyreplog.topic.client.publishing.producer import Producer
+from pyreplog.topic.model.config import TopicConfig
+from pyreplog.topic.model.positions import Start
+from pyreplog.topic.model.stats import InternalStats, TopicStats
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+    from numpy.typing import ArrayLike
+
+    from pyreplog.topic.client.publishing.delivery_times import DeliveryTime, DeliveryTimes
+    from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Times, Values
+
+
+class PartitionSink(Protocol):
+    """What messages of one partition are published with: its topic, or a producer of that. See `Producer`."""
+
+    def publish(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: int | None = None,
+        deliver_at: DeliveryTime | None = None,
+        delay: float | None = None,
+        sequence: int | None = None,
+        timeout: float | None = None,
+    ) -> int: ...
+
+    def submit(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: int | None = None,
+        deliver_at: DeliveryTime | None = None,
+        delay: float | None = None,
+        sequence: int | None = None,
+        timeout: float | None = None,
+    ) -> AppendFuture[int]: ...
+
+    def submit_batch(
+        self,
+        values: Values,
+        keys: Keys | None = None,
+        *,
+        properties: Properties | None = None,
+        event_times: Times | None = None,
+        deliver_at: DeliveryTimes | None = None,
+        delay: float | None = None,
+        sequences: ArrayLike | None = None,
+        timeout: float | None = None,
+    ) -> AppendFuture[range]: ...
+
+
+class TopicLike(PartitionSink, Protocol):
+    """A topic of one partition, here or at another process. See `Topic`, whose methods they are."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def config(self) -> TopicConfig: ...
+
+    def producer(self, name: str) -> Producer: ...
+    def room(self) -> AppendFuture[None]: ...
+    def flush_async(self) -> AppendFuture[None]: ...
+    def read(self, start: Start = "earliest", end: int | None = None) -> Iterator[MessageBatch]: ...
+    def stats(self) -> TopicStats: ...
+    def internal_stats(self) -> InternalStats: ...
+
+    def create_subscription(
+        self,
+        subscription: str,
+        *,
+        start: Start = "latest",
+        properties: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None: ...
+
+    def delete_subscription(self, subscription: str, *, force: bool = False) -> None: ...
+    def subscriptions(self) -> list[str]: ...
+    def seek(self, subscription: str, start: Start) -> int: ...
+    def clear(self, subscription: str) -> None: ...
+    def configure(self, **settings: Any) -> None: ...
+    def trim(self) -> int: ...
+    def delete(self) -> None: ...
