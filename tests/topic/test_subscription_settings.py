@@ -14,7 +14,7 @@ from pyreplog.topic.client.remote.client import Client
 from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.subscription_metadata import SETTINGS_PROPERTY, load_subscription, subscription_key
 from pyreplog.topic.owner import subscriptions
-from tests.topic.handling import PLAIN, open_cluster, receive
+from tests.topic.handling import PLAIN, open_cluster, receive, until
 from tests.topic.remoting import Served
 
 WORK: dict[str, Any] = {"type": "shared", "nack_min_ms": 0, "nack_max_ms": 0, "max_redeliveries": 1, "dead_letter": "d"}
@@ -87,12 +87,29 @@ def test_those_that_cannot_be_stored_do_not_hold(here: Served, monkeypatch: pyte
     with monkeypatch.context() as away:
         away.setattr(subscriptions, "change_subscription", fail)
         with pytest.raises(MetadataUnavailableError):
-            topic.subscribe("s", type="failover")
-        with topic.subscribe("s"):
-            pass
+            topic.create_subscription("s", type="failover")
+        assert topic.subscription("s").settings == SubscriptionConfig(**WORK)
     assert settings_of(here.cluster) == SubscriptionConfig(**WORK)
     topic.create_subscription("s", type="failover")
     assert settings_of(here.cluster) == SubscriptionConfig(**{**WORK, "type": "failover"})
+
+
+def test_those_of_a_consumer_are_stored_when_the_store_is_back(here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consumers come and go while the metadata store is away."""
+
+    def fail(*_: object) -> None:
+        raise MetadataUnavailableError("away")
+
+    topic = here.cluster.topic("t", **PLAIN)
+    topic.create_subscription("s", **WORK)
+    with monkeypatch.context() as away:
+        away.setattr(subscriptions, "change_subscription", fail)
+        with topic.subscribe("s", max_redeliveries=9):
+            assert topic.subscription("s").settings.max_redeliveries == 9
+        topic.look()
+        assert load_subscription(here.cluster.metadata, "t", "s").config == SubscriptionConfig(**WORK)
+    until(lambda: load_subscription(here.cluster.metadata, "t", "s").config.max_redeliveries == 9)
+    assert settings_of(here.cluster) == SubscriptionConfig(**{**WORK, "max_redeliveries": 9})
 
 
 def test_a_subscription_that_is_not_stored_has_settings_too(here: Served) -> None:

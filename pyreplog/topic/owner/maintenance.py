@@ -43,7 +43,11 @@ class TopicMaintenance:
         """All of it. What fails is logged, and done again the next time. ClosedError: the topic was closed."""
         with self._lock:
             self._managed.look(self._clock.now_us())
-            for step in (self._sample, self._watch_backlogs, self._drop_unused, self._store_producers, self.trim):
+            steps = (
+                self._sample, self._watch_backlogs, self._drop_unused, self._subscriptions.store_settings,
+                self._store_producers, self.trim,
+            )  # fmt: skip
+            for step in steps:
                 try:
                     step()
                 except ClosedError:

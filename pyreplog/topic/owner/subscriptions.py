@@ -15,7 +15,9 @@ from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,
     KeyExistsError,
+    MetadataUnavailableError,
     NoSuchSubscriptionError,
+    OutcomeUnknownError,
     ReplogError,
     SubscriptionBusyError,
     TopicFencedError,
@@ -95,8 +97,11 @@ class Subscriptions:
         durable: bool,
         settings: Mapping[str, Any],
         properties: Mapping[str, str],
+        *,
+        later: bool = False,
     ) -> Subscription:
-        """The one that is there, with these settings, or a new one. Errors: see `Topic.create_subscription`."""
+        """The one that is there, with these settings, or a new one. later: other settings of one that is there may be
+        stored later. Errors: see `Topic.create_subscription`."""
         check_name(name, "subscription")
         check_start(start)
         check_mapping("properties", properties)
@@ -108,7 +113,7 @@ class Subscriptions:
         with self._changing:
             subscription = self.find(name)
             if subscription is not None and not subscription.is_over:
-                self._configure(subscription, settings)
+                self._configure(subscription, settings, later=later)
                 return subscription
             check_dead_letters(self._topic, name, config)
             mark = wait_wanted(self._context.runtime.wait, position(self._context.managed, start))
@@ -116,7 +121,7 @@ class Subscriptions:
                 return self._add(self._made(Cursor(name, mark, durable=False), config))
             self._create(name, Cursor(name, mark), config, properties)
             subscription = self._recover(name)
-            self._configure(subscription, settings)  # it was there, and nobody here knew
+            self._configure(subscription, settings, later=later)  # it was there, and nobody here knew
             return subscription
 
     def attach(
@@ -132,7 +137,7 @@ class Subscriptions:
         """Make a subscription, if there is none, for a consumer; and its number there. address: as of
         `Subscription.attach`."""
         while True:
-            subscription = self.make(name, start, durable, settings, {})
+            subscription = self.make(name, start, durable, settings, {}, later=True)
             expected = subscription.settings.changed(settings) if settings else None
             try:
                 return subscription, subscription.attach(consumer, expected, priority=priority, address=address)
@@ -141,9 +146,10 @@ class Subscriptions:
                 if not is_gone and expected in (None, subscription.settings):
                     raise  # else its last consumer left in this moment, or another one changed the settings
 
-    def _configure(self, subscription: Subscription, settings: Mapping[str, Any]) -> None:
+    def _configure(self, subscription: Subscription, settings: Mapping[str, Any], *, later: bool) -> None:
         """Change these settings, and store them, while no other call changes subscriptions.
 
+        later: while the metadata store is away the settings hold all the same, and `store_settings` stores them.
         Errors: ConfigError; SubscriptionBusyError, there are consumers; those of `change_subscription`, after which
         the settings are as before, or nobody knows.
         """
@@ -154,19 +160,46 @@ class Subscriptions:
         check_dead_letters(self._topic, subscription.name, config)
         if config != former:
             subscription.configure(config)
+        try:
+            self._store(subscription)
+        except (MetadataUnavailableError, OutcomeUnknownError) as error:
+            if not later:
+                self._put_back(subscription, former)
+                raise
+            logger.warning("topic %s: settings of %s are not stored yet: %s", self._topic, subscription.name, error)
+            self._context.touch()
+        except BaseException:
+            self._put_back(subscription, former)
+            raise
+
+    def _put_back(self, subscription: Subscription, settings: SubscriptionConfig) -> None:
+        with suppress(SubscriptionBusyError):
+            subscription.configure(settings)
+
+    def _store(self, subscription: Subscription) -> None:
+        """Have the metadata store know its settings; without one that is durable, or when it knows them, do nothing."""
+        config = subscription.settings
         if subscription.slot is None or subscription.stored_settings == config:
             return
         subscription.stored_settings = None
-        try:
-            change_subscription(
-                self._metadata, self._topic, subscription.name, subscription.slot.owner,
-                lambda stored: stored.with_config(config),
-            )  # fmt: skip
-        except BaseException:
-            with suppress(SubscriptionBusyError):
-                subscription.configure(former)
-            raise
+        change_subscription(
+            self._metadata, self._topic, subscription.name, subscription.slot.owner,
+            lambda stored: stored.with_config(config),
+        )  # fmt: skip
         subscription.stored_settings = config
+
+    def store_settings(self) -> None:
+        """Store settings that could not be stored when they changed. Errors: those of the metadata store."""
+        if all(there.slot is None or there.stored_settings == there.settings for there in self.all()):
+            return
+        self._context.touch()  # until all are
+        if not self._changing.acquire(blocking=False):
+            return
+        try:
+            for subscription in self.all():
+                self._store(subscription)
+        finally:
+            self._changing.release()
 
     def _create(self, name: str, cursor: Cursor, config: SubscriptionConfig, properties: Mapping[str, str]) -> None:
         topic, managed, now_us = self._topic, self._context.managed, self._context.clock.now_us()
