@@ -13,6 +13,7 @@ from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from tests.topic.batches import submit
 from tests.topic.counting import Faults
 from tests.waiting import PATIENCE_S as PATIENCE_S
 from tests.waiting import until as until
@@ -30,7 +31,7 @@ def entry(*values: bytes) -> bytes:
 
 def publish(topic: ManagedLedger, values: Sequence[bytes]) -> AppendFuture[range]:
     """One entry."""
-    return topic.submit([entry(*values)], [len(values)])
+    return submit(topic, [entry(*values)], [len(values)])
 
 
 def result(future: AppendFuture[Any]) -> Any:

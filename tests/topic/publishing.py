@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pyreplog._native.topic.messages import Message, MessageBatch, decode_messages
 from pyreplog.clock import ManualClock
 from pyreplog.future import AppendFuture
-from pyreplog.topic.client.publishing.outbox import Parcel
+from pyreplog.topic.client.publishing.publish_batch import PublishBatch
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.compression import decompress
 from pyreplog.topic.model.config import TopicConfig
@@ -35,38 +35,38 @@ class Ledgers:
         self.is_full = False
         self.came = threading.Semaphore(0)
         self._lock = threading.Lock()
-        self._held: deque[tuple[Sequence[bytes], Sequence[int], AppendFuture[range]]] = deque()
+        self._held: deque[PublishBatch] = deque()
         self._rooms: list[AppendFuture[None]] = []
 
-    def submit_all(self, parcels: Sequence[Parcel]) -> list[AppendFuture[range]]:
-        return [self._submit(entries, counts) for entries, counts in parcels]
+    def submit_all(self, batches: Sequence[PublishBatch]) -> None:
+        for batch in batches:
+            self._submit(batch)
 
-    def _submit(self, entries: Sequence[bytes], counts: Sequence[int]) -> AppendFuture[range]:
+    def _submit(self, batch: PublishBatch) -> None:
         if self.raises is not None:
             raise self.raises
-        assert len(entries) == len(counts) and entries
-        future: AppendFuture[range] = AppendFuture()
+        assert len(batch.entries) == len(batch.counts) and batch.entries
         with self._lock:
-            self.submitted.append(list(counts))
-            self._held.append((entries, counts, future))
+            self.submitted.append(list(batch.counts))
+            self._held.append(batch)
         self.came.release()
         if not self.holds:
             self.confirm()
-        return future
 
     def confirm(self, calls: int = 1) -> None:
         for _ in range(calls):
             with self._lock:
-                entries, counts, future = self._held.popleft()
+                batch = self._held.popleft()
                 first = sum(self.counts)
-                self.entries += entries
-                self.counts += counts
-            future.complete(range(first, first + sum(counts)))
+                self.entries += batch.entries
+                self.counts += batch.counts
+            batch.offsets = range(first, first + sum(batch.counts))
+            batch.settle()
 
     def fail(self, error: Exception) -> None:
         with self._lock:
-            _, _, future = self._held.popleft()
-        future.fail(error)
+            batch = self._held.popleft()
+        batch.settle(error)
 
     @property
     def held(self) -> int:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyreplog.errors import EntryRefusedError, NotEnoughBookiesError
-from pyreplog.future import AppendFuture, settle_all
-from pyreplog.topic.client.publishing.publish_batch import STAGE_BYTES
+from pyreplog.future import AppendFuture
+from pyreplog.topic.client.publishing.publish_batch import STAGE_BYTES, PublishBatch
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
 from pyreplog.topic.owner.managed.append_pipeline import (
     GROUP_BYTES,
     REFUSALS_MAX,
     AppendPipeline,
-    Submission,
-    outcomes,
 )
+from tests.topic.batches import EntryBatch
 
 EVENTS = st.lists(
     st.one_of(
@@ -40,13 +40,15 @@ class Twin:
         self.given: list[list[bytes]] = []  # entries of the open ledger
         self.acks: deque[AppendFuture[range]] = deque()
         self.confirmed = 0
-        self.submitted: list[tuple[Submission, list[bytes]]] = []
+        self.submitted: list[tuple[EntryBatch, list[bytes]]] = []
+        self.given_all: list[tuple[int, int]] = []  # entries and bytes of each
 
     def submit(self, counts: list[int]) -> None:
         number = len(self.submitted)
         messages = [[b"%d.%d.%d" % (number, at, m) for m in range(count)] for at, count in enumerate(counts)]
-        one = Submission([b"|".join(some) for some in messages], counts)
+        one = EntryBatch([b"|".join(some) for some in messages], counts)
         self.submitted.append((one, [message for some in messages for message in some]))
+        self.given_all.append((len(one.entries), one.entry_bytes))
         self.pipeline.add([one])
 
     def send(self, most: int) -> None:
@@ -62,26 +64,29 @@ class Twin:
             future = self.acks.popleft()
             future.complete()
             self.confirmed = len(future.result())
-            self.settle(*self.pipeline.land())
+            settle(self.pipeline.land()[0])
 
     def end(self, beyond: int) -> None:
         """The ledger failed; it kept what was confirmed, and some more."""
         for future in self.acks:
             future.fail(NotEnoughBookiesError("gone"))
-        self.settle(*self.pipeline.land())
+        settle(self.pipeline.land()[0])
         entries = min(self.confirmed + beyond, len(self.given))
-        settle_all(outcomes(self.pipeline.end_ledger(entries)))
+        settle(self.pipeline.end_ledger(entries))
         self.kept += [message for entry in self.given[:entries] for message in entry]
         self.given, self.confirmed = [], 0
         self.acks.clear()
         self.pipeline.begin_ledger(0)
         assert self.pipeline.end.offset == len(self.kept)
 
-    def settle(self, landed: list[Submission], error: BaseException | None) -> None:
-        settle_all(outcomes(landed))
+
+def settle(batches: Sequence[PublishBatch]) -> None:
+    for batch in batches:
+        batch.settle()
 
 
 @given(EVENTS)
+@example([("submit", [1, 2]), ("submit", [3]), ("send", 6), ("end", 2)])
 def test_against_a_twin(events: list[tuple[str, object]]) -> None:
     twin = Twin()
     for what, how in events:
@@ -97,22 +102,25 @@ def test_against_a_twin(events: list[tuple[str, object]]) -> None:
         assert twin.kept[offset : offset + len(messages)] == messages
         offset += len(messages)
     assert len(twin.kept) == offset
-    entries = sum(one.held[1] for one, _ in twin.submitted)
-    assert twin.pipeline.end == TopicPosition(offset, entries, sum(one.held[0] for one, _ in twin.submitted))
+    entries, size = sum(count for count, _ in twin.given_all), sum(size for _, size in twin.given_all)
+    assert twin.pipeline.end == TopicPosition(offset, entries, size)
+    assert [
+        (one.cut_entries + len(one.entries), one.cut_bytes + one.entry_bytes) for one, _ in twin.submitted
+    ] == twin.given_all
 
 
 def test_what_is_sent_together() -> None:
     pipeline = AppendPipeline(ORIGIN)
-    pipeline.add([Submission([b"a"], [1])])
+    pipeline.add([EntryBatch([b"a"], [1])])
     assert pipeline.is_due, "nobody waits for company"
     pipeline.flew(pipeline.take(9), AppendFuture())
     for size in (STAGE_BYTES - 1, 1):
         assert not pipeline.is_due
-        pipeline.add([Submission([bytes(size)], [1])])
+        pipeline.add([EntryBatch([bytes(size)], [1])])
     assert pipeline.is_due
-    pipeline.add([Submission([bytes(GROUP_BYTES)], [1])])
-    assert [one.size for one in pipeline.take(99)] == [STAGE_BYTES - 1, 1]
-    assert [one.size for one in pipeline.take(0)] == [GROUP_BYTES] and not pipeline.is_queued
+    pipeline.add([EntryBatch([bytes(GROUP_BYTES)], [1])])
+    assert [one.entry_bytes for one in pipeline.take(99)] == [STAGE_BYTES - 1, 1]
+    assert [one.entry_bytes for one in pipeline.take(0)] == [GROUP_BYTES] and not pipeline.is_queued
 
 
 def test_when_a_ledger_is_full() -> None:
@@ -125,14 +133,14 @@ def test_when_a_ledger_is_full() -> None:
         pipeline.begin_ledger(500)
         if entries:
             pipeline.flew(
-                [Submission([bytes(size - entries + 1), *[b"x"] * (entries - 1)], [1] * entries)], AppendFuture()
+                [EntryBatch([bytes(size - entries + 1), *[b"x"] * (entries - 1)], [1] * entries)], AppendFuture()
             )
         assert pipeline.is_full(config, 500 + age_us) is full
 
 
 def test_what_bookies_refuse_is_tried_a_few_times() -> None:
     pipeline = AppendPipeline(ORIGIN)
-    bad, good = Submission([b"bad"], [1]), Submission([b"good"], [1])
+    bad, good = EntryBatch([b"bad"], [1]), EntryBatch([b"good"], [1])
     pipeline.add([bad, good])
     for _ in range(REFUSALS_MAX - 1):
         failed: AppendFuture[range] = AppendFuture()
@@ -147,7 +155,7 @@ def test_what_bookies_refuse_is_tried_a_few_times() -> None:
 def test_half_of_a_submission() -> None:
     """The ledger that failed kept the first of its entries: the result covers both halves."""
     pipeline = AppendPipeline(ORIGIN)
-    one, two = Submission([b"a", b"bb", b"c"], [1, 2, 3]), Submission([b"d"], [4])
+    one, two = EntryBatch([b"a", b"bb", b"c"], [1, 2, 3]), EntryBatch([b"d"], [4])
     for submission in (one, two):
         pipeline.add([submission])
     pipeline.flew(pipeline.take(9), AppendFuture())
@@ -157,11 +165,11 @@ def test_half_of_a_submission() -> None:
     assert pipeline.end_ledger(1) == [] and pipeline.end == TopicPosition(3, 2, 3)
     pipeline.begin_ledger(0)
     again = pipeline.take(9)
-    assert [(item.entries, item.held) for item in again] == [([b"c"], (4, 3)), ([b"d"], (1, 1))]
+    assert [(item.entries, item.cut_bytes, item.cut_entries) for item in again] == [([b"c"], 3, 2), ([b"d"], 0, 0)]
     landed: AppendFuture[range] = AppendFuture()
     landed.complete()
     pipeline.flew(again, landed)
-    settle_all(outcomes(pipeline.land()[0]))
+    settle(pipeline.land()[0])
     assert (one.future.result(0), two.future.result(0)) == (range(6), range(6, 10)) and pipeline.end == TopicPosition(
         10, 4, 5
     )

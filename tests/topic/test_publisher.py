@@ -263,9 +263,9 @@ class Interrupted:
 
 def test_a_flush_waits_for_what_came_while_the_last_one_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
-    intake = bench.publisher._intake
-    lock = Interrupted(intake._lock)
-    monkeypatch.setattr(intake, "_lock", lock)
+    sequencer = bench.publisher._sequencer
+    lock = Interrupted(sequencer._lock)
+    monkeypatch.setattr(sequencer, "_lock", lock)
     bench.submit(b"0")
     first, later = bench.publisher.flush_async(), list[AppendFuture[None]]()
 
@@ -273,14 +273,14 @@ def test_a_flush_waits_for_what_came_while_the_last_one_was_told(monkeypatch: py
         bench.submit(b"1")
         later.append(bench.publisher.flush_async())
 
-    tell = intake._tell_flushed
+    tell = sequencer._tell_flushed
 
     def tell_later() -> None:
-        monkeypatch.setattr(intake, "_tell_flushed", tell)
+        monkeypatch.setattr(sequencer, "_tell_flushed", tell)
         lock.call = meanwhile
         tell()
 
-    monkeypatch.setattr(intake, "_tell_flushed", tell_later)
+    monkeypatch.setattr(sequencer, "_tell_flushed", tell_later)
     bench.ledgers.confirm()
     assert not later[0].done(), "1 has no outcome yet"
     bench.ledgers.confirm()

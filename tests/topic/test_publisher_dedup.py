@@ -13,8 +13,8 @@ import pytest
 
 from pyreplog.errors import ClosedError, InvalidArgumentError, TopicFencedError, TopicFullError
 from pyreplog.future import AppendFuture
-from pyreplog.topic.client.publishing.intake import DUPLICATE
 from pyreplog.topic.client.publishing.producer import Producer
+from pyreplog.topic.client.publishing.sequencer import DUPLICATE
 from pyreplog.topic.model.dedup import Producers
 from tests.topic.publishing import WAIT_S, Bench
 

@@ -34,6 +34,7 @@ from pyreplog.topic.client.remote.client import Client
 from pyreplog.topic.client.remote.remote_topic import RemoteTopic
 from tests.net.peers import NODE, Recorder
 from tests.net.test_tls import Authority
+from tests.topic.batches import submit
 from tests.topic.owners import until
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, receive, served
 
@@ -134,7 +135,7 @@ def test_entries_of_peers_are_not_believed(topic: RemoteTopic) -> None:
     sender = topic._publishers[""][1]
     for bad in (bytes(32), bytes(64), b"\x01" + bytes(7) + b"\x02" + bytes(100)):
         with pytest.raises(pyreplog.InvalidEntryError):
-            topic._pool.wait(sender.submit_all([([bad], [1])])[0])
+            topic._pool.wait(submit(sender, [bad], [1]))
     assert topic.publish(b"good") == 0
 
 

@@ -25,6 +25,7 @@ from pyreplog.topic.owner.managed.chainstore import ChainStore, find_chain
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from pyreplog.topic.owner.managed.orphans import delete_orphans
 from tests.ledger.standins import FailingStore, Meddler, OnReply
+from tests.topic.batches import submit
 from tests.topic.counting import Faults
 from tests.topic.owners import config, entry, process, publish, read_all, result, until
 
@@ -254,7 +255,7 @@ def test_a_ledger_that_fails(cluster: LedgerCluster, name: str) -> None:
         acked = [result(publish(topic, [b"a"]))]
         with Meddler(cluster) as meddler:
             meddler.rule(meddler.fail, kind=RequestKind.ADD)
-            futures = [topic.submit(*batch(number)) for number in range(4)]
+            futures = [submit(topic, *batch(number)) for number in range(4)]
             until(lambda: topic.stats().failures > 1)
             assert not any(future.done() for future in futures)
         acked += [result(future) for future in futures]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from pyreplog.errors import BacklogFullError
 from pyreplog.future import AppendFuture, settle_all
-from pyreplog.topic.client.publishing.outbox import Parcel, Sink
+from pyreplog.topic.client.publishing.publish_batch import PublishBatch
+from pyreplog.topic.client.publishing.sequencer import Sink
 from pyreplog.topic.model.backlog import Publishing
 from pyreplog.topic.model.positions import done_ack
 
@@ -41,10 +42,10 @@ class BacklogGate:
         """For who does not wait until a quota has room again; None: none holds publishers."""
         return BacklogFullError(self._topic, self.reason) if self.state == "held" else None
 
-    def submit_all(self, parcels: Sequence[Parcel]) -> Sequence[AppendFuture[range]]:
+    def submit_all(self, batches: Sequence[PublishBatch]) -> None:
         if self.state == "refused":
             raise BacklogFullError(self._topic, self.reason)
-        return self._sink.submit_all(parcels)
+        self._sink.submit_all(batches)
 
     @property
     def has_room(self) -> bool:

@@ -17,8 +17,8 @@ from pyreplog.topic.client.partitions import partition_consumer as partitioncons
 from pyreplog.topic.client.partitions import partitioned_consumer as partitionedconsumer
 from pyreplog.topic.client.partitions.partition_consumer import PartitionConsumer
 from pyreplog.topic.client.partitions.partitioned_consumer import PartitionedConsumer
-from pyreplog.topic.client.publishing import intake, outbox, publisher, window
-from pyreplog.topic.client.publishing.outbox import Parcel
+from pyreplog.topic.client.publishing import publisher, sequencer, window
+from pyreplog.topic.client.publishing.publish_batch import PublishBatch
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.client.publishing.window import Window
 from pyreplog.topic.model import event_queue
@@ -55,18 +55,14 @@ class Sink:
     def __init__(self, room: int = 1 << 20) -> None:
         self._most = room
         self._lock = primitives.Lock()
-        self._held: deque[tuple[int, AppendFuture[range]]] = deque()
+        self._held: deque[PublishBatch] = deque()
         self._rooms: list[AppendFuture[None]] = []
         self.end = 0
 
-    def submit_all(self, parcels: Sequence[Parcel]) -> list[AppendFuture[range]]:
-        futures = []
-        for _, counts in parcels:
-            future: AppendFuture[range] = AppendFuture()
+    def submit_all(self, batches: Sequence[PublishBatch]) -> None:
+        for batch in batches:
             with self._lock:
-                self._held.append((sum(counts), future))
-            futures.append(future)
-        return futures
+                self._held.append(batch)
 
     @property
     def held(self) -> int:
@@ -90,10 +86,11 @@ class Sink:
         with self._lock:
             if not self._held:
                 return False
-            count, future = self._held.popleft()
-            first, self.end = self.end, self.end + count
+            batch = self._held.popleft()
+            first, self.end = self.end, self.end + batch.messages
             rooms, self._rooms = self._rooms, []
-        future.complete(range(first, first + count))
+        batch.offsets = range(first, first + batch.messages)
+        batch.settle()
         for room in rooms:
             room.complete(None)
         return True
@@ -524,10 +521,10 @@ HARNESSES = [
     harness(gated, backlog_gate),
     harness(windowed, window),
     harness(ending_window, window),
-    harness(publishing, publisher, intake, outbox, window, event_queue),
-    harness(publishing_freely, publisher, intake, outbox, window, event_queue),
-    harness(gated_publishing, publisher, intake, outbox, window, event_queue, backlog_gate),
-    harness(stopped_publishing, publisher, intake, outbox, window, event_queue),
+    harness(publishing, publisher, sequencer, window, event_queue),
+    harness(publishing_freely, publisher, sequencer, window, event_queue),
+    harness(gated_publishing, publisher, sequencer, window, event_queue, backlog_gate),
+    harness(stopped_publishing, publisher, sequencer, window, event_queue),
     harness(receiving, consumer),
     harness(receiving_for_a_time, consumer, hasty=True),
     harness(receiving_one_by_one, consumer),

@@ -4,9 +4,8 @@
 |---|---|
 | `publisher`, `producer` | publishes to one topic; the same under a producer's name |
 | `outgoing`, `delivery_times` | what callers pass: columns of values and keys; when messages may be delivered |
-| `intake` | settles the order; finds duplicates; gathers single messages |
-| `batcher`, `publish_batch` | messages that wait for company; messages whose order is settled, and who waits for them |
+| `sequencer` | admits messages, gives them their order, sends them, and learns their outcomes in that order |
+| `batcher`, `publish_batch` | messages that wait for company; messages whose order is settled, until their outcome |
 | `forwarded` | entries that another process has encoded |
-| `outbox` | submits entries in order, and learns what became of them |
 | `window` | how much may be without an outcome |
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,10 @@ from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.errors import InvalidEntryError, SequenceError
-from pyreplog.future import AppendFuture, Outcome
+from pyreplog.future import AppendFuture
+from pyreplog.topic.client.publishing.publish_batch import BatchEntrant, Encoder, Share
 from pyreplog.topic.model.compression import decompress
-from pyreplog.topic.model.dedup import Sequences
-
-if TYPE_CHECKING:
-    from pyreplog.topic.client.publishing.publish_batch import Encoder, Share
+from pyreplog.topic.model.dedup import Producers, Sequences
 
 _HEAD = struct.Struct("<4xH2xII16x")  # of an entry: producer_length, count, raw_size
 RAW_BYTES_MAX = 128 << 20
@@ -39,11 +37,8 @@ class EntryPart(NamedTuple):
     sequences: NDArray[np.int64]
 
 
-class Forwarded:
-    """A PublishBatch of whole entries, of one producer or several. future: gives the offsets of the stored messages;
-    `kept` says which those are."""
-
-    is_gathered = False
+class Forwarded(BatchEntrant):
+    """Whole entries, of one producer or several. `kept` says which messages are stored."""
 
     def __init__(self, topic: str, entries: Sequence[bytes]) -> None:
         """Errors: InvalidEntryError, an entry is none; MissingExtraError, what decompresses it is not installed."""
@@ -54,14 +49,20 @@ class Forwarded:
         self.future: AppendFuture[range] = AppendFuture()
         self.kept: NDArray[np.bool_] | None = None
         """Of each message whether it is stored; None: all are."""
-        self.entries: list[bytes] = []
-        self.counts: list[int] = []
         self.messages = self.messages_given = len(self._batch)
         self.size = sum(map(len, entries))
-        self.is_ready = False
-        self.failure: Exception | None = None
 
-    def keep(self, new: Sequence[NDArray[np.bool_]]) -> None:
+    def sift(self, producers: Producers) -> bytes | None:
+        masks = []
+        for part in self.numbered:
+            new = producers.sift(part.producer, part.sequences)
+            if new is None:
+                return part.producer
+            masks.append(new)
+        self._keep(masks)
+        return None
+
+    def _keep(self, new: Sequence[NDArray[np.bool_]]) -> None:
         """Of each of `numbered` only these messages: the others were published before. SequenceError: the numbers of
         one producer do not ascend."""
         kept = np.ones(self.messages_given, np.bool_)
@@ -116,10 +117,6 @@ class Forwarded:
                 numbers = part.sequences[self.kept[part.start : part.stop]]
             if len(numbers):
                 yield part.producer, numbers
-
-    def outcomes(self, offsets: range, error: BaseException | None) -> list[Outcome]:
-        self.future.expect(offsets)
-        return [(self.future, error)]
 
 
 def raw_bytes(entries: Sequence[bytes]) -> int:

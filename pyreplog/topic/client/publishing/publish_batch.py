@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy
 from numpy.typing import NDArray
@@ -14,7 +15,8 @@ from pyreplog.future import AppendFuture, Outcome
 from pyreplog.topic.client.publishing.batcher import MessageGroup
 from pyreplog.topic.model.compression import codec_number, compressor
 from pyreplog.topic.model.config import TopicConfig
-from pyreplog.topic.model.dedup import Sequences
+from pyreplog.topic.model.dedup import Producers, Sequences
+from pyreplog.topic.model.sequences import check_sequence
 
 STAGE_BYTES = 512 << 10
 """What waits while something is on its way is sent with it behind it, but for so much, which goes at once."""
@@ -64,49 +66,105 @@ class Encoder(NamedTuple):
         return [compress_entry(entry, self.codec, self.compress) for entry in entries]
 
 
-class PublishBatch(Protocol):
-    """Messages whose order among others is settled. entries, counts: what they are encoded as, once `is_ready`, unless
-    there is a `failure`. messages: those that are not dropped as duplicates; messages_given: with these. size: bytes of
-    all before they are encoded, about."""
+class PublishBatch(ABC):
+    """Messages whose order among others is settled, on their way to a sink, which keeps this object until it has
+    settled it.
 
-    entries: list[bytes]
-    counts: list[int]
-    is_ready: bool
-    failure: Exception | None
+    entries, counts: what they are encoded as, and how many messages each entry has, once `is_ready`; a sink that has
+    stored the first of them for good cuts them off. entry_bytes: of these entries. messages: those that are not dropped
+    as duplicates; messages_given: with these. size: bytes of all before they are encoded, about.
+    """
+
+    is_gathered = False
+    """Whether other messages may wait for its outcome, to go together."""
+    is_ready = False
+    """Encoded, or failed to be."""
+    failure: Exception | None = None
+    """Why it could not be encoded."""
+    is_settled = False
+    """Its outcome is known: `offsets`, or an `error`."""
+    offsets: Sequence[int] = range(0)
+    """Of its messages, once they are stored; -1 for those that the sink dropped as duplicates."""
+    error: BaseException | None = None
+    """Why they are not stored, or why that is unknown."""
+    is_unstored = False
+    """Nothing of it is stored, or will be, whatever kind of error it is."""
+
+    entry_bytes = 0
+    cut_bytes = cut_entries = 0
+    """Of the entries that were cut off."""
+    first_offset = -1
+    """Of its first message, once some of its entries are cut off."""
+    refusals = 0
+    """How often bookies refused it."""
+    session = 0
+    """The producer session that it was sent through, at a sink that has such; 0: it is still to be sent."""
+    was_sent = False
+    """Through any session."""
+
     messages: int
     messages_given: int
     size: int
-    is_gathered: bool
+    entries: Sequence[bytes] = ()
+    counts: Sequence[int] = ()
+    on_settled: Callable[[PublishBatch], object]
+    """Called by `settle`, maybe in a callback, where nobody may wait."""
 
+    @abstractmethod
     def encode(self, encoder: Encoder) -> None:
         """Make the entries. Errors: those of `encode_slices`, and RecordTooLargeError."""
-        ...
 
+    @abstractmethod
     def shares(self) -> Iterator[Share]:
         """Those that have producers and numbers."""
-        ...
 
-    def outcomes(self, offsets: range, error: BaseException | None) -> list[Outcome]:
-        """For `settle_all`: the offsets are theirs, unless there is an error."""
-        ...
+    @abstractmethod
+    def outcomes(self) -> list[Outcome]:
+        """For `settle_all`, once it is settled: those who wait, and what they are told."""
+
+    def cut(self, count: int, size: int) -> None:
+        """Its first `count` entries, which have `size` bytes, are stored for good."""
+        self.entries, self.counts = self.entries[count:], self.counts[count:]
+        self.entry_bytes -= size
+        self.cut_entries += count
+        self.cut_bytes += size
+
+    def settle(self, error: BaseException | None = None) -> None:
+        """Its outcome is known: the sink has noted its `offsets`, or there is an error."""
+        self.error = error
+        self.is_settled = True
+        self.on_settled(self)
 
 
-class Gathered:
+class BatchEntrant(PublishBatch):
+    """A batch that comes whole, and has not got its place yet. future: gives the offsets of the stored messages."""
+
+    future: AppendFuture[range]
+
+    @abstractmethod
+    def sift(self, producers: Producers) -> bytes | None:
+        """Keep only the messages that were not published before: `messages` says how many. Returns a producer, if some
+        of its messages are in doubt until others have an outcome: then nothing is dropped. Errors: SequenceError,
+        InvalidArgumentError."""
+
+    def outcomes(self) -> list[Outcome]:
+        self.future.expect(stored_of(self.offsets))
+        return [(self.future, self.error)]
+
+
+class Gathered(PublishBatch):
     """Groups of single messages, one entry each."""
 
     is_gathered = True
 
     def __init__(self, groups: Sequence[MessageGroup]) -> None:
         self.groups = groups
-        self.entries: list[bytes] = []
         self.counts: list[int] = []
         self.size = 0
         for group in groups:
             self.counts.append(len(group.singles))
             self.size += group.size
         self.messages = self.messages_given = sum(self.counts)
-        self.is_ready = False
-        self.failure: Exception | None = None
 
     def encode(self, encoder: Encoder) -> None:
         self.entries = encoder.finish([group.encode() for group in self.groups])
@@ -117,9 +175,9 @@ class Gathered:
             if group.producer and sequences is not None:
                 yield group.producer, sequences
 
-    def outcomes(self, offsets: range, error: BaseException | None) -> list[Outcome]:
+    def outcomes(self) -> list[Outcome]:
         outcomes: list[Outcome] = []
-        numbers = iter(offsets)
+        numbers, error = iter(self.offsets), self.error
         for group in self.groups:
             for single in group.singles:
                 if error is None:
@@ -128,24 +186,33 @@ class Gathered:
         return outcomes
 
 
-class Whole:
+class Whole(BatchEntrant):
     """A batch that was published as such."""
-
-    is_gathered = False
 
     def __init__(
         self, producer: bytes, batch: Messages, sequences: Sequences | None, future: AppendFuture[range]
     ) -> None:
         self.producer, self.batch, self.sequences, self.future = producer, batch, sequences, future
-        self.entries: list[bytes] = []
-        self.counts: list[int] = []
         self.messages = self.messages_given = batch.count
         self.size = batch.size
-        self.is_ready = False
-        self.failure: Exception | None = None
         self._runs: list[tuple[int, int]] = [(0, self.messages)]
 
-    def keep(self, new: NDArray[numpy.bool_]) -> None:
+    def sift(self, producers: Producers) -> bytes | None:
+        name = self.producer
+        if not name:
+            return None
+        if self.sequences is None:
+            first = producers.next_sequence(name)
+            check_sequence(first + self.messages - 1)
+            self.sequences = range(first, first + self.messages)
+        new = producers.sift(name, self.sequences)
+        if new is None:
+            return name
+        if not new.all():
+            self._keep(new)
+        return None
+
+    def _keep(self, new: NDArray[numpy.bool_]) -> None:
         """Only these messages: the others were published before."""
         edges = numpy.flatnonzero(numpy.diff(new, prepend=False, append=False))
         self._runs = list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
@@ -168,10 +235,6 @@ class Whole:
         if self.producer and self.sequences is not None:
             for start, stop in self._runs:
                 yield self.producer, self.sequences[start:stop]
-
-    def outcomes(self, offsets: range, error: BaseException | None) -> list[Outcome]:
-        self.future.expect(offsets if type(offsets) is range else stored_of(offsets))
-        return [(self.future, error)]
 
 
 def stored_of(offsets: Sequence[int]) -> range:

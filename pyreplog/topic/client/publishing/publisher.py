@@ -18,10 +18,9 @@ from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.topic.client.publishing.batcher import SingleMessage
 from pyreplog.topic.client.publishing.delivery_times import check_delivery, delivery_time, delivery_times
 from pyreplog.topic.client.publishing.forwarded import Forwarded
-from pyreplog.topic.client.publishing.intake import Intake, PublishCounters, PublisherRuntime
-from pyreplog.topic.client.publishing.outbox import Sink
 from pyreplog.topic.client.publishing.outgoing import Outgoing
 from pyreplog.topic.client.publishing.publish_batch import Encoder, Whole
+from pyreplog.topic.client.publishing.sequencer import PublishCounters, PublisherRuntime, Sequencer, Sink
 from pyreplog.topic.client.publishing.window import Window
 from pyreplog.topic.model.arguments import check_may_block
 from pyreplog.topic.model.config import TopicConfig
@@ -73,7 +72,7 @@ class Publisher:
         self._sink, self._runtime, self._clock = sink, runtime, clock
         self._encoder = Encoder.of(config, entry_bytes_max)
         self._window = Window(window_bytes, WINDOW_MESSAGES)
-        self._intake = Intake(
+        self._sequencer = Sequencer(
             sink,
             runtime,
             clock,
@@ -164,7 +163,7 @@ class Publisher:
     def _enter(self, single: SingleMessage, until: float | None, *, is_awaited: bool = False) -> AppendFuture[int]:
         self._encoder.check_size(single.size)
         self._make_room(until)
-        self._intake.enter(single, is_awaited=is_awaited)
+        self._sequencer.enter(single, is_awaited=is_awaited)
         return single.future
 
     def publish_batch(
@@ -249,7 +248,7 @@ class Publisher:
             return future
         self._make_room(until)
         whole = Whole(producer, batch, numbers, future)
-        self._intake.enter(whole, is_awaited=is_awaited)
+        self._sequencer.enter(whole, is_awaited=is_awaited)
         if whole.failure is not None:
             raise whole.failure
         return future
@@ -257,16 +256,16 @@ class Publisher:
     def forward(self, forwarded: Forwarded) -> AppendFuture[range]:
         """Publish what another process has encoded, in the order of the calls; it does not wait: see `room`. Errors: as
         submit_batch."""
-        self._intake.enter(forwarded)
+        self._sequencer.enter(forwarded)
         return forwarded.future
 
     def last_given(self, producer: str) -> int:
         """As last_sequence, with those that are on their way."""
-        return self._intake.last_given(_name(producer))
+        return self._sequencer.last_given(_name(producer))
 
     def last_sequence(self, producer: str) -> int:
         """The highest number of a producer that is stored; -1: none, or the topic does not deduplicate."""
-        return self._intake.last_sequence(_name(producer))
+        return self._sequencer.last_sequence(_name(producer))
 
     # ---- room and the end ------------------------------------------------------------------------------------
 
@@ -281,7 +280,7 @@ class Publisher:
 
     def _make_room(self, until: float | None) -> None:
         """Wait until there is some, if this caller can. What joins others that wait for company goes with them."""
-        while not (self._window.has_room() and (self._intake.is_staged or self._sink.has_room)):
+        while not (self._window.has_room() and (self._sequencer.is_staged or self._sink.has_room)):
             if not in_callback() and _get_running_loop() is None:
                 room = self.room()
                 try:
@@ -311,7 +310,7 @@ class Publisher:
     @property
     def counts(self) -> PublishCounters:
         """What has become of messages so far."""
-        return self._intake.counts
+        return self._sequencer.counts
 
     def flush(self, timeout: float | None = None) -> None:
         """Send what lingers, and wait until every message submitted so far has an outcome, which its own future tells.
@@ -325,7 +324,7 @@ class Publisher:
 
     def flush_async(self) -> AppendFuture[None]:
         """As flush, for coroutines, which await the AppendFuture; sends at once, also if nobody does."""
-        return self._intake.flush()
+        return self._sequencer.flush()
 
     def wait(self, future: AppendFuture[T], timeout: float | None = None) -> T:
         """The result of an AppendFuture, waited for. timeout: as of publish. Errors: InvalidArgumentError, in a
@@ -336,20 +335,20 @@ class Publisher:
     def snapshot(self) -> tuple[int, bytes] | None:
         """An offset, and the producers as of what is stored before it: for `Producers.restore`, and `replay` from that
         offset on. None: the topic does not deduplicate."""
-        return self._intake.snapshot()
+        return self._sequencer.snapshot()
 
     @property
     def has_new_failures(self) -> bool:
         """A snapshot should be stored soon: see `Producers`."""
-        return self._intake.has_new_failures
+        return self._sequencer.has_new_failures
 
     def purge(self, before_us: int) -> int:
         """Forget producers that published nothing since; returns how many."""
-        return self._intake.purge(before_us)
+        return self._sequencer.purge(before_us)
 
     def stop(self, error: BaseException) -> None:
         """Nothing is taken any more: calls raise `error`, and what was not sent yet fails with it."""
-        self._intake.stop(error)
+        self._sequencer.stop(error)
 
 
 def _name(producer: str) -> bytes:

@@ -21,7 +21,7 @@ from pyreplog.errors import (
 from pyreplog.future import AppendFuture
 from pyreplog.net.sockets import Address
 from pyreplog.topic.client.publishing.forwarded import RAW_BYTES_MAX, raw_bytes
-from pyreplog.topic.client.publishing.outbox import Parcel
+from pyreplog.topic.client.publishing.publish_batch import PublishBatch
 from pyreplog.topic.client.remote.connection_pool import (
     LIMITS,
     ConnectionPool,
@@ -42,17 +42,6 @@ BATCH_BYTES_MAX = LIMITS.max_body_bytes - (1 << 20)
 RETRY_S, RETRY_MOST_S = 0.05, 1.0
 
 
-class _Submission:
-    """handle: of the lane it was sent through, 0: it has to be sent. outcome: None, not known."""
-
-    def __init__(self, entries: Sequence[bytes], messages: int) -> None:
-        self.entries, self.messages = entries, messages
-        self.handle = 0
-        self.was_sent = False
-        self.outcome: range | list[int] | ReplogError | None = None
-        self.future: AppendFuture[range] = AppendFuture()
-
-
 class EntrySender:
     """A Sink. Any thread; steps take turns, and none waits.
 
@@ -66,8 +55,8 @@ class EntrySender:
     ) -> None:
         self._pool, self._topic, self._producer, self._on_opened = pool, topic, producer, on_opened
         self._events = EventQueue()
-        self._queue: deque[_Submission] = deque()  # all that have no outcome, and some whose turn has not come
-        self._unsent: deque[_Submission] = deque()  # of these
+        self._queue: deque[PublishBatch] = deque()  # all that have no outcome, and some that have
+        self._unsent: deque[PublishBatch] = deque()  # of these
         self._handle = 0  # of the lane, 0: there is none
         self._address: Address = ("", 0)
         self._opening = self._waits = False  # it waits before it tries again
@@ -79,23 +68,28 @@ class EntrySender:
         self.refused: BacklogFullError | None = None
         """Of what was not published, since it was to `leave`."""
 
-    def submit_all(self, parcels: Sequence[Parcel]) -> list[AppendFuture[range]]:
-        """ClosedError. Of an AppendFuture: RecordTooLargeError, they do not fit into one request."""
+    def submit_all(self, batches: Sequence[PublishBatch]) -> None:
+        """ClosedError. A batch is settled with RecordTooLargeError if it does not fit into one request."""
         if self._error is not None:
             raise self._error
-        submissions = [_Submission(entries, sum(counts)) for entries, counts in parcels]
-        for one in submissions:
-            self._check(one)
-        self._events.post(lambda: self._enter(submissions))
-        return [one.future for one in submissions]
+        accepted: list[PublishBatch] = []
+        for batch in batches:
+            refusal = self._refusal(batch)
+            if refusal is None:
+                accepted.append(batch)
+            else:
+                batch.settle(refusal)
+        self._events.post(lambda: self._enter(accepted))
 
-    def _check(self, one: _Submission) -> None:
-        size, raw = sum(map(len, one.entries)), raw_bytes(one.entries)
-        if size > BATCH_BYTES_MAX or raw > RAW_BYTES_MAX or len(one.entries) > ENTRIES_MAX:
-            one.outcome = RecordTooLargeError(
-                f"topic {self._topic}: a batch has at most {BATCH_BYTES_MAX} bytes ({RAW_BYTES_MAX} decompressed) and "
-                f"{ENTRIES_MAX} entries over TCP, this one {size} ({raw}) and {len(one.entries)}: publish it in parts"
-            )
+    def _refusal(self, batch: PublishBatch) -> RecordTooLargeError | None:
+        """Why it cannot be sent."""
+        size, raw = batch.entry_bytes, raw_bytes(batch.entries)
+        if size <= BATCH_BYTES_MAX and raw <= RAW_BYTES_MAX and len(batch.entries) <= ENTRIES_MAX:
+            return None
+        return RecordTooLargeError(
+            f"topic {self._topic}: a batch has at most {BATCH_BYTES_MAX} bytes ({RAW_BYTES_MAX} decompressed) and "
+            f"{ENTRIES_MAX} entries over TCP, this one {size} ({raw}) and {len(batch.entries)}: publish it in parts"
+        )
 
     @property
     def has_room(self) -> bool:
@@ -137,10 +131,9 @@ class EntrySender:
 
     # ---- the lane -------------------------------------------------------------------------------------------
 
-    def _enter(self, submissions: list[_Submission]) -> None:
-        self._queue += submissions
-        self._unsent += submissions
-        self._settle()
+    def _enter(self, batches: list[PublishBatch]) -> None:
+        self._queue += batches
+        self._unsent += batches
         self._go_on()
 
     def _go_on(self) -> None:
@@ -151,8 +144,8 @@ class EntrySender:
             self._open()
         else:
             while self._unsent:
-                if (one := self._unsent.popleft()).outcome is None:
-                    self._send(one)
+                if not (batch := self._unsent.popleft()).is_settled:
+                    self._send(batch)
             if self._is_leaving:
                 self._give_up_lane()
 
@@ -182,8 +175,8 @@ class EntrySender:
         error = made.exception()
         if error is None:
             self._handle, self._address = handle, address
-            for submission in self._queue if self._producer else ():
-                submission.handle = 0  # in order, whatever becomes of those that went through the last lane
+            for batch in self._queue if self._producer else ():
+                batch.session = 0  # in order, whatever becomes of those that went through the last lane
             self._look_for_unsent()
             if self._on_opened is not None:
                 self._on_opened(made.result())
@@ -216,49 +209,50 @@ class EntrySender:
     def _fail_all(self, error: ReplogError) -> None:
         if isinstance(error, StaleError):  # for people
             error = NotConnectedError(f"topic {self._topic}: no lane could be opened in time: {error}")
-        for submission in self._queue:
-            if submission.outcome is None:
-                submission.outcome = _unknown(error) if submission.was_sent else error
-        self._settle()
+        for batch in list(self._queue):
+            if not batch.is_settled:
+                batch.settle(_unknown(error) if batch.was_sent else error)
+        self._forget_settled()
 
-    # ---- submissions ----------------------------------------------------------------------------------------
+    # ---- batches --------------------------------------------------------------------------------------------
 
-    def _send(self, submission: _Submission) -> None:
-        handle = submission.handle = self._handle
-        submission.was_sent = True
+    def _send(self, batch: PublishBatch) -> None:
+        handle = batch.session = self._handle
+        batch.was_sent = True
 
         def came(_: Address, outcome: Outcome) -> None:
             told: AppendFuture[range | list[int]] = AppendFuture()
-            settle(told, outcome, lambda reader: _offsets(reader, submission.messages))
-            self._events.post(lambda: self._came(submission, handle, told))
+            settle(told, outcome, lambda reader: _offsets(reader, batch.messages))
+            self._events.post(lambda: self._came(batch, handle, told))
 
-        self._pool.send(self._address, Publish(handle, submission.entries), came)
+        self._pool.send(self._address, Publish(handle, batch.entries), came)
 
-    def _came(self, submission: _Submission, handle: int, told: AppendFuture[range | list[int]]) -> None:
+    def _came(self, batch: PublishBatch, handle: int, told: AppendFuture[range | list[int]]) -> None:
         error = told.exception()
-        if submission.handle != handle or submission.outcome is not None:
+        if batch.session != handle or batch.is_settled:
             return  # it was sent again since
         if error is None:
-            submission.outcome = told.result()
+            batch.offsets = told.result()
             self._retry_s, self._failing_since = RETRY_S, None
+            batch.settle()
         elif isinstance(error, ReplogError) and is_passing(error):
-            self._lost(submission, handle, error)
+            self._lost(batch, handle, error)
         else:
-            submission.outcome = error if isinstance(error, ReplogError) else OutcomeUnknownError(str(error))
             if self._is_leaving and isinstance(error, BacklogFullError):
                 self.refused = error
-        self._settle()
+            batch.settle(error if isinstance(error, ReplogError) else OutcomeUnknownError(str(error)))
+        self._forget_settled()
 
-    def _lost(self, submission: _Submission, handle: int, error: ReplogError) -> None:
+    def _lost(self, batch: PublishBatch, handle: int, error: ReplogError) -> None:
         """It is not stored through that lane any more, and maybe was."""
         if handle == self._handle:
             self._handle = 0
         if not self._producer and not isinstance(error, StaleError | NotConnectedError):
-            submission.outcome = error
+            batch.settle(error)
             return
         if not self._producer:
-            submission.was_sent = False  # nothing was done with it
-        submission.handle = 0
+            batch.was_sent = False  # nothing was done with it
+        batch.session = 0
         self._look_for_unsent()
         if self._handle or isinstance(error, NotConnectedError):
             self._go_on()
@@ -266,16 +260,12 @@ class EntrySender:
             self._try_later(error)
 
     def _look_for_unsent(self) -> None:
-        self._unsent = deque(one for one in self._queue if not one.handle and one.outcome is None)
+        self._unsent = deque(batch for batch in self._queue if not batch.session and not batch.is_settled)
 
-    def _settle(self) -> None:
-        """In the order of the calls."""
-        while self._queue and (outcome := self._queue[0].outcome) is not None:
-            future = self._queue.popleft().future
-            if isinstance(outcome, ReplogError):
-                future.fail(outcome)
-            else:
-                future.complete(outcome)  # type: ignore[arg-type]
+    def _forget_settled(self) -> None:
+        """Those at the head of the queue; later ones when it is their turn."""
+        while self._queue and self._queue[0].is_settled:
+            self._queue.popleft()
         if not self._queue:
             self._failing_since = None
 

@@ -10,9 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pyreplog.errors import InvalidArgumentError
-from pyreplog.future import AppendFuture, Outcome
-from pyreplog.topic.client.publishing.publish_batch import STAGE_BYTES
+from pyreplog.future import AppendFuture
+from pyreplog.topic.client.publishing.publish_batch import STAGE_BYTES, PublishBatch
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.topic_position import TopicPosition
 
@@ -23,31 +22,11 @@ REFUSALS_MAX = 3
 """So often an entry that bookies refuse is tried, each time in another ledger."""
 
 
-class Submission:
-    """Entries that were submitted together. first: offset of its first message, once a part of it is in a ledger for
-    good; the entries are those that are not. held: (bytes, entries) of the whole. refusals: how often bookies refused
-    it."""
-
-    __slots__ = ("counts", "entries", "first", "future", "held", "messages", "refusals", "size")
-
-    def __init__(self, entries: Sequence[bytes], counts: Sequence[int]) -> None:
-        """InvalidArgumentError: no entries, or not 1 or more messages in each."""
-        if not entries or len(entries) != len(counts) or min(counts) < 1:
-            raise InvalidArgumentError(
-                f"expected entries with 1 or more messages each, found {len(entries)} with counts {list(counts)[:10]}"
-            )
-        self.entries, self.counts, self.messages = entries, counts, sum(counts)
-        self.size = size = sum(map(len, entries))
-        self.held = (size, len(entries))
-        self.future: AppendFuture[range] = AppendFuture()
-        self.first, self.refusals = -1, 0
-
-
 class PendingAppend(NamedTuple):
-    """Submissions in a ledger, and what says when they are confirmed; their first entry there."""
+    """Batches in a ledger, and what says when they are confirmed; their first entry there."""
 
     future: AppendFuture[Any]
-    submissions: list[Submission]
+    batches: list[PublishBatch]
     first: int
 
 
@@ -57,7 +36,7 @@ class AppendPipeline:
     def __init__(self, end: TopicPosition) -> None:
         self.end = end
         self.entries = self.size = self._created_us = 0
-        self._queue: deque[Submission] = deque()
+        self._queue: deque[PublishBatch] = deque()
         self._queued_bytes = 0
         self._flights: deque[PendingAppend] = deque()
 
@@ -77,10 +56,10 @@ class AppendPipeline:
         """A ledger has something that it did not confirm."""
         return bool(self._flights)
 
-    def add(self, submissions: Sequence[Submission]) -> None:
-        self._queue.extend(submissions)
-        for one in submissions:
-            self._queued_bytes += one.size
+    def add(self, batches: Sequence[PublishBatch]) -> None:
+        self._queue.extend(batches)
+        for batch in batches:
+            self._queued_bytes += batch.entry_bytes
 
     # ---- into a ledger --------------------------------------------------------------------------------------
 
@@ -99,101 +78,98 @@ class AppendPipeline:
         stand still until then."""
         return abs(now_us - self._created_us) >= config.roll_ms * 1000
 
-    def take(self, entries_max: int) -> list[Submission]:
+    def take(self, entries_max: int) -> list[PublishBatch]:
         """The next ones to be sent, at least one: together, while they have about GROUP_BYTES and `entries_max`
         entries. Say what became of them: `flew`, or `put_back`."""
-        taken = [self._queue.popleft()]
-        size, entries = taken[0].size, len(taken[0].entries)
-        while self._queue:
-            size, entries = size + self._queue[0].size, entries + len(self._queue[0].entries)
+        queue = self._queue
+        taken = [queue.popleft()]
+        size, entries = taken[0].entry_bytes, len(taken[0].entries)
+        while queue:
+            size, entries = size + queue[0].entry_bytes, entries + len(queue[0].entries)
             if size > GROUP_BYTES or entries > entries_max:
                 break
-            taken.append(self._queue.popleft())
-        for one in taken:
-            self._queued_bytes -= one.size
+            taken.append(queue.popleft())
+        for batch in taken:
+            self._queued_bytes -= batch.entry_bytes
         return taken
 
-    def put_back(self, submissions: Sequence[Submission]) -> None:
-        self._queue.extendleft(reversed(submissions))
-        self._queued_bytes += sum([one.size for one in submissions])
+    def put_back(self, batches: Sequence[PublishBatch]) -> None:
+        self._queue.extendleft(reversed(batches))
+        self._queued_bytes += sum([batch.entry_bytes for batch in batches])
 
-    def flew(self, submissions: list[Submission], future: AppendFuture[Any]) -> None:
+    def flew(self, batches: list[PublishBatch], future: AppendFuture[Any]) -> None:
         """The open ledger took them."""
-        self._flights.append(PendingAppend(future, submissions, self.entries))
-        for one in submissions:
-            self.entries += len(one.entries)
-            self.size += one.size
+        self._flights.append(PendingAppend(future, batches, self.entries))
+        for batch in batches:
+            self.entries += len(batch.entries)
+            self.size += batch.entry_bytes
 
     # ---- outcomes -------------------------------------------------------------------------------------------
 
-    def land(self) -> tuple[list[Submission], BaseException | None]:
-        """Those that were confirmed since, in order, their results noted; and why the next one was not."""
-        landed: list[Submission] = []
+    def land(self) -> tuple[list[PublishBatch], BaseException | None]:
+        """Those that were confirmed since, in order, their offsets noted; and why the next one was not."""
+        landed: list[PublishBatch] = []
         while self._flights and self._flights[0].future.done():
             error = self._flights[0].future.exception()
             if error is not None:
                 return landed, error
             flight = self._flights.popleft()
-            self._confirm(flight.submissions)
-            landed += flight.submissions
+            self._confirm(flight.batches)
+            landed += flight.batches
         return landed, None
 
-    def _confirm(self, submissions: Sequence[Submission]) -> None:
+    def _confirm(self, batches: Sequence[PublishBatch]) -> None:
         offset, entries, size = self.end
-        for one in submissions:
-            first = offset if one.first < 0 else one.first
-            offset, entries, size = offset + one.messages, entries + len(one.entries), size + one.size
-            one.future.expect(range(first, offset))
+        for batch in batches:
+            first = offset if batch.first_offset < 0 else batch.first_offset
+            offset, entries = offset + sum(batch.counts), entries + len(batch.entries)
+            size += batch.entry_bytes
+            batch.offsets = range(first, offset)
         self.end = TopicPosition(offset, entries, size)
 
-    def end_ledger(self, entries: int) -> list[Submission]:
+    def end_ledger(self, entries: int) -> list[PublishBatch]:
         """The ledger has an end, behind so many entries: those that it kept. The rest is the first of the queue."""
-        kept: list[Submission] = []
-        rest: list[Submission] = []
+        kept: list[PublishBatch] = []
+        rest: list[PublishBatch] = []
         for flight in self._flights:
             room = entries - flight.first
-            for one in flight.submissions:
-                count = len(one.entries)
+            for batch in flight.batches:
+                count = len(batch.entries)
                 if count <= room:
-                    self._confirm([one])
-                    kept.append(one)
+                    self._confirm([batch])
+                    kept.append(batch)
                 else:
-                    self._split(one, max(room, 0))
-                    rest.append(one)
+                    self._split(batch, max(room, 0))
+                    rest.append(batch)
                 room -= count
         self._flights.clear()
         self.put_back(rest)
         return kept
 
-    def _split(self, one: Submission, count: int) -> None:
+    def _split(self, batch: PublishBatch, count: int) -> None:
         """Its first `count` entries are in the ledger for good."""
         if not count:
             return
-        if one.first < 0:
-            one.first = self.end.offset
-        messages, size = sum(one.counts[:count]), sum(map(len, one.entries[:count]))
+        if batch.first_offset < 0:
+            batch.first_offset = self.end.offset
+        messages, size = sum(batch.counts[:count]), sum(map(len, batch.entries[:count]))
         self.end = TopicPosition(self.end.offset + messages, self.end.entries + count, self.end.size + size)
-        one.entries, one.counts = one.entries[count:], one.counts[count:]
-        one.messages -= messages
-        one.size -= size
+        batch.cut(count, size)
 
-    def drop(self) -> list[Submission]:
+    def drop(self) -> list[PublishBatch]:
         """All that have no outcome, in order: nothing more is done for them."""
-        left = [one for flight in self._flights for one in flight.submissions]
-        left += self._queue
+        left = [batch for flight in self._flights for batch in flight.batches]
         self._flights.clear()
-        self._queue.clear()
-        self._queued_bytes = 0
-        return left
+        return left + self.drop_queued()
 
-    def drop_queued(self) -> list[Submission]:
+    def drop_queued(self) -> list[PublishBatch]:
         """Those that wait: no ledger will have them."""
         left = list(self._queue)
         self._queue.clear()
         self._queued_bytes = 0
         return left
 
-    def refuse_first(self) -> list[Submission]:
+    def refuse_first(self) -> list[PublishBatch]:
         """Bookies refuse the first of those that wait; if that is once too often, it waits no longer."""
         if not self._queue:
             return []
@@ -205,22 +181,9 @@ class AppendPipeline:
         return []
 
 
-def together(submissions: Sequence[Submission]) -> tuple[Sequence[bytes], Sequence[int]]:
+def together(batches: Sequence[PublishBatch]) -> tuple[Sequence[bytes], Sequence[int]]:
     """Their entries, and how many messages each has."""
-    if len(submissions) == 1:
-        return submissions[0].entries, submissions[0].counts
-    entries = [entry for one in submissions for entry in one.entries]
-    return entries, [count for one in submissions for count in one.counts]
-
-
-def held_by(submissions: Sequence[Submission]) -> tuple[int, int]:
-    """(bytes, entries) that they have in a window."""
-    size = entries = 0
-    for one in submissions:
-        size, entries = size + one.held[0], entries + one.held[1]
-    return size, entries
-
-
-def outcomes(submissions: Sequence[Submission], error: BaseException | None = None) -> list[Outcome]:
-    """For `settle_all`."""
-    return [(one.future, error) for one in submissions]
+    if len(batches) == 1:
+        return batches[0].entries, batches[0].counts
+    entries = [entry for batch in batches for entry in batch.entries]
+    return entries, [count for batch in batches for count in batch.counts]

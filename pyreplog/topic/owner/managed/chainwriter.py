@@ -31,11 +31,12 @@ from pyreplog.ledger.driver import Runtime
 from pyreplog.ledger.ledger_handle import WINDOW_BYTES, WINDOW_ENTRIES, Ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.net.backoff import BACKOFF_MOST_S, Backoff
+from pyreplog.topic.client.publishing.publish_batch import PublishBatch
 from pyreplog.topic.client.publishing.window import Window
 from pyreplog.topic.model.chain import LedgerChain, LedgerTotals
 from pyreplog.topic.model.event_queue import EventQueue
 from pyreplog.topic.model.topic_position import TopicPosition
-from pyreplog.topic.owner.managed.append_pipeline import AppendPipeline, Submission, held_by, outcomes, together
+from pyreplog.topic.owner.managed.append_pipeline import AppendPipeline, together
 from pyreplog.topic.owner.managed.chainstore import ChainStore
 from pyreplog.topic.owner.managed.jobs import RETRY_FIRST_S, Jobs
 from pyreplog.topic.owner.managed.ledgerend import LedgerEnd
@@ -77,7 +78,7 @@ class ChainWriter:
         self._name, self._store, self._maker, self._runtime, self._clock = name, store, maker, runtime, clock
         self._on_end, self._on_change, self._on_fenced = on_end, on_change, on_fenced
         self._events = EventQueue()
-        self._pipeline, self._incoming = AppendPipeline(store.chain.end), deque[Submission]()
+        self._pipeline, self._incoming = AppendPipeline(store.chain.end), deque[PublishBatch]()
         self._ledger: Ledger | None = None  # that takes entries, or is being ended
         self._is_ending = False
         self._counts: LedgerTotals | None = None  # of the ledger before, not in the chain yet
@@ -127,10 +128,11 @@ class ChainWriter:
 
     # ---- requests, from any thread --------------------------------------------------------------------------
 
-    def submit(self, submissions: Sequence[Submission]) -> None:
+    def submit_all(self, batches: Sequence[PublishBatch]) -> None:
         with self.window.lock:
-            self.window.enter(*held_by(submissions))
-        self._incoming.extend(submissions)
+            for batch in batches:
+                self.window.enter(batch.entry_bytes, len(batch.entries))
+        self._incoming.extend(batches)
         self._events.post(self._take)
 
     def roll(self) -> AppendFuture[None]:
@@ -184,28 +186,28 @@ class ChainWriter:
             self._send(self._ledger, pipeline.take(max(config.roll_entries - pipeline.entries, 1)))
         self._step()
 
-    def _send(self, ledger: Ledger, submissions: list[Submission]) -> None:
-        entries, counts = together(submissions)
+    def _send(self, ledger: Ledger, batches: list[PublishBatch]) -> None:
+        entries, counts = together(batches)
         try:
             future = ledger.push_batch(entries, messages=counts)
         except Exception as error:
             if ledger.error is not None:
-                self._pipeline.put_back(submissions)
+                self._pipeline.put_back(batches)
                 self._failed(ledger.error)
-            elif len(submissions) > 1:  # one of them cannot be encoded
-                self._send_each(ledger, submissions)
+            elif len(batches) > 1:  # one of them cannot be encoded
+                self._send_each(ledger, batches)
             else:
-                self._settle(submissions, error)
+                self._settle(batches, error)
             return
-        self._pipeline.flew(submissions, future)
+        self._pipeline.flew(batches, future)
         future.add_done_callback(self._came)
 
-    def _send_each(self, ledger: Ledger, submissions: list[Submission]) -> None:
-        for at, one in enumerate(submissions):
+    def _send_each(self, ledger: Ledger, batches: list[PublishBatch]) -> None:
+        for at, batch in enumerate(batches):
             if self._is_ending or self._ledger is not ledger:
-                self._pipeline.put_back(submissions[at:])
+                self._pipeline.put_back(batches[at:])
                 return
-            self._send(ledger, [one])
+            self._send(ledger, [batch])
 
     def _is_full(self) -> bool:
         return self._pipeline.is_full(self.chain.config, self._clock.now_us())
@@ -228,17 +230,19 @@ class ChainWriter:
             self._failed(error)
         self._flow()
 
-    def _settle(self, submissions: list[Submission], error: BaseException | None = None) -> None:
+    def _settle(self, batches: list[PublishBatch], error: BaseException | None = None) -> None:
         with self.window.lock:
-            self.window.leave(*held_by(submissions))
-        settle_all(outcomes(submissions, error))
+            for batch in batches:
+                self.window.leave(batch.cut_bytes + batch.entry_bytes, batch.cut_entries + len(batch.entries))
+        for batch in batches:
+            batch.settle(error)
         self.window.give_room()
 
-    def _settle_unstored(self, submissions: list[Submission], error: BaseException) -> None:
+    def _settle_unstored(self, batches: list[PublishBatch], error: BaseException) -> None:
         """No ledger has them, or will: `error` says that, which is not true of those that are stored in part."""
-        in_part = [one for one in submissions if one.first >= 0]
+        in_part = [batch for batch in batches if batch.first_offset >= 0]
         self._settle(in_part, OutcomeUnknownError(f"topic {self._name}: a part is stored, the rest is not: {error}"))
-        self._settle([one for one in submissions if one.first < 0], error)
+        self._settle([batch for batch in batches if batch.first_offset < 0], error)
 
     def _failed(self, error: BaseException) -> None:
         """The ledger takes nothing any more: find out what it kept."""

@@ -17,11 +17,11 @@ from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import CLOSE_S, GIVE_UP_S
 from pyreplog.ledger.readahead import STRETCH_BYTES_MAX
 from pyreplog.net.sockets import weak_callback
+from pyreplog.topic.client.publishing.publish_batch import PublishBatch
 from pyreplog.topic.model.chain import LedgerChain
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.retention import ClosedLedger, trimmable
 from pyreplog.topic.model.topic_position import EntryPosition, TopicPosition
-from pyreplog.topic.owner.managed.append_pipeline import Submission
 from pyreplog.topic.owner.managed.chainreader import ChainReader, View
 from pyreplog.topic.owner.managed.chainstore import ChainStore, Change
 from pyreplog.topic.owner.managed.chainwriter import ChainWriter
@@ -144,27 +144,19 @@ class ManagedLedger(Handle):
 
     # ---- publishing -----------------------------------------------------------------------------------------
 
-    def submit(self, entries: Sequence[bytes], counts: Sequence[int]) -> AppendFuture[range]:
-        """Append entries; the AppendFuture gives the offsets of their messages once all are confirmed. Calls settle in
-        order.
+    def submit_all(self, batches: Sequence[PublishBatch]) -> None:
+        """Append the entries of batches, in the order of the batches and calls; each is settled.
 
-        entries: as `encode_messages` makes them. counts: messages in each, 1 or more. Waits for room as Ledger does:
-        not in a coroutine or callback, where it goes on up to twice the window, and raises WindowFullError beyond.
-        Errors, raised here: InvalidArgumentError, ClosedError, WindowFullError, TopicFencedError. Of the AppendFuture:
+        Waits for room as Ledger does: not in a coroutine or callback, where it goes on up to twice the window, and
+        raises WindowFullError beyond. Errors, raised here: ClosedError, WindowFullError, TopicFencedError. Of a batch:
         TopicFencedError and OutcomeUnknownError (closed before there was an outcome), the entries may be there or not;
         RecordTooLargeError, TopicFullError, NotEnoughBookiesError (too few bookies for half a minute, or for good),
         they are not. Failing ledgers and bookies are no errors before: it takes longer.
         """
-        return self.submit_all([(entries, counts)])[0]
-
-    def submit_all(self, parcels: Sequence[tuple[Sequence[bytes], Sequence[int]]]) -> list[AppendFuture[range]]:
-        """As `submit`, of several at once, each with an AppendFuture; an error that is raised is that of all."""
         self._check()
         if not self._writer.window.has_room():
             self._make_room()
-        submissions = [Submission(entries, counts) for entries, counts in parcels]
-        self._writer.submit(submissions)
-        return [one.future for one in submissions]
+        self._writer.submit_all(batches)
 
     @property
     def has_room(self) -> bool:

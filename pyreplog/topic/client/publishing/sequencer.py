@@ -1,36 +1,67 @@
-"""The order of what is published to one topic: what waits for company, what is in doubt, what goes to the ledgers."""
+"""The order of what is published to one topic: what is admitted, what waits for company, what is sent, and outcomes."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from pyreplog._native.machines.serial_executor import in_callback
 from pyreplog.clock import Clock, ahead_us
 from pyreplog.defer_sigint import defer_sigint
-from pyreplog.errors import SequenceError
+from pyreplog.errors import (
+    EntryRefusedError,
+    NotEnoughBookiesError,
+    RecordTooLargeError,
+    SequenceError,
+    TopicFullError,
+)
 from pyreplog.future import AppendFuture, Outcome, settle_all
 from pyreplog.topic.client.publishing.batcher import Batcher, SingleMessage
-from pyreplog.topic.client.publishing.forwarded import Forwarded
-from pyreplog.topic.client.publishing.outbox import Landing, Outbox, Sink
 from pyreplog.topic.client.publishing.publish_batch import (
     STAGE_BYTES,
+    BatchEntrant,
     Encoder,
     Gathered,
     PublishBatch,
-    Whole,
     stored_of,
 )
 from pyreplog.topic.client.publishing.window import Window
 from pyreplog.topic.model.dedup import DedupVerdict, Producers
+from pyreplog.topic.model.event_queue import EventQueue
 from pyreplog.topic.model.sequences import check_sequence
 
 DUPLICATE = -1
 """Instead of an offset: the message was published before."""
 
+NOT_STORED = (RecordTooLargeError, EntryRefusedError, NotEnoughBookiesError, TopicFullError)
+"""Errors that say that nothing of a batch is stored, or will be."""
+
 T = TypeVar("T")
+
+
+class Sink(Protocol):
+    """What entries are published to: the writer of a topic's ledgers, or a connection to its owner."""
+
+    def submit_all(self, batches: Sequence[PublishBatch]) -> None:
+        """Store the entries of batches in the order of the batches and calls, and `settle` each batch, in any order.
+
+        It does not wait in a callback, which this is called in. Nothing of a batch is stored, or will be, when an error
+        is raised, or the batch is settled with one of NOT_STORED; with others it may be.
+        """
+        ...
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there is room in its window, or nothing is taken any more."""
+        ...
+
+    def room(self) -> AppendFuture[None]:
+        """Done when `has_room`."""
+        ...
 
 
 class PublisherRuntime(Protocol):
@@ -51,22 +82,28 @@ class PublishCounters:
     duplicates: int = 0
 
 
-Entrant = SingleMessage | Whole | Forwarded
+Entrant = SingleMessage | BatchEntrant
 """What a producer wants published."""
 
 
-@dataclass
 class _Work:
     """What follows from steps that were taken with the lock held."""
 
-    flights: list[PublishBatch] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
+    __slots__ = ("batches", "outcomes")
+
+    def __init__(self) -> None:
+        self.batches: list[PublishBatch] = []
+        self.outcomes: list[Outcome] = []
 
 
-class Intake:
-    """Takes messages, settles their order, and has them sent; any thread, none waits.
+class Sequencer:
+    """Gives messages their order: admits them, gathers them, sends them to the sink, and learns their outcomes. Any
+    thread; none waits.
 
     window: of what has no outcome yet, in messages as its entries. producers: those of the topic up to offset `end`.
+
+    Where a sink confirms at once, as with bookies of this process, nothing is ever on its way that others could wait
+    for, and go together. There, what nobody waits for yet is sent by another thread, or when there is much of it.
     """
 
     def __init__(
@@ -83,15 +120,20 @@ class Intake:
     ) -> None:
         self.counts, self._pid = PublishCounters(), os.getpid()
         self.window = window
-        self._runtime, self._clock, self._encoder, self._producers = runtime, clock, encoder, producers
+        self._sink, self._runtime, self._clock = sink, runtime, clock
+        self._encoder, self._producers = encoder, producers
         self._batcher = Batcher(linger_us=linger_us, messages_max=encoder.messages_max, bytes_max=encoder.bytes_max)
-        self._outbox = Outbox(sink, self._landed, self._soon)
-        self._lock = threading.Lock()  # of the batcher, the producers and what follows
+        self._lock = threading.Lock()  # of the batcher, the producers, the order and what follows
         self._end = end  # what is stored before is known to the producers
         self._error: BaseException | None = None
         self._flushing: list[AppendFuture[None]] = []
         self._telling = 0  # threads that are about to settle outcomes, which the window counts no more
         self._is_timed = False  # a timer is set to send what lingers
+        self._events = EventQueue()  # sends and landings
+        self._unsent: deque[PublishBatch] = deque()  # in their order, ready or not
+        self._sent: deque[PublishBatch] = deque()  # behind them, until their outcome is known and it is their turn
+        self._staged_bytes = 0  # about, of what is ready, and waits for company or its turn
+        self._confirms_at_once = self._is_soon = self._is_landing = False
 
     def last_sequence(self, producer: bytes) -> int:
         """The highest number of a producer that is stored; -1: none is known."""
@@ -111,7 +153,7 @@ class Intake:
     @property
     def is_staged(self) -> bool:
         """Whether something waits for more to go with it; in a forked child nothing does that would ever go."""
-        return 0 < self._outbox.staged_bytes < STAGE_BYTES and os.getpid() == self._pid
+        return 0 < self._staged_bytes < STAGE_BYTES and os.getpid() == self._pid
 
     @property
     def has_new_failures(self) -> bool:
@@ -123,7 +165,7 @@ class Intake:
         with self._lock:
             return 0 if self._producers is None else self._producers.purge(before_us)
 
-    # ---- order ----------------------------------------------------------------------------------------------
+    # ---- admission ------------------------------------------------------------------------------------------
 
     def enter(self, entrant: Entrant, *, is_awaited: bool = False) -> None:
         """Its AppendFuture says what becomes of it; is_awaited: it is waited for now. Errors: that of `stop`."""
@@ -135,17 +177,15 @@ class Intake:
                 self._admit(entrant, work)
                 self.window.enter(entrant.size, entrant.messages_given)
                 self._telling += bool(work.outcomes)
-            if work.flights or work.outcomes:
+            if work.batches or work.outcomes:
                 self._carry_out(work, is_awaited=is_awaited)
 
     def _admit(self, entrant: Entrant, work: _Work) -> None:
         """Give it its place among all others, unless it is a duplicate or in doubt."""
         if isinstance(entrant, SingleMessage):
             self._admit_single(entrant, work)
-        elif isinstance(entrant, Whole):
-            self._admit_whole(entrant, work)
         else:
-            self._admit_forwarded(entrant, work)
+            self._admit_batch(entrant, work)
 
     def _admit_single(self, single: SingleMessage, work: _Work) -> None:
         name, producers = single.producer, self._producers
@@ -166,58 +206,27 @@ class Intake:
         elif self._batcher.due_us is not None and not self._is_timed:
             self._wake_at(self._batcher.due_us)
 
-    def _admit_whole(self, whole: Whole, work: _Work) -> None:
-        name, producers = whole.producer, self._producers
-        if producers is not None and name:
-            if whole.sequences is None:
-                first = producers.next_sequence(name)
-                check_sequence(first + whole.messages - 1)
-                whole.sequences = range(first, first + whole.messages)
-            new = producers.sift(name, whole.sequences)
-            if new is None:
-                producers.wait(name, whole)
-                return
-            duplicates = len(new) - int(new.sum())
-            if duplicates == len(new):
-                whole.future.expect(range(0))
-                self._drop(whole, duplicates, work)
-                return
-            if duplicates:
-                self.counts.duplicates += duplicates
-                whole.keep(new)
-            for _, numbers in whole.shares():
-                producers.push(name, numbers)
-        self._send(whole, work)
-
-    def _admit_forwarded(self, forwarded: Forwarded, work: _Work) -> None:
+    def _admit_batch(self, batch: BatchEntrant, work: _Work) -> None:
         producers = self._producers
         if producers is not None:
-            masks = []
-            for part in forwarded.numbered:
-                new = producers.sift(part.producer, part.sequences)
-                if new is None:
-                    producers.wait(part.producer, forwarded)
-                    return
-                masks.append(new)
             try:
-                forwarded.keep(masks)
+                doubtful = batch.sift(producers)
             except SequenceError as error:
-                self.window.leave(forwarded.size, forwarded.messages_given)
-                work.outcomes.append((forwarded.future, error))
+                self.window.leave(batch.size, batch.messages_given)
+                work.outcomes.append((batch.future, error))
                 return
-            if not forwarded.messages:
-                forwarded.future.expect(range(0))
-                self._drop(forwarded, forwarded.messages_given, work)
+            if doubtful is not None:
+                producers.wait(doubtful, batch)
                 return
-            self.counts.duplicates += forwarded.messages_given - forwarded.messages
-            for name, numbers in forwarded.shares():
+            if not batch.messages:
+                batch.future.expect(range(0))
+                self._drop(batch, batch.messages_given, work)
+                return
+            self.counts.duplicates += batch.messages_given - batch.messages
+            for name, numbers in batch.shares():
                 producers.push(name, numbers)
-        self._send(forwarded, work)
-
-    def _send(self, flight: Whole | Forwarded, work: _Work) -> None:
         self._take(work)  # what was published before comes before
-        self._outbox.enter(flight)
-        work.flights.append(flight)
+        self._enqueue(batch, work)
 
     def _drop(self, entrant: Entrant, duplicates: int, work: _Work) -> None:
         self.counts.duplicates += duplicates
@@ -226,21 +235,24 @@ class Intake:
 
     def _take(self, work: _Work) -> None:
         if self._batcher.groups:
-            flight = Gathered(self._batcher.take())
-            self._outbox.enter(flight)
-            work.flights.append(flight)
+            self._enqueue(Gathered(self._batcher.take()), work)
 
-    def _soon(self, call: Callable[[], None]) -> bool:
-        return self._runtime.wake_after(0.0, call) is not None
+    def _enqueue(self, batch: PublishBatch, work: _Work) -> None:
+        """Its place is here, though it is not encoded yet."""
+        batch.on_settled = self._settled
+        self._unsent.append(batch)
+        work.batches.append(batch)
 
     def _carry_out(self, work: _Work, *, is_awaited: bool = True) -> None:
         """Without the lock: encode what has its place now, send it, tell those who wait."""
-        for flight in work.flights:
+        for batch in work.batches:
             try:
-                flight.encode(self._encoder)
+                batch.encode(self._encoder)
+                batch.entry_bytes = sum(map(len, batch.entries))
             except Exception as error:
-                flight.failure = error
-            self._outbox.ready(flight, is_awaited=is_awaited)
+                batch.failure = batch.error = error
+                batch.is_unstored = batch.is_settled = True
+            self._ready(batch, is_awaited=is_awaited)
         if work.outcomes:
             try:
                 settle_all(work.outcomes)
@@ -250,59 +262,129 @@ class Intake:
             self.window.give_room()
         if self._error is not None:
             self.window.end()
-            self._outbox.push()
+            self._push()
         if self._flushing:
             self._tell_flushed()
 
+    # ---- sending --------------------------------------------------------------------------------------------
+
+    def _ready(self, batch: PublishBatch, *, is_awaited: bool) -> None:
+        """It is encoded, or has failed to be. is_awaited: its outcome is, or company has come."""
+        batch.is_ready = True
+        self._staged_bytes += batch.size
+        if is_awaited or not self._confirms_at_once or self._staged_bytes >= STAGE_BYTES:
+            self._go()
+        elif not self._is_soon:
+            self._is_soon = True
+            if self._runtime.wake_after(0.0, self._send_soon) is None:  # nobody calls it
+                self._send_soon()
+
+    def _push(self) -> None:
+        """Send all that is ready."""
+        if self._unsent:
+            self._go()
+
+    def _send_soon(self) -> None:
+        self._is_soon = False
+        self._go()
+
+    def _go(self) -> None:
+        self._events.post(self._send)
+        if not in_callback():  # else it is sent later
+            self._confirms_at_once = not self._sent
+
+    def _send(self) -> None:
+        """All that is ready, many together."""
+        self._staged_bytes = size = 0
+        unsent = self._unsent
+        together: list[PublishBatch] = []
+        while unsent and unsent[0].is_ready:
+            batch = unsent.popleft()
+            self._sent.append(batch)
+            if batch.failure is not None:
+                self._settled(batch)
+                continue
+            if size >= STAGE_BYTES:
+                self._submit(together)
+                together, size = [], 0
+            together.append(batch)
+            size += batch.size
+        if together:
+            self._submit(together)
+
+    def _submit(self, batches: Sequence[PublishBatch]) -> None:
+        try:
+            self._sink.submit_all(batches)
+        except Exception as error:
+            for batch in batches:
+                batch.is_unstored = True
+                batch.settle(error)
+
     # ---- outcomes -------------------------------------------------------------------------------------------
 
-    def _landed(self, landings: list[Landing]) -> None:
-        """What waited for them goes next; their callers are told."""
+    def _settled(self, _: PublishBatch) -> None:
+        """Its outcome is known."""
+        if not self._is_landing:
+            self._is_landing = True
+            self._events.post(self._land)
+
+    def _land(self) -> None:
+        """Learn the outcomes that are known, in the order of the batches: what waited for them goes next; their callers
+        are told."""
+        self._is_landing = False
+        sent = self._sent
+        landed: list[PublishBatch] = []
+        while sent and sent[0].is_settled:
+            landed.append(sent.popleft())
+        if not landed:
+            return
         with defer_sigint:
             work = _Work()
             with self._lock:
-                for landing in landings:
-                    self._land(landing, work)
+                for batch in landed:
+                    self._learn(batch, work)
                 self._telling += bool(work.outcomes)
             self._carry_out(work)
 
-    def _land(self, landing: Landing, work: _Work) -> None:
-        flight, offsets, error, is_known = landing
-        producers = self._producers
-        is_known = is_known or (producers is not None and not producers.is_last_word)
-        is_over = producers is not None and not is_known  # only what is stored can tell what is new
-        work.outcomes += flight.outcomes(offsets, error)
-        self.window.leave(flight.size, flight.messages_given)
+    def _learn(self, batch: PublishBatch, work: _Work) -> None:
+        error, producers = batch.error, self._producers
+        work.outcomes += batch.outcomes()
+        self.window.leave(batch.size, batch.messages_given)
         if error is None:
-            self._count(flight, offsets)
+            self._count(batch)
         else:
-            self.counts.errors += flight.messages
-        again = self._note(flight, error) if is_known and producers is not None else []
-        if flight.is_gathered and self._batcher.landed() and not is_over:
+            self.counts.errors += batch.messages
+        is_over, again = False, []
+        if producers is not None:
+            is_known = error is None or batch.is_unstored or isinstance(error, NOT_STORED)
+            is_over = producers.is_last_word and not is_known  # only what is stored can tell what is new
+            if not is_over:
+                again = self._note(producers, batch)
+        if batch.is_gathered and self._batcher.landed() and not is_over:
             self._take(work)
         for entrant in again:
             self._admit(entrant, work)
         if error is not None and is_over:
             self._stop(error, work)
 
-    def _note(self, flight: PublishBatch, error: BaseException | None) -> list[Any]:
+    def _note(self, producers: Producers, batch: PublishBatch) -> list[Any]:
         """Returns what was in doubt for it."""
-        assert self._producers is not None
         again: list[Any] = []
-        for name, numbers in flight.shares():
-            if error is None:
-                again += self._producers.persisted(name, numbers, self._clock.monotonic_us())
+        for name, numbers in batch.shares():
+            if batch.error is None:
+                again += producers.persisted(name, numbers, self._clock.monotonic_us())
             else:
-                again += self._producers.failed(name, numbers)
+                again += producers.failed(name, numbers)
         return again
 
-    def _count(self, flight: PublishBatch, offsets: range) -> None:
-        counts, stored = self.counts, offsets if type(offsets) is range else stored_of(offsets)
+    def _count(self, batch: PublishBatch) -> None:
+        counts, offsets = self.counts, batch.offsets
+        stored = stored_of(offsets)
         self._end = stored.stop
         counts.messages += len(stored)
         counts.duplicates += len(offsets) - len(stored)
-        counts.entries += len(flight.entries)
-        counts.bytes += sum(map(len, flight.entries))
+        counts.entries += batch.cut_entries + len(batch.entries)
+        counts.bytes += batch.cut_bytes + batch.entry_bytes
 
     # ---- time and the end -----------------------------------------------------------------------------
 
@@ -331,7 +413,7 @@ class Intake:
                 self._take(work)
                 self._flushing.append(future)
             self._carry_out(work)
-            self._outbox.push()
+            self._push()
         return future
 
     def _tell_flushed(self) -> None:
@@ -354,7 +436,8 @@ class Intake:
         self._error = self._error or error
         waiting: Iterable[Entrant] = [] if self._producers is None else self._producers.drop_waiting()
         left = Gathered(self._batcher.take())
-        work.outcomes += left.outcomes(range(0), error)
+        left.error = error
+        work.outcomes += left.outcomes()
         self.window.leave(left.size, left.messages)
         for one in waiting:
             work.outcomes.append((one.future, error))

@@ -1,0 +1,43 @@
+"""Entries as a sink of a topic is given them, without a publisher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from pyreplog.future import AppendFuture, Outcome
+from pyreplog.topic.client.publishing.publish_batch import Encoder, PublishBatch, Share
+from pyreplog.topic.client.publishing.sequencer import Sink
+
+
+class EntryBatch(PublishBatch):
+    """Entries that are there. future: gives the offsets of their messages."""
+
+    def __init__(self, entries: Sequence[bytes], counts: Sequence[int]) -> None:
+        self.entries, self.counts = entries, counts
+        self.entry_bytes = self.size = sum(map(len, entries))
+        self.messages = self.messages_given = sum(counts)
+        self.is_ready = True
+        self.future: AppendFuture[range] = AppendFuture()
+        self.on_settled: Callable[[PublishBatch], object] = self._told
+
+    def encode(self, encoder: Encoder) -> None:
+        raise AssertionError
+
+    def shares(self) -> Iterator[Share]:
+        return iter(())
+
+    def outcomes(self) -> list[Outcome]:
+        raise AssertionError
+
+    def _told(self, _: PublishBatch) -> None:
+        if self.error is not None:
+            self.future.fail(self.error)
+        else:
+            self.future.complete(self.offsets)  # type: ignore[arg-type]
+
+
+def submit(sink: Sink, entries: Sequence[bytes], counts: Sequence[int]) -> AppendFuture[range]:
+    """The AppendFuture gives the offsets. Errors: those of the sink."""
+    batch = EntryBatch(entries, counts)
+    sink.submit_all([batch])
+    return batch.future
