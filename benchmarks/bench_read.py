@@ -26,8 +26,8 @@ def test_read(benchmark: BenchmarkFixture, plan: Plan, size: int, way: str) -> N
         picks = random.Random(size).choices(range(count), k=_PICKS)
         read = {
             "item": lambda: [log[n] for n in picks],
-            "value": lambda: [log.read(n).value for n in picks],
-            "view": lambda: [log.read(n).value_view for n in picks],
+            "value": lambda: [log.get(n).value for n in picks],
+            "view": lambda: [log.get(n).value_view for n in picks],
         }[way]
         found = benchmark.pedantic(read, rounds=_ROUNDS, warmup_rounds=1)
         assert found == [values[n % len(values)] for n in picks]

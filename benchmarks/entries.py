@@ -38,7 +38,7 @@ def verify(log: CommitLog | LogReader, values: list[bytes], end: int) -> str:
     if log.end != end:
         raise ValueError(f"{log}: {end} entries were written")
     first = entry = log.start
-    for batch in log.scan():
+    for batch in log.read():
         offsets, data = batch.packed()
         expected = b"".join([values[n % len(values)] for n in range(entry, entry + len(batch))])
         if data.tobytes() != expected or len(offsets) != len(batch) + 1:

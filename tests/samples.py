@@ -40,12 +40,12 @@ def assert_intact(path: Path, entries: range = range(ENTRIES)) -> None:
     """The log holds these entries of `make_log` and nothing else."""
     with pyreplog.open(path, "r") as log:
         assert (log.start, log.end) == (entries.start, entries.stop)
-        found = [record for batch in log.scan() for record in batch]
+        found = [record for batch in log.read() for record in batch]
         assert [record.entry for record in found] == list(entries)
         for record in found:
             n = record.entry
             assert (record.value, record.key, record.event_time) == (value_of(n), key_of(n), event_time_of(n))
-            assert log.read(n).value == value_of(n)
+            assert log.get(n).value == value_of(n)
 
 
 def flip(path: Path, offset: int, bit: int = 0) -> None:

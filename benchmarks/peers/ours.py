@@ -40,14 +40,14 @@ class Pyreplog(Peer):
     def scan(self) -> tuple[int, int]:
         count = total = 0
         views = self._wants_views()
-        for batch in self._log.scan():
+        for batch in self._log.read():
             values = batch.views() if views else batch.values()
             count += len(values)
             total += sum(map(len, values))
         return count, total
 
     def values(self) -> Iterator[bytes]:
-        for batch in self._log.scan():
+        for batch in self._log.read():
             yield from batch.values()
 
     def first(self) -> int:
@@ -56,10 +56,10 @@ class Pyreplog(Peer):
     def reader(self) -> Callable[[int], Any]:
         if not self._wants_views():
             return self._log.__getitem__
-        return lambda entry: self._log.read(entry).value_view
+        return lambda entry: self._log.get(entry).value_view
 
     def _wants_views(self) -> bool:
-        return len(self._log.read(self._log.start)) >= VIEWS_FROM
+        return len(self._log.get(self._log.start)) >= VIEWS_FROM
 
     def disk_bytes(self, directory: Path) -> tuple[int, int]:
         _, allocated = super().disk_bytes(directory)

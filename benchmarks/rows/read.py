@@ -35,7 +35,7 @@ def read(plan: Plan) -> Section:
             _fill_lmdb(store, values, count)
             checked = verify(log, values, count)
             found = interleave(plan.shared(2), _runs(log, store, values, count, plan))
-        for name, label in (("item", "log[n]"), ("record", "log.read(n).value")):
+        for name, label in (("item", "log[n]"), ("record", "log.get(n).value")):
             section.comparisons.append(
                 Comparison(
                     f"random read {SIZES[size]}, {label}",

@@ -35,14 +35,14 @@ class Scans:
 
     def _to_columns(self) -> int:
         found = 0
-        for batch in self._log.scan():
+        for batch in self._log.read():
             columns = batch.entry, batch.size
             found += len(columns[0])
         return found
 
     def _to_records(self) -> int:
         found = 0
-        for batch in self._log.scan():
+        for batch in self._log.read():
             for record in batch:
                 value = record.value
             found += len(batch)

@@ -29,7 +29,7 @@ class Carrier:
 
 def carriers(log: LogReader) -> dict[str, Carrier]:
     """Carriers by their code, those with most flights first."""
-    return counted(value for batch in log.scan() for value in batch.values())
+    return counted(value for batch in log.read() for value in batch.values())
 
 
 def counted(rows: Iterable[bytes]) -> dict[str, Carrier]:

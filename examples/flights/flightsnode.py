@@ -45,7 +45,7 @@ def append_rest(node: ha.Node, source: pyreplog.LogReader, pace: float) -> None:
     written = node.stats()["received"]["entry"]
     waiting: deque[pyreplog.AppendFuture[range]] = deque()
     held = pace > 0
-    for batch in source.scan(written, batch_bytes=BATCH_BYTES):
+    for batch in source.read(written, batch_bytes=BATCH_BYTES):
         if held and int(batch.entry[-1]) >= source.end * HELD_AT:
             held = not sys.stdin.readline()
         time.sleep(len(batch) * pace)  # who is late does not hurry: others have to find it in the middle

@@ -74,7 +74,7 @@ def replicate(log: Path, directory: Path, url: str) -> Iterator[str]:
             rest = write_rest(log, url, len(reader))
             yield f"Another writer has put the rest into ledger {rest}."
             with cluster.open_ledger(rest) as more, pyreplog.open(log, "r") as source:
-                found = same(chain(reader.read(), more.read()), source.scan())
+                found = same(chain(reader.read(), more.read()), source.read())
                 if found != rows:
                     raise Mismatch(f"{rows:,} flights are in the log, {found:,} in the two ledgers")
         yield f"{rows:,} flights read back from both ledgers, all as in the log."

@@ -31,7 +31,7 @@ def main(url: str, path: str, start: int, seconds: float) -> None:
                 time.sleep(0.02)
             waiting: deque[pyreplog.AppendFuture[range]] = deque()
             held = seconds > 0
-            for batch in log.scan(start, batch_bytes=BATCH_BYTES):
+            for batch in log.read(start, batch_bytes=BATCH_BYTES):
                 if held and int(batch.entry[-1]) >= log.end * HELD_AT:
                     held = not sys.stdin.readline()
                 time.sleep(len(batch) * pace)  # who is late does not hurry: others have to find it in the middle

@@ -111,8 +111,8 @@ def came_back(nodes: Nodes, log: Path, acked: int) -> str:
         pyreplog.open(log, "r") as source,
     ):
         wait(lambda: mine.end == theirs.end == source.end, "the old master does not follow")
-        found = same(mine.scan(), source.scan())
-        last = theirs.read(theirs.end - 1).position
+        found = same(mine.read(), source.read())
+        last = theirs.get(theirs.end - 1).position
     full = [path.name for path in nodes.path("b").glob("*.log") if int(path.stem) + SEGMENT_BYTES <= last]
     _, different, missing = filecmp.cmpfiles(nodes.path("a"), nodes.path("b"), full, shallow=False)
     if different or missing or found < acked:

@@ -78,7 +78,7 @@ def publish(topic: pyreplog.Topic, log: pyreplog.LogReader, start: int, pace: fl
     """Flights of the log from `start` on, under their numbers there: those that the topic has are dropped. Yields how
     many are confirmed. pace: seconds for each."""
     producer = topic.producer(PRODUCER)
-    for batch in log.scan(start, batch_bytes=BATCH_BYTES):
+    for batch in log.read(start, batch_bytes=BATCH_BYTES):
         first, end = int(batch.entry[0]), int(batch.entry[-1]) + 1
         time.sleep(len(batch) * pace)
         numbers, times = range(first, end), batch.event_time.tolist()

@@ -32,7 +32,7 @@ def verify(log: LogReader, table: Path) -> int:
     """Compare every entry with its row; returns how many there are. Mismatch names the first that differs."""
     expected = rows(table)
     number = 0
-    for batch in log.scan():
+    for batch in log.read():
         found = zip(batch.entry.tolist(), batch.values(), batch.keys(), batch.event_time.tolist(), strict=True)
         for entry, value, key, event_time in found:
             row = next(expected, None)

@@ -99,7 +99,7 @@ def scanned(where: Path) -> BenchFigure:
     """The log of `appended`, verified and split into columns, and its bytes read from a file."""
     with pyreplog.open(where / "log", "r") as log:
         length = log.end_position - log.start_position
-        ours = _best(lambda: sum(len(batch) for batch in log.scan()), 1) * length / 1e6
+        ours = _best(lambda: sum(len(batch) for batch in log.read()), 1) * length / 1e6
     path = where / "log.bytes"
     path.write_bytes(bytes(length))
     buffer = bytearray(_BLOCK)

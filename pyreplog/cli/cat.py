@@ -35,6 +35,6 @@ def printer(arguments: argparse.Namespace) -> RecordPrinter:
 def run(arguments: argparse.Namespace) -> int:
     records = printer(arguments)
     with pyreplog.open(arguments.log, "r") as log:
-        for batch in log.scan(arguments.start, arguments.stop):
+        for batch in log.read(arguments.start, arguments.stop):
             records.print(batch)
     return 0

@@ -132,7 +132,7 @@ def _read(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
 def _tail(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
     records = cat.printer(arguments)
     with cluster.open_ledger(arguments.ledger, password=clusteroptions.password(arguments), recover=False) as reader:
-        for batch in reader.follow(arguments.start, timeout=arguments.timeout):
+        for batch in reader.follow_batches(arguments.start, timeout=arguments.timeout):
             records.print(batch)
             records.flush()
     return 0

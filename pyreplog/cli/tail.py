@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     records = printer(arguments)
     with pyreplog.open(arguments.log, "r") as log:  # sees over whatever writers come and go
         stop = log.end
-        for batch in log.scan(max(log.start, stop - arguments.count), stop):
+        for batch in log.read(max(log.start, stop - arguments.count), stop):
             records.print(batch)
         records.flush()
         if arguments.follow:

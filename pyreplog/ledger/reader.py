@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar, overload
 
 from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.log.record import Record
 from pyreplog.arguments import as_int
 from pyreplog.errors import (
     ClosedError,
@@ -16,6 +17,7 @@ from pyreplog.errors import (
     NoSuchEntryError,
     OutOfRangeError,
     UnreadableError,
+    WrongTypeError,
 )
 from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle
@@ -103,10 +105,29 @@ class LedgerReader(Handle):
             raise InvalidArgumentError(f"expected at least one entry from 0 on, found [{start}, {end})")
         return self._batches(start, end)
 
-    def entry(self, entry: int) -> bytes:
-        """The value of one entry. Errors as read."""
+    def get(self, entry: int) -> Record:
+        """Return the record of one entry. Raises: as read."""
         entry = as_int("entry", entry)
-        return next(self.read(entry, entry + 1))[0].value
+        return next(self.read(entry, entry + 1))[0]
+
+    @overload
+    def __getitem__(self, item: SupportsIndex, /) -> bytes: ...
+    @overload
+    def __getitem__(self, item: slice, /) -> list[bytes]: ...
+    def __getitem__(self, item: SupportsIndex | slice, /) -> bytes | list[bytes]:
+        """`reader[n]`: the value of an entry, from the confirmed end if negative; `reader[a:b]`: a list of values."""
+        if not isinstance(item, slice):
+            entry = as_int("entry", item)
+            return self.get(entry + len(self) if entry < 0 else entry).value
+        try:
+            start, end, step = item.indices(len(self))
+        except TypeError as error:
+            raise WrongTypeError(f"expected integers in a slice, found {item!r}") from error
+        except ValueError as error:
+            raise InvalidArgumentError(f"{item!r}: {error}") from error
+        if step != 1:
+            return [self.get(entry).value for entry in range(start, end, step)]
+        return [value for batch in self.read(start, end) for value in batch.values()]
 
     def read_range(self, start: int, end: int, *, bytes_max: int = STRETCH_BYTES_MAX) -> AppendFuture[RecordBatch]:
         """Read entries [start, end), at least one, and no more than have about `bytes_max` bytes; verified.
@@ -184,21 +205,28 @@ class LedgerReader(Handle):
                 time.sleep(max(0.0, min(PAUSE_S, left_ms / 1000) - (time.monotonic() - began)))
         return self._lac > entry
 
-    def follow(self, first: int = 0, *, timeout: float | None = None) -> Iterator[RecordBatch]:
-        """As read, and then waits for more; ends with the ledger, or when nothing came for `timeout` seconds.
+    def follow_batches(self, start: int | None = None, *, timeout: float | None = None) -> Iterator[RecordBatch]:
+        """Read batches from entry `start` on, and then wait for more; ends with the ledger, or when nothing came for
+        `timeout` seconds (None: never).
 
-        Errors as refresh; OutOfRangeError, `first` is below 0.
+        start: None, entries that are confirmed from now on.
+        Raises: as refresh; OutOfRangeError, `start` is below 0.
         """
         self._check_open()
-        as_timeout(timeout)
-        if (first := as_int("first", first)) < 0:
+        seconds = as_timeout(timeout)
+        first = len(self) if start is None else as_int("start", start)
+        if first < 0:
             raise OutOfRangeError(f"ledger {self.id}: entries are numbered from 0 on, there is no {first}")
-        return self._follow(first, timeout)
+        return self._follow_batches(first, seconds)
 
-    def _follow(self, first: int, timeout: float | None) -> Iterator[RecordBatch]:
-        while self.wait_beyond(first - 1, timeout):
-            for batch in self.read(first):
-                first = batch[-1].entry + 1
+    def follow(self, start: int | None = None, *, timeout: float | None = None) -> Iterator[Record]:
+        """Return the records from entry `start` on one by one, and then wait for more. Otherwise as follow_batches."""
+        return (record for batch in self.follow_batches(start, timeout=timeout) for record in batch)
+
+    def _follow_batches(self, start: int, timeout: float | None) -> Iterator[RecordBatch]:
+        while self.wait_beyond(start - 1, timeout):
+            for batch in self.read(start):
+                start = batch[-1].entry + 1
                 yield batch
 
     def _look(self, wait_ms: int) -> int:

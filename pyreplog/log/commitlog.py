@@ -408,7 +408,7 @@ class CommitLog(LogView, Appender):
     def _cut_to(self, entry: int) -> None:
         """The caller is inside the append path, holds the lock, and has synced all before `entry`."""
         position = self._position_of(entry)
-        last_time = self.read(entry - 1).timestamp if entry > self.start else 0
+        last_time = self.get(entry - 1).timestamp if entry > self.start else 0
         epoch = max(self._checkpoint.last.epoch, self._pool.epoch) + 1
         self._carry_out(Truncation(position, entry, epoch))
         segment = truncation.reopen(self.path, self._files, position, self.segment_bytes)

@@ -1,4 +1,4 @@
-"""What the writer and the readers of a log have in common: scans, followers, lookups by position and time."""
+"""What the writer and the readers of a log have in common: reads, followers, lookups by position and time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NUMBER_MAX = (1 << 63) - 1
 
 
 class LogView(LogViewBase, Closeable):
-    """What CommitLog and LogReader offer beside reads of single entries."""
+    """What CommitLog and LogReader offer beside the lookup of single entries."""
 
     path: Path
     _files: Files
@@ -144,7 +144,7 @@ class LogView(LogViewBase, Closeable):
 
     def position_of(self, entry: int) -> int:
         """Position (bytes since the log began) of an entry's record; of the visible end for the number after the
-        last. Errors as read."""
+        last. Errors as get."""
         self.check_open()
         self._check_numbered()
         if entry == self.end:
@@ -159,7 +159,7 @@ class LogView(LogViewBase, Closeable):
         low, high = self.start, self.end
         while low < high:
             middle = (low + high) // 2
-            if self.read(middle).timestamp < time_us:
+            if self.get(middle).timestamp < time_us:
                 low = middle + 1
             else:
                 high = middle
@@ -174,44 +174,44 @@ class LogView(LogViewBase, Closeable):
         except ValueError as error:
             raise InvalidArgumentError(f"{item!r}: {error}") from error
         if step != 1:
-            return [self.read(n).value for n in range(start, stop, step)]
+            return [self.get(n).value for n in range(start, stop, step)]
         values: list[bytes] = []
-        for batch in self.scan(start, stop):
+        for batch in self.read(start, stop):
             values.extend(batch.values())
         return values
 
-    # ---- scans ----------------------------------------------------------------------------------------------
+    # ---- batches ----------------------------------------------------------------------------------------------
 
-    def scan(
-        self, start: int | None = None, stop: int | None = None, *, batch_bytes: int = SCAN_BYTES
+    def read(
+        self, start: int | None = None, end: int | None = None, *, batch_bytes: int = SCAN_BYTES
     ) -> Iterator[RecordBatch]:
-        """The entries from `start` (default: the first) to before `stop` (default: the visible end when reached), as
-        verified RecordBatches of about `batch_bytes` of log each.
+        """Read entries [start, end), as verified RecordBatches of about `batch_bytes` of log each.
 
-        Any thread; several scans at once. Holds no lock, pins the segment of the batch at hand only.
-        Errors: OutOfRangeError or TrimmedError for `start`, CorruptionError, ClosedError.
+        start: None, the first entry. end: None, the visible end when it is reached. Any thread; several reads at once.
+        Holds no lock, pins the segment of the batch at hand only.
+        Raises: OutOfRangeError or TrimmedError for `start`, CorruptionError, ClosedError.
         """
         self.check_open()
         self._check_numbered()
         first = self.start if start is None else as_int("start", start)
-        if stop is not None:
-            stop = min(as_int("stop", stop), _NUMBER_MAX)
+        if end is not None:
+            end = min(as_int("end", end), _NUMBER_MAX)
         if not 0 <= first <= self.end:
             raise OutOfRangeError(f"entry {first}: the log has {self.start} to {self.end}")
-        return self._scan(first, stop, _as_batch_bytes(batch_bytes))
+        return self._read(first, end, _as_batch_bytes(batch_bytes))
 
-    def _scan(self, entry: int, stop: int | None, batch_bytes: int) -> Iterator[RecordBatch]:
-        if entry >= self.end or (stop is not None and entry >= stop):
+    def _read(self, entry: int, end: int | None, batch_bytes: int) -> Iterator[RecordBatch]:
+        if entry >= self.end or (end is not None and entry >= end):
             return
         truncations, position = self.truncation_count, self._position_of(entry)
-        while stop is None or entry < stop:
+        while end is None or entry < end:
             if self.truncation_count != truncations:  # what follows may have been cut, and written anew
                 if entry == self.end:
                     return
                 if entry > self.end:
-                    raise TruncatedError(f"entries from {self.end} on were cut; this scan was at {entry}")
+                    raise TruncatedError(f"entries from {self.end} on were cut; this read was at {entry}")
                 truncations, position = self.truncation_count, self._position_of(entry)
-            batch = self._batch_at(position, batch_bytes, -1 if stop is None else stop - entry)
+            batch = self._batch_at(position, batch_bytes, -1 if end is None else end - entry)
             if batch is None:
                 return
             position = batch.next_position
@@ -219,17 +219,17 @@ class LogView(LogViewBase, Closeable):
                 entry = batch[-1].entry + 1
                 yield batch
 
-    def scan_event_times(self, low_us: int, high_us: int) -> Iterator[RecordBatch]:
+    def read_event_times(self, low_us: int, high_us: int) -> Iterator[RecordBatch]:
         """The entries whose event time lies in [low_us, high_us), in the order of their numbers.
 
         Event times are the producers' and need not ascend; stretches of the log that hold none of the range are skipped
-        by the index. Errors as scan.
+        by the index. Errors as read.
         """
         self.check_open()
         self._check_numbered()
-        return self._scan_event_times(_as_event_time("low_us", low_us), _as_event_time("high_us", high_us))
+        return self._read_event_times(_as_event_time("low_us", low_us), _as_event_time("high_us", high_us))
 
-    def _scan_event_times(self, low: int, high: int) -> Iterator[RecordBatch]:
+    def _read_event_times(self, low: int, high: int) -> Iterator[RecordBatch]:
         while self._refresh():  # a reader learns of new segments when it asks
             continue
         table = self._segment_table()
@@ -237,10 +237,10 @@ class LogView(LogViewBase, Closeable):
         for (base, first, _), end in zip(table, ends, strict=True):
             if first < end:
                 held, segment = self.hold_segment(base)
-                yield from self._scan_event_times_of(segment, end, low, high)
+                yield from self._read_event_times_of(segment, end, low, high)
                 del held
 
-    def _scan_event_times_of(self, segment: Segment, end: int, low: int, high: int) -> Iterator[RecordBatch]:
+    def _read_event_times_of(self, segment: Segment, end: int, low: int, high: int) -> Iterator[RecordBatch]:
         """Skip the blocks of a segment whose range of event times lies outside [low, high)."""
         index = segment.index
         if index is None or index.entries < end - segment.first_entry:
@@ -260,20 +260,20 @@ class LogView(LogViewBase, Closeable):
                 if len(chosen):
                     yield chosen
 
-    def scan_positions(
-        self, start: int, stop: int | None = None, *, batch_bytes: int = SCAN_BYTES, all_kinds: bool = False,
+    def read_positions(
+        self, start: int, end: int | None = None, *, batch_bytes: int = SCAN_BYTES, all_kinds: bool = False,
         committed: bool = True,
     ) -> Iterator[RecordBatch]:  # fmt: skip
-        """As scan, from one position (which must begin a record) to before another; all_kinds: control records too.
+        """As read, from one position (which must begin a record) to before another; all_kinds: control records too.
 
         committed=False: of a replicated log, also what is not committed yet, and may be cut again.
         """
         self.check_open()
-        until = None if stop is None else _as_position("stop", stop)
+        until = None if end is None else _as_position("end", end)
         size = _as_batch_bytes(batch_bytes)
-        return self._scan_positions(_as_position("start", start), until, size, all_kinds, committed)
+        return self._read_positions(_as_position("start", start), until, size, all_kinds, committed)
 
-    def _scan_positions(
+    def _read_positions(
         self, position: int, stop: int | None, batch_bytes: int, all_kinds: bool, committed: bool
     ) -> Iterator[RecordBatch]:
         while stop is None or position < stop:
@@ -313,7 +313,7 @@ class LogView(LogViewBase, Closeable):
 
     def control_records(self, start: int = 0) -> Iterator[Record]:
         """The control records from position `start` on (which must begin a record; 0: the log's start)."""
-        batches = self.scan_positions(max(_as_position("start", start), self.start_position), all_kinds=True)
+        batches = self.read_positions(max(_as_position("start", start), self.start_position), all_kinds=True)
         return (batch[i] for batch in batches for i in (batch.kind > 2).nonzero()[0].tolist())
 
     # ---- followers ------------------------------------------------------------------------------------------
@@ -321,10 +321,10 @@ class LogView(LogViewBase, Closeable):
     def follow_batches(
         self, start: int | None = None, *, timeout: float | None = None, batch_bytes: int = SCAN_BYTES
     ) -> Iterator[RecordBatch]:
-        """As scan, and then waits for more; ends when nothing came for `timeout` seconds (None: never).
+        """As read, and then waits for more; ends when nothing came for `timeout` seconds (None: never).
 
         The wait releases the GIL and sleeps on the log's tail page; Ctrl-C and close() end it.
-        Errors: as scan; TruncatedError when entries already given out were cut.
+        Errors: as read; TruncatedError when entries already given out were cut.
         """
         return self._follow_batches(self._follower(start, timeout, _as_batch_bytes(batch_bytes)))
 
@@ -387,7 +387,7 @@ class LogFollower(LogFollowerBase):
     def _closer_look(self, batch_bytes: int) -> RecordBatch | None:
         """The entries from here on that are visible now, about `batch_bytes` of them; None when there are none.
 
-        Errors: as scan; TruncatedError when entries that were given out have been cut since.
+        Errors: as read; TruncatedError when entries that were given out have been cut since.
         """
         log = self._log
         if log.truncation_count != self.truncations:
@@ -412,7 +412,7 @@ class LogFollower(LogFollowerBase):
         end = self._log.end
         if end >= self.entry and self.entry - 1 < self._log.start:
             return  # trimmed since: there is nothing left to compare
-        if end < self.entry or self._log.read(self.entry - 1).raw[: len(last)] != last:
+        if end < self.entry or self._log.get(self.entry - 1).raw[: len(last)] != last:
             raise TruncatedError(f"entries before {self.entry}, where this follower was, have been cut")
 
 

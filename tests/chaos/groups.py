@@ -66,7 +66,7 @@ def run(folder: Path, seconds: float, seed: int) -> Outcome:
         for member in members:
             member.end()
     with pyreplog.open(folder / master, "r") as log:
-        values = {bytes(record.value).decode() for batch in log.scan() for record in batch}
+        values = {bytes(record.value).decode() for batch in log.read() for record in batch}
     lost = [value for value in acknowledged if value not in values]
     print(f"  {len(acknowledged):,} acknowledged, {len(lost)} missing; errors {dict(appends.errors)}")
     return Outcome(len(acknowledged), len(lost), held)

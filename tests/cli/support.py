@@ -52,4 +52,4 @@ def values(path: Path) -> list[bytes]:
 def rows(path: Path) -> list[tuple[bytes | None, int | None, bytes]]:
     """Key, event time and value of all entries of a log."""
     with pyreplog.open(path, "r") as log:
-        return [(record.key, record.event_time, record.value) for batch in log.scan() for record in batch]
+        return [(record.key, record.event_time, record.value) for batch in log.read() for record in batch]

@@ -57,7 +57,7 @@ def test_cat_json(run: Run, filled: Path, how: tuple[str, ...]) -> None:
     assert (last["entry"], last["key"], last["event_time"]) == (19, None, None)
     assert last["value"] == {"base64": base64.b64encode(b"\xff\x00").decode()}
     with pyreplog.open(filled, "r") as log:
-        assert (last["position"], last["timestamp"]) == (log.position_of(19), log.read(19).timestamp)
+        assert (last["position"], last["timestamp"]) == (log.position_of(19), log.get(19).timestamp)
 
 
 def test_cat_beyond_the_end(run: Run, filled: Path) -> None:
@@ -108,7 +108,7 @@ def test_stat(run: Run, filled: Path) -> None:
     assert found["segment_bytes"] == SEGMENT_BYTES
     with pyreplog.open(filled) as writer:
         assert found["uuid"] == writer.stats().uuid
-        assert found["last_time"] == writer.read(19).timestamp
+        assert found["last_time"] == writer.get(19).timestamp
         writer.append(b"more")
         found = run("stat", filled, "--json").json
         assert (found["end"], found["synced_end"], found["clean"]) == (21, 20, False)

@@ -100,7 +100,7 @@ def test_the_stamp_is_the_compiled_one(filled: Path) -> None:
 def test_every_byte_of_an_intact_record_is_explained(run: Run, filled: Path) -> None:
     with pyreplog.open(filled, "r") as log:
         positions = {entry: log.position_of(entry) for entry in (0, 1, 2, 150, 300)}
-        raw = {entry: bytes(log.read(entry).raw) for entry in positions}
+        raw = {entry: bytes(log.get(entry).raw) for entry in positions}
     for entry, position in positions.items():
         by_entry = run("dump", filled, "--entry", entry, "--json")
         assert by_entry.code == 0
@@ -130,7 +130,7 @@ def test_control_record_blank_and_empty_space(run: Run, filled: Path) -> None:
     assert fields(control.json)["kind"]["meaning"] == "control"
     assert fields(control.json)["entry_delta"]["meaning"] == "the next entry is 0"
     with pyreplog.open(filled, "r") as log:
-        record = next(batch[-1] for batch in log.scan(batch_bytes=SEGMENT_BYTES))
+        record = next(batch[-1] for batch in log.read(batch_bytes=SEGMENT_BYTES))
         blank, end = record.position + len(record.raw), log.end_position
     found = run("dump", filled, "--position", blank, "--json")
     assert (found.code, fields(found.json)["kind"]["meaning"]) == (0, "blank")

@@ -92,7 +92,7 @@ class History:
         """How many items the log holds. AssertionError when it holds anything but a prefix with all that was synced."""
         found = [(r.kind, r.key, r.value) for batch in _batches(log) for r in batch]
         count = self._count(log.start, log.end, found)
-        numbers = [r.entry for batch in log.scan() for r in batch]
+        numbers = [r.entry for batch in log.read() for r in batch]
         assert numbers == list(range(log.start, log.end)), f"entries {log.start}..{log.end}: numbers {numbers!r:.200}"
         assert count >= self.synced or count == self.cutting_to, (
             f"{count} items are left; {self.synced} of {len(self.items)} were reported synced"
@@ -130,7 +130,7 @@ class History:
 
 
 def _batches(log: CommitLog | LogReader) -> Iterator[RecordBatch]:
-    return log.scan_positions(log.start_position, all_kinds=True)
+    return log.read_positions(log.start_position, all_kinds=True)
 
 
 class Recorder:

@@ -69,7 +69,7 @@ def _merge(a: Counts, b: Counts) -> Counts:
 def counted(log: CommitLog | LogReader) -> Counts:
     """Read all; AssertionError unless each thread's values count up by one."""
     counts: Counts = {}
-    for batch in log.scan():
+    for batch in log.read():
         for record in batch:
             thread, number, _ = record.value.split(b",", 2)
             expected = counts.get(int(thread), int(number))  # the first ones may have been trimmed

@@ -52,7 +52,7 @@ def test_reads_beside_truncation_and_retention(durability: str, tmp_path: Path, 
             try:
                 log.truncate(max(log.start, log.end - rng.choice((0, 1, 5, 50))))
                 first = max(log.start, log.end - 20)
-                numbers = [record.entry for batch in log.scan(first) for record in batch]
+                numbers = [record.entry for batch in log.read(first) for record in batch]
                 assert numbers == list(range(first, first + len(numbers)))
             except OutOfRangeError:  # gone, or cut: its subclasses
                 continue
@@ -61,7 +61,7 @@ def test_reads_beside_truncation_and_retention(durability: str, tmp_path: Path, 
             thread.join()
     assert not failures
     with pyreplog.open(tmp_path / "log") as log:
-        assert sum(len(batch) for batch in log.scan()) == len(log)
+        assert sum(len(batch) for batch in log.read()) == len(log)
 
 
 def test_an_entry_that_is_cut_before_its_ack_is_asked_for_was_synced(tmp_path: Path) -> None:

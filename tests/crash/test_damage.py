@@ -60,7 +60,7 @@ def flip(path: Path, position: int, bit: int = 0) -> None:
 def refused(path: Path, mode: Literal["a", "r"] = "a") -> CorruptionError:
     """What opening says, or reading all: a reader trusts what the writer published since the machine booted."""
     with pytest.raises(CorruptionError) as caught, pyreplog.open(path, mode) as log:
-        list(log.scan())
+        list(log.read())
     return caught.value
 
 
@@ -101,12 +101,12 @@ def test_damage_in_a_sealed_segment_is_met_where_it_is_read(tmp_path: Path) -> N
     segment = names.segment_path(tmp_path / "log", damaged // SEGMENT_BYTES * SEGMENT_BYTES)
     flip(segment, damaged % SEGMENT_BYTES + 100)
     with pyreplog.open(tmp_path / "log") as log:
-        for reading in (lambda: log[70], lambda: log.read(70), lambda: list(log.scan()), lambda: list(log.scan(70))):
+        for reading in (lambda: log[70], lambda: log.get(70), lambda: list(log.read()), lambda: list(log.read(70))):
             with pytest.raises(CorruptionError) as caught:
                 reading()
             assert (caught.value.path, caught.value.position) == (segment, damaged)
-        assert len(log.read(69).value) > 1000 and len(log.read(71).value) > 1000
-        assert sum(len(batch) for batch in log.scan(71)) == 129
+        assert len(log.get(69).value) > 1000 and len(log.get(71).value) > 1000
+        assert sum(len(batch) for batch in log.read(71)) == 129
 
 
 @pytest.mark.parametrize("place", [0, 7, len(VALUES) - 2])
@@ -144,7 +144,7 @@ def test_what_a_killed_writer_of_this_boot_had_appended_is_not_cut(place: int, d
     with pyreplog.open(path, "r") as reader:
         assert reader.end == len(VALUES) and reader[:place] == VALUES[:place]
         with pytest.raises(CorruptionError) as caught:
-            reader.read(place)
+            reader.get(place)
         assert caught.value.position == position
     report = fsck.check(path)
     assert not report.clean and report.entries == len(VALUES) - 1

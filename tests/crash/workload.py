@@ -58,7 +58,7 @@ class Workload:
         if room < 1000 or rng.random() < 0.7 or start >= end:
             return b""
         try:
-            old = log.read(rng.randrange(start, end))
+            old = log.get(rng.randrange(start, end))
         except TrimmedError:  # retention was quicker
             return b""
         return b" " * (-(len(head) + 32) % 8) + old.raw[:room]

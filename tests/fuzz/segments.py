@@ -67,7 +67,7 @@ def seeds() -> list[bytes]:
                 log.append(b"v" * number, b"key" if number & 1 else None, event_time=number if number & 2 else None)
             log.append(b"", properties={"a": "b", "c": ""})
             log.append_batch([], control=b"control")
-            records = b"".join(bytes(log.read(n).raw) for n in range(log.end))
+            records = b"".join(bytes(log.get(n).raw) for n in range(log.end))
     ledger = bytes(encode_entries([b"v", b"", b"w" * 9], [b"k", None, b""], ledger=7, first=0, lac=-1, time=5).view)
     return [bytes((flags,)) + data for data in (records, ledger) for flags in (0, 1, 2, 3)]
 

@@ -40,8 +40,8 @@ def test_there_is_one_for_the_present_version():
 def test_read_without_a_writer(golden):
     path, rows = golden
     with pyreplog.open(path, mode="r") as log:
-        assert [as_row(record) for batch in log.scan() for record in batch] == rows
-        assert [as_row(log.read(n)) for n in range(len(rows))] == rows
+        assert [as_row(record) for batch in log.read() for record in batch] == rows
+        assert [as_row(log.get(n)) for n in range(len(rows))] == rows
         assert [r.value for r in log.control_records()] == [b"control 50", b"control 150", b"control 250"]
 
 
@@ -49,8 +49,8 @@ def test_append_to_it(golden):
     path, rows = golden
     with pyreplog.open(path) as log:
         assert log.append(b"new") == len(rows)
-        assert [as_row(record) for batch in log.scan(0, len(rows)) for record in batch] == rows
-        assert log.read(len(rows) - 1).timestamp == 1_750_000_000_000_000 + 1000 * len(rows)
+        assert [as_row(record) for batch in log.read(0, len(rows)) for record in batch] == rows
+        assert log.get(len(rows) - 1).timestamp == 1_750_000_000_000_000 + 1000 * len(rows)
 
 
 def test_nothing_is_wrong_with_it(golden):

@@ -57,7 +57,7 @@ class Lab:
 
 def values(node: Node) -> list[bytes]:
     """What readers of a node may see."""
-    return [record.value for batch in node.log.scan() for record in batch]
+    return [record.value for batch in node.log.read() for record in batch]
 
 
 def level(master: Node, *replicas: Node) -> None:

@@ -93,11 +93,11 @@ def _difference(ours: bytes, theirs: bytes) -> str:
 
 
 def held(log: CommitLog | LogReader) -> list[bytes]:
-    return [record.value for batch in log.scan() for record in batch]
+    return [record.value for batch in log.read() for record in batch]
 
 
 def uncommitted(log: CommitLog) -> list[bytes]:
-    batches = log.scan_positions(log.start_position, committed=False)
+    batches = log.read_positions(log.start_position, committed=False)
     return [record.value for batch in batches for record in batch]
 
 

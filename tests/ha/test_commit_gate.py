@@ -25,7 +25,7 @@ def test_appends_are_not_seen_before_they_are_committed(tmp_path: Path, durabili
         log.append_batch([b"1", b"2"], [b"k", None])
         log.append_batch([b"3", b"4"])
         assert (log.end, held(log), uncommitted(log)) == (0, [], [b"0", b"1", b"2", b"3", b"4"])
-        positions = [record.position for batch in log.scan_positions(4096, committed=False) for record in batch]
+        positions = [record.position for batch in log.read_positions(4096, committed=False) for record in batch]
         with pyreplog.open(log.path, "r") as reader:
             log.show_up_to(positions[2], 2)
             assert (log.end, held(log), held(reader)) == (2, [b"0", b"1"], [b"0", b"1"])

@@ -162,7 +162,7 @@ def test_where_no_node_has_been_open_since_the_boot_nobody_knows(lab: Lab) -> No
         (path / names.TAIL).unlink()
         with pyreplog.open(path, "r") as reader:
             assert reader.unreplicated and not reader.live
-            assert [record.value for batch in reader.scan() for record in batch] == [b"one"]
+            assert [record.value for batch in reader.read() for record in batch] == [b"one"]
 
 
 def test_a_log_without_replicas_owes_nobody(tmp_path: Path) -> None:

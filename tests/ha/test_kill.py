@@ -50,7 +50,7 @@ class Group:
     def numbers(self, name: str) -> list[int]:
         """Of the records in a node's log, which must be in order, by whoever looks from outside."""
         with pyreplog.open(self.folder / name, "r") as log:
-            found = [int(value.split()[0]) for batch in log.scan() for value in batch.values()]
+            found = [int(value.split()[0]) for batch in log.read() for value in batch.values()]
         assert found == sorted(set(found))
         return found
 

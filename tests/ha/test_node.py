@@ -365,7 +365,7 @@ def test_a_replicas_directory_is_nobodys_log(lab: Lab) -> None:
     with pytest.raises(GroupLogError, match="ha master"):
         pyreplog.open(lab.folder / "a")
     with pyreplog.open(lab.folder / "a", "r") as log:
-        assert [record.value for batch in log.scan() for record in batch] == [b"one"]
+        assert [record.value for batch in log.read() for record in batch] == [b"one"]
     with pytest.raises(ReplicaError):
         lab.master("b")
 

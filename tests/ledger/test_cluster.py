@@ -560,15 +560,15 @@ def test_entries_behind_the_end_of_a_closed_ledger(tmp_path: Path) -> None:
     with embedded(tmp_path) as cluster, cluster.create_ledger() as ledger:
         ledger.append_batch([b"x"] * 3)
         with cluster.open_ledger(ledger.id, recover=False) as reader, pytest.raises(OutOfRangeError) as caught:
-            reader.entry(3)
+            reader.get(3)
         assert not isinstance(caught.value, NoSuchEntryError)
         ledger.close()
         with cluster.open_ledger(ledger.id) as reader:
-            assert reader.entry(2) == b"x"
-            for call in (lambda: reader.entry(3), lambda: reader.read(0, 4), lambda: reader.read_range(3, 4)):
+            assert reader.get(2).value == reader[2] == reader[-1] == b"x"
+            for call in (lambda: reader.get(3), lambda: reader.read(0, 4), lambda: reader.read_range(3, 4)):
                 with pytest.raises(NoSuchEntryError):
                     call()
-            for call in (lambda: reader.entry(-1), lambda: reader.read_range(2, 2)):
+            for call in (lambda: reader.get(-1), lambda: reader.read_range(2, 2)):
                 with pytest.raises(OutOfRangeError) as caught:
                     call()
                 assert not isinstance(caught.value, NoSuchEntryError)

@@ -23,6 +23,7 @@ from pyreplog.errors import (
     OutOfRangeError,
     UnauthorizedError,
     UnreadableError,
+    WrongTypeError,
 )
 from pyreplog.ledger import readahead
 from pyreplog.ledger import reader as reader_module
@@ -76,7 +77,18 @@ def test_every_entry_in_order(
         assert flat(reader.read(333)) == flat(reader.read(7, 7)) == []
         assert flat(reader.read(331, 333)) == [(331, value(331)), (332, value(332))]
         assert flat(reader.read_unconfirmed(332, 333)) == [(332, value(332))]
-        assert reader.entry(7) == value(7)
+        assert (reader.get(7).entry, reader.get(7).value) == (7, value(7))
+        assert (reader[7], reader[-1], reader[-333]) == (value(7), value(332), value(0))
+        assert reader[330:] == reader[-3:400] == [value(330), value(331), value(332)] == reader[332:329:-1][::-1]
+        assert reader[5:5] == []
+        for entry in (333, -334):
+            with pytest.raises(OutOfRangeError):
+                reader[entry]
+        for wrong in (1.5, slice("a", None)):
+            with pytest.raises(WrongTypeError):
+                reader[wrong]  # type: ignore[index]
+        with pytest.raises(InvalidArgumentError):
+            reader[::0]
         for start, end in ((-1, 5), (0, 334), (333, 334)):
             with pytest.raises(OutOfRangeError):
                 reader.read(start, end)
@@ -89,7 +101,7 @@ def test_every_entry_in_order(
 
 def test_an_empty_ledger(cluster: LedgerCluster) -> None:
     with cluster.open_ledger(fill(cluster, 0)) as reader:
-        assert (len(reader), flat(reader.read()), flat(reader.follow())) == (0, [], [])
+        assert (len(reader), flat(reader.read()), flat(reader.follow_batches(0))) == (0, [], [])
 
 
 def test_several_threads_read_at_once(cluster: LedgerCluster) -> None:
@@ -216,7 +228,7 @@ def test_deleting_while_reading(cluster: LedgerCluster, monkeypatch: pytest.Monk
         with pytest.raises(NoSuchLedgerError):
             reader.refresh()
         with pytest.raises(NoSuchLedgerError):
-            list(reader.follow(300))
+            list(reader.follow_batches(300))
         with pytest.raises(NoSuchLedgerError):
             ledger.close()
 
@@ -291,7 +303,7 @@ def test_following_a_writer_to_its_end(cluster: LedgerCluster) -> None:
     ledger = cluster.create_ledger(4, 3, 2)
     ledger.append_batch([value(entry) for entry in range(10)])
     with cluster.open_ledger(ledger.id, recover=False) as reader, ThreadPoolExecutor(1) as pool:
-        following = pool.submit(lambda: flat(reader.follow()))
+        following = pool.submit(lambda: flat(reader.follow_batches(0)))
         for entry in range(10, 60):
             ledger.append(value(entry))
         ledger.close()
@@ -345,14 +357,27 @@ def test_an_idle_writer_tells_its_lac(cluster: LedgerCluster) -> None:
     with cluster.create_ledger() as ledger, cluster.open_ledger(ledger.id, recover=False) as reader:
         ledger.append(b"only")
         assert reader.wait_beyond(-1, 30)
-        assert reader.entry(0) == b"only"
+        assert reader[0] == b"only"
+
+
+def test_records_are_followed_one_by_one(cluster: LedgerCluster) -> None:
+    """Without a start, those that are confirmed from now on."""
+    with cluster.create_ledger() as ledger, cluster.open_ledger(ledger.id, recover=False) as reader:
+        ledger.append_batch([b"a", b"b"])
+        assert reader.wait_beyond(0, 30) and len(reader) in (1, 2)
+        start = len(reader)
+        records, late = reader.follow(0), reader.follow()
+        ledger.append(b"c")
+        ledger.close()
+        assert [(record.entry, record.value) for record in records] == [(0, b"a"), (1, b"b"), (2, b"c")]
+        assert [record.entry for record in late] == list(range(start, 3))
 
 
 def test_waiting_ends_in_time(cluster: LedgerCluster) -> None:
     with cluster.create_ledger() as ledger, cluster.open_ledger(ledger.id, recover=False) as reader:
         assert reader.wait_beyond(-1, 0) is False
         assert reader.wait_beyond(-1, 0.05) is False
-        assert list(reader.follow(timeout=0.05)) == []
+        assert list(reader.follow_batches(timeout=0.05)) == []
         assert reader.refresh() == -1
         with pytest.raises(OutOfRangeError):
             reader.follow(-1)
@@ -397,7 +422,7 @@ def test_closing_ends_the_waiting_of_others(cluster: LedgerCluster, meddler: Med
             with pytest.raises(ClosedError):
                 one.result(30)
         meddler.clear()
-    for call in (reading.read, reading.refresh, lambda: reading.entry(0), reading.follow):
+    for call in (reading.read, reading.refresh, lambda: reading[0], reading.follow):
         with pytest.raises(ClosedError):
             call()
 

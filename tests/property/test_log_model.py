@@ -113,7 +113,7 @@ class LogMachine(RuleBasedStateMachine):
         for handle in (self.log, self.reader):
             found = [
                 (record.key, record.value, record.event_time)
-                for batch in handle.scan(start, start + span, batch_bytes=batch_bytes)
+                for batch in handle.read(start, start + span, batch_bytes=batch_bytes)
                 for record in batch
             ]
             assert found == expected
@@ -124,7 +124,7 @@ class LogMachine(RuleBasedStateMachine):
         entry = min(self.first + round(where * len(self.rows)), self.end - 1)
         key, value, time = self.rows[entry - self.first]
         for handle in (self.log, self.reader):
-            record = handle.read(entry)
+            record = handle.get(entry)
             assert (record.entry, record.key, record.value, record.event_time) == (entry, key, value, time)
             assert handle[entry] == value
             assert handle.position_of(entry) == record.position
@@ -132,9 +132,9 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def columns(self) -> None:
         for handle in (self.log, self.reader):
-            entries = [n for batch in handle.scan() for n in batch.entry.tolist()]
-            sizes = [n for batch in handle.scan() for n in batch.size.tolist()]
-            key_sizes = [n for batch in handle.scan() for n in batch.key_size.tolist()]
+            entries = [n for batch in handle.read() for n in batch.entry.tolist()]
+            sizes = [n for batch in handle.read() for n in batch.size.tolist()]
+            key_sizes = [n for batch in handle.read() for n in batch.key_size.tolist()]
             assert entries == list(range(self.first, self.end))
             assert sizes == [len(value) for _, value, _ in self.rows]
             assert key_sizes == [-1 if key is None else len(key) for key, _, _ in self.rows]
@@ -145,10 +145,10 @@ class LogMachine(RuleBasedStateMachine):
             assert (self.log.start, self.log.end, self.reader.end) == (self.first, self.end, self.end)
             for handle in (self.log, self.reader):
                 with pytest.raises(pyreplog.OutOfRangeError):
-                    handle.read(self.end)
+                    handle.get(self.end)
             if self.first:
                 with pytest.raises(pyreplog.TrimmedError):
-                    self.log.read(self.first - 1)
+                    self.log.get(self.first - 1)
 
     def check_twin(self) -> None:
         records = [r for r in twin.read_log(self.path) if r.kind == 1]

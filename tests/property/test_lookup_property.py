@@ -90,19 +90,19 @@ def test_boundaries_are_met(filled: Filled) -> None:
 def test_by_number(log: LogView, filled: Filled) -> None:
     _, entries, draw = filled
     for entry in entries:
-        record = log.read(entry.number)
+        record = log.get(entry.number)
         assert (record.entry, record.position, record.timestamp, record.value) == (
             entry.number, entry.position, entry.time, entry.value,
         )  # fmt: skip
         assert log.position_of(entry.number) == entry.position and log[entry.number] == entry.value
     for number in (-1, len(entries)):
         with pytest.raises(OutOfRangeError):
-            log.read(number)
+            log.get(number)
     edges = {entry.number for entry in entries if not entry.position % PAGE or entry.position % SEGMENT_BYTES == PAGE}
     for start in beside(edges, draw, 8):
         for stop in beside(edges, draw, 4):
             if 0 <= start <= len(entries):
-                found = [record.entry for batch in log.scan(start, stop) for record in batch]
+                found = [record.entry for batch in log.read(start, stop) for record in batch]
                 assert found == list(range(start, min(stop, len(entries))))
 
 
@@ -139,7 +139,7 @@ def test_by_event_time(log: LogView, filled: Filled) -> None:
         ends |= {min(inside), max(inside)} if inside else set()
     for low in [*beside(ends, draw, 30), *beside(times, draw, 10)]:
         for high in (low, low + 1, low + draw.randrange(2, 9), draw.choice(sorted(ends)) + draw.randrange(2)):
-            found = [record.entry for batch in log.scan_event_times(low, high) for record in batch]
+            found = [record.entry for batch in log.read_event_times(low, high) for record in batch]
             assert found == [e.number for e in entries if e.event_time is not None and low <= e.event_time < high]
 
 

@@ -64,7 +64,7 @@ def test_permissive_says_where_and_what(log: Path) -> None:
 
 def samples_stride(log: Path, entry: int) -> int:
     with pyreplog.open(log, "r") as reader:
-        return (len(reader.read(entry).raw) + 7) & ~7
+        return (len(reader.get(entry).raw) + 7) & ~7
 
 
 @pytest.mark.parametrize("name", ["offset", "value"])
@@ -107,7 +107,7 @@ def test_a_copy_of_a_record_in_a_value_is_not_taken_for_one(tmp_path: Path) -> N
     path = tmp_path / "log"
     with pyreplog.open(path, segment_bytes=samples.SEGMENT_BYTES) as log:
         log.append(b"first")
-        raw = bytes(log.read(0).raw)
+        raw = bytes(log.get(0).raw)
         log.append(b"." * (-len(raw) % 8) + raw * 3)
         log.append(b"third")
     file, offset = place(path, 1)

@@ -35,7 +35,7 @@ def micros(times: list[Any]) -> list[int | None]:
 def test_rows_are_the_logs(log: Path, more: dict[str, object]) -> None:
     rows = read_table(log, includeHeaders=True, includeMetadata=True, **more).to_pydict()
     with pyreplog.open(log, "r") as reader:
-        batches = list(reader.scan())
+        batches = list(reader.read())
         records = [record for batch in batches for record in batch]
         files = {record.entry: reader.hold_segment(record.position)[1].path for record in records}
     assert rows["key"] == [record.key for record in records]
@@ -71,7 +71,7 @@ def test_values_that_are_not_asked_for_are_not_touched(log: Path) -> None:
     before = read_table(log, columns="offset,timestamp,size,key")
     with pyreplog.open(log, "r") as reader:
         records = [
-            (record.position, bytes(record.raw), len(record.value)) for batch in reader.scan() for record in batch
+            (record.position, bytes(record.raw), len(record.value)) for batch in reader.read() for record in batch
         ]
     for position, raw, size in records:
         path = samples.segments(log)[position // samples.SEGMENT_BYTES]

@@ -40,7 +40,7 @@ def test_found_by_its_name_with_kafkas_columns(spark: SparkSession, log: Path) -
     )
     rows = frame.orderBy("offset").collect()
     with pyreplog.open(log, "r") as reader:
-        records = [record for batch in reader.scan() for record in batch]
+        records = [record for batch in reader.read() for record in batch]
     assert [(row.key, row.value, row.offset) for row in rows] == [(r.key, r.value, r.entry) for r in records]
     assert {(row.topic, row.partition, row.timestampType) for row in rows} == {("orders", -1, 1)}
 

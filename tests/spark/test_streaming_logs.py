@@ -226,7 +226,7 @@ def test_planning_looks_at_the_segments_of_the_batch(tmp_path: Path, monkeypatch
 def test_where_a_query_begins(tmp_path: Path) -> None:
     with open_log(tmp_path / "orders") as log:
         append(log, 1000)
-        middle = log.read(400).timestamp
+        middle = log.get(400).timestamp
 
         def first(**options: object) -> int:
             with Query(log.path, **options) as query:
@@ -240,8 +240,8 @@ def test_where_a_query_begins(tmp_path: Path) -> None:
         assert first(startingOffsets='{"orders": {"-1": 7}}') == 7
         assert first(startingTimestamp=middle // 1000 + 1_000_000) == 1000
         found = first(startingTimestamp=middle // 1000)
-        assert log.read(found).timestamp >= middle // 1000 * 1000
-        assert found == 0 or log.read(found - 1).timestamp < middle // 1000 * 1000
+        assert log.get(found).timestamp >= middle // 1000 * 1000
+        assert found == 0 or log.get(found - 1).timestamp < middle // 1000 * 1000
         for wrong in ({"startingOffsets": 1001}, {"startingOffsets": '{"other": {"-1": 7}}'}):
             with pytest.raises((OutOfRangeError, ConfigError)):
                 first(**wrong)
@@ -255,7 +255,7 @@ def test_begins_at_a_time_whose_entry_is_damaged(tmp_path: Path, spoilt: str) ->
         for _ in range(60):
             append(log, 50)
             clock.advance(1_000_000)
-        middle = log.read(1500).timestamp // 1000
+        middle = log.get(1500).timestamp // 1000
         position = log.position_of(1500)
     segment = samples.segments(tmp_path / "log")[position // samples.SEGMENT_BYTES]
     samples.flip(segment, position % samples.SEGMENT_BYTES + (50 if spoilt == "value" else 2))

@@ -193,9 +193,12 @@ def _of_ledgers() -> Iterator[Case]:
     yield reader("read", "end", lambda reader, wrong: reader.read(0, wrong), NO_INT)
     yield reader("read_unconfirmed", "start", lambda reader, wrong: reader.read_unconfirmed(wrong, 0), (*NO_INT, None))
     yield reader("read_unconfirmed", "end", lambda reader, wrong: reader.read_unconfirmed(0, wrong), (*NO_INT, None))
-    yield reader("entry", "entry", lambda reader, wrong: reader.entry(wrong), (*NO_INT, None))
-    yield reader("follow", "first", lambda reader, wrong: reader.follow(wrong), (*NO_INT, None))
-    yield reader("follow", "timeout", lambda reader, wrong: reader.follow(0, timeout=wrong), NO_SECONDS)
+    yield reader("get", "entry", lambda reader, wrong: reader.get(wrong), (*NO_INT, None))
+    for what in ("follow", "follow_batches"):
+        yield reader(what, "start", lambda reader, wrong, what=what: getattr(reader, what)(wrong), NO_INT)
+        yield reader(
+            what, "timeout", lambda reader, wrong, what=what: getattr(reader, what)(0, timeout=wrong), NO_SECONDS
+        )
     yield reader("wait_beyond", "entry", lambda reader, wrong: reader.wait_beyond(wrong, 0), (*NO_INT, None))
     yield reader("wait_beyond", "timeout", lambda reader, wrong: reader.wait_beyond(0, wrong), NO_SECONDS)
     for made in (reader, ledger):
@@ -323,23 +326,23 @@ def _of_logs() -> Iterator[Case]:
         return Case(f"log.{what}", name, lambda world: [world.log], call, wrong)
 
     yield case("append", "value", lambda log, wrong: log.append(wrong), NO_BYTES)
-    for what in ("read", "position_of", "trim", "truncate"):
+    for what in ("get", "position_of", "trim", "truncate"):
         yield case(what, "entry", lambda log, wrong, what=what: getattr(log, what)(wrong), (*NO_INT[:4], None))
-    for what in ("scan", "follow", "follow_batches", "control_records", "scan_positions"):
+    for what in ("read", "follow", "follow_batches", "control_records", "read_positions"):
         yield case(what, "start", lambda log, wrong, what=what: drained(getattr(log, what)(wrong)), NO_INT[:4])
-    for what in ("scan", "scan_positions"):
-        yield case(what, "stop", lambda log, wrong, what=what: drained(getattr(log, what)(0, wrong)), NO_INT[:4])
+    for what in ("read", "read_positions"):
+        yield case(what, "end", lambda log, wrong, what=what: drained(getattr(log, what)(0, wrong)), NO_INT[:4])
     for what in ("follow", "follow_batches"):
         yield case(
             what, "timeout", lambda log, wrong, what=what: drained(getattr(log, what)(timeout=wrong)), NO_SECONDS
         )
-    yield case("scan", "batch_bytes", lambda log, wrong: drained(log.scan(batch_bytes=wrong)), NO_INT)
+    yield case("read", "batch_bytes", lambda log, wrong: drained(log.read(batch_bytes=wrong)), NO_INT)
     yield case("entry_at_time", "time_us", lambda log, wrong: log.entry_at_time(wrong), (*NO_INT, None))
     yield case(
-        "scan_event_times", "low_us", lambda log, wrong: drained(log.scan_event_times(wrong, 1)), (*NO_INT, None)
+        "read_event_times", "low_us", lambda log, wrong: drained(log.read_event_times(wrong, 1)), (*NO_INT, None)
     )
     yield case(
-        "scan_event_times", "high_us", lambda log, wrong: drained(log.scan_event_times(1, wrong)), (*NO_INT, None)
+        "read_event_times", "high_us", lambda log, wrong: drained(log.read_event_times(1, wrong)), (*NO_INT, None)
     )
     yield Case("open", "path", lambda _: [None], lambda _, wrong: pyreplog.open(wrong), NO_PATH)
     yield Case(

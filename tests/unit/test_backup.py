@@ -45,7 +45,7 @@ def columns(path: Path) -> list[tuple]:
     with pyreplog.open(path, "r") as log:
         return [
             (r.entry, r.position, r.timestamp, r.event_time, r.key, r.value, r.kind, bytes(r.raw[12:]))
-            for batch in log.scan_positions(log.start_position, all_kinds=True)
+            for batch in log.read_positions(log.start_position, all_kinds=True)
             for r in batch
         ]
 

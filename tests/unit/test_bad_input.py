@@ -147,10 +147,10 @@ def test_columns_with_nulls(log):
 
 def test_empty_values_and_keys(log):
     n = log.append(b"", b"")
-    assert (log.read(n).value, log.read(n).key) == (b"", b"")
-    assert log.read(log.append(b"")).key is None
+    assert (log.get(n).value, log.get(n).key) == (b"", b"")
+    assert log.get(log.append(b"")).key is None
     assert log.append_batch([]) == range(5, 5) and log.append_columns(np.array([], "S1")) == range(5, 5)
-    assert [record.value for batch in log.scan(3) for record in batch] == [b"", b""]
+    assert [record.value for batch in log.read(3) for record in batch] == [b"", b""]
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
@@ -171,7 +171,7 @@ def test_the_largest_record_and_one_byte_more(tmp_path, durability):
 def test_the_longest_key_and_one_byte_more(tmp_path):
     with pyreplog.open(tmp_path / "log", segment_bytes=2 * SIZE) as log:
         n = log.append(b"v", b"k" * 65_535)
-        assert log.read(n).key == b"k" * 65_535 and log[n] == b"v"
+        assert log.get(n).key == b"k" * 65_535 and log[n] == b"v"
         refused(
             log, RecordTooLargeError, log.append, b"v", b"k" * 65_536, match="key: at most 65535 bytes, found 65536"
         )
@@ -188,7 +188,7 @@ def test_properties_that_are_too_long(log, properties):
 def test_the_same_for_properties_that_fit(log):
     properties = {"": "", "grün": "ja", "raw": b"\xff\0", "long": "x" * 60_000}
     n = log.append(b"", properties=properties)
-    assert log.read(n).properties == {"": b"", "grün": b"ja", "raw": b"\xff\0", "long": b"x" * 60_000}
+    assert log.get(n).properties == {"": b"", "grün": b"ja", "raw": b"\xff\0", "long": b"x" * 60_000}
 
 
 # ---- times ---------------------------------------------------------------------------------------------------------
@@ -199,9 +199,9 @@ FARTHEST = (1 << 63) - 1
 def test_times_before_1970_and_far_away(log):
     times = [-1, 0, FARTHEST, -FARTHEST]
     entries = log.append_batch([b""] * 4, None, times)
-    assert [log.read(n).event_time for n in entries] == times
-    assert log.read(log.append(b"", event_time=-FARTHEST)).event_time == -FARTHEST
-    assert next(log.scan(entries.start)).event_time.tolist()[:4] == times
+    assert [log.get(n).event_time for n in entries] == times
+    assert log.get(log.append(b"", event_time=-FARTHEST)).event_time == -FARTHEST
+    assert next(log.read(entries.start)).event_time.tolist()[:4] == times
 
 
 @pytest.mark.parametrize("time", [FARTHEST + 1, -FARTHEST - 1, 1 << 100])
@@ -234,7 +234,7 @@ def test_a_clock_that_goes_back(tmp_path):
         for _ in range(5):
             log.append(b"")
         log.append_batch([b""] * 5)
-        times = next(log.scan()).timestamp.tolist()
+        times = next(log.read()).timestamp.tolist()
         assert times == sorted(times) and len(times) == 10
 
 
@@ -252,13 +252,13 @@ def test_lookups_by_time_outside_of_the_log(handle):
 
 @pytest.mark.parametrize("entry", [-1, 3, 4, 1 << 40, 1 << 63, -(1 << 63) - 1, 1 << 80])
 def test_reads_outside_of_the_log(handle, entry):
-    refused(handle, OutOfRangeError, handle.read, entry, match=str(entry))
+    refused(handle, OutOfRangeError, handle.get, entry, match=str(entry))
     if entry != 3:
         refused(handle, OutOfRangeError, handle.position_of, entry, match=str(entry))
-        refused(handle, OutOfRangeError, handle.scan, entry, match=str(entry))
+        refused(handle, OutOfRangeError, handle.read, entry, match=str(entry))
     if entry > 0:
         refused(handle, OutOfRangeError, lambda: handle[entry], match=str(entry))
-    assert list(handle.scan(3)) == [] and handle.position_of(3) == handle.end_position
+    assert list(handle.read(3)) == [] and handle.position_of(3) == handle.end_position
 
 
 def test_negative_subscripts_count_from_the_end(handle):
@@ -271,11 +271,11 @@ def test_negative_subscripts_count_from_the_end(handle):
 
 @pytest.mark.parametrize("entry", NOT_INTS)
 def test_reads_of_what_is_no_number(handle, entry):
-    for call in (handle.read, handle.position_of, handle.scan, handle.follow, handle.follow_batches):
+    for call in (handle.get, handle.position_of, handle.read, handle.follow, handle.follow_batches):
         refused(handle, WrongTypeError, call, entry, match="expected an int")
-    refused(handle, WrongTypeError, handle.scan_positions, entry, match="start: expected an int")
+    refused(handle, WrongTypeError, handle.read_positions, entry, match="start: expected an int")
     refused(handle, WrongTypeError, handle.control_records, entry, match="start: expected an int")
-    refused(handle, WrongTypeError, handle.scan, 0, entry, match="stop: expected an int")
+    refused(handle, WrongTypeError, handle.read, 0, entry, match="end: expected an int")
     refused(handle, WrongTypeError, lambda: handle[entry], match="expected an int")
     if isinstance(handle, pyreplog.CommitLog):
         refused(handle, WrongTypeError, handle.truncate, entry, match="entry: expected an int")
@@ -284,21 +284,21 @@ def test_reads_of_what_is_no_number(handle, entry):
 
 @pytest.mark.parametrize("batch_bytes", [0, -1])
 def test_batches_of_no_bytes(handle, batch_bytes):
-    for call in (handle.scan, handle.follow_batches):
+    for call in (handle.read, handle.follow_batches):
         refused(
             handle, InvalidArgumentError, call, 0, batch_bytes=batch_bytes, match="batch_bytes: expected at least 1"
         )
-    refused(handle, WrongTypeError, handle.scan, 0, batch_bytes="1", match="batch_bytes")
+    refused(handle, WrongTypeError, handle.read, 0, batch_bytes="1", match="batch_bytes")
 
 
 def test_positions_where_no_record_begins(handle):
     for position in (-1, 4097, 5):
-        refused(handle, InvalidArgumentError, handle.scan_positions, position, match="where a record begins")
-    assert list(handle.scan_positions(1 << 40)) == []
+        refused(handle, InvalidArgumentError, handle.read_positions, position, match="where a record begins")
+    assert list(handle.read_positions(1 << 40)) == []
     with pytest.raises(pyreplog.CorruptionError):
-        next(handle.scan_positions(4096 + 8))
+        next(handle.read_positions(4096 + 8))
     with pytest.raises(OutOfRangeError):
-        next(handle.scan_positions(-8))
+        next(handle.read_positions(-8))
 
 
 def test_followers_from_nowhere(handle):
@@ -314,19 +314,19 @@ def test_followers_from_nowhere(handle):
 @pytest.mark.parametrize("number", [1 << 70, -(1 << 70), 1 << 63, -(1 << 63), (1 << 63) - 1])
 def test_numbers_beyond_all_bounds(handle, number):
     """None of them reaches the native side as it is: a typed error, or what the number means."""
+    refused(handle, OutOfRangeError, handle.get, number)
     refused(handle, OutOfRangeError, handle.read, number)
-    refused(handle, OutOfRangeError, handle.scan, number)
     refused(handle, OutOfRangeError, handle.position_of, number)
     refused(handle, OutOfRangeError, lambda: handle[number])
     assert len(handle[number:]) + len(handle[:number]) == 3
     assert handle.entry_at_time(number) == (3 if number > 0 else 0)
-    assert sum(len(batch) for batch in handle.scan(0, number)) == (3 if number > 0 else 0)
+    assert sum(len(batch) for batch in handle.read(0, number)) == (3 if number > 0 else 0)
     if number > 0:
-        assert [len(batch) for batch in handle.scan(0, batch_bytes=number)] == [3]
+        assert [len(batch) for batch in handle.read(0, batch_bytes=number)] == [3]
         assert [len(batch) for batch in handle.follow_batches(0, batch_bytes=number, timeout=0)] == [3]
     if abs(number) >= 1 << 63:
-        refused(handle, OutOfRangeError, handle.scan_positions, number & ~7, match="fit into 64 bits")
-        refused(handle, OutOfRangeError, handle.scan_positions, 0, number & ~7, match="fit into 64 bits")
+        refused(handle, OutOfRangeError, handle.read_positions, number & ~7, match="fit into 64 bits")
+        refused(handle, OutOfRangeError, handle.read_positions, 0, number & ~7, match="fit into 64 bits")
     if isinstance(handle, pyreplog.CommitLog):
         refused(handle, OutOfRangeError, handle.truncate, number)
         assert handle.trim(number) == 0
@@ -335,11 +335,11 @@ def test_numbers_beyond_all_bounds(handle, number):
 def test_event_times_beyond_all_bounds(tmp_path):
     with pyreplog.open(tmp_path / "log") as log:
         log.append_batch([b"early", b"none", b"late"], event_times=[-(1 << 63) + 1, None, (1 << 63) - 2])
-        found = [batch.values() for batch in log.scan_event_times(-(1 << 63), (1 << 63) - 1)]
+        found = [batch.values() for batch in log.read_event_times(-(1 << 63), (1 << 63) - 1)]
         assert found == [[b"early", b"late"]]  # the lowest number there is stands for no time
         for time in (1 << 70, -(1 << 70), 1 << 63):
-            refused(log, InvalidArgumentError, log.scan_event_times, time, 0, match="low_us: .* 64 bits")
-            refused(log, InvalidArgumentError, log.scan_event_times, 0, time, match="high_us: .* 64 bits")
+            refused(log, InvalidArgumentError, log.read_event_times, time, 0, match="low_us: .* 64 bits")
+            refused(log, InvalidArgumentError, log.read_event_times, 0, time, match="high_us: .* 64 bits")
 
 
 @pytest.mark.parametrize("timeout", [1e30, 1e308, float("inf"), 10**400])
@@ -368,9 +368,9 @@ def test_trimmed_entries(tmp_path):
         for mode in ("a", "r"):
             with log if mode == "a" else pyreplog.open(tmp_path / "log", "r") as handle:
                 for call in (
-                    handle.read,
+                    handle.get,
                     handle.position_of,
-                    lambda n, h=handle: next(h.scan(n)),
+                    lambda n, h=handle: next(h.read(n)),
                     lambda n, h=handle: h[n],
                 ):
                     refused(handle, TrimmedError, call, 0, match=f"begins at {start}")

@@ -186,7 +186,7 @@ def test_entries_of_one_ledger_in_order() -> None:
 def test_a_log_without_ledgers(tmp_path: Path) -> None:
     with pyreplog.open(tmp_path / "log") as log:
         log.append(b"x")
-        batch = next(iter(log.scan(0)))
+        batch = next(iter(log.read(0)))
         with pytest.raises(
             InvalidEntryError, match=r"a record of a log without ledgers.*expected an entry of a ledger"
         ):

@@ -335,5 +335,5 @@ def test_a_file_system_without_ofd_locks(tmp_path, monkeypatch, code):
         log.append(b"x")
         patched.setattr(log_files, "lock_file", refuse)
         with pyreplog.open(tmp_path / "log", "r") as reader, pytest.raises(UnsupportedFilesystemError):
-            reader.read(0)
+            reader.get(0)
         patched.undo()

@@ -19,7 +19,7 @@ def log(tmp_path: Path):
 
 
 def whole(log) -> pyreplog.RecordBatch:
-    (batch,) = log.scan()
+    (batch,) = log.read()
     return batch
 
 
@@ -46,7 +46,7 @@ def test_records_that_were_kept_stay_what_they_were(log):
 
 def test_a_value_is_found_under_any_spelling_of_its_name(log):
     log.append(b"v")
-    record = log.read(0)
+    record = log.get(0)
     name = "".join(["val", "ue"])  # another object than the name in the code
     assert getattr(record, name) == record.value == type(record).value.__get__(record) == b"v"
     with pytest.raises(AttributeError):
@@ -66,9 +66,9 @@ def test_many_records_behind_one_of_another_length(log, first):
 
 def test_columns_outlive_their_batch_and_are_not_writable(log):
     log.append_batch([bytes(n % 50) for n in range(20_000)])
-    columns = [batch.size for batch in log.scan(batch_bytes=1 << 18)]
+    columns = [batch.size for batch in log.read(batch_bytes=1 << 18)]
     assert len(columns) > 2
-    list(log.scan())  # uses memory that was given back
+    list(log.read())  # uses memory that was given back
     assert numpy.concatenate(columns).tolist() == [n % 50 for n in range(20_000)]
     assert columns[0].dtype == numpy.int64
     with pytest.raises(ValueError, match="read-only"):

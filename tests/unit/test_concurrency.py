@@ -170,9 +170,9 @@ def test_views_and_batches_outlive_trim_recycling_and_close(tmp_path: Path):
     log = pyreplog.open(tmp_path / "log", segment_bytes=1 << 16, spare_segments=1)
     values = [b"%06d" % n + b"x" * 500 for n in range(1000)]
     log.append_batch(values[:200])
-    batch = next(log.scan(0))
-    record = log.read(150)
-    view = log.read(5).value_view
+    batch = next(log.read(0))
+    record = log.get(150)
+    view = log.get(5).value_view
     log.append_batch(values[200:])
     log.trim(900)
     for _ in range(20):  # reuse freed files
@@ -191,7 +191,7 @@ def test_unpinned_segments_are_recycled_and_pinned_ones_are_not(tmp_path: Path):
     with pyreplog.open(tmp_path / "log", segment_bytes=1 << 16, spare_segments=4) as log:
         log.append_batch([bytes(1000)] * 150)
         inode = (tmp_path / "log" / f"{0:020d}.log").stat().st_ino
-        pinned = log.read(100)
+        pinned = log.get(100)
         pinned_inode = (tmp_path / "log" / f"{1 << 16:020d}.log").stat().st_ino
         assert pinned.position > 1 << 16
         log.trim(140)
@@ -205,7 +205,7 @@ def test_a_reader_in_another_process_keeps_its_segment(tmp_path: Path):
     code = """
 import sys, pyreplog
 log = pyreplog.open(sys.argv[1], mode="r")
-batch = next(log.scan(0))
+batch = next(log.read(0))
 print(len(batch), flush=True)
 sys.stdin.readline()
 print(set(batch.values()) == {bytes(1000)}, flush=True)
@@ -282,12 +282,12 @@ def test_time_never_goes_back(tmp_path: Path):
     with pyreplog.open(tmp_path / "log", clock=Backwards()) as log:
         for _ in range(10):
             log.append(b"x")
-        times = [record.timestamp for batch in log.scan() for record in batch]
+        times = [record.timestamp for batch in log.read() for record in batch]
         assert times == sorted(times)
         last = times[-1]
     with pyreplog.open(tmp_path / "log", clock=pyreplog.ManualClock(5)) as log:
         log.append(b"y")
-        assert log.read(10).timestamp >= last
+        assert log.get(10).timestamp >= last
 
 
 @pytest.mark.usefixtures("uncollected")  # what is collected may let go of the GIL
@@ -306,7 +306,7 @@ def test_a_read_that_frees_the_last_segment_found_keeps_the_gil(tmp_path: Path) 
                     log.append_batch([b"x" * 1000] * 20)
                 log.sync()  # writes the index of the sealed ones, which a read then maps
                 first, last = log.start, log.end - 1
-                log.read(first)
+                log.get(first)
                 retired = log._drop_segments(1)
                 ran.clear()
                 go.acquire()
@@ -314,7 +314,7 @@ def test_a_read_that_frees_the_last_segment_found_keeps_the_gil(tmp_path: Path) 
                 thread.start()
                 go.release()  # the thread has all it needs now, but for the GIL
                 del retired  # the last reference is `found`
-                log.read(last)
+                log.get(last)
                 assert not ran.is_set()
                 thread.join()
     finally:

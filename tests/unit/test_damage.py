@@ -86,7 +86,7 @@ def refused(path: Path, error: type[ReplogError] = CorruptionError) -> ReplogErr
 
 def read_all(path: Path) -> None:
     with pyreplog.open(path, "r") as log:
-        assert [record.value for batch in log.scan() for record in batch] == [value_of(n) for n in range(ENTRIES)]
+        assert [record.value for batch in log.read() for record in batch] == [value_of(n) for n in range(ENTRIES)]
 
 
 # ---- every bit -----------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def test_every_bit_of_a_sealed_record(read_only, field):
         flip(path, position % SEGMENT_BYTES + offset, bit)
         with pyreplog.open(read_only, "r") as log:
             with pytest.raises(CorruptionError) as caught:
-                log.read(VICTIM)
+                log.get(VICTIM)
             assert (Path(caught.value.path), caught.value.position) == (path, position)
             for n in range(VICTIM - 60, VICTIM):
                 assert log[n] == value_of(n)
@@ -132,7 +132,7 @@ def assert_scan_stops_at(log: pyreplog.LogReader, entry: int, position: int) -> 
     for batch_bytes in (1000, 1 << 20):
         seen: list[bytes] = []
         with pytest.raises(CorruptionError) as caught:
-            for batch in log.scan(entry - 20, batch_bytes=batch_bytes):
+            for batch in log.read(entry - 20, batch_bytes=batch_bytes):
                 seen += batch.values()
         assert caught.value.position == position
         assert seen == [value_of(n) for n in range(entry - 20, entry)]
@@ -155,12 +155,12 @@ def test_every_bit_of_a_proven_record_in_the_active_segment(log, field):
 def test_every_bit_of_a_blank(read_only):
     path, last = samples.segments(read_only)[1], first_entries(read_only)[2] - 1
     with pyreplog.open(read_only, "r") as log:
-        blank = log.position_of(last) + len(log.read(last).raw)
+        blank = log.position_of(last) + len(log.get(last).raw)
     for offset, bit in bits(0, 32):
         flip(path, blank % SEGMENT_BYTES + offset, bit)
         with pyreplog.open(read_only, "r") as log:
             with pytest.raises(CorruptionError) as caught:
-                list(log.scan(last))
+                list(log.read(last))
             assert Path(caught.value.path) == path and caught.value.position == blank
             assert log[last] == value_of(last) and log[last + 1] == value_of(last + 1)
         flip(path, blank % SEGMENT_BYTES + offset, bit)
@@ -250,7 +250,7 @@ def test_records_of_another_log_behind_an_own_header(log, tmp_path):
     foreign = samples.segments(tmp_path / "other")[1].read_bytes()
     path.write_bytes(path.read_bytes()[:4096] + foreign[4096:])
     with pyreplog.open(log, "r") as reader, pytest.raises(CorruptionError, match="stamp") as caught:
-        reader.read(first_entries(log)[1])
+        reader.get(first_entries(log)[1])
     assert caught.value.position == position
 
 
@@ -324,7 +324,7 @@ def test_a_segment_that_is_damaged_and_has_no_index(log):
         with pyreplog.open(log, mode) as handle:
             assert handle[0] == value_of(0) and handle[ENTRIES - 1] == value_of(ENTRIES - 1)
             with pytest.raises(CorruptionError) as caught:
-                handle.read(VICTIM)
+                handle.get(VICTIM)
             assert caught.value.position == position
     with pyreplog.open(log, "r") as reader:
         assert reader[VICTIM - 1] == value_of(VICTIM - 1)

@@ -25,7 +25,7 @@ def log(tmp_path: Path, request: pytest.FixtureRequest):
 
 @pytest.mark.parametrize("reading", ["a", "r", "reopened"])
 def test_same_as_a_filter_over_all(log, reading):
-    expected = {r.entry: r.event_time for batch in log.scan() for r in batch if r.event_time is not None}
+    expected = {r.entry: r.event_time for batch in log.read() for r in batch if r.event_time is not None}
     path = log.path
     if reading == "reopened":
         log.close()
@@ -38,7 +38,7 @@ def test_same_as_a_filter_over_all(log, reading):
         (7, 7),
         (1 << 50, 1 << 51),
     ]:
-        found = [(r.entry, r.event_time) for batch in handle.scan_event_times(low, high) for r in batch]
+        found = [(r.entry, r.event_time) for batch in handle.read_event_times(low, high) for r in batch]
         assert found == [(entry, time) for entry, time in expected.items() if low <= time < high]
     handle.close()
 
@@ -46,25 +46,25 @@ def test_same_as_a_filter_over_all(log, reading):
 def test_blocks_out_of_the_range_are_not_scanned(log):
     log.sync()
     log._sync_sealed()
-    whole = sum(1 for _ in log.scan(batch_bytes=1 << 16))
-    narrow = sum(1 for _ in log.scan_event_times(60_000, 60_500))
+    whole = sum(1 for _ in log.read(batch_bytes=1 << 16))
+    narrow = sum(1 for _ in log.read_event_times(60_000, 60_500))
     assert 0 < narrow < whole / 3
 
 
 def test_a_wrong_index_is_not_believed(log):
     """An index file with one bit flipped is made again, and finds the same."""
-    expected = [r.entry for batch in log.scan_event_times(30_000, 40_000) for r in batch]
+    expected = [r.entry for batch in log.read_event_times(30_000, 40_000) for r in batch]
     log.close()
     for path in log.path.glob("*.idx"):
         data = bytearray(path.read_bytes())
         data[-20] ^= 1
         path.write_bytes(data)
     with pyreplog.open(log.path) as again:
-        assert [r.entry for batch in again.scan_event_times(30_000, 40_000) for r in batch] == expected
+        assert [r.entry for batch in again.read_event_times(30_000, 40_000) for r in batch] == expected
 
 
 def test_selected_rows_of_a_batch(log):
-    batch = next(log.scan())
+    batch = next(log.read())
     some = batch.select([0, 5, 6])
     assert [r.entry for r in some] == [0, 5, 6]
     assert some.size.tolist() == batch.size[[0, 5, 6]].tolist()

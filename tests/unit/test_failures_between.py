@@ -110,7 +110,7 @@ def test_retention_by_age_spares_a_log_cut_to_an_empty_segment(tmp_path: Path):
 def test_a_batch_in_a_cycle_gives_its_pin_back(tmp_path: Path):
     with pyreplog.open(tmp_path / "log") as log:
         log.append_batch([b"x"] * 10)
-        held: list[object] = [next(log.scan())]
+        held: list[object] = [next(log.read())]
         held.append(held)
         del held
         gc.collect()

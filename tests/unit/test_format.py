@@ -95,7 +95,7 @@ def test_twin_reads_what_was_written(tmp_path, durability):
             written.append((number, key, value, event_time, properties))
         log.sync()
         records = twin.read_log(tmp_path / "log")
-        mine = [record for batch in log.scan_positions(log.start_position, all_kinds=True) for record in batch]
+        mine = [record for batch in log.read_positions(log.start_position, all_kinds=True) for record in batch]
     assert [(r.position, r.kind, r.time, r.entry, r.synced, r.key, r.value) for r in records] == [
         (r.position, r.kind, r.timestamp, r.entry, r.lac, r.key, r.value) for r in mine
     ]

@@ -260,7 +260,7 @@ def test_a_copy_of_a_record_inside_a_value_is_not_taken_for_one(tmp_path):
     path = tmp_path / "log"
     with pyreplog.open(path, segment_bytes=SEGMENT_BYTES) as writer:
         writer.append_batch([b"a" * 64] * 10)
-        inner = bytes(writer.read(3).raw)
+        inner = bytes(writer.get(3).raw)
         writer.append(inner * 5)
         writer.append(b"behind")
     position = position_of(path, 10)
@@ -323,7 +323,7 @@ def test_a_short_segment(log):
 def test_what_is_left_of_a_segment_of_a_wrong_size_counts(log, number, length):
     path, firsts = samples.segments(log)[number], [*first_entries(log), ENTRIES]
     with pyreplog.open(log, "r") as reader:
-        records = [reader.read(entry) for entry in range(firsts[number], firsts[number + 1])]
+        records = [reader.get(entry) for entry in range(firsts[number], firsts[number + 1])]
         whole = sum(record.position % SEGMENT_BYTES + len(record.raw) <= length for record in records)
     os.truncate(path, length)
     report = fsck.check(log)

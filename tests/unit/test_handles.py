@@ -82,11 +82,11 @@ CALLS = {
     "trim": lambda log: log.trim(0),
     "sync": lambda log: log.sync(),
     "stats": lambda log: log.stats(),
-    "read": lambda log: log.read(0),
+    "get": lambda log: log.get(0),
     "subscript": lambda log: log[0],
     "slice": lambda log: log[:],
-    "scan": lambda log: next(log.scan()),
-    "scan_positions": lambda log: next(log.scan_positions(0)),
+    "read": lambda log: next(log.read()),
+    "read_positions": lambda log: next(log.read_positions(0)),
     "control_records": lambda log: next(log.control_records()),
     "follow": lambda log: next(iter(log.follow(0))),
     "follow_batches": lambda log: next(log.follow_batches(0)),
@@ -122,12 +122,12 @@ def test_after_close(handle, name):
 
 
 def test_iterators_end_with_the_handle_and_records_outlive_it(handle):
-    record, batch = handle.read(1), next(handle.scan())
+    record, batch = handle.get(1), next(handle.read())
     view = record.value_view
     left = [
-        handle.scan(batch_bytes=1),
+        handle.read(batch_bytes=1),
         handle.follow_batches(0, batch_bytes=1),
-        handle.scan_positions(0, batch_bytes=1),
+        handle.read_positions(0, batch_bytes=1),
     ]
     for iterator in left:
         next(iterator)
@@ -145,7 +145,7 @@ from tests.unit.test_handles import CALLS, WRITING
 path, mode = sys.argv[1:]
 writer = pyreplog.open(path)
 handle = writer if mode == "a" else pyreplog.open(path, "r")
-record, scan = handle.read(1), handle.scan(batch_bytes=1)
+record, scan = handle.get(1), handle.read(batch_bytes=1)
 next(scan)
 pid = os.fork()
 if pid == 0:
@@ -234,7 +234,7 @@ def test_a_handle_that_did_not_open_is_not_forgotten(tmp_path, mode):
 
 
 def test_pickles_and_copies(handle):
-    things = [handle, handle.read(0), next(handle.scan()), handle.follow(0), handle.read(0).value_view, handle.scan()]
+    things = [handle, handle.get(0), next(handle.read()), handle.follow(0), handle.get(0).value_view, handle.read()]
     for thing in things:
         for use in (pickle.dumps, copy.deepcopy):
             with pytest.raises(TypeError, match="pickle"):

@@ -82,21 +82,21 @@ def test_a_lost_checkpoint_fills_no_hole(path: Path) -> None:
 def test_readers_keep_what_they_hold(path: Path) -> None:
     with open_log(path) as log, pyreplog.open(path, "r") as reader:
         base = fill(log)[0]
-        before = [r.value for batch in reader.scan_positions(0) for r in batch]
-        held = next(reader.scan_positions(base))
-        mine = next(log._log.scan_positions(base))
+        before = [r.value for batch in reader.read_positions(0) for r in batch]
+        held = next(reader.read_positions(base))
+        mine = next(log._log.read_positions(base))
         log.punch_hole(base)
         assert mine.values() == held.values()
-        assert [r.value for batch in reader.scan_positions(0) for r in batch] == before
+        assert [r.value for batch in reader.read_positions(0) for r in batch] == before
         with pyreplog.open(path, "r") as later:
-            seen = [r.value for batch in later.scan_positions(0) for r in batch]
+            seen = [r.value for batch in later.read_positions(0) for r in batch]
         assert len(seen) < len(before) and set(seen) < set(before)
 
 
 def test_a_scan_that_stands_in_it_goes_on_behind_it(path: Path) -> None:
     with open_log(path) as log:
         base = fill(log)[0]
-        scan = log._log.scan_positions(base, batch_bytes=5000)
+        scan = log._log.read_positions(base, batch_bytes=5000)
         first = next(scan)
         assert first.next_position < base + SEGMENT_BYTES
         log.punch_hole(base)
@@ -107,10 +107,10 @@ def test_a_scan_that_stands_in_it_goes_on_behind_it(path: Path) -> None:
 def test_a_reader_that_maps_it_late_goes_on_behind_it(path: Path) -> None:
     with open_log(path) as log:
         base = fill(log)[0]
-        inside = int(next(log._log.scan_positions(base)).position[3])
+        inside = int(next(log._log.read_positions(base)).position[3])
         log.punch_hole(base)
         with pyreplog.open(path, "r") as reader:
-            assert int(next(reader.scan_positions(inside)).position[0]) == base + SEGMENT_BYTES + 4096
+            assert int(next(reader.read_positions(inside)).position[0]) == base + SEGMENT_BYTES + 4096
 
 
 def test_reads_go_on_meanwhile(path: Path) -> None:

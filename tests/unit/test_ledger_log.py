@@ -98,7 +98,7 @@ def test_twin_and_reader_see_the_same_bytes(durability: str, path: Path) -> None
         fill(log, 3, 9)
         log.append(control_of(3, 1, b"fenced"))
         with pyreplog.open(path, "r") as reader:
-            mine = [r for batch in reader.scan_positions(reader.start_position, all_kinds=True) for r in batch]
+            mine = [r for batch in reader.read_positions(reader.start_position, all_kinds=True) for r in batch]
             assert reader.end_position == log.end_position
             assert [r.value for r in reader.control_records()] == [b"fenced"]
         assert b"".join(unstamped(r) for r in mine if r.ledger == 9) == b"".join(read_all(log, 9).values())
@@ -341,7 +341,7 @@ def test_of_a_batch_with_a_bad_record_nothing_is_appended(bad: str, before: int,
 def test_records_of_a_bare_log_are_refused(path: Path) -> None:
     with pyreplog.open(path.with_name("bare")) as bare:
         bare.append(b"v" * 60)
-        raw = bytes(bare.read(0).raw)
+        raw = bytes(bare.get(0).raw)
     with open_log(path) as log, pytest.raises(InvalidRecordsError, match="flags"):
         log.append(raw)
 
@@ -404,12 +404,12 @@ def test_a_sender_that_changes_its_bytes_hurts_nobody(path: Path) -> None:
 # ---- numbers, and other logs -----------------------------------------------------------------------------------------
 
 BY_NUMBER = {
-    "read": lambda log: log.read(0),
+    "get": lambda log: log.get(0),
     "[]": lambda log: log[0],
     "[-1]": lambda log: log[-1],
     "[:]": lambda log: log[:],
-    "scan": lambda log: log.scan(),
-    "scan_event_times": lambda log: log.scan_event_times(0, 1),
+    "read": lambda log: log.read(),
+    "read_event_times": lambda log: log.read_event_times(0, 1),
     "follow": lambda log: log.follow(0, timeout=0),
     "follow_batches": lambda log: log.follow_batches(0, timeout=0),
     "position_of": lambda log: log.position_of(0),
@@ -444,7 +444,7 @@ def test_numbers_are_refused_with_the_reason(durability: str, path: Path) -> Non
             with pytest.raises(UnnumberedError):
                 call(reader)
         assert (reader.start, reader.end) == (0, 0)
-        assert sum(len(batch) for batch in reader.scan_positions(reader.start_position)) == 120
+        assert sum(len(batch) for batch in reader.read_positions(reader.start_position)) == 120
 
 
 def test_each_kind_of_log_refuses_to_be_opened_as_the_other(path: Path) -> None:

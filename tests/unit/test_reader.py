@@ -68,7 +68,7 @@ def test_a_reader_picks_up_a_writer_that_opens_later(cold: Path):
             assert handle.live
             log.append_batch([b"%d" % n + bytes(1000) for n in range(3, 203)])
             assert (handle.end, handle.end_position) == (203, log.end_position)
-            assert handle[:] == log[:] and handle.read(202).value == log[202]
+            assert handle[:] == log[:] and handle.get(202).value == log[202]
             log.trim(100)
             assert handle.start == log.start > 0
         assert not handle.live and handle.end == 203
@@ -117,7 +117,7 @@ def test_followers_without_a_writer_end_with_their_time_and_at_close(cold: Path)
 
 def test_a_scan_goes_on_into_what_a_writer_appends(cold: Path):
     with pyreplog.open(cold, "r") as handle:
-        batches = handle.scan(0, batch_bytes=1)
+        batches = handle.read(0, batch_bytes=1)
         assert next(batches).values() == [b"0"]
         with pyreplog.open(cold) as log:
             log.append(b"3")
@@ -126,7 +126,7 @@ def test_a_scan_goes_on_into_what_a_writer_appends(cold: Path):
 
 def test_a_scan_at_the_end_is_not_cut_by_a_writer_that_only_opens(cold: Path):
     with pyreplog.open(cold, "r") as handle:
-        batches = handle.scan(0)
+        batches = handle.read(0)
         assert len(next(batches)) == 3
         with pyreplog.open(cold):
             assert list(batches) == []
@@ -162,7 +162,7 @@ def test_a_follower_goes_on_where_a_later_writer_has_trimmed_what_it_was_given(c
 def test_what_a_reader_maps_without_a_writer_is_not_recycled(cold: Path):
     """A writer that comes later must not put new records where the reader still looks."""
     with pyreplog.open(cold, "r") as handle:
-        record = handle.read(1)
+        record = handle.get(1)
         with pyreplog.open(cold, spare_segments=1) as log:
             for _ in range(4):
                 log.append_batch([bytes(1000)] * 100)
@@ -304,13 +304,13 @@ def test_readers_keep_few_segments_mapped(tmp_path: Path, monkeypatch):
         segments = len(log._segment_table())
     assert segments > 40
     with pyreplog.open(path, "r") as handle:
-        assert sum(len(batch) for batch in handle.scan()) == 3000
+        assert sum(len(batch) for batch in handle.read()) == 3000
         assert 0 < descriptors(path) <= 10
         for entry in range(0, 3000, 50):
             assert handle[entry].startswith(b"%06d" % entry)
         assert 0 < descriptors(path) <= 10
-        assert handle.scan_event_times(0, 1) is not None and list(handle.scan_event_times(0, 1)) == []
-        pinned = [handle.read(entry) for entry in range(0, 3000, 50)]
+        assert handle.read_event_times(0, 1) is not None and list(handle.read_event_times(0, 1)) == []
+        pinned = [handle.get(entry) for entry in range(0, 3000, 50)]
         assert descriptors(path) >= segments - 10
         assert [record.value[:6] for record in pinned] == [b"%06d" % entry for entry in range(0, 3000, 50)]
 
@@ -322,8 +322,8 @@ def test_after_close_nothing_stays_mapped_but_what_is_pinned(tmp_path: Path, dur
     log.append_batch([bytes(1000)] * 300)
     handle = pyreplog.open(path, "r")
     assert handle[0] == handle[299] == log[0] == log[299]
-    assert sum(len(batch) for batch in handle.scan()) == sum(len(batch) for batch in log.scan()) == 300
-    kept = handle.read(0), log.read(299)
+    assert sum(len(batch) for batch in handle.read()) == sum(len(batch) for batch in log.read()) == 300
+    kept = handle.get(0), log.get(299)
     handle.close()
     log.close()
     assert len(mapped(path)) == 2

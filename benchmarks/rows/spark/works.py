@@ -74,7 +74,7 @@ def _parsed(content: bytes) -> Iterator[tuple[bytes | None, bytes]]:
 
 def _tuples(log: str, start: int, stop: int) -> Iterator[tuple[bytes | None, bytes]]:
     with pyreplog.open(log, mode="r") as reader:
-        for batch in reader.scan(start, stop):
+        for batch in reader.read(start, stop):
             yield from zip(batch.keys(), batch.values(), strict=True)
 
 

@@ -131,7 +131,7 @@ class _Turns:
 
 def _scan(log: CommitLog, count: int) -> float:
     begin, found = time.perf_counter(), 0
-    for batch in log.scan():
+    for batch in log.read():
         batch.packed()
         found += len(batch)
     if found != count:

@@ -109,7 +109,7 @@ cdef RecordBatch make_batch(object owner, const uint8_t *map, int64_t base, int6
 
 @cython.final
 cdef class RecordBatch:
-    """Verified records of one segment, as numpy columns over the mapping; made by `scan` and `follow_batches`.
+    """Verified records of one segment, as numpy columns over the mapping; made by `read` and `follow_batches`.
 
     Columns are computed when first asked for and are of dtype int64 and length len(batch). Iterating gives `Record`s,
     `values()` and `keys()` lists of bytes, `packed()` one buffer with offsets. The batch holds its segment mapped.

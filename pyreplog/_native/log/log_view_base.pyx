@@ -232,10 +232,10 @@ cdef class LogViewBase:
             at += stride
         raise first_damage(segment, place, stop)
 
-    def read(self, entry):
-        """The Record of an entry number; its CRC is checked. The record pins its segment while it lives.
+    def get(self, entry):
+        """Return the Record of an entry number; its CRC is checked. The record pins its segment while it lives.
 
-        Errors: OutOfRangeError (not written yet, not visible yet), TrimmedError, CorruptionError, ClosedError.
+        Raises: OutOfRangeError (not written yet, not visible yet), TrimmedError, CorruptionError, ClosedError.
         Any thread; does not block.
         """
         cdef const uint8_t *p = self.locate(number(entry))

@@ -76,7 +76,7 @@ def find(log: CommitLog | LogReader, source: str, segment_bytes: int) -> Resumpt
     following = log.end
     last = log.end_position // segment_bytes * segment_bytes
     for base in range(last, log.start_position - 1, -segment_bytes):
-        batches = log.scan_positions(base, base + segment_bytes, all_kinds=True)
+        batches = log.read_positions(base, base + segment_bytes, all_kinds=True)
         records = [batch[i] for batch in batches for i in (batch.kind > 2).nonzero()[0].tolist()]
         for record in reversed(records):
             mark = Bookmark.decode(record.value)

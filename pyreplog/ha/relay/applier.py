@@ -218,7 +218,7 @@ class Applier(Handle):
 
     def _lag_us(self, entry: int) -> int:
         try:
-            return max(self._clock.now_us() - self._relay.read(entry).timestamp, 0)
+            return max(self._clock.now_us() - self._relay.get(entry).timestamp, 0)
         except OutOfRangeError:  # nothing waits; or it was applied, and purged, this moment
             return 0
 

@@ -106,7 +106,7 @@ class ApplyPipeline:
         """Locked. Count the next entry as applied, durably. Errors: InvalidArgumentError; the store's; the log's."""
         machine = self.machine
         machine.check_skip(entry)
-        after = self.source.behind(self.source.relay.read(entry))
+        after = self.source.behind(self.source.relay.get(entry))
         self.store.save(Advance(machine.applied, after))
         machine.skipped(after)
         self.purge(after)

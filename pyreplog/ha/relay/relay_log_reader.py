@@ -55,7 +55,7 @@ class RelayLogReader:
             truncations = self.relay.tail.truncations
             if truncations != self._compared:
                 self._compare(at)
-            batch = next(self.relay.scan(at.entry, at.entry + limit, batch_bytes=self._batch_bytes), None)
+            batch = next(self.relay.read(at.entry, at.entry + limit, batch_bytes=self._batch_bytes), None)
             if self.relay.tail.truncations == truncations:
                 self._compared = truncations
                 return batch
@@ -76,5 +76,5 @@ class RelayLogReader:
 
     def _check_before(self, entry: int) -> int:
         """Of the record before `entry`; 0 when it is not there."""
-        before: Record | None = self.relay.read(entry - 1) if self.relay.start < entry <= self.relay.end else None
+        before: Record | None = self.relay.get(entry - 1) if self.relay.start < entry <= self.relay.end else None
         return 0 if before is None else check_of(before)

@@ -73,7 +73,7 @@ class Life:
                 relay = MirrorLog(path, config())
             else:
                 at = refetch_from(self.store.load(), SEGMENT_BYTES)
-                first = next(iter(master.scan_positions(at)))[0].entry
+                first = next(iter(master.read_positions(at)))[0].entry
                 relay = MirrorLog.create(
                     path, config(), uuid=master.uuid, segment_bytes=SEGMENT_BYTES, start=(at, first)
                 )

@@ -133,7 +133,7 @@ def test_discard_and_receive_again(tmp_path, master):
     discard(tmp_path / "relay")
     position = refetch_from(memory.load(), SEGMENT_BYTES)
     assert 0 < position < master.position_of(150)
-    first = next(iter(master.scan_positions(position)))[0].entry
+    first = next(iter(master.read_positions(position)))[0].entry
     with MirrorLog.create(
         tmp_path / "relay", config(), uuid=master.uuid, segment_bytes=SEGMENT_BYTES, start=(position, first)
     ) as relay:

@@ -45,7 +45,7 @@ def test_every_record_is_there_once_and_offsets_ascend(log: Path, tmp_path: Path
     made = export(options(log, minPartitions="7"), tmp_path / "out")
     table = read(made.files)
     with pyreplog.open(log, "r") as source:
-        expected = [(record.key, record.value, record.timestamp) for batch in source.scan() for record in batch]
+        expected = [(record.key, record.value, record.timestamp) for batch in source.read() for record in batch]
     found = zip(
         table["key"].to_pylist(),
         table["value"].to_pylist(),

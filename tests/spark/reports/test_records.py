@@ -177,7 +177,7 @@ def test_of_logs_that_are_called_the_same(tmp_path: Path) -> None:
                 log.append_batch([b"x" * 90] * 40)
                 clock.advance(1000)
             log.trim(1000 * place)
-            for record in (record for batch in log.scan() for record in batch):
+            for record in (record for batch in log.read() for record in batch):
                 records.append(Record(record.entry, record.timestamp, record.value, topic=f"{folder}/log"))
     for name in ("order_violations", "rate_by_minute", "partition_skew"):
         check(report_of(name), {"path": str(tmp_path / "*" / "log")}, FACTS, ORACLES[name](records))
