@@ -1,7 +1,8 @@
 """Every exception pyreplog raises, with the policy a caller needs.
 
-Each class says whether trying again can help (`retriable`) and which exit code the command line ends with
-(`exit_code`). A failed sync, a refusal and an unknown outcome are different classes on purpose: "unknown" is not "no".
+Each class says whether the same call may be made again (`retriable`: it can help, and nothing is done twice) and which
+exit code the command line ends with (`exit_code`). A failed sync, a refusal and an unknown outcome are different
+classes on purpose: "unknown" is not "no".
 
 `base` has those that any part may raise; `log`, `ha`, `ledger`, `bookie`, `metadata`, `topic`, `spark`, `offload` and
 `net` those of the packages that are called so.

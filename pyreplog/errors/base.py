@@ -4,7 +4,12 @@ from __future__ import annotations
 
 
 class ReplogError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package.
+
+    retriable: nothing was done, or doing it twice does no harm; and the same call can succeed later without a change of
+    the program or its settings. False where the call may be done: a repeated append could be stored twice.
+    exit_code: with which the command line ends.
+    """
 
     retriable = False
     exit_code = 1

@@ -20,14 +20,16 @@ class FrameError(ReplogError):
 
 
 class PeerError(ReplogError):
-    """The process at the other end of a connection could not be reached, does not fit, or does not answer."""
+    """The process at the other end of a connection could not be reached, does not fit, or does not answer. Whether
+    something was done the subclasses say; of this class itself, it is unknown."""
 
-    retriable = True
     exit_code = 7
 
 
 class NotConnectedError(PeerError):
     """There is no connection, and none can be made now. Nothing was sent."""
+
+    retriable = True
 
 
 class DisconnectedError(PeerError, OutcomeUnknownError):
@@ -48,8 +50,6 @@ class SlowPeerError(PeerError):
 
 class HandshakeError(PeerError):
     """The two sides of a connection do not fit, or what arrived is no hello. Nothing else was sent."""
-
-    retriable = False
 
 
 class ProtocolVersionError(HandshakeError):

@@ -85,6 +85,8 @@ def test_an_entry_says_what_the_class_says(name: str) -> None:
     assert happened and outcome and advice
     if issubclass(kind, errors.OutcomeUnknownError) or "outcome is unknown" in " ".join((kind.__doc__ or "").split()):
         assert "unknown" in outcome.lower()
+    if issubclass(kind, errors.OutcomeUnknownError) or outcome.lower().startswith("unknown"):
+        assert retry == "no" or "harmless" in outcome, "a call that may be done is not to be repeated as it is"
 
 
 # ---- compatibility ---------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.errors import (
     ClosedError,
     DisconnectedError,
+    HandshakeError,
     InvalidMessageError,
     NotConnectedError,
     OutcomeUnknownError,
@@ -83,9 +84,15 @@ class StaleError(ClosedError):
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether to try again, maybe with another server: this one has gone, or has not got the topic any more."""
-    if isinstance(error, PeerError):
+    """Whether to try again, maybe with another server: this one has gone, or has not got the topic any more.
+
+    It is wider than `retriable`: who tries again numbers what it sends, or asks for what changes nothing, so an unknown
+    outcome does no harm. A handshake that fails for other reasons than load will fail again.
+    """
+    if isinstance(error, HandshakeError):
         return error.retriable
+    if isinstance(error, PeerError):
+        return True
     return isinstance(error, ClosedError | TopicFencedError | TopicOwnedError | OutcomeUnknownError)
 
 
