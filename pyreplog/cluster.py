@@ -10,10 +10,12 @@ from typing import Any, overload
 
 from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.arguments import check_bool, check_seconds
+from pyreplog.clock import Clock
 from pyreplog.future import as_timeout
 from pyreplog.ledger import cluster as ledgers
 from pyreplog.ledger.closing import reserve_s
 from pyreplog.ledger.ledger_handle import CLOSE_S
+from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.metrics import Metric
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 from pyreplog.topic.owner.topic import Topic
@@ -27,9 +29,9 @@ class Cluster(ledgers.LedgerCluster):
     _topics: Topics | None = None
     _topics_lock: threading.Lock
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, what: str, runtime: RuntimeBase, clock: Clock) -> None:
         self._topics_lock = threading.Lock()
-        super().__init__(*args, **kwargs)
+        super().__init__(what, runtime, clock)
 
     @overload
     def topic(

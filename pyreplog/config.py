@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypedDict
 
 from pyreplog._native.log.segment import SIZE_MAX, SIZE_MIN
 from pyreplog.errors import ConfigError
@@ -29,8 +30,11 @@ class Settings:
             raise ConfigError(f"{name}: expected {low} to {high}, found {value}")
 
     @classmethod
-    def of(cls, settings: dict[str, Any]) -> Self:
-        """From keyword settings. ConfigError names keys there are none of."""
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """Return the configuration with these settings, the others as they are by default.
+
+        Raises: ConfigError, naming the first unknown key.
+        """
         known = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(settings.keys() - known)
         if unknown:
@@ -89,3 +93,15 @@ class LogConfig(Settings):
         self._check_int("retention_ms", 0, 1 << 52, optional=True)
         check_retention(self.retention_bytes, self.retention_ms)
         self._check_int("cursor_hold_bytes", 0, 1 << 62, optional=True)
+
+
+class LogSettings(TypedDict, total=False):
+    """The settings of a LogConfig, as keywords of `pyreplog.open`."""
+
+    durability: Durability
+    segment_bytes: int
+    spare_segments: int
+    sync_interval_ms: int
+    retention_bytes: int | None
+    retention_ms: int | None
+    cursor_hold_bytes: int | None

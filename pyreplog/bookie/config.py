@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypedDict
 
 from pyreplog.config import LogConfig, Settings
 from pyreplog.errors import ConfigError
@@ -70,3 +70,20 @@ class BookieConfig(Settings):
         return LogConfig(
             durability=self.durability, segment_bytes=self.segment_bytes, spare_segments=self.spare_segments
         )
+
+
+class BookieSettings(TypedDict, total=False):
+    """The settings of a BookieConfig, as keywords of `Cluster.embedded`."""
+
+    durability: BookieDurability
+    segment_bytes: int
+    spare_segments: int
+    read_only_below_bytes: int
+    writable_from_bytes: int
+    reserve_bytes: int
+    space_check_bytes: int
+    long_polls_max: int
+    ledger_states_max: int
+    compact_below_percent: int
+    collect_interval_ms: int
+    collect_step_bytes: int

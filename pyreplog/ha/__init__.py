@@ -28,10 +28,10 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Unpack
 
 from pyreplog.clock import Clock
-from pyreplog.ha.config import NodeConfig
+from pyreplog.ha.config import NodeConfig, NodeSettings
 from pyreplog.ha.node import Node
 from pyreplog.ha.protocol.master_machine import GroupConfig
 from pyreplog.ha.protocol.stats import GroupStats
@@ -55,7 +55,7 @@ def open_master(
     limits: Limits | None = None,
     busy_poll_us: int = 0,
     clock: Clock | None = None,
-    **settings: Any,
+    **settings: Unpack[NodeSettings],
 ) -> Node:
     """Open a log as master: a new one, one that had no replicas so far, or one that this node led before.
 
@@ -90,7 +90,7 @@ def open_replica(
     limits: Limits | None = None,
     busy_poll_us: int = 0,
     clock: Clock | None = None,
-    **settings: Any,
+    **settings: Unpack[NodeSettings],
 ) -> Node:
     """Open a directory as a replica of the master at "host:port"; it is empty, a copy, or was that of a master.
 

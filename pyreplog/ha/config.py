@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Required, TypedDict
 
 from pyreplog._native.net.frame import DEFAULT_MAX_BODY
 from pyreplog.config import LogConfig, Settings
@@ -51,3 +52,19 @@ class NodeConfig(Settings):
     def lossless(self) -> bool:
         """Whether a master of these settings sends nothing that is not on its disk."""
         return self.log.durability == "synced"
+
+
+class NodeSettings(TypedDict, total=False):
+    """The settings of a NodeConfig, as keywords of `open_master` and `open_replica`."""
+
+    name: Required[str]
+    log: LogConfig
+    group: GroupConfig
+    host: str
+    port: int
+    advertise: str | None
+    transfer_bytes: int
+    throttle_bytes_per_s: int | None
+    ack_timeout_ms: int
+    election_timeout_ms: int
+    observer: bool

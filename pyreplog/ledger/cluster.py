@@ -10,7 +10,7 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping, Set
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog._native.quorum.quorum import check_quorums
 from pyreplog.arguments import as_int, check_bool, check_mapping, check_seconds, check_type
-from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.config import BookieConfig, BookieSettings
 from pyreplog.bookie.identity import cluster_id, count_bookies, known_bookies
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import (
@@ -95,15 +95,16 @@ class LedgerCluster(Handle):
         older_metadata: bool = False,
         clock: Clock | None = None,
         files: Files | None = None,
-        **settings: Any,
+        **settings: Unpack[BookieSettings],
     ) -> Self:
         """Bookies of this process, in folders of `path`, with their metadata in SQLite beside them.
 
         bookies: at least so many; those that the directory has already are opened, whatever this says. replace:
         a bookie whose folder was lost begins anew; else that is an EmptyDirectoryError. older_metadata: go on with
         metadata from a backup, and lose the ledgers that were made since; else that is a StaleMetadataError. files: the
-        disk. settings:
-        fields of BookieConfig. Errors: LockedError names the process that has the directory; ConfigError; DiskError, no
+        disk. settings: fields of BookieConfig.
+
+        Errors: LockedError names the process that has the directory; ConfigError; DiskError, no
         descriptor is left, or the disk refuses something; InvalidArgumentError, a name that is too long; those of
         `open_bookie`.
         """

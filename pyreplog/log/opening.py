@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Literal, Unpack, overload
 
 from pyreplog.arguments import check_type
 from pyreplog.clock import Clock
-from pyreplog.config import LogConfig
+from pyreplog.config import LogConfig, LogSettings
 from pyreplog.errors import InvalidArgumentError, NotALogError, WrongTypeError
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import Files
@@ -18,7 +18,7 @@ from pyreplog.log.reader import LogReader
 @overload
 def open(
     path: str | os.PathLike[str], mode: Literal["a"] = "a", *, config: LogConfig | None = None, create: bool = True,
-    clock: Clock | None = None, files: Files | None = None, **settings: Any,
+    clock: Clock | None = None, files: Files | None = None, **settings: Unpack[LogSettings],
 ) -> CommitLog: ...  # fmt: skip
 @overload
 def open(path: str | os.PathLike[str], mode: Literal["r"]) -> LogReader: ...
@@ -30,7 +30,7 @@ def open(
     create: bool = True,
     clock: Clock | None = None,
     files: Files | None = None,
-    **settings: Any,
+    **settings: Unpack[LogSettings],
 ) -> CommitLog | LogReader:
     """Open the log in directory `path`.
 

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Unpack
 
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import (
@@ -21,7 +21,7 @@ from pyreplog.future import AppendFuture
 from pyreplog.ha.relay.applier_machine import NEVER, ApplierState, Until
 from pyreplog.ha.relay.apply_pipeline import ApplyPipeline, NothingToApply
 from pyreplog.ha.relay.apply_task import Apply, ApplyTask, in_two_phases
-from pyreplog.ha.relay.config import ApplierConfig
+from pyreplog.ha.relay.config import ApplierConfig, ApplierSettings
 from pyreplog.ha.relay.position import Applied, PositionStore
 from pyreplog.ha.relay.relay_log_reader import RelayLogReader
 from pyreplog.ha.relay.space_limit import PausableReceiver, SpaceLimit, landing_bytes
@@ -65,7 +65,7 @@ class Applier(Handle):
 
     def __init__(
         self, relay: CommitLog, apply: Apply, store: PositionStore, *, start: int | None = None,
-        receiver: PausableReceiver | None = None, clock: Clock | None = None, **settings: Any,
+        receiver: PausableReceiver | None = None, clock: Clock | None = None, **settings: Unpack[ApplierSettings],
     ) -> None:  # fmt: skip
         self.config = ApplierConfig.of(settings)
         if isinstance(relay, LogReader):

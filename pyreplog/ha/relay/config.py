@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 from pyreplog.config import Settings
 
@@ -33,3 +34,14 @@ class ApplierConfig(Settings):
         self._check_int("workers", 1, 256)
         self._check_int("delay_s", 0, 1 << 32)
         self._check_int("space_limit_bytes", 1, 1 << 62, optional=True)
+
+
+class ApplierSettings(TypedDict, total=False):
+    """The settings of an ApplierConfig, as keywords of `Applier` and `Relay`."""
+
+    batch_entries: int
+    batch_bytes: int
+    workers: int
+    delay_s: int
+    space_limit_bytes: int | None
+    purge: bool

@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.config import LogConfig
@@ -19,7 +19,7 @@ from pyreplog.ha.node_context import NodeContext, parse_address
 from pyreplog.ha.protocol.members import MembersFile
 from pyreplog.ha.relay.applier import Applier
 from pyreplog.ha.relay.apply_task import Apply
-from pyreplog.ha.relay.config import ApplierConfig
+from pyreplog.ha.relay.config import ApplierConfig, ApplierSettings
 from pyreplog.ha.relay.position import PositionStore
 from pyreplog.ha.replica import Replica
 from pyreplog.handles import Handle
@@ -57,7 +57,7 @@ class Relay(Handle):
         self, path: str | os.PathLike[str], *, master: str, apply: Apply, store: PositionStore,
         name: str | None = None, log: LogConfig = _LOG, start: int | None = None, timeout: float = 30.0,
         secret: bytes | None = None, tls: ssl.SSLContext | None = None, limits: Limits | None = None,
-        clock: Clock | None = None, files: Files | None = None, **settings: Any,
+        clock: Clock | None = None, files: Files | None = None, **settings: Unpack[ApplierSettings],
     ) -> None:  # fmt: skip
         self._purges = ApplierConfig.of(settings).purge  # and before a master is looked for, whether they are right
         address, directory, files = parse_address(master), Path(path), files or RealFiles()

@@ -95,7 +95,7 @@ class TopicConfig(Settings):
         _check_choice("compression", self.compression, COMPRESSIONS)
 
     @classmethod
-    def of(cls, settings: dict[str, Any]) -> Self:
+    def of(cls, settings: Mapping[str, Any]) -> Self:
         """From keyword settings, of a topic that is made with them. ConfigError names the first unknown key."""
         for name, other in (_RETENTION, _RETENTION[::-1]):
             if name in settings and other not in settings and not _is_zero(settings[name]):
