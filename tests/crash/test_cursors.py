@@ -69,7 +69,7 @@ class Deletes(Operation):
     def judge(self, left: Path, reports: list[str]) -> None:
         with pyreplog.open(left / "log") as log:
             assert log.cursors() == {"kept": 70} if reports else {*log.cursors()} >= {"kept"}
-            assert log.read(70).value.startswith(b"70")
+            assert log.get(70).value.startswith(b"70")
 
 
 OPERATIONS = [Advances(), Deletes()]

@@ -144,7 +144,7 @@ def test_a_wrong_password_ends_it() -> None:
 def test_a_refused_password_ends_it_though_another_replica_answers() -> None:
     lab = Lab()
     written(lab, 1)
-    reading = lab.reading(0, 0)
+    reading = lab.reading(0, 1)
     reading.do(reading.machine.woken(reading.wakes[0].about))
     refused, late = reading.take("a"), reading.take("b")
     reading.reply(refused, Reply(ReplyStatus.UNAUTHORIZED, LEDGER))

@@ -32,7 +32,7 @@ def indexes(folder: Path) -> None:
     for path in (folder / "log").glob("*.idx"):
         path.unlink()
     with pyreplog.open(folder / "log", "r") as log:
-        log.read(15_999)
+        log.get(15_999)
 
 
 def messages(folder: Path) -> None:

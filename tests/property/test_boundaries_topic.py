@@ -68,7 +68,7 @@ class Chained:
             ledgers=tuple(items),
         )
         entries_reader: Any = SimpleNamespace(read=self._read)
-        self.reader = ChainReader("t", entries_reader, lambda: View(chain, self.end))
+        self.reader = ChainReader("t", entries_reader, lambda: View(chain, self.end), lambda: None)
 
     @staticmethod
     def _reader(

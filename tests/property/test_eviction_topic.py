@@ -142,7 +142,7 @@ def test_readers_used_longest_ago_are_closed(most: int, steps: list[tuple[str, i
     runtime: Any = SimpleNamespace(expect=lambda _: None, work=lambda job: job())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(entryreader, "READERS_MAX", most)
-        reader = EntryReader(maker, runtime, lambda: None)
+        reader = EntryReader(maker, runtime)
         kept: list[int] = []  # used last at the end
         for step, ledger in steps:
             if step == "read":
@@ -167,7 +167,7 @@ def test_the_places_where_reads_ended_last_are_kept(most: int, ends: list[int]) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chainreader, "HINTS_MAX", most)
         nothing: Any = None
-        reader = ChainReader("t", nothing, nothing)
+        reader = ChainReader("t", nothing, nothing, nothing)
         kept: list[int] = []
         for number, end in enumerate(ends):
             batch: Any = SimpleNamespace(end=end, ledger=7, last_entry=number)

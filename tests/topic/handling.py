@@ -13,6 +13,8 @@ from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.clock import Clock
 from pyreplog.cluster import Cluster
 from pyreplog.future import AppendFuture
+from pyreplog.ledger.ledger_handle import Ledger
+from pyreplog.ledger.reader import LedgerReader
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.model.cursor import Backlog
 from pyreplog.topic.owner.cursors.log import CursorLog
@@ -75,6 +77,24 @@ def receive(consumer: Consumer, count: int) -> list[Message]:
 
 def offsets(messages: Iterable[Message]) -> list[int]:
     return [message.offset for message in messages]
+
+
+def note_reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
+    """(ledger, first, last) of the ranges of entries that are asked for from now on, of open ledgers and of others."""
+    ranges: list[tuple[int, int, int]] = []
+
+    def noted(kind: type[Ledger] | type[LedgerReader]) -> Callable[..., Any]:
+        read = kind.read_range
+
+        def note(ledger: Any, first: int, last: int, **options: Any) -> Any:
+            ranges.append((ledger.id, first, last))
+            return read(ledger, first, last, **options)
+
+        return note
+
+    for kind in (Ledger, LedgerReader):
+        monkeypatch.setattr(kind, "read_range", noted(kind))
+    return ranges
 
 
 class HeldPlaces:

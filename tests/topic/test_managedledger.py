@@ -35,6 +35,7 @@ from pyreplog.topic.owner.managed.ledgermaker import LedgerMaker
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from tests.ledger.standins import FailingStore, Meddler
 from tests.topic.batches import submit
+from tests.topic.handling import note_reads
 from tests.topic.owners import config, entry, publish, read_all, result, until
 
 US = 1_700_000_000_000_000
@@ -153,16 +154,9 @@ def test_places(topic: ManagedLedger) -> None:
 def test_sequential_reads_do_not_search(topic: ManagedLedger, shared: LedgerCluster, monkeypatch: Any) -> None:
     result(topic.set_config(config(roll_entries=50)))
     fill(topic, [1, 9, 1, 1, 9, 1, 2])
-    asked: list[tuple[int, int]] = []
-    read = topic._entries.read
-
-    def note(ledger: int, first: int, last: int, bytes_max: int) -> AppendFuture[Any]:
-        asked.append((first, last))
-        return read(ledger, first, last, bytes_max)
-
-    monkeypatch.setattr(topic._entries, "read", note)
+    reads = note_reads(monkeypatch)
     read_all(topic, bytes_max=1)
-    assert asked == [(entry, 6) for entry in range(7)]
+    assert [(first, last) for _, first, last in reads] == [(entry, 6) for entry in range(7)]
 
 
 def test_offsets_at_times(shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -657,8 +657,8 @@ class Dispatcher:
         times: list[int | None] = []
         if self._replay.waiting.messages:
             times.append(self._replay.waiting.first_us)
-        if self._delayed.first_us is not None:
-            times.append(self._delayed_due_us(self._delayed.first_us, now_us))
+        if self._delayed.messages and (first_us := self._delayed.first_us) is not None:
+            times.append(self._delayed_due_us(first_us, now_us))
         if self._reading.retry_us > now_us:
             times.append(self._reading.retry_us)
         if self.settings.ack_timeout_ms is not None and self._pending.total:

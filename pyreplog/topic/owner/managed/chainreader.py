@@ -11,13 +11,14 @@ import numpy as np
 from pyreplog._native.ledgerlog.entries import parse_entries
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
-from pyreplog.errors import OutOfRangeError, ReplogError, TrimmedError
+from pyreplog.errors import ClosedError, OutOfRangeError, ReplogError, TrimmedError
 from pyreplog.future import AppendFuture
+from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.topic.model.chain import ChainLedger, LedgerChain
 from pyreplog.topic.model.compression import decompress
 from pyreplog.topic.model.locating import FirstSearch, OffsetSearch
 from pyreplog.topic.model.topic_position import EntryPosition, TopicPosition
-from pyreplog.topic.owner.managed.entryreader import EntryReader
+from pyreplog.topic.owner.managed.entryreader import EntryReader, failed_read
 
 HINTS_MAX = 256
 """Places where reads ended are kept in mind: whoever reads on from there needs no search."""
@@ -48,14 +49,18 @@ class _LedgerRange(NamedTuple):
 
 
 class ChainReader:
-    """Any thread; nothing waits. view: how the topic stands now.
+    """Any thread; nothing waits. Entries of the open ledger come from its writer, all others through `entries`.
+
+    view: how the topic stands now. open_ledger: the ledger that is written now, if one is.
 
     Errors are those of the futures: TrimmedError, the messages are not kept any more; what `LedgerReader.read` and
     `decode_messages` raise; those of the metadata store.
     """
 
-    def __init__(self, name: str, entries: EntryReader, view: Callable[[], View]) -> None:
-        self._name, self._entries, self._view = name, entries, view
+    def __init__(
+        self, name: str, entries: EntryReader, view: Callable[[], View], open_ledger: Callable[[], Ledger | None]
+    ) -> None:
+        self._name, self._entries, self._view, self._open_ledger = name, entries, view, open_ledger
         self._hints: OrderedDict[int, tuple[int, int]] = OrderedDict()  # offset -> (ledger, entry that begins with it)
 
     # ---- messages -------------------------------------------------------------------------------------------
@@ -109,7 +114,7 @@ class ChainReader:
     def _read(
         self, stretch: _LedgerRange, entry: int, bytes_max: int, limit: int, done: AppendFuture[MessageBatch]
     ) -> None:
-        read = self._entries.read(stretch.item.ledger, entry, stretch.entries, bytes_max)
+        read = self._read_entries(stretch.item.ledger, entry, stretch.entries, bytes_max)
 
         def came(_: AppendFuture[RecordBatch]) -> None:
             try:
@@ -122,6 +127,18 @@ class ChainReader:
                 done.complete(batch)
 
         read.add_done_callback(came)
+
+    def _read_entries(self, ledger: int, start: int, end: int, bytes_max: int) -> AppendFuture[RecordBatch]:
+        """See `EntryReader.read`."""
+        written = self._open_ledger()
+        if written is not None and written.id == ledger:
+            try:
+                return written.read_range(start, end, bytes_max=bytes_max)
+            except ClosedError:  # it was replaced in this moment
+                pass
+            except ReplogError as error:
+                return failed_read(error)
+        return self._entries.read(ledger, start, end, bytes_max)
 
     def _explained(self, error: Exception, item: ChainLedger) -> Exception:
         """What was trimmed meanwhile is not unreadable."""
@@ -211,7 +228,7 @@ class ChainReader:
         def go_on() -> None:
             try:
                 while (entry := search.next()) is not None:
-                    read = self._entries.read(stretch.item.ledger, entry, entry + 1, 1)
+                    read = self._read_entries(stretch.item.ledger, entry, entry + 1, 1)
                     if not read.done():
                         read.add_done_callback(came)
                         return

@@ -1,17 +1,14 @@
-"""Entries of the ledgers of a topic: of closed ones through readers that are kept for a while, of the open one through
-its writer."""
+"""Entries of the closed ledgers of a topic, through readers that are kept for a while."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.driver import Runtime
-from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.topic.owner.managed.ledgermaker import LedgerMaker
@@ -20,10 +17,10 @@ READERS_MAX = 16
 
 
 class EntryReader:
-    """Any thread. open_ledger: the ledger that is written now, if one is."""
+    """Any thread."""
 
-    def __init__(self, maker: LedgerMaker, runtime: Runtime, open_ledger: Callable[[], Ledger | None]) -> None:
-        self._maker, self._runtime, self._open_ledger = maker, runtime, open_ledger
+    def __init__(self, maker: LedgerMaker, runtime: Runtime) -> None:
+        self._maker, self._runtime = maker, runtime
         self._lock = threading.Lock()
         self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
         self._is_closed = False
@@ -34,18 +31,14 @@ class EntryReader:
     def read(self, ledger: int, start: int, end: int, bytes_max: int) -> AppendFuture[RecordBatch]:
         """Entries [start, end), at least one, and no more than have about `bytes_max` bytes; errors are the
         AppendFuture's: those of `LedgerReader.read_range`, NoSuchLedgerError, and those of the metadata store."""
-        try:
-            there: Ledger | LedgerReader | None = self._open_ledger()
-            if there is None or there.id != ledger:
-                there = self._find(ledger)
-            if there is not None:
-                return there.read_range(start, end, bytes_max=bytes_max)
-        except ClosedError:  # it was replaced, or put away, in this moment
-            pass
-        except ReplogError as error:
-            failed: AppendFuture[RecordBatch] = AppendFuture()
-            failed.fail(error)
-            return failed
+        reader = self._find(ledger)
+        if reader is not None:
+            try:
+                return reader.read_range(start, end, bytes_max=bytes_max)
+            except ClosedError:  # it was put away in this moment
+                pass
+            except ReplogError as error:
+                return failed_read(error)
         done: AppendFuture[RecordBatch] = AppendFuture()
         self._runtime.expect(done)
         self._runtime.work(lambda: self._open_and_read(ledger, start, end, bytes_max, done))
@@ -53,10 +46,10 @@ class EntryReader:
 
     def _find(self, ledger: int) -> LedgerReader | None:
         with self._lock:
-            found = self._readers.get(ledger)
-            if found is not None:
+            reader = self._readers.get(ledger)
+            if reader is not None:
                 self._readers.move_to_end(ledger)
-            return found
+            return reader
 
     def _open_and_read(
         self, ledger: int, start: int, end: int, bytes_max: int, done: AppendFuture[RecordBatch]
@@ -96,8 +89,8 @@ class EntryReader:
             over = [] if stays is reader else [reader]
             while len(self._readers) > (0 if self._is_closed else READERS_MAX):
                 over.append(self._readers.popitem(last=False)[1])
-        for one in over:
-            one.close()
+        for other in over:
+            other.close()
         return stays
 
     def close(self) -> None:
@@ -106,6 +99,13 @@ class EntryReader:
             readers, self._readers = list(self._readers.values()), OrderedDict()
         for reader in readers:
             reader.close()
+
+
+def failed_read(error: ReplogError) -> AppendFuture[RecordBatch]:
+    """A read that could not be begun."""
+    failed: AppendFuture[RecordBatch] = AppendFuture()
+    failed.fail(error)
+    return failed
 
 
 def _pass_on(read: AppendFuture[RecordBatch], done: AppendFuture[RecordBatch]) -> None:

@@ -50,13 +50,13 @@ class ManagedLedger(Handle):
         self.on_grow: list[Callable[[], object]] = []
         self.on_fenced: list[Callable[[TopicFencedError], object]] = []
         self._deleter = LedgerDeleter(self.name, store, maker, self._runtime)
-        self._entries = EntryReader(maker, self._runtime, lambda: self._writer.ledger)
+        self._entries = EntryReader(maker, self._runtime)
         self._writer = ChainWriter(
             self.name, store, maker, self._runtime, clock,
             on_end=self._entries.ended, on_change=self._changed, on_fenced=self._fenced,
         )  # fmt: skip
         self._view = View(store.chain, self._writer.end)
-        self._reader = ChainReader(self.name, self._entries, lambda: self._view)
+        self._reader = ChainReader(self.name, self._entries, lambda: self._view, lambda: self._writer.ledger)
         self._close_s: float | None = CLOSE_S
         self._lifeline: AppendFuture[None] = AppendFuture()  # fails when the cluster is closed
         self._runtime.expect(self._lifeline)
