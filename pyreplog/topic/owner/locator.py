@@ -19,11 +19,11 @@ from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 logger = logging.getLogger(__name__)
 
 BYTES_FIRST, BYTES_MAX = 64 << 10, 4 << 20
-"""Of entries that are read at once while what is looked for lies close together; else it is one entry."""
+"""Bytes of entries that are read at once while the offsets lie close together; else one entry is."""
 
 
 class LocatedEntries(NamedTuple):
-    """Entries, and what of them is acknowledged, by ascending ranges of offsets. era: as it was given."""
+    """Entries, and the messages of them to acknowledge, as ascending ranges of offsets. era: as it was given."""
 
     consumer: int
     era: int
@@ -71,7 +71,7 @@ class Locator:
         self._go_on(consumer, era, starts, ends)
 
     def _go_on(self, consumer: int, era: int, starts: Offsets, ends: Offsets) -> None:
-        """Read the first entries of what is left."""
+        """Read the first of the entries that are left."""
         if not len(starts):
             self._events.post(self._next_pass)  # behind what the last step asked for
             return

@@ -52,25 +52,25 @@ NOBODY = -1
 
 
 class _Discard(NamedTuple):
-    """These consumers drop what they have not handed out: it comes again, or not at all. sought: for a seek."""
+    """An effect: these consumers drop the messages that they have not handed out. sought: for a seek."""
 
     consumers: tuple[int, ...]
     sought: bool = False
 
 
 class _Attachment(NamedTuple):
-    """A consumer, held weakly, and what became of its messages."""
+    """A consumer, held weakly, and the counters of its messages."""
 
     reference: weakref.ref[ConsumerLike]
     counts: ConsumerCounters
 
 
 Step = Callable[[int], Iterable[Effect | _Discard]]
-"""Something done with the dispatcher, at a time."""
+"""A change of the dispatcher and the cursor; gets the time, returns effects."""
 
 
 class Subscription:
-    """Made by its topic; what a `Consumer` calls its source. Any thread may call anything; no call waits.
+    """The source of a `Consumer`; made by its topic. Any thread may call anything; no call waits.
 
     It drives its dispatcher: brings it events, one at a time, as steps under one lock, and carries out the effects in
     their order, without the lock. Consumers are held weakly: who attaches one keeps it. It is a `CursorSource`: the
@@ -135,7 +135,7 @@ class Subscription:
     # ---- steps and effects ----------------------------------------------------------------------------------
 
     def _do(self, step: Step) -> None:
-        """What the step raises is raised here; its effects are carried out after those of earlier ones."""
+        """Take a step. Its errors are raised here; its effects are carried out behind those of earlier steps."""
         self._take(step)
         self.events.post(self._carry_out)
 
@@ -218,7 +218,7 @@ class Subscription:
     # ---- reading --------------------------------------------------------------------------------------------
 
     def grew(self) -> None:
-        """The topic's confirmed end moved; called by its `ManagedLedger`."""
+        """Note that the topic's confirmed end moved; called by its `ManagedLedger`."""
         if self._consumers:  # the first one will be told
             self._do(lambda now: self._dispatcher.grew(self.managed.end.offset, now))
 
@@ -274,7 +274,7 @@ class Subscription:
         self._wake = None if timer is None else (at_us, timer)
 
     def _woken(self, at_us: int) -> None:
-        """Its time has come, though the clock that it was set by may be a little behind the timer's."""
+        """The timer fired; the clock that it was set by may be a little behind."""
         self.events.post(self._wake_is_over)
         self._do(lambda now: self._dispatcher.woken(max(now, at_us)))
 
@@ -282,7 +282,7 @@ class Subscription:
         self._wake = None
 
     def clock_was_set(self) -> None:
-        """The time of day jumped: what waits for a time of day may be due earlier than the timer is, or later."""
+        """Note that the time of day jumped: delayed messages may be due earlier than the timer, or later."""
         if self._consumers:  # for nobody nothing is due
             self._do(lambda now: self._dispatcher.woken(now))
 
@@ -303,11 +303,11 @@ class Subscription:
 
     @property
     def consumers(self) -> int:
-        """How many there are."""
+        """How many are attached."""
         return len(self._consumers)
 
     def attached(self) -> list[ConsumerLike]:
-        """The consumers that are there, without those that were forgotten."""
+        """The consumers that are attached, without those that were forgotten."""
         with self._lock:
             references = [attachment.reference for attachment in self._consumers.values()]
         return [consumer for reference in references if (consumer := reference()) is not None]
@@ -320,8 +320,8 @@ class Subscription:
     def attach(
         self, consumer: ConsumerLike, settings: SubscriptionConfig | None, *, priority: int = 0, address: str = ""
     ) -> int:
-        """Take a consumer in; its number. settings: those that it expects, None: any. address: HOST:PORT of a remote
-        one, for statistics.
+        """Attach a consumer; returns its number. settings: those that it expects, None: any. address: HOST:PORT of a
+        remote one, for statistics.
 
         Errors: SubscriptionBusyError, an exclusive one has a consumer, or the settings are other ones.
         """
@@ -344,7 +344,7 @@ class Subscription:
         return number
 
     def detach(self, consumer: int) -> None:
-        """It is gone: what it had goes to others."""
+        """Detach a consumer: others get all that it has not acknowledged."""
 
         def detach(now_us: int) -> list[Effect]:
             self._consumers.pop(consumer, None)
@@ -394,7 +394,7 @@ class Subscription:
             attachment.counts.last_acked_us = self._clock.now_us()
 
     def consumer_counts(self, consumer: int) -> ConsumerCounters:
-        """What became of a consumer's messages; nothing, of one that has gone."""
+        """Counters of a consumer's messages; of one that has gone, zeros."""
         attachment = self._consumers.get(consumer)
         return ConsumerCounters("", 0) if attachment is None else attachment.counts
 
@@ -437,7 +437,7 @@ class Subscription:
         return done
 
     def _located(self, located: LocatedEntries) -> None:
-        """The cursor learns of entries that never went out; then their messages can be acknowledged."""
+        """Acknowledge messages of entries that never went out, and that the cursor gets to know now."""
 
         def acknowledge(now_us: int) -> list[Effect]:
             if located.era != self._era:
@@ -468,7 +468,7 @@ class Subscription:
         )
 
     def skip_to(self, end: int) -> AppendFuture[None]:
-        """Acknowledge everything below `end` for whoever is connected: it expired, or nobody wants it."""
+        """Acknowledge everything below `end`, whichever consumer has it: it expired, or is to be skipped."""
 
         def skip(place: EntryPosition, now_us: int) -> list[Effect]:
             before = self.cursor.mark.offset
@@ -606,7 +606,7 @@ class Subscription:
     # ---- how it is ------------------------------------------------------------------------------------------
 
     def look(self, call: Callable[[Cursor, Dispatcher], T]) -> T:
-        """Its result, while neither changes."""
+        """The result of a call that reads cursor and dispatcher while neither changes."""
         with self._lock:
             return call(self.cursor, self._dispatcher)
 
@@ -616,7 +616,7 @@ class Subscription:
         return self.look(lambda cursor, _: cursor.has_changes or cursor.durable_mark.offset < cursor.mark.offset)
 
     def durable_mark(self) -> int:
-        """What is below it is not needed any more, whatever happens."""
+        """The subscription never needs anything below this offset again, also after a crash."""
         return self.look(lambda cursor, _: cursor.durable_mark.offset)
 
     def oldest_us(self) -> int | None:
@@ -658,7 +658,7 @@ class Subscription:
     # ---- the end --------------------------------------------------------------------------------------------
 
     def fail(self, error: ReplogError) -> None:
-        """Nothing is delivered or stored any more: somebody else has the topic, or it is gone."""
+        """Deliver and store nothing any more: another process owns the topic, or it is gone."""
         with self._lock:
             self._failed = self._failed or error
         consumers = self.attached()
@@ -667,7 +667,7 @@ class Subscription:
             consumer.failed(error)
 
     def _stop(self) -> None:
-        """Nothing follows from steps any more."""
+        """Carry out no effects any more."""
         self._is_stopped = True
         with suppress(ValueError):  # it never settled in, or was stopped before
             self.managed.on_grow.remove(self.grew)
@@ -676,13 +676,13 @@ class Subscription:
             wake[1].cancel()
 
     def store(self) -> AppendFuture[None]:
-        """Let the consumers go, and store what they have acknowledged; for who closes the topic."""
+        """Close the consumers and store their acknowledgements, when the topic is closed."""
         for consumer in self.attached():
             consumer.close()
         return self._stored(CursorSlot.store_clean)
 
     def end(self, error: ReplogError, *, deleted: bool = False) -> None:
-        """It is not used any more. deleted: it does not exist any more."""
+        """End its use. deleted: it does not exist any more."""
         self.fail(error)
         if self.slot is not None:
             self.slot.close(deleted=deleted)

@@ -20,12 +20,12 @@ class DelayedDeliveryTracker:
         self._buckets: dict[int, RangeSet] = {}
         self._heap: list[int] = []
         self.ranges = 0
-        """How many ranges it remembers: what its memory depends on."""
+        """How many ranges it holds: its memory grows with them."""
         self.messages = 0
 
     @property
     def first_us(self) -> int | None:
-        """When something is due next."""
+        """When the next messages are due."""
         return self._heap[0] if self._heap else None
 
     def add(self, offsets: Offsets, due_us: int, now_us: int) -> None:
@@ -52,14 +52,14 @@ class DelayedDeliveryTracker:
         self.messages += bucket.total
 
     def all(self) -> RangeSet:
-        """All that wait, as one."""
+        """All messages that wait."""
         waiting = RangeSet()
         for bucket in self._buckets.values():
             waiting.add_ranges(*bucket.intersect())
         return waiting
 
     def pop(self, now_us: int) -> list[RangeSet]:
-        """What is due."""
+        """Take the messages that are due."""
         due = []
         while self._heap and self._heap[0] <= now_us:
             bucket = self._buckets.pop(heapq.heappop(self._heap))

@@ -105,7 +105,7 @@ class Dispatcher:
         self._armed_us: int | None = None  # when it is to be woken
 
     def configure(self, settings: SubscriptionConfig) -> None:
-        """Other settings from now on. SubscriptionBusyError while there are consumers."""
+        """Change the settings. SubscriptionBusyError: there are consumers."""
         if len(self._consumers):
             raise self._busy("to change its settings, expected no consumer")
         self.settings = settings  # nothing is on its way but dead letters
@@ -211,12 +211,12 @@ class Dispatcher:
         return self._run(now_us)
 
     def _want_again(self, again: Reread) -> None:
-        """A replay was not read, or not all of it."""
+        """Note that a replay was not read, or not all of it."""
         if not again.of_blocked:
             self._replay.add_ranges(again.ranges)
 
     def woken(self, now_us: int) -> list[Effect]:
-        """The time of a `WakeAt` has come; or the wall's clock was set, and what waits for its time may be due."""
+        """Note that the time of a `WakeAt` has come, or that the wall clock was set: messages may be due."""
         self._due = (0, 0)
         if self._armed_us is not None and now_us >= self._armed_us:
             self._armed_us = None
@@ -266,13 +266,13 @@ class Dispatcher:
         return [Dirty(), *self._go_on(now_us)]
 
     def moved(self, before: int, now_us: int) -> list[Effect]:
-        """The owner moved the cursor's mark forward, from offset `before`, and nothing else of it."""
+        """Note that the owner moved the cursor's mark forward, from offset `before`, and changed nothing else of it."""
         self._settle_range(before, self._floor)
         return [Dirty(), *self._go_on(now_us)]
 
     def advance(self, total: TopicPosition, now_us: int) -> list[Effect]:
-        """All before an entry, which `total` lies before, is skipped; see `Cursor.advance`. Acknowledgements that the
-        cursor forgets by that are of messages that come again."""
+        """Skip everything before an entry, which `total` lies before; see `Cursor.advance`. Messages whose
+        acknowledgements the cursor forgets by that come again."""
         before, (starts, ends) = self._floor, self._cursor.acks.acked(total.offset)
         self._cursor.advance(total, now_us)
         ends = np.minimum(ends, self._reading.position)
@@ -281,7 +281,7 @@ class Dispatcher:
         return self.moved(before, now_us)
 
     def _settle(self, known: Offsets, released: Released) -> None:
-        """Ascending offsets were acknowledged; `released` of them by or for who had them."""
+        """Drop ascending offsets that were acknowledged everywhere; some consumer had `released` of them."""
         self._selector.released(released)
         self._redeliveries.forget(known)
         if len(released.offsets) < len(known):
@@ -290,7 +290,7 @@ class Dispatcher:
             self._has_acked = True
 
     def _settle_range(self, start: int, end: int) -> int:
-        """The same for all from start up to end; how many of them somebody had."""
+        """The same for all from start up to end; how many of them consumers had."""
         if isinstance(self._pending, PendingRanges):  # where no selector asks which these were
             count = self._pending.drop_range(start, end)
         else:
@@ -382,7 +382,7 @@ class Dispatcher:
         return [Dirty(), *self._run(now_us)]
 
     def _give_back(self, released: Released) -> None:
-        """Deliver again what a consumer had, as soon as possible."""
+        """Deliver messages that a consumer had again, as soon as possible."""
         if len(released.offsets):
             self._redeliveries.returned(released.offsets)
             self._selector.released(released)
@@ -474,7 +474,7 @@ class Dispatcher:
         return max(self._cursor.acks.mark_offset, self._start)
 
     def _run(self, now_us: int) -> list[Effect]:
-        """Deliver what can be delivered, then read what there is room for."""
+        """Deliver all that can be delivered, then read as much as there is room for."""
         effects: list[Effect] = []
         if not self._consumers.by_id:
             return effects
@@ -512,7 +512,8 @@ class Dispatcher:
     # ---- filtering ------------------------------------------------------------------------------------------
 
     def _drop_acked(self) -> None:
-        """From what is in hand. Not before it is to be placed: many may acknowledge one message each meanwhile."""
+        """Drop acknowledged messages from the batches in hand. Done when these are to be placed, not with each
+        acknowledgement: many may come one by one."""
         if not self._has_acked:
             return
         self._has_acked = False
@@ -526,12 +527,13 @@ class Dispatcher:
         return batch.select(wanted) if len(wanted) else None
 
     def _wanted(self, offsets: Offsets) -> NDArray[np.bool_]:
-        """Which are there still, and not acknowledged."""
+        """Which messages are kept still, and not acknowledged."""
         wanted: NDArray[np.bool_] = ~self._cursor.mask(offsets) & (offsets >= self._start)
         return wanted
 
     def _filter(self, batch: MessageBatch, effects: list[Effect], now_us: int) -> MessageBatch:
-        """What can be delivered of an answer: not acknowledged, with nobody, due, and not too often delivered yet."""
+        """The messages of an answer that can be delivered: not acknowledged, not pending, due, and not delivered too
+        often."""
         self._cursor.deliver(batch)
         if self._is_new(batch):
             return batch
@@ -552,7 +554,7 @@ class Dispatcher:
         return batch if wanted.all() else batch.select(np.flatnonzero(wanted))
 
     def _is_new(self, batch: MessageBatch) -> bool:
-        """Whether that is certain of all of it: mostly it is, and then the messages need not be looked at."""
+        """Whether all of a batch is certain to be deliverable, as mostly: then its messages need not be looked at."""
         start, end = batch.first, batch.last + 1
         return (
             len(batch) == end - start > 0
@@ -564,7 +566,7 @@ class Dispatcher:
         )
 
     def _make_dead_letters(self, batch: MessageBatch, dead: Offsets, effects: list[Effect], now_us: int) -> None:
-        """As many as may be without an acknowledgement become dead letters, the others when they are read again."""
+        """Make dead letters of as many as may be without an acknowledgement, of the others when they are read again."""
         room = max(self.settings.max_unacked - self._pending.total, 0)
         self._selector.forget(dead)
         self._replay.add(dead[room:])
@@ -577,7 +579,7 @@ class Dispatcher:
     # ---- placing --------------------------------------------------------------------------------------------
 
     def _place(self, effects: list[Effect], now_us: int) -> None:
-        """What was read again goes first."""
+        """Place the batches in hand with consumers; the one that was read again goes first."""
         if self._has_acked and self._capacity() > 0:
             self._drop_acked()
         while (self._again is not None or self._fresh) and (capacity := self._capacity()) > 0:
@@ -605,13 +607,13 @@ class Dispatcher:
         return Deliver(consumer.id, batch, counts)
 
     def _capacity(self) -> int:
-        """How many messages can be placed now, at most."""
+        """The most messages that can be placed now."""
         if self._is_blocked:
             return 0
         return min(self._selector.capacity(), self.settings.max_unacked - self._pending.total)
 
     def _unblock(self) -> None:
-        """Something was acknowledged, or came back: go on at half of what stopped it."""
+        """Go on, after acknowledgements or returns, at half of the limit that stopped delivery."""
         if self._is_blocked and self._pending.total <= self.settings.max_unacked // 2:
             self._is_blocked = False
         if self._consumers.unblock():
@@ -653,7 +655,7 @@ class Dispatcher:
     # ---- time -----------------------------------------------------------------------------------------------
 
     def _next_us(self, now_us: int) -> int | None:
-        """When something is to be done without anything happening first."""
+        """The time of the next thing to do that no event leads to."""
         times: list[int | None] = []
         if self._replay.waiting.messages:
             times.append(self._replay.waiting.first_us)

@@ -1,4 +1,4 @@
-"""What a dispatcher asks for, to be done in this order."""
+"""Effects of a dispatcher: requests to its driver, to be carried out in their order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyreplog.topic.model.dispatch.offsets import Offsets
 class ReadEntries:
     """Read from the entry that holds `offset` on, up to the one that holds `end` - 1, about `bytes_max` at most.
 
-    Answer with `entries(id, …)` or `read_failed(id, …)`, exactly once, whatever became of the subscription meanwhile.
+    Answer with `entries(id, …)` or `read_failed(id, …)`, exactly once, also when the subscription was moved meanwhile.
     """
 
     id: int

@@ -7,7 +7,7 @@ from pyreplog.topic.model.dispatch.offsets import Offsets
 
 
 class Redeliveries:
-    """Counts every redelivery, for whatever reason: a message that ends its consumers each time is one to get rid of.
+    """Counts every redelivery, whatever the reason: a message that crashes its consumers becomes a dead letter by it.
 
     Only messages that were delivered twice and are not acknowledged have a number here.
     """
@@ -21,11 +21,11 @@ class Redeliveries:
 
     @property
     def awaited(self) -> bool:
-        """Whether there is anything that came back, and was not delivered again."""
+        """Whether any message came back and was not delivered again yet."""
         return bool(self._returned)
 
     def returned(self, offsets: Offsets) -> None:
-        """Ascending offsets that somebody had."""
+        """Note ascending offsets that came back from a consumer."""
         self._returned.add_offsets(offsets)
 
     def count(self, offset: int) -> int:
@@ -40,7 +40,7 @@ class Redeliveries:
         return again[[self.count(offset) >= most for offset in again.tolist()]] if most and len(again) else again
 
     def delivered(self, offsets: Offsets) -> dict[int, int]:
-        """Counts them; those that were delivered before, with how often they were delivered again."""
+        """Count a delivery. Returns, by offset, how often those were delivered again that were delivered before."""
         if not self._returned:
             return {}
         again = offsets[self._returned.mask(offsets)]
@@ -50,12 +50,12 @@ class Redeliveries:
         return counts
 
     def died(self, offsets: Offsets) -> dict[int, int]:
-        """They are dead letters now: delivered to nobody; their counts stay."""
+        """Note that messages are dead letters now. Returns their counts, which stay."""
         self._returned.remove_offsets(offsets)
         return {at: self._counts.get(at, 0) for at in offsets.tolist()}
 
     def forget(self, offsets: Offsets) -> None:
-        """They are acknowledged."""
+        """Forget acknowledged messages."""
         if self._returned:
             self._returned.remove_offsets(offsets)
         if self._counts:
@@ -74,6 +74,6 @@ class Redeliveries:
             del self._counts[at]
 
     def clear(self) -> None:
-        """Nothing was delivered yet."""
+        """Begin anew: nothing was delivered yet."""
         self._returned.clear()
         self._counts.clear()

@@ -20,9 +20,9 @@ class Replay:
 
     def __init__(self) -> None:
         self.ready = RangeSet()
-        """Those that are due; they are added, and taken, by the methods here."""
+        """Messages that are due; to be looked at only."""
         self.waiting = DelayedDeliveryTracker()
-        """Those whose time has not come."""
+        """Messages whose time has not come."""
 
     @property
     def messages(self) -> int:
@@ -46,7 +46,7 @@ class Replay:
             self.waiting.add(offsets, due_us, now_us)
 
     def take(self, most: int) -> Ranges | None:
-        """The first that are due, and what lies near them."""
+        """Take the first ranges that are due and lie near each other, up to `most` messages."""
         if not self.ready:
             return None
         starts, ends = self.ready.intersect(most=1024)
@@ -55,7 +55,7 @@ class Replay:
         return starts, ends
 
     def forget(self, offsets: Offsets) -> None:
-        """They are acknowledged. Those that wait are found to be so when they are read."""
+        """Forget acknowledged messages that are due. For those that wait it is noticed when they are read."""
         self.ready.remove_offsets(offsets)
 
     def forget_range(self, start: int, end: int) -> None:

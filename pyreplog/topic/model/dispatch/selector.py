@@ -30,7 +30,7 @@ class Placement(NamedTuple):
 
 
 class Selector:
-    """What all types have in common; each says here what it does differently."""
+    """Base of the selectors of all types. Methods that a type does not override do nothing, or what is usual."""
 
     delays = False
     """Whether messages wait for their `deliver_at`: only where there is no order to be kept."""
@@ -40,46 +40,47 @@ class Selector:
 
     @property
     def active(self) -> AttachedConsumer | None:
-        """The one that gets all messages, if that is how it is."""
+        """The consumer that gets all messages; None: several may get some, or there is none."""
         return None
 
     def admits(self) -> bool:
-        """Whether there is a place for one more consumer."""
+        """Whether one more consumer may attach."""
         return True
 
     def joined(self, consumer: AttachedConsumer) -> None:
-        """It is among the consumers now."""
+        """Note that a consumer was attached; it is among the consumers already."""
 
     def left(self, consumer: AttachedConsumer) -> None:
-        """It is not among them any more; what it has is `returned` next, or all is `cleared`."""
+        """Note that a consumer was detached. Its messages are `returned` next, or all is cleared."""
 
     def capacity(self) -> int:
-        """How many messages can be placed now, at most."""
+        """The most messages that can be placed now."""
         return sum(self._consumers.capacity(consumer) for consumer in self._consumers)
 
     def has_changed(self) -> None:
-        """Some consumer may be given more than before."""
+        """Note that some consumer may be given more than before."""
 
     def place(self, batch: MessageBatch, room: int, *, is_fresh: bool) -> Placement:
-        """Share out a batch, `room` messages of it at most: 1 or more, and no more than `capacity`. is_fresh: nobody
-        had, or was to have, any of it before."""
+        """Share out a batch, `room` messages of it at most: 1 or more, and no more than `capacity`. is_fresh: none was
+        delivered, or put aside, before."""
         raise NotImplementedError
 
     def released(self, released: Released) -> None:
-        """A consumer does not have these any more."""
+        """Note that a consumer does not have these messages any more."""
 
     def returned(self, released: Released) -> bool:
-        """A consumer left these undone, in the order in which it got them; whether they are kept aside here."""
+        """Take messages that a consumer left without an acknowledgement, in the order in which it got them; whether
+        they are put aside here."""
         return False
 
     def forget(self, offsets: Offsets) -> None:
-        """They are acknowledged, or nobody is to have them."""
+        """Note that messages are acknowledged, or not to be delivered."""
 
     def forget_range(self, start: int, end: int) -> None:
-        """The same."""
+        """The same for all from start up to end."""
 
     def waiting(self) -> int:
-        """How many messages were put aside because their time has not come."""
+        """How many messages are put aside."""
         return 0
 
     def has_space(self) -> bool:
@@ -87,11 +88,11 @@ class Selector:
         return True
 
     def take(self, most: int) -> Offsets:
-        """Some of those put aside that could be delivered now, if they were read again."""
+        """Up to `most` messages put aside that can be delivered now, once they are read again."""
         return NONE
 
     def clear(self) -> None:
-        """All that was delivered or put aside is read anew."""
+        """Forget what was delivered or put aside: all of it is read anew."""
 
 
 class SingleActiveSelector(Selector):

@@ -1,4 +1,4 @@
-"""What a dispatcher is doing, and what it waits for."""
+"""The state of a dispatcher, for statistics, and the reasons why nothing is delivered."""
 
 from __future__ import annotations
 

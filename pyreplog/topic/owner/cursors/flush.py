@@ -26,14 +26,14 @@ from pyreplog.topic.owner.cursors.slot import CursorLedger, CursorSlot
 logger = logging.getLogger(__name__)
 
 FLUSH_BYTES = 4 << 20
-"""Of records that one flush takes; what is left is the next one's."""
+"""Bytes of records that one flush takes; the next one takes the rest."""
 
 BESIDE_BYTES = 4 << 10
-"""Snapshots up to this size are kept in the metadata too: what is gone back to when the ledger cannot be read."""
+"""Snapshots up to this size are kept in the metadata too, for when the ledger cannot be read."""
 
 
 LARGE_BYTES = 1 << 20
-"""A cursor whose record has so many may have more to say: its snapshot alone is older than what was persisted."""
+"""A cursor whose record has so many bytes may have more changes: its snapshot alone would be too old."""
 
 
 class _Taken(NamedTuple):
@@ -46,7 +46,7 @@ class _Taken(NamedTuple):
 
 
 class CursorFlusher:
-    """One thread does all that follows from what any other says by `queue`, `wait_for`, `let_go` and `quiet`.
+    """Any thread calls `queue`, `wait_for`, `let_go` and `quiet`; one thread does all that follows.
 
     incarnation: of this process, see `Sweep`.
     """
@@ -379,8 +379,8 @@ class CursorFlusher:
             settle_all([(future, None) for future in quiet])
 
     def end(self, timeout: float) -> None:
-        """Nothing is done any more, whoever waits is told the error; ends the thread, then the ledger, within `timeout`
-        seconds. Not by that thread."""
+        """Do nothing any more: fail all futures, end the thread, then the ledger, within `timeout` seconds. Not by that
+        thread."""
         deadline = time.monotonic() + timeout
         has_ended = self._thread.close(timeout)
         settle_all([(future, self._error) for future in list(self._expected)])

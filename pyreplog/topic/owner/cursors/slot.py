@@ -1,4 +1,4 @@
-"""CursorSlot: what a subscription tells that its cursor has changed; and the ledger that holds its state."""
+"""CursorSlot: the place of one cursor in the cursor log; CursorLedger: a ledger that holds states of cursors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CursorSource(Protocol):
         ...
 
     def persisted(self, sequence: int) -> None:
-        """All records up to this one are durable: whoever opens the subscription next finds them."""
+        """All records up to this one are durable: the next owner of the subscription finds them."""
         ...
 
     def lost(self, error: ReplogError) -> None:
@@ -61,7 +61,7 @@ class CursorLedger:
 
 
 class SlotLog(Protocol):
-    """What a slot needs of its log."""
+    """The part of a cursor log that its slots call."""
 
     def queue(self, slot: CursorSlot) -> None: ...
     def wait_for(self, slot: CursorSlot, into_metadata: bool) -> AppendFuture[None]: ...
