@@ -31,7 +31,7 @@ def entry(*values: bytes) -> bytes:
 
 def publish(topic: ManagedLedger, values: Sequence[bytes]) -> AppendFuture[range]:
     """One entry."""
-    return submit(topic, [entry(*values)], [len(values)])
+    return submit(topic.writer, [entry(*values)], [len(values)])
 
 
 def result(future: AppendFuture[Any]) -> Any:

@@ -33,7 +33,7 @@ def test_a_child_is_refused_though_something_waits_for_company(tmp_path: Path) -
         cluster.topic("news", **one) as topic,
     ):
         publisher = Publisher(
-            "news", topic.managed, Still(), SystemClock(), topic.config, entry_bytes_max=1 << 20, end=topic.end
+            "news", topic.managed.writer, Still(), SystemClock(), topic.config, entry_bytes_max=1 << 20, end=topic.end
         )
         for value in (b"0", b"1"):  # the first one waits for its ledger; then it is known that bookies answer at once
             publisher.publish(value)

@@ -11,13 +11,22 @@ from typing import Any
 import pytest
 
 from pyreplog.bookie.protocol import RequestKind
+from pyreplog.clock import SystemClock
 from pyreplog.errors import ClosedError, OutcomeUnknownError, WindowFullError
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.topic.client.publishing.window import Window
+from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from tests.ledger.standins import Meddler
 from tests.topic.owners import PATIENCE_S, config, publish, read_all, result, until
+
+
+def publisher_of(topic: ManagedLedger, cluster: LedgerCluster) -> Publisher:
+    """With a small window."""
+    return Publisher(
+        "t", topic.writer, cluster.runtime, SystemClock(), topic.config,
+        entry_bytes_max=cluster.runtime.entry_bytes_max, end=topic.end.offset, window_bytes=1000,
+    )  # fmt: skip
 
 
 def test_the_window(tmp_path: Path) -> None:
@@ -25,29 +34,55 @@ def test_the_window(tmp_path: Path) -> None:
         LedgerCluster.embedded(tmp_path, bookies=1) as cluster,
         ManagedLedger.open(cluster, "t", config=config()) as topic,
     ):
-        result(publish(topic, [b"a"]))
-        topic._writer.window = Window(1000, 100, topic._writer._held)
+        publisher = publisher_of(topic, cluster)
+        assert publisher.publish(b"a") == 0
         meddler = Meddler(cluster)
         meddler.rule(meddler.hold, kind=RequestKind.ADD)
-        futures = [publish(topic, [bytes(600)]) for _ in range(2)]
-        assert not topic.has_room and not topic.room().done() and topic.pending_bytes > 1200
+        futures = [publisher.submit_batch([bytes(600)]) for _ in range(2)]
+        assert not publisher.has_room and not publisher.room().done() and topic.pending_bytes > 1200
+        assert topic.stats().pending_entries == 2
         with ThreadPoolExecutor(1) as pool:
-            waits = pool.submit(publish, topic, [b"waits"])
-            futures.append(asyncio.run(in_a_coroutine(topic)))
+            waits = pool.submit(publisher.submit_batch, [b"waits"])
+            futures.append(asyncio.run(in_a_coroutine(publisher)))
             assert not waits.done()
             meddler.clear()
             meddler.release()
             assert [result(future) for future in futures] == [range(n, n + 1) for n in range(1, 4)]
             assert result(waits.result(PATIENCE_S)) == range(4, 5)
-            assert result(topic.room()) is None and topic.has_room
+            assert result(publisher.room()) is None and publisher.has_room
+            assert topic.pending_bytes == topic.stats().pending_entries == 0
 
 
-async def in_a_coroutine(topic: ManagedLedger) -> AppendFuture[range]:
+async def in_a_coroutine(publisher: Publisher) -> AppendFuture[range]:
     """There it never waits: it goes on up to twice the window."""
-    future = publish(topic, [bytes(900)])
+    future = publisher.submit_batch([bytes(900)])
     with pytest.raises(WindowFullError):
-        publish(topic, [b"too much"])
+        publisher.submit_batch([b"too much"])
     return future
+
+
+def test_copies_that_are_missing_fill_the_window(tmp_path: Path) -> None:
+    """What is confirmed counts until its ledger has all copies."""
+    settings = config(ensemble=3, write_quorum=3, ack_quorum=2, roll_entries=99)
+    with (
+        LedgerCluster.embedded(tmp_path, bookies=3) as cluster,
+        ManagedLedger.open(cluster, "t", config=settings) as topic,
+    ):
+        publisher = publisher_of(topic, cluster)
+        assert publisher.publish(b"a") == 0
+        meddler = Meddler(cluster)
+        bookie = cluster.ledger_metadata(topic.chain.ledgers[0].ledger).fragments[0].ensemble[0]
+        meddler.rule(meddler.hold, kind=RequestKind.ADD, bookie=bookie)
+        for number in (1, 2):
+            assert publisher.publish(bytes(600)) == number
+        assert publisher.pending_bytes == 0 and topic.pending_bytes > 1000
+        assert not publisher.has_room
+        with ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(publisher.publish, b"waits")
+            until(lambda: publisher.waiting == 1)
+            meddler.clear()
+            meddler.release()
+            assert waits.result(PATIENCE_S) == 3
 
 
 def test_closing_does_not_hang(tmp_path: Path) -> None:

@@ -330,7 +330,7 @@ def test_many_publishers(topic: ManagedLedger) -> None:
 
 
 def test_entries_that_cannot_be(topic: ManagedLedger) -> None:
-    futures = [submit(topic, [value], [1]) for value in (entry(b"a"), bytes(5 << 20), entry(b"b"))]
+    futures = [submit(topic.writer, [value], [1]) for value in (entry(b"a"), bytes(5 << 20), entry(b"b"))]
     assert result(futures[0]) == range(1) and result(futures[2]) == range(1, 2)
     with pytest.raises(RecordTooLargeError):
         result(futures[1])

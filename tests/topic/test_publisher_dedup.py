@@ -11,7 +11,7 @@ import numpy
 import pyarrow
 import pytest
 
-from pyreplog.errors import ClosedError, InvalidArgumentError, TopicFencedError, TopicFullError
+from pyreplog.errors import BacklogFullError, ClosedError, InvalidArgumentError, TopicFencedError, TopicFullError
 from pyreplog.future import AppendFuture
 from pyreplog.topic.client.publishing.producer import Producer
 from pyreplog.topic.client.publishing.sequencer import DUPLICATE
@@ -74,6 +74,43 @@ def test_what_is_in_doubt_waits_for_the_outcome(outcome: str) -> None:
         bench.ledgers.confirm()
         assert again.result(0) == 0
         assert bench.ledgers.values() == [b"again"]
+    assert bench.publisher.pending_messages == bench.publisher.pending_bytes == 0
+
+
+def test_what_a_quota_refuses_is_new_when_it_comes_again() -> None:
+    bench = make(holds=False)
+    publisher = bench.publisher
+    assert publisher.publish(b"0", sequence=0, producer="p") == 0
+    publisher.set_quota("refused", "slow has too much")
+    for future in (
+        bench.submit(b"1", sequence=1, producer="p"),
+        bench.submit_batch([b"2", b"3"], sequences=[2, 3], producer="p"),
+        bench.submit(b"none"),
+    ):
+        with pytest.raises(BacklogFullError, match="slow has too much"):
+            future.result(0)
+    assert publisher.publish(b"0", sequence=0, producer="p") == DUPLICATE, "nobody needs room for that"
+    assert (publisher.counts.errors, publisher.pending_messages, publisher.pending_bytes) == (4, 0, 0)
+    assert publisher.has_new_failures
+    publisher.set_quota("open", "")
+    assert publisher.publish(b"4", sequence=4, producer="p") == 1
+    assert [publisher.publish(b"%d" % n, sequence=n, producer="p") for n in (1, 2, 3)] == [2, 3, 4]
+    assert publisher.publish_batch([b"2", b"3"], sequences=[2, 3], producer="p") == range(0)
+    assert bench.ledgers.values() == [b"0", b"4", b"1", b"2", b"3"]
+
+
+def test_a_quota_refuses_what_was_in_doubt_and_not_what_is_on_its_way() -> None:
+    bench = make()
+    first = bench.submit(b"first", sequence=5, producer="p")
+    doubtful = bench.submit(b"again", sequence=5, producer="p")
+    bench.publisher.set_quota("refused", "slow has too much")
+    bench.ledgers.fail(FAILED)
+    assert first.exception(0) is FAILED and isinstance(doubtful.exception(0), BacklogFullError)
+    bench.publisher.set_quota("open", "")
+    third = bench.submit(b"third", sequence=5, producer="p")
+    bench.publisher.set_quota("refused", "slow has too much")
+    bench.ledgers.confirm()
+    assert third.result(0) == 0 and bench.publisher.flush_async().done()
     assert bench.publisher.pending_messages == bench.publisher.pending_bytes == 0
 
 

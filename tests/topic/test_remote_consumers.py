@@ -230,7 +230,7 @@ def test_acknowledgements_pass_what_waits_to_be_published(client: Client, here: 
     with pytest.MonkeyPatch.context() as patch:
         for topic in topics:
             topic.publish(b"before")
-            patch.setattr(here.cluster.topic(topic.name).gate, "room", lambda: room)
+            patch.setattr(here.cluster.topic(topic.name).publisher, "room", lambda: room)
         futures = [topic.submit(bytes(1 << 20)) for topic in topics for _ in range(15)]
         try:
             for consumer in consumers:

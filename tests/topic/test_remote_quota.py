@@ -13,7 +13,6 @@ from pyreplog.future import AppendFuture
 from pyreplog.topic.model.wire.error_codec import decode_fault
 from pyreplog.topic.model.wire.fields import WireReader
 from pyreplog.topic.model.wire.protocol import OK
-from pyreplog.topic.owner.backlog_gate import BacklogGate
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.server.producer_session import ProducerSession
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served
@@ -28,7 +27,7 @@ def held(here: Served, **settings: Any) -> Topic:
     topic = here.cluster.topic("news", **PLAIN, quota_bytes=1, **settings)
     topic.create_subscription("slow")
     topic.publish(b"first")
-    until(lambda: topic.gate.state == "held")
+    until(lambda: topic.publisher.quota == "held")
     return topic
 
 
@@ -38,7 +37,7 @@ def values_of(topic: Topic) -> list[bytes]:
 
 def waits(topic: Topic) -> bool:
     """Something of a client waits at the owner."""
-    return bool(topic.gate._waiting)
+    return topic.publisher.waiting > 0
 
 
 def test_closing_tells_what_a_quota_kept_out(here: Served) -> None:
@@ -53,7 +52,7 @@ def test_closing_tells_what_a_quota_kept_out(here: Served) -> None:
         with pytest.raises(BacklogFullError, match="slow"):
             future.result(0)
     owner.clear("slow")
-    until(lambda: owner.gate.state == "open")
+    until(lambda: owner.publisher.quota == "open")
     assert values_of(owner) == [b"first"]
 
 
@@ -68,7 +67,7 @@ def test_what_it_kept_out_can_be_published_later(here: Served) -> None:
         client.close()
     assert [type(future.exception()) for future in refused] == [BacklogFullError] * 3
     owner.clear("slow")
-    until(lambda: owner.gate.state == "open")
+    until(lambda: owner.publisher.quota == "open")
     with here.client(timeout=NEVER_S).topic("news").producer("me") as again:
         assert again.last_sequence == -1
         assert again.publish_batch([b"0", b"1", b"2"], sequences=range(3)) == range(1, 4)
@@ -87,15 +86,19 @@ def test_who_does_not_close_waits(here: Served) -> None:
 
 
 class Room:
-    """In place of a topic's publisher: has none until it is made."""
+    """In place of a topic's publisher: has none until it is made. reason: why a quota holds publishers."""
 
-    def __init__(self, gate: BacklogGate) -> None:
+    def __init__(self) -> None:
         self.forwarded: list[AppendFuture[range]] = []
-        self._gate, self._is_there, self._waiting = gate, False, list[AppendFuture[None]]()
+        self.reason = ""
+        self._is_there, self._waiting = False, list[AppendFuture[None]]()
 
     @property
     def has_room(self) -> bool:
-        return self._is_there and self._gate.state != "held"
+        return self._is_there and not self.reason
+
+    def held(self) -> BacklogFullError | None:
+        return BacklogFullError("news", self.reason) if self.reason else None
 
     def room(self) -> AppendFuture[None]:
         self._waiting.append(AppendFuture())
@@ -116,9 +119,8 @@ class Left:
     """A lane at a server, with two PUBLISHes that wait for room, and its client has left."""
 
     def __init__(self) -> None:
-        self.gate = BacklogGate("news", SimpleNamespace())  # type: ignore[arg-type]
-        self.room, self.answers, self.is_over = Room(self.gate), dict[int, bytes](), False
-        topic: Any = SimpleNamespace(name="news", publisher=self.room, gate=self.gate)
+        self.room, self.answers, self.is_over = Room(), dict[int, bytes](), False
+        topic: Any = SimpleNamespace(name="news", publisher=self.room)
         lane = ProducerSession(topic, "", "client", self.answers.__setitem__)
         for request in (1, 2):
             lane.publish(request, [encode_messages([b"%d" % request])])
@@ -141,7 +143,7 @@ def test_what_waits_for_room_is_published_when_its_client_has_left() -> None:
 
 def test_a_quota_that_comes_to_hold_when_a_client_has_left_refuses_all() -> None:
     there = Left()
-    there.gate.set("held", "slow has too much")
+    there.room.reason = "slow has too much"
     there.room.make()
     assert there.is_over and not there.room.forwarded
     for request in (1, 2):

@@ -255,7 +255,7 @@ def test_a_ledger_that_fails(cluster: LedgerCluster, name: str) -> None:
         acked = [result(publish(topic, [b"a"]))]
         with Meddler(cluster) as meddler:
             meddler.rule(meddler.fail, kind=RequestKind.ADD)
-            futures = [submit(topic, *batch(number)) for number in range(4)]
+            futures = [submit(topic.writer, *batch(number)) for number in range(4)]
             until(lambda: topic.stats().failures > 1)
             assert not any(future.done() for future in futures)
         acked += [result(future) for future in futures]

@@ -11,7 +11,6 @@ import pytest
 
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, NotConnectedError, OutcomeUnknownError, WindowFullError
-from pyreplog.future import AppendFuture
 from pyreplog.topic.client.remote.client import Client, connect
 from pyreplog.topic.server.topic_server import TopicServer
 from tests.topic.owners import until
@@ -88,12 +87,11 @@ def test_a_call_may_be_shorter_than_its_client(here: Served, wire: Wire) -> None
 
 
 def test_with_a_full_window_nothing_is_published(place: Cluster | Client, here: Served) -> None:
-    room: AppendFuture[None] = AppendFuture()
     topic = place.topic("news", **PLAIN)
-    owner = here.cluster.topic("news")
+    publisher = here.cluster.topic("news").publisher
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner.gate, "room", lambda: room)
-        patch.setattr(type(owner.gate), "has_room", property(lambda _: False))
+        publisher.set_quota("held", "the test holds it")
+        patch.setattr(publisher, "set_quota", lambda *_: None)  # whoever looks at the topic finds no quota
         if place is here.cluster:
             with pytest.raises(WindowFullError, match="nothing was published"):
                 topic.publish(b"x", timeout=SOON_S)
@@ -102,7 +100,7 @@ def test_with_a_full_window_nothing_is_published(place: Cluster | Client, here: 
         else:
             with pytest.raises(OutcomeUnknownError):
                 topic.publish(b"x", timeout=SOON_S)
-    room.complete(None)
+    publisher.set_quota("open", "")
     assert topic.publish(b"y", timeout=PATIENCE_S) == (0 if place is here.cluster else 1)
 
 

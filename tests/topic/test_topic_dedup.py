@@ -120,8 +120,10 @@ def test_it_catches_up_when_it_holds_publishers(cluster: Cluster, monkeypatch: p
     monkeypatch.setattr(topics_module, "LOOK_S", 0.01)
     with life(cluster) as one, one.topic(NAME, **DEDUP, quota_bytes=1000) as topic:
         states: list[str] = []
-        put = topic.gate.set
-        monkeypatch.setattr(topic.gate, "set", lambda state, reason: (states.append(state), put(state, reason)))
+        put = topic.publisher.set_quota
+        monkeypatch.setattr(
+            topic.publisher, "set_quota", lambda state, reason: (states.append(state), put(state, reason))
+        )
         for number in range(20):
             topic.publish(b"x" * 2000, producer="p", sequence=number)  # the quota is over at once
             if number % 5 == 4:

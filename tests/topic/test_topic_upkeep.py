@@ -99,7 +99,7 @@ def test_a_held_publisher_goes_on_when_enough_is_acknowledged(watched: Topic) ->
             consumer.acknowledge_cumulative(messages[-1])
             assert held.result(PATIENCE_S) == 36
         finally:
-            watched.gate.end()
+            watched.publisher.lift_quota()
     consumer.close()
 
 
@@ -123,7 +123,7 @@ def test_closing_lets_held_publishers_go(cluster: Cluster) -> None:
     topic.look()
     with ThreadPoolExecutor(4) as pool:
         held = [pool.submit(topic.publish, b"x") for _ in range(4)]
-        until(lambda: len(topic.gate._waiting) >= 4)
+        until(lambda: topic.publisher.waiting >= 4)
         topic.close()
         published = 0
         for one in held:

@@ -31,7 +31,7 @@ def filled(window: Window, ledgers: Ledgers, size: int) -> int:
 def test_what_ledgers_hold_counts_though_they_are_not_asked_for_every_entry() -> None:
     for size, bytes_max, entries_max in ((100, 100_000, 1 << 20), (1, 1 << 30, 1000)):
         ledgers = Ledgers()
-        window = Window(bytes_max, entries_max, ledgers.held)
+        window = Window(bytes_max, 1 << 20, entries_max=entries_max, beyond=ledgers.held)
         assert filled(window, ledgers, size) == 1000
         assert ledgers.asked < 50
         ledgers.bytes, ledgers.entries = ledgers.bytes // 2, 500
@@ -39,10 +39,23 @@ def test_what_ledgers_hold_counts_though_they_are_not_asked_for_every_entry() ->
 
 
 def test_what_has_no_outcome_counts_though_ledgers_hold_none() -> None:
-    window = Window(1000, 1 << 20, lambda: (0, 0))
+    window = Window(1000, 1 << 20, beyond=lambda: (0, 0))
     for _ in range(10):
         assert window.has_room()
         window.enter(100, 1)
     assert not window.has_room() and window.has_room(2)
     window.leave(100, 1)
     assert window.has_room() and not window.has_room(0.5)
+
+
+def test_who_is_held_waits_though_there_is_room() -> None:
+    window = Window(1000, 1 << 20, beyond=lambda: (0, 0))
+    assert window.has_room()
+    window.is_held = True
+    assert not window.has_room() and window.has_room(2), "callers that cannot wait go on"
+    room = window.room()
+    window.give_room()
+    assert not room.done() and window.waiting == 1
+    window.is_held = False
+    window.give_room()
+    assert room.done() and window.waiting == 0 and window.has_room()

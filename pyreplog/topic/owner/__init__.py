@@ -11,7 +11,7 @@
 | `subscriptions`, `subscription` | the subscriptions of a topic; one of them |
 | `locator` | finds the entries of messages that were never delivered |
 | `dead_letters` | publishes messages elsewhere that were delivered too often |
-| `backlog_gate`, `maintenance` | holds publishers while a quota is used up; quotas, expiry, retention, now and then |
+| `maintenance` | quotas, expiry, retention, now and then |
 | `dedup_cursor` | keeps and restores what deduplication knows of producers |
 | `report`, `metrics` | statistics of a topic; metrics of all |
 | `subscription_counters`, `delayed_count` | what they count |

@@ -8,10 +8,10 @@ from functools import partial
 
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.future import AppendFuture
+from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.backlog import CursorBacklog, Eviction, Quota, QuotaDecision
 from pyreplog.topic.model.expiry import Usage, expired, next_expiry, next_unused, unused
 from pyreplog.topic.model.positions import then
-from pyreplog.topic.owner.backlog_gate import BacklogGate
 from pyreplog.topic.owner.dedup_cursor import DedupCursor
 from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.subscriptions import Subscriptions
@@ -23,14 +23,13 @@ logger = logging.getLogger(__name__)
 class TopicMaintenance:
     """Any thread; calls wait.
 
-    gate: shut while a quota says so. dedup: None, the topic does not deduplicate.
+    dedup: None, the topic does not deduplicate.
     """
 
-    def __init__(
-        self, context: TopicContext, subscriptions: Subscriptions, gate: BacklogGate, dedup: DedupCursor | None
-    ) -> None:
+    def __init__(self, context: TopicContext, subscriptions: Subscriptions, dedup: DedupCursor | None) -> None:
         self._context, self._managed, self._clock = context, context.managed, context.clock
-        self._subscriptions, self._gate, self._dedup = subscriptions, gate, dedup
+        self._subscriptions, self._dedup = subscriptions, dedup
+        self._publisher: Publisher | None = None
         self._lock = threading.Lock()  # while it looks
         self._quota = Quota()
         self._since_us = context.clock.monotonic_us()
@@ -38,6 +37,10 @@ class TopicMaintenance:
         self._unused_us: int | None = None  # on the clock that nobody sets, as `_since_us`
         self.decision = QuotaDecision()
         self.evictions: dict[str, int] = {"bytes": 0, "age": 0}
+
+    def follow(self, publisher: Publisher) -> None:
+        """Hold or refuse what this publisher is given while a quota is used up."""
+        self._publisher = publisher
 
     def look(self) -> None:
         """All of it. What fails is logged, and done again the next time. ClosedError: the topic was closed."""
@@ -84,7 +87,8 @@ class TopicMaintenance:
         for expiry in expired(cursors, config.ttl_ms, now_us):
             self._expire(self._subscription(expiry.cursor), expiry.before_us)
         self.decision = decision = self._quota.decide(config, self._managed.end, cursors, now_us)
-        self._gate.set(decision.publishing, decision.reason)
+        if self._publisher is not None:
+            self._publisher.set_quota(decision.publishing, decision.reason)
         if decision.publishing != "open":
             self._context.touch()  # somebody may be waiting
         if decision.catch_up and self._dedup is not None:

@@ -32,7 +32,6 @@ from pyreplog.topic.model.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.model.interfaces import ConsumerLike
 from pyreplog.topic.model.positions import Start, after_all, position, then
 from pyreplog.topic.model.stats import InternalStats, TopicStats
-from pyreplog.topic.owner.backlog_gate import BacklogGate
 from pyreplog.topic.owner.cursors.log import CursorLog
 from pyreplog.topic.owner.dedup_cursor import DedupCursor
 from pyreplog.topic.owner.maintenance import TopicMaintenance
@@ -107,7 +106,6 @@ class Topic(Handle):
         self._was_let_go = False
         self.used = True
         """Whether anything happened to it since it was last looked at."""
-        self.gate = BacklogGate(self.name, managed)
         self._runtime = topics.runtime
         context = TopicContext(
             managed, clock, topics.runtime, topics.metadata, topics.cursors, touch=self.touch,
@@ -115,7 +113,7 @@ class Topic(Handle):
         )  # fmt: skip
         self.dedup = DedupCursor(context) if managed.config.deduplicate else None
         self._subscriptions = Subscriptions(context)
-        self.upkeep = TopicMaintenance(context, self._subscriptions, self.gate, self.dedup)
+        self.upkeep = TopicMaintenance(context, self._subscriptions, self.dedup)
         self._report = TopicReport(context, self._subscriptions, self.upkeep, self.dedup, address=topics.address)
         self._stored: list[AppendFuture[Any]] = []  # of what `begin_close` began
         self._ended: AppendFuture[None] | None = None
@@ -133,10 +131,11 @@ class Topic(Handle):
         if self.dedup is not None:
             self.dedup.recover()
         self._publisher = publisher = Publisher(
-            self.name, self.gate, self._runtime, self.clock, self.managed.config,
+            self.name, self.managed.writer, self._runtime, self.clock, self.managed.config,
             entry_bytes_max=self._runtime.entry_bytes_max, end=self.managed.end.offset,
             producers=None if self.dedup is None else self.dedup.producers,
         )  # fmt: skip
+        self.upkeep.follow(publisher)
         if self.dedup is not None:
             self.dedup.follow(publisher)
         self.publish, self.submit, self.room = publisher.publish, publisher.submit, publisher.room
@@ -427,7 +426,6 @@ class Topic(Handle):
         logger.warning("%s", error)
         self._cause = error
         self._publisher.stop(error)
-        self.gate.end()
         self._subscriptions.end(error)
         self._topics.work(self.close)
 
@@ -453,7 +451,7 @@ class Topic(Handle):
         if self._is_over or not hasattr(self, "_publisher"):
             ended.complete(None)
             return ended
-        self.gate.end()
+        self._publisher.lift_quota()
         flushed = self._publisher.flush_async()
         self._stored = [flushed, *(there.store() for there in self.all_subscriptions())]
         if (dedup := self.dedup) is not None:
@@ -488,7 +486,7 @@ class Topic(Handle):
                 rest.callback(self.dedup.close)
             if not hasattr(self, "_publisher"):
                 return
-            self.gate.end()
+            self._publisher.lift_quota()
             rest.callback(self._publisher.stop, error)
             self.begin_close()
             rest.callback(self._wait_stored, self._stored[1:])

@@ -66,7 +66,7 @@ class ProducerSession:
 
     def _go_on(self) -> None:
         while self._waiting:
-            if self._left is not None and self._over is None and (held := self.topic.gate.held()) is not None:
+            if self._left is not None and self._over is None and (held := self._publisher.held()) is not None:
                 self._over = encode_fault(held)  # of what comes behind it none may be stored
             if self._over is not None:
                 self._reply(self._waiting.popleft()[0], self._over)

@@ -6,7 +6,7 @@ soon as it is confirmed. So a lone publisher never waits, and many share entries
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pyreplog._native.topic.messageencoder import encode_messages
@@ -37,8 +37,17 @@ class SingleMessage(NamedTuple):
     producer: bytes
 
     @property
+    def messages(self) -> int:
+        return 1
+
+    @property
     def messages_given(self) -> int:
         return 1
+
+    def shares(self) -> Iterator[tuple[bytes, list[int]]]:
+        """As of a PublishBatch."""
+        if self.producer and self.sequence >= 0:
+            yield self.producer, [self.sequence]
 
     @classmethod
     def of(

@@ -13,7 +13,7 @@ import numpy as np
 from pyreplog._native.machines.serial_executor import check_may_wait, in_callback
 from pyreplog._native.topic.messageencoder import Messages
 from pyreplog.clock import Clock
-from pyreplog.errors import OutcomeUnknownError, WindowFullError
+from pyreplog.errors import BacklogFullError, OutcomeUnknownError, WindowFullError
 from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.topic.client.publishing.batcher import SingleMessage
 from pyreplog.topic.client.publishing.delivery_times import check_delivery, delivery_time, delivery_times
@@ -23,6 +23,7 @@ from pyreplog.topic.client.publishing.publish_batch import Encoder, Whole
 from pyreplog.topic.client.publishing.sequencer import PublishCounters, PublisherRuntime, Sequencer, Sink
 from pyreplog.topic.client.publishing.window import Window
 from pyreplog.topic.model.arguments import check_may_block
+from pyreplog.topic.model.backlog import Publishing
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.dedup import Producers
 from pyreplog.topic.model.names import check_name
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES = 16 << 20
 WINDOW_MESSAGES = 1 << 20
+WINDOW_ENTRIES = 1 << 16
 
 T = TypeVar("T")
 
@@ -47,7 +49,8 @@ class Publisher:
 
     producers: of a topic that deduplicates; end: the offset up to which they know it, its end when it is opened.
     entry_bytes_max: what an entry may have, with its record. Calls wait while
-    `window_bytes`, about, or WINDOW_MESSAGES have no outcome, or the sink has no room. In a coroutine, or a callback of
+    `window_bytes`, about, or WINDOW_MESSAGES have no outcome, or the sink holds so many bytes or WINDOW_ENTRIES, or a
+    quota holds them. In a coroutine, or a callback of
     an AppendFuture, they never wait: await `room()` before. There they go on up to twice the window, and raise
     WindowFullError beyond. timeout: seconds that calls wait at most which do not say how long; None: as long as it
     takes.
@@ -71,8 +74,10 @@ class Publisher:
         self.topic, self.timeout = topic, timeout
         self._sink, self._runtime, self._clock = sink, runtime, clock
         self._encoder = Encoder.of(config, entry_bytes_max)
-        self._window = Window(window_bytes, WINDOW_MESSAGES)
+        self._window = Window(window_bytes, WINDOW_MESSAGES, entries_max=WINDOW_ENTRIES, beyond=sink.pending)
+        sink.on_room = self._window.give_room
         self._sequencer = Sequencer(
+            topic,
             sink,
             runtime,
             clock,
@@ -249,7 +254,7 @@ class Publisher:
         self._make_room(until)
         whole = Whole(producer, batch, numbers, future)
         self._sequencer.enter(whole, is_awaited=is_awaited)
-        if whole.failure is not None:
+        if whole.failure is not None:  # it could not be encoded
             raise whole.failure
         return future
 
@@ -271,36 +276,65 @@ class Publisher:
 
     @property
     def has_room(self) -> bool:
-        """Whether there is room in its window and beyond, or nothing is taken any more. Errors: those of the sink."""
-        return self._window.has_room() and self._sink.has_room
+        """Whether there is room, or nothing is taken any more. Errors: those of the sink."""
+        if not self._window.is_over:
+            self._sink.check_open()
+        return self._window.has_room()
 
     def room(self) -> AppendFuture[None]:
         """An AppendFuture that is done as soon as there is room, or nothing is taken any more."""
-        return self._sink.room() if self._window.has_room() else self._window.room()
+        return self._window.room()
 
     def _make_room(self, until: float | None) -> None:
-        """Wait until there is some, if this caller can. What joins others that wait for company goes with them."""
-        while not (self._window.has_room() and (self._sequencer.is_staged or self._sink.has_room)):
+        """Wait until there is some, if this caller can. Errors: those of the sink; WindowFullError."""
+        window = self._window
+        while True:
+            if not window.is_over:
+                self._sink.check_open()
+            if window.has_room():
+                return
             if not in_callback() and _get_running_loop() is None:
-                room = self.room()
+                room = window.room()
                 try:
                     self._runtime.wait(room, None if until is None else max(until - time.monotonic(), 0.0))
                 except OutcomeUnknownError:
                     if room.done():
                         raise
                     raise WindowFullError(
-                        f"topic {self.topic}: no room in time (timeout), {self._window.bytes} bytes and "
-                        f"{self._window.entries} messages have no outcome: nothing was published, try again later"
+                        f"topic {self.topic}: no room in time (timeout), {window.bytes} bytes and "
+                        f"{window.messages} messages have no outcome: nothing was published, try again later"
                     ) from None
-            elif self._window.has_room(windows=2):
+            elif window.has_room(windows=2):
                 return
             else:
                 raise WindowFullError(f"topic {self.topic}: twice its window is on its way: await room() before")
 
     @property
+    def waiting(self) -> int:
+        """Callers that wait for room."""
+        return self._window.waiting
+
+    @property
+    def quota(self) -> Publishing:
+        """What a backlog quota says: "open"; "held", callers wait; "refused", they get BacklogFullError."""
+        return self._sequencer.quota
+
+    def set_quota(self, state: Publishing, reason: str) -> None:
+        """A quota says so from now on, for a reason that publishers are told. What was submitted before goes on."""
+        self._sequencer.set_quota(state, reason)
+
+    def lift_quota(self) -> None:
+        """No quota says anything any more."""
+        self._sequencer.lift_quota()
+
+    def held(self) -> BacklogFullError | None:
+        """For who does not wait until a quota has room again; None: none holds publishers."""
+        return self._sequencer.held()
+
+    @property
     def pending_messages(self) -> int:
         """Published, without an outcome yet."""
-        return self._window.entries
+        return self._window.messages
 
     @property
     def pending_bytes(self) -> int:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from pyreplog._native.machines.serial_executor import in_callback
 from pyreplog.clock import Clock, ahead_us
 from pyreplog.defer_sigint import defer_sigint
 from pyreplog.errors import (
+    BacklogFullError,
     EntryRefusedError,
     NotEnoughBookiesError,
     RecordTooLargeError,
@@ -30,6 +30,7 @@ from pyreplog.topic.client.publishing.publish_batch import (
     stored_of,
 )
 from pyreplog.topic.client.publishing.window import Window
+from pyreplog.topic.model.backlog import Publishing
 from pyreplog.topic.model.dedup import DedupVerdict, Producers
 from pyreplog.topic.model.event_queue import EventQueue
 from pyreplog.topic.model.sequences import check_sequence
@@ -44,10 +45,17 @@ T = TypeVar("T")
 
 
 class Sink(Protocol):
-    """What entries are published to: the writer of a topic's ledgers, or a connection to its owner."""
+    """What entries are published to: the writer of a topic's ledgers, or a connection to its owner. on_room: for the
+    publisher to set; called when `pending` has become less."""
+
+    on_room: Callable[[], object]
+
+    def check_open(self) -> None:
+        """Errors: ClosedError, ForkedError."""
+        ...
 
     def submit_all(self, batches: Sequence[PublishBatch]) -> None:
-        """Store the entries of batches in the order of the batches and calls, and `settle` each batch, in any order.
+        """Store the entries of batches, in the order of the batches and calls, and `settle` each batch, in any order.
 
         It does not wait in a callback, which this is called in. Nothing of a batch is stored, or will be, when an error
         is raised, or the batch is settled with one of NOT_STORED; with others it may be.
@@ -55,12 +63,9 @@ class Sink(Protocol):
         ...
 
     @property
-    def has_room(self) -> bool:
-        """Whether there is room in its window, or nothing is taken any more."""
-        ...
-
-    def room(self) -> AppendFuture[None]:
-        """Done when `has_room`."""
+    def pending(self) -> Callable[[], tuple[int, int]] | None:
+        """Gives (bytes, entries) that it holds, also those that have an outcome, but not all their copies. None: it
+        holds no more than what has no outcome."""
         ...
 
 
@@ -89,18 +94,19 @@ Entrant = SingleMessage | BatchEntrant
 class _Work:
     """What follows from steps that were taken with the lock held."""
 
-    __slots__ = ("batches", "outcomes")
+    __slots__ = ("again", "batches", "outcomes")
 
     def __init__(self) -> None:
         self.batches: list[PublishBatch] = []
         self.outcomes: list[Outcome] = []
+        self.again: list[Entrant] = []  # that are in doubt no longer
 
 
 class Sequencer:
     """Gives messages their order: admits them, gathers them, sends them to the sink, and learns their outcomes. Any
     thread; none waits.
 
-    window: of what has no outcome yet, in messages as its entries. producers: those of the topic up to offset `end`.
+    window: of what has no outcome yet. producers: those of the topic up to offset `end`.
 
     Where a sink confirms at once, as with bookies of this process, nothing is ever on its way that others could wait
     for, and go together. There, what nobody waits for yet is sent by another thread, or when there is much of it.
@@ -108,6 +114,7 @@ class Sequencer:
 
     def __init__(
         self,
+        topic: str,
         sink: Sink,
         runtime: PublisherRuntime,
         clock: Clock,
@@ -118,8 +125,11 @@ class Sequencer:
         producers: Producers | None,
         end: int,
     ) -> None:
-        self.counts, self._pid = PublishCounters(), os.getpid()
-        self.window = window
+        self.counts, self.window = PublishCounters(), window
+        self.quota: Publishing = "open"
+        """What a backlog quota says: see `set_quota`."""
+        self._quota_reason, self._is_quota_lifted = "", False
+        self._topic = topic
         self._sink, self._runtime, self._clock = sink, runtime, clock
         self._encoder, self._producers = encoder, producers
         self._batcher = Batcher(linger_us=linger_us, messages_max=encoder.messages_max, bytes_max=encoder.bytes_max)
@@ -151,11 +161,6 @@ class Sequencer:
             return None if self._producers is None else (self._end, self._producers.snapshot(ahead_us(self._clock)))
 
     @property
-    def is_staged(self) -> bool:
-        """Whether something waits for more to go with it; in a forked child nothing does that would ever go."""
-        return 0 < self._staged_bytes < STAGE_BYTES and os.getpid() == self._pid
-
-    @property
     def has_new_failures(self) -> bool:
         """See `Producers`."""
         return self._producers is not None and self._producers.has_new_failures
@@ -167,6 +172,29 @@ class Sequencer:
 
     # ---- admission ------------------------------------------------------------------------------------------
 
+    def set_quota(self, state: Publishing, reason: str) -> None:
+        """What a backlog quota says from now on. held: callers wait for room. refused: what comes fails with
+        BacklogFullError. What was admitted before goes on."""
+        with self._lock:
+            if not self._is_quota_lifted:
+                self._set_quota(state, reason)
+        self.window.give_room()
+
+    def lift_quota(self) -> None:
+        """No quota holds or refuses anything any more."""
+        with self._lock:
+            self._is_quota_lifted = True
+            self._set_quota("open", "")
+        self.window.give_room()
+
+    def _set_quota(self, state: Publishing, reason: str) -> None:
+        self.quota, self._quota_reason = state, reason
+        self.window.is_held = state == "held"
+
+    def held(self) -> BacklogFullError | None:
+        """For who does not wait until a quota has room again; None: none holds publishers."""
+        return BacklogFullError(self._topic, self._quota_reason) if self.quota == "held" else None
+
     def enter(self, entrant: Entrant, *, is_awaited: bool = False) -> None:
         """Its AppendFuture says what becomes of it; is_awaited: it is waited for now. Errors: that of `stop`."""
         with defer_sigint:
@@ -176,12 +204,14 @@ class Sequencer:
                     raise self._error
                 self._admit(entrant, work)
                 self.window.enter(entrant.size, entrant.messages_given)
+                if work.again:
+                    self._admit_again(work)
                 self._telling += bool(work.outcomes)
             if work.batches or work.outcomes:
                 self._carry_out(work, is_awaited=is_awaited)
 
     def _admit(self, entrant: Entrant, work: _Work) -> None:
-        """Give it its place among all others, unless it is a duplicate or in doubt."""
+        """Give it its place among all others, unless it is a duplicate, or in doubt, or a quota refuses it."""
         if isinstance(entrant, SingleMessage):
             self._admit_single(entrant, work)
         else:
@@ -201,7 +231,9 @@ class Sequencer:
                 return
             producers.push(name, (sequence,))
             single = single._replace(sequence=sequence)
-        if self._batcher.add(name, single, self._clock.monotonic_us()):
+        if self.quota == "refused":
+            self._refuse(single, work)
+        elif self._batcher.add(name, single, self._clock.monotonic_us()):
             self._take(work)
         elif self._batcher.due_us is not None and not self._is_timed:
             self._wake_at(self._batcher.due_us)
@@ -225,8 +257,25 @@ class Sequencer:
             self.counts.duplicates += batch.messages_given - batch.messages
             for name, numbers in batch.shares():
                 producers.push(name, numbers)
+        if self.quota == "refused":
+            self._refuse(batch, work)
+            return
         self._take(work)  # what was published before comes before
         self._enqueue(batch, work)
+
+    def _admit_again(self, work: _Work) -> None:
+        """What was in doubt."""
+        while work.again:
+            self._admit(work.again.pop(0), work)
+
+    def _refuse(self, entrant: Entrant, work: _Work) -> None:
+        """A quota does: its messages have failed, and are new when they come again."""
+        self.counts.errors += entrant.messages
+        self.window.leave(entrant.size, entrant.messages_given)
+        work.outcomes.append((entrant.future, BacklogFullError(self._topic, self._quota_reason)))
+        if self._producers is not None:
+            for name, numbers in entrant.shares():
+                work.again += self._producers.failed(name, numbers)
 
     def _drop(self, entrant: Entrant, duplicates: int, work: _Work) -> None:
         self.counts.duplicates += duplicates
@@ -354,28 +403,25 @@ class Sequencer:
             self._count(batch)
         else:
             self.counts.errors += batch.messages
-        is_over, again = False, []
+        is_over = False
         if producers is not None:
             is_known = error is None or batch.is_unstored or isinstance(error, NOT_STORED)
             is_over = producers.is_last_word and not is_known  # only what is stored can tell what is new
             if not is_over:
-                again = self._note(producers, batch)
+                self._note(producers, batch, work)
         if batch.is_gathered and self._batcher.landed() and not is_over:
             self._take(work)
-        for entrant in again:
-            self._admit(entrant, work)
+        self._admit_again(work)
         if error is not None and is_over:
             self._stop(error, work)
 
-    def _note(self, producers: Producers, batch: PublishBatch) -> list[Any]:
-        """Returns what was in doubt for it."""
-        again: list[Any] = []
+    def _note(self, producers: Producers, batch: PublishBatch, work: _Work) -> None:
+        """What was in doubt for it is so no longer."""
         for name, numbers in batch.shares():
             if batch.error is None:
-                again += producers.persisted(name, numbers, self._clock.monotonic_us())
+                work.again += producers.persisted(name, numbers, self._clock.monotonic_us())
             else:
-                again += producers.failed(name, numbers)
-        return again
+                work.again += producers.failed(name, numbers)
 
     def _count(self, batch: PublishBatch) -> None:
         counts, offsets = self.counts, batch.offsets
@@ -418,7 +464,7 @@ class Sequencer:
 
     def _tell_flushed(self) -> None:
         with self._lock:
-            if self.window.entries or self._telling:
+            if self.window.messages or self._telling:
                 return
             flushed, self._flushing = self._flushing, []
         settle_all([(future, None) for future in flushed])

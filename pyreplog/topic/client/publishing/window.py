@@ -12,43 +12,65 @@ _RECORD_BYTES = 80
 
 
 class Window:
-    """Bytes and entries that were submitted and have no outcome yet. Any thread, but `enter` and `leave` want a
-    lock of the caller's, or `lock`.
+    """Bytes and messages that were published and have no outcome yet. Any thread, but `enter` and `leave` want a lock
+    of the caller's, or `lock`.
 
-    beyond: (bytes, entries) that ledgers hold besides, as they do not have all their copies; each is bounded by itself.
+    beyond: (bytes, entries) that the sink holds, also those that have an outcome, but not all their copies; each is
+    bounded by itself. entries_max: of these entries.
     """
 
-    def __init__(self, bytes_max: int, entries_max: int, beyond: Callable[[], tuple[int, int]] | None = None) -> None:
-        self._bytes_max, self._entries_max, self._beyond = bytes_max, entries_max, beyond
+    def __init__(
+        self,
+        bytes_max: int,
+        messages_max: int,
+        *,
+        entries_max: int = 1 << 62,
+        beyond: Callable[[], tuple[int, int]] | None = None,
+    ) -> None:
+        self._bytes_max, self._messages_max, self._entries_max = bytes_max, messages_max, entries_max
+        self._beyond = beyond
         self.lock = threading.Lock()
         self._waiting: list[AppendFuture[None]] = []
-        self._is_over = False
-        self.bytes = self.entries = 0
-        self._sure_bytes = self._sure_entries = 0  # so much may enter before ledgers have to be asked again
+        self.is_over = False
+        """Nothing is taken any more."""
+        self.is_held = False
+        """Nobody is given room, however little is on its way. Who sets it to False calls `give_room`."""
+        self.bytes = self.messages = 0
+        self._sure_bytes = self._sure_messages = 0  # so much may enter before the sink has to be asked again
 
-    def enter(self, size: int, entries: int) -> None:
+    def enter(self, size: int, messages: int) -> None:
         self.bytes += size
-        self.entries += entries
-        self._sure_bytes -= size + _RECORD_BYTES * entries
-        self._sure_entries -= entries
+        self.messages += messages
+        self._sure_bytes -= size + _RECORD_BYTES * messages
+        self._sure_messages -= messages
 
-    def leave(self, size: int, entries: int) -> None:
+    def leave(self, size: int, messages: int) -> None:
         self.bytes -= size
-        self.entries -= entries
+        self.messages -= messages
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for room."""
+        return len(self._waiting)
 
     def has_room(self, windows: float = 1.0) -> bool:
-        """Whether less than so many windows are full, or nothing is taken any more."""
-        if self._is_over or (windows >= 1 and self._sure_bytes > 0 and self._sure_entries > 0):
+        """Whether less than so many windows are full, or nothing is taken any more. Those that cannot wait, and ask for
+        more than one window, are not held."""
+        if self.is_over:
             return True
-        bytes_max, entries_max = windows * self._bytes_max, windows * self._entries_max
-        if self.bytes >= bytes_max or self.entries >= entries_max:
+        if self.is_held and windows <= 1:
+            return False
+        if windows >= 1 and self._sure_bytes > 0 and self._sure_messages > 0:
+            return True
+        bytes_max = windows * self._bytes_max
+        if self.bytes >= bytes_max or self.messages >= windows * self._messages_max:
             return False
         if self._beyond is None:
             return True
         held, entries = self._beyond()
         self._sure_bytes = self._bytes_max - max(held, self.bytes)
-        self._sure_entries = self._entries_max - max(entries, self.entries)
-        return held < bytes_max and entries < entries_max
+        self._sure_messages = min(self._messages_max - self.messages, self._entries_max - entries)
+        return held < bytes_max and entries < windows * self._entries_max
 
     def room(self) -> AppendFuture[None]:
         """Done as soon as there is room, or nothing is taken any more."""
@@ -70,5 +92,5 @@ class Window:
 
     def end(self) -> None:
         """Nothing is taken any more: nobody has to wait."""
-        self._is_over = True
+        self.is_over = True
         self.give_room()

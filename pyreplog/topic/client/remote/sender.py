@@ -32,7 +32,6 @@ from pyreplog.topic.client.remote.connection_pool import (
     settle,
 )
 from pyreplog.topic.model.event_queue import EventQueue
-from pyreplog.topic.model.positions import done_ack
 from pyreplog.topic.model.wire.fields import ENTRIES_MAX, WireReader
 from pyreplog.topic.model.wire.protocol import PUBLISHED, CloseProducer, Open, Opened, Publish
 
@@ -67,6 +66,8 @@ class EntrySender:
         self._is_leaving = False
         self.refused: BacklogFullError | None = None
         """Of what was not published, since it was to `leave`."""
+        self.on_room: Callable[[], object] = lambda: None
+        self.pending = None  # the publisher's window is all there is
 
     def submit_all(self, batches: Sequence[PublishBatch]) -> None:
         """ClosedError. A batch is settled with RecordTooLargeError if it does not fit into one request."""
@@ -91,13 +92,8 @@ class EntrySender:
             f"{ENTRIES_MAX} entries over TCP, this one {size} ({raw}) and {len(batch.entries)}: publish it in parts"
         )
 
-    @property
-    def has_room(self) -> bool:
-        """The publisher's window is all there is."""
-        return True
-
-    def room(self) -> AppendFuture[None]:
-        return done_ack()
+    def check_open(self) -> None:
+        """What is submitted behind its end fails."""
 
     def open(self) -> AppendFuture[Opened]:
         """Open a lane now; its first error is the AppendFuture's."""

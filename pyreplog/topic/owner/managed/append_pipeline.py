@@ -39,6 +39,7 @@ class AppendPipeline:
         self._queue: deque[PublishBatch] = deque()
         self._queued_bytes = 0
         self._flights: deque[PendingAppend] = deque()
+        self._added_bytes, self._added_entries = end.size, end.entries  # up to `end`, and what has no outcome
 
     @property
     def is_queued(self) -> bool:
@@ -56,10 +57,19 @@ class AppendPipeline:
         """A ledger has something that it did not confirm."""
         return bool(self._flights)
 
+    @property
+    def pending(self) -> tuple[int, int]:
+        """Bytes and entries that have no outcome."""
+        return self._added_bytes - self.end.size, self._added_entries - self.end.entries
+
     def add(self, batches: Sequence[PublishBatch]) -> None:
         self._queue.extend(batches)
+        size = entries = 0
         for batch in batches:
-            self._queued_bytes += batch.entry_bytes
+            size, entries = size + batch.entry_bytes, entries + len(batch.entries)
+        self._queued_bytes += size
+        self._added_bytes += size
+        self._added_entries += entries
 
     # ---- into a ledger --------------------------------------------------------------------------------------
 
@@ -160,6 +170,7 @@ class AppendPipeline:
         """All that have no outcome, in order: nothing more is done for them."""
         left = [batch for flight in self._flights for batch in flight.batches]
         self._flights.clear()
+        self._forget(left)
         return left + self.drop_queued()
 
     def drop_queued(self) -> list[PublishBatch]:
@@ -167,7 +178,16 @@ class AppendPipeline:
         left = list(self._queue)
         self._queue.clear()
         self._queued_bytes = 0
+        self._forget(left)
         return left
+
+    def refuse(self, batches: Sequence[PublishBatch]) -> None:
+        """Of what was taken: no ledger takes them."""
+        self._forget(batches)
+
+    def _forget(self, batches: Sequence[PublishBatch]) -> None:
+        self._added_bytes -= sum([batch.entry_bytes for batch in batches])
+        self._added_entries -= sum([len(batch.entries) for batch in batches])
 
     def refuse_first(self) -> list[PublishBatch]:
         """Bookies refuse the first of those that wait; if that is once too often, it waits no longer."""
@@ -176,6 +196,7 @@ class AppendPipeline:
         first = self.take(0)
         first[0].refusals += 1
         if first[0].refusals >= REFUSALS_MAX:
+            self.refuse(first)
             return first
         self.put_back(first)
         return []

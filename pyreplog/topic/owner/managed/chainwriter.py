@@ -28,11 +28,10 @@ from pyreplog.errors import (
 )
 from pyreplog.future import AppendFuture, settle_all
 from pyreplog.ledger.driver import Runtime
-from pyreplog.ledger.ledger_handle import WINDOW_BYTES, WINDOW_ENTRIES, Ledger
+from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.net.backoff import BACKOFF_MOST_S, Backoff
 from pyreplog.topic.client.publishing.publish_batch import PublishBatch
-from pyreplog.topic.client.publishing.window import Window
 from pyreplog.topic.model.chain import LedgerChain, LedgerTotals
 from pyreplog.topic.model.event_queue import EventQueue
 from pyreplog.topic.model.topic_position import TopicPosition
@@ -59,9 +58,12 @@ TOLD_S = 60.0
 
 
 class ChainWriter:
-    """Of one owner of a topic. Methods are events, or may be called by any thread where they say so. on_end: called
-    when a ledger has its end, with its metadata. on_change: when the chain or the confirmed end moved. on_fenced: once,
-    when somebody else owns the topic."""
+    """Of one owner of a topic: a Sink. Methods are events, or may be called by any thread where they say so.
+
+    check_open: raises ClosedError or ForkedError when nothing may be submitted any more. on_end: called when a ledger
+    has its end, with its metadata. on_change: when the chain or the confirmed end moved. on_fenced: once, when somebody
+    else owns the topic.
+    """
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class ChainWriter:
         runtime: Runtime,
         clock: Clock,
         *,
+        check_open: Callable[[], None],
         on_end: Callable[[LedgerMetadata], object],
         on_change: Callable[[], object],
         on_fenced: Callable[[TopicFencedError], object],
@@ -86,7 +89,9 @@ class ChainWriter:
         self.jobs = Jobs(name, self._events, runtime)
         self._rolls: list[AppendFuture[None]] = []  # wait until no ledger is open
         self._is_closing = self._is_landing = False
-        self.window = Window(WINDOW_BYTES, WINDOW_ENTRIES, self._held)
+        self.check_open = check_open
+        self.on_room: Callable[[], object] = lambda: None
+        """Set by a publisher before it submits anything; called when `pending` has become less."""
         self.error: ReplogError | None = None
         """Why nothing can be published any more."""
         self.done: AppendFuture[None] = AppendFuture()
@@ -122,16 +127,33 @@ class ChainWriter:
             return "rolling"
         return "open" if self._ledger is not None else "idle"
 
-    def _held(self) -> tuple[int, int]:
+    def pending(self) -> tuple[int, int]:
+        """Bytes and entries that have no outcome, or whose ledger has not all its copies; the more of each."""
+        size, entries = self._pipeline.pending
         ledger = self._ledger
-        return (0, 0) if ledger is None else ledger.pending
+        if ledger is None:
+            return size, entries
+        held, held_entries = ledger.pending
+        return max(size, held), max(entries, held_entries)
+
+    @property
+    def pending_entries(self) -> int:
+        """Those that have no outcome."""
+        return self._pipeline.pending[1]
 
     # ---- requests, from any thread --------------------------------------------------------------------------
 
     def submit_all(self, batches: Sequence[PublishBatch]) -> None:
-        with self.window.lock:
-            for batch in batches:
-                self.window.enter(batch.entry_bytes, len(batch.entries))
+        """Append the entries of batches, in the order of the batches and calls; each is settled. It does not wait.
+
+        Errors, raised here: ClosedError, ForkedError, TopicFencedError. Of a batch: TopicFencedError and
+        OutcomeUnknownError (closed before there was an outcome), the entries may be there or not; RecordTooLargeError,
+        TopicFullError, NotEnoughBookiesError (too few bookies for half a minute, or for good), they are not. Failing
+        ledgers and bookies are no errors before: it takes longer.
+        """
+        self.check_open()
+        if self.error is not None:
+            raise self.error
         self._incoming.extend(batches)
         self._events.post(self._take)
 
@@ -197,6 +219,7 @@ class ChainWriter:
             elif len(batches) > 1:  # one of them cannot be encoded
                 self._send_each(ledger, batches)
             else:
+                self._pipeline.refuse(batches)
                 self._settle(batches, error)
             return
         self._pipeline.flew(batches, future)
@@ -231,12 +254,8 @@ class ChainWriter:
         self._flow()
 
     def _settle(self, batches: list[PublishBatch], error: BaseException | None = None) -> None:
-        with self.window.lock:
-            for batch in batches:
-                self.window.leave(batch.cut_bytes + batch.entry_bytes, batch.cut_entries + len(batch.entries))
         for batch in batches:
             batch.settle(error)
-        self.window.give_room()
 
     def _settle_unstored(self, batches: list[PublishBatch], error: BaseException) -> None:
         """No ledger has them, or will: `error` says that, which is not true of those that are stored in part."""
@@ -296,6 +315,7 @@ class ChainWriter:
         kept = self._pipeline.end_ledger(counts.entries)
         self._on_change()
         self._settle(kept)
+        self.on_room()
         if isinstance(failed, EntryRefusedError):
             self._settle_unstored(self._pipeline.refuse_first(), failed)
         if failed is not None:
@@ -358,7 +378,7 @@ class ChainWriter:
         if preallocated is not None:
             self._preallocated, self._ledger = None, preallocated.ledger
             self._began_us = self._clock.monotonic_us()
-            preallocated.ledger.on_progress = self.window.give_room
+            preallocated.ledger.on_progress = self.on_room
             self._pipeline.begin_ledger(preallocated.ledger.metadata.created_us)
         self._counts = None
         self._on_change()
@@ -454,7 +474,7 @@ class ChainWriter:
             self._ledger = None
         self._discard_spare()
         self._settle(left := self._pipeline.drop(), error)
-        self.window.end()
+        self.on_room()
         self._rolled(error)
         lost = bool(left) and isinstance(error, OutcomeUnknownError)
         settle_all([(self.done, error if lost else None)])

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from asyncio import _get_running_loop
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Self, TypeVar
 
 from pyreplog._native.machines.serial_executor import check_may_wait, in_callback
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.clock import Clock, SystemClock
-from pyreplog.errors import ClosedError, NoSuchTopicError, OutcomeUnknownError, TopicFencedError, WindowFullError
+from pyreplog.errors import ClosedError, NoSuchTopicError, OutcomeUnknownError, TopicFencedError
 from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle, make_part_of, warn_of_leak
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import CLOSE_S, GIVE_UP_S
 from pyreplog.ledger.readahead import STRETCH_BYTES_MAX
 from pyreplog.net.sockets import weak_callback
-from pyreplog.topic.client.publishing.publish_batch import PublishBatch
 from pyreplog.topic.model.chain import LedgerChain
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.retention import ClosedLedger, trimmable
@@ -38,9 +36,9 @@ class ManagedLedger(Handle):
     """Messages by their offsets: dense, from 0, whatever ledgers they lie in. It has one owner at a time; the next one
     fences it for good.
 
-    Any thread may call anything; asyncio code awaits what `submit` and the reads give. on_grow: called when the
-    confirmed end moved; on_fenced: called once with the TopicFencedError. Both with no lock held, from any thread; what
-    they call must not wait.
+    Any thread may call anything; asyncio code awaits what the reads give. It is published to through its `writer`.
+    on_grow: called when the confirmed end moved; on_fenced: called once with the TopicFencedError. Both with no lock
+    held, from any thread; what they call must not wait.
     """
 
     def __init__(self, cluster: LedgerCluster, store: ChainStore, maker: LedgerMaker, clock: Clock) -> None:
@@ -53,7 +51,7 @@ class ManagedLedger(Handle):
         self._entries = EntryReader(maker, self._runtime)
         self._writer = ChainWriter(
             self.name, store, maker, self._runtime, clock,
-            on_end=self._entries.ended, on_change=self._changed, on_fenced=self._fenced,
+            check_open=self._check_open, on_end=self._entries.ended, on_change=self._changed, on_fenced=self._fenced,
         )  # fmt: skip
         self._view = View(store.chain, self._writer.end)
         self._reader = ChainReader(self.name, self._entries, lambda: self._view, lambda: self._writer.ledger)
@@ -115,6 +113,11 @@ class ManagedLedger(Handle):
         return self._view.end
 
     @property
+    def writer(self) -> ChainWriter:
+        """What a publisher submits to."""
+        return self._writer
+
+    @property
     def fenced(self) -> bool:
         """Whether somebody else owns the topic, as far as this owner has heard."""
         return isinstance(self._writer.error, TopicFencedError)
@@ -122,8 +125,7 @@ class ManagedLedger(Handle):
     @property
     def pending_bytes(self) -> int:
         """Of what was submitted and has no outcome, or whose ledger has not all its copies."""
-        ledger = self._writer.ledger
-        return max(self._writer.window.bytes, 0 if ledger is None else ledger.pending_bytes)
+        return self._writer.pending()[0]
 
     def stats(self) -> ManagedLedgerStats:
         chain, end = self._store.chain, self._view.end
@@ -133,7 +135,7 @@ class ManagedLedger(Handle):
             ledgers=len(chain.ledgers), doomed=len(chain.doomed),
             last_add_pushed=-1 if ledger is None else ledger.last_add_pushed,
             last_add_confirmed=-1 if ledger is None else ledger.last_add_confirmed,
-            pending_bytes=self.pending_bytes, pending_entries=self._writer.window.entries,
+            pending_bytes=self.pending_bytes, pending_entries=self._writer.pending_entries,
             readers=len(self._entries), failures=self._writer.failures, waits_for=self._writer.jobs.waits_for,
         )  # fmt: skip
 
@@ -141,45 +143,6 @@ class ManagedLedger(Handle):
         self._check_open()
         if self._writer.error is not None:
             raise self._writer.error
-
-    # ---- publishing -----------------------------------------------------------------------------------------
-
-    def submit_all(self, batches: Sequence[PublishBatch]) -> None:
-        """Append the entries of batches, in the order of the batches and calls; each is settled.
-
-        Waits for room as Ledger does: not in a coroutine or callback, where it goes on up to twice the window, and
-        raises WindowFullError beyond. Errors, raised here: ClosedError, WindowFullError, TopicFencedError. Of a batch:
-        TopicFencedError and OutcomeUnknownError (closed before there was an outcome), the entries may be there or not;
-        RecordTooLargeError, TopicFullError, NotEnoughBookiesError (too few bookies for half a minute, or for good),
-        they are not. Failing ledgers and bookies are no errors before: it takes longer.
-        """
-        self._check()
-        if not self._writer.window.has_room():
-            self._make_room()
-        self._writer.submit_all(batches)
-
-    @property
-    def has_room(self) -> bool:
-        """Errors: ClosedError, ForkedError."""
-        self._check_open()
-        return self._writer.window.has_room()
-
-    def room(self) -> AppendFuture[None]:
-        """An AppendFuture that is done as soon as it has room, or the topic takes nothing any more. Errors: as
-        `has_room`."""
-        self._check_open()
-        return self._writer.window.room()
-
-    def _make_room(self) -> None:
-        window = self._writer.window
-        while not window.has_room():
-            if not in_callback() and _get_running_loop() is None:
-                self._runtime.wait(window.room())
-            elif window.has_room(2):
-                return
-            else:
-                raise WindowFullError(f"topic {self.name}: twice its window is on its way: await room() before")
-            self._check()
 
     # ---- reading --------------------------------------------------------------------------------------------
 
