@@ -60,7 +60,8 @@ class AppendPipeline:
     @property
     def pending(self) -> tuple[int, int]:
         """Bytes and entries that have no outcome."""
-        return self._added_bytes - self.end.size, self._added_entries - self.end.entries
+        end = self.end  # read first: what is added meanwhile counts
+        return self._added_bytes - end.size, self._added_entries - end.entries
 
     def add(self, batches: Sequence[PublishBatch]) -> None:
         self._queue.extend(batches)
