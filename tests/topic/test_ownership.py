@@ -23,8 +23,7 @@ from pyreplog.errors import (
 from pyreplog.metadata import open_store
 from pyreplog.metadata.keys import check_key
 from pyreplog.metadata.memory import MemoryLease, MemoryStore
-from pyreplog.topic.owner.owner_record import TopicOwner, owner_key, owner_of
-from pyreplog.topic.owner.ownership import Claim, Ownership
+from pyreplog.topic.owner.ownership import Claim, Ownership, TopicOwner, owner_key, owner_of
 from tests.metadata.conftest import other, shared_url, sqlite_url, store, url
 from tests.metadata.processes import Process
 from tests.waiting import until

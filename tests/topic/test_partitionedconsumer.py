@@ -13,8 +13,7 @@ import pytest
 from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, InvalidArgumentError, ReplogError, WrongTypeError
-from pyreplog.topic.client.partitions.partition_consumer import PartitionConsumer
-from pyreplog.topic.client.partitions.partitioned_consumer import PartitionedConsumer
+from pyreplog.topic.client.partitions.partitioned_consumer import PartitionConsumer, PartitionedConsumer
 from pyreplog.topic.model.partition_offset import PartitionOffset
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 from tests.topic.partitioning import PATIENCE_S, PLAIN, key_of, receive, until

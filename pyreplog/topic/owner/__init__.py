@@ -5,7 +5,7 @@
 | `topics`, `topic` | the topics of this process; one of them |
 | `topic_context` | what the parts of a topic have in common |
 | `partitioned_topics`, `partitioned_topic` | the same for topics with partitions |
-| `ownership`, `owner_record` | takes and keeps the ownership of topics; what the metadata store says of an owner |
+| `ownership` | takes and keeps the ownership of topics; what the metadata store says of an owner |
 | `managed` | the messages: a chain of ledgers |
 | `cursors` | stores what subscriptions have acknowledged |
 | `subscriptions`, `subscription` | the subscriptions of a topic; one of them |

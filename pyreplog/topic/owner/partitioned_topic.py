@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.errors import TopicOwnedError
 from pyreplog.ledger.driver import Runtime
-from pyreplog.topic.client.partitions.partition_consumer import PartitionConsumer
+from pyreplog.topic.client.partitions.partitioned_consumer import PartitionConsumer
 from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle, SubscribeOptions
 from pyreplog.topic.model.routing import partition_name
 from pyreplog.topic.owner.subscription import Subscription

@@ -41,8 +41,7 @@ from pyreplog.topic.owner.managed.chainstore import find_chain
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from pyreplog.topic.owner.managed.orphans import delete_orphans
 from pyreplog.topic.owner.metrics import topic_metrics
-from pyreplog.topic.owner.owner_record import TopicOwner, owner_of
-from pyreplog.topic.owner.ownership import LEASE_S, Claim, Ownership
+from pyreplog.topic.owner.ownership import LEASE_S, Claim, Ownership, TopicOwner, owner_of
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 from pyreplog.topic.owner.partitioned_topics import PartitionedTopics
 from pyreplog.topic.owner.topic import Topic

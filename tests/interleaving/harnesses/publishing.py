@@ -13,10 +13,8 @@ from pyreplog.future import AppendFuture
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.topic.client import consumer
 from pyreplog.topic.client.consumer import Consumer
-from pyreplog.topic.client.partitions import partition_consumer as partitionconsumer
 from pyreplog.topic.client.partitions import partitioned_consumer as partitionedconsumer
-from pyreplog.topic.client.partitions.partition_consumer import PartitionConsumer
-from pyreplog.topic.client.partitions.partitioned_consumer import PartitionedConsumer
+from pyreplog.topic.client.partitions.partitioned_consumer import PartitionConsumer, PartitionedConsumer
 from pyreplog.topic.client.publishing import publisher, sequencer, window
 from pyreplog.topic.client.publishing.publish_batch import PublishBatch
 from pyreplog.topic.client.publishing.publisher import Publisher
@@ -515,7 +513,7 @@ HARNESSES = [
     harness(receiving, consumer),
     harness(receiving_for_a_time, consumer, hasty=True),
     harness(receiving_one_by_one, consumer),
-    harness(partitions_received, partitionedconsumer, partitionconsumer),
+    harness(partitions_received, partitionedconsumer),
     harness(dispatching_messages, subscription_module, event_queue, locator),
     harness(claiming, ownership),
     harness(claiming_at_once, ownership, hasty=True),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pyreplog.errors import ClosedError, DisconnectedError, NotConnectedError, OutcomeUnknownError, PeerTimeoutError
 from pyreplog.future import AppendFuture
-from pyreplog.topic.client.partitions.partition_consumer import PartitionConsumer
+from pyreplog.topic.client.partitions.partitioned_consumer import PartitionConsumer
 from pyreplog.topic.client.remote.connection_pool import ConnectionPool, OnOutcome, outcome_of
 from pyreplog.topic.client.remote.remote_subscription import RemoteSubscribeOptions, RemoteSubscription
 from pyreplog.topic.model.wire.protocol import VERSION, Request, decode_request, encode_request

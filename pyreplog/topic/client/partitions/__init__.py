@@ -4,7 +4,6 @@
 |---|---|
 | `partitioned_handle` | what topics with partitions have in common |
 | `topic_like` | the methods of topics that it uses |
-| `partitioned_publisher`, `partitioned_producer` | publishes to all partitions; the same under a producer's name |
-| `splitting` | cuts a batch by partition |
-| `partitioned_consumer`, `partition_consumer` | receives from all partitions; from one of them |
+| `partitioned_publisher`, `partitioned_producer` | publishes, a batch cut by partition; the same under a name |
+| `partitioned_consumer` | receives from all partitions, by a consumer of each |
 """

@@ -23,8 +23,7 @@ from pyreplog.errors import (
 from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle
 from pyreplog.topic.client.consumer import QUEUE
-from pyreplog.topic.client.partitions.partition_consumer import PartitionConsumer
-from pyreplog.topic.client.partitions.partitioned_consumer import PartitionedConsumer
+from pyreplog.topic.client.partitions.partitioned_consumer import PartitionConsumer, PartitionedConsumer
 from pyreplog.topic.client.partitions.partitioned_producer import PartitionedProducer
 from pyreplog.topic.client.partitions.partitioned_publisher import PartitionedPublisher, gathered
 from pyreplog.topic.client.partitions.topic_like import TopicLike

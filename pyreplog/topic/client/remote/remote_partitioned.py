@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, Protocol
 
-from pyreplog.topic.client.partitions.partition_consumer import PartitionConsumer
+from pyreplog.topic.client.partitions.partitioned_consumer import PartitionConsumer
 from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle, SubscribeOptions
 from pyreplog.topic.client.remote.remote_subscription import RemoteSubscription
 from pyreplog.topic.client.remote.remote_topic import RemoteTopic
