@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from pyreplog.errors import NotMasterError
+from pyreplog.errors import ClosedError, NotMasterError
 from pyreplog.ha.node_context import start_of
 from pyreplog.ha.protocol.progress import ReplicaStats
 from pyreplog.ha.protocol.stats import GroupStats
@@ -30,8 +30,11 @@ def node_metrics(node: Node) -> Iterator[Metric]:
     """Of one node, whatever its role is now. Positions are bytes since the log began, the same on all nodes."""
     labels = {"node": node.name}
     received, synced = node.ends()
-    log, role, replica = node._log, node.role, node._replica
-    yield _gauge("master", "1: it is master.", labels, role == "master")
+    try:
+        log = node.log
+    except (NotMasterError, ClosedError):  # it has none yet, or not any more
+        log = None
+    yield _gauge("master", "1: it is master.", labels, node.role == "master")
     yield _gauge("term", "The highest term that it leads or follows, or has promised to.", labels, node.term.number)
     yield _gauge("start_position", "Where its log begins.", labels, 0 if log is None else start_of(log).position)
     yield _gauge("received_position", "Where its log ends.", labels, received.position)
@@ -41,9 +44,7 @@ def node_metrics(node: Node) -> Iterator[Metric]:
         "unreplicated", "1: readers may see what enough replicas do not have.", labels,
         log is not None and log.unreplicated,
     )  # fmt: skip
-    yield _gauge(
-        "streaming", "1: it is a replica, and its master streams.", labels, replica is not None and replica.is_streaming
-    )
+    yield _gauge("streaming", "1: it is a replica, and its master streams.", labels, node.is_streaming)
     try:
         stats = node.replication()
     except NotMasterError:  # or no more, since a moment ago

@@ -197,6 +197,12 @@ class Node(Handle):
         return replica is None or (replica.is_streaming and replica.silent_us <= within_s * 1e6)
 
     @property
+    def is_streaming(self) -> bool:
+        """Whether it is a replica, and its master sends it the log."""
+        replica = self._replica
+        return replica is not None and replica.is_streaming
+
+    @property
     def stalled_s(self) -> float:
         """Of a master: for how long entries have waited to be committed, and none was."""
         master = self._master

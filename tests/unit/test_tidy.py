@@ -190,6 +190,63 @@ def test_cython_imports_are_found(tmp_path: Path) -> None:
     }
 
 
+# ---- private attributes ----------------------------------------------------------------------------------------
+
+OF_NAMED_TUPLES = {"_replace", "_asdict", "_make", "_fields"}
+
+PRIVATE_OF_OTHERS = {
+    ("pyreplog/cli/shared/serving.py", "os._exit"): "it is public, and called so",
+    (
+        "pyreplog/metadata/zookeeper_session.py",
+        "self._client._connection",
+    ): "kazoo has the granted time-out nowhere else",
+}
+"""Private attributes of other modules' objects that are read all the same, and why."""
+
+
+def own_names(path: Path) -> set[str]:
+    """What a module assigns or defines; with what the native modules do that it imports: a class and its native base
+    are one."""
+    found = set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    if path.suffix == ".py":
+        stubs = {ROOT.joinpath(*module.split(".")).with_suffix(".pyi") for module in imports(path)}
+        found.update(*(own_names(stub) for stub in stubs if stub.exists()))
+    return found
+
+
+def private_reads(path: Path) -> Iterator[str]:
+    """Private attributes that are read of something else than `self`, and that the module does not have itself."""
+    own = own_names(path) | OF_NAMED_TUPLES
+    for node in ast.walk(tree(path)):
+        if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.startswith("__"):
+            continue
+        if node.attr not in own and ast.unparse(node.value) not in ("self", "cls", "super()"):
+            yield ast.unparse(node)
+
+
+def test_no_private_attribute_of_another_module_is_read() -> None:
+    """It is a method in the wrong file, or wants a public one."""
+    found = {(name(path), read) for path in sources("*.py") for read in private_reads(path)}
+    assert found == PRIVATE_OF_OTHERS.keys(), found ^ PRIVATE_OF_OTHERS.keys()
+
+
+def test_private_reads_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "sample.py"
+    source.write_text(
+        "class C:\n    def __init__(self, other):\n        self._own = other._own + super()._base + self._base\n"
+        "        other.part._lock, other.__dict__, other._replace(a=1), other._close()\n"
+    )
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    assert list(private_reads(source)) == ["other.part._lock", "other._close"]
+
+
 # ---- what an import costs --------------------------------------------------------------------------------------
 
 
