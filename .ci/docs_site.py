@@ -90,7 +90,10 @@ def errors_of(module: str) -> str:
         f"| {error.exit_code} |"
         for error in classes
     )
-    entries = "\n\n".join(f"::: pyreplog.{error.__name__}\n    options:\n      heading_level: 3" for error in classes)
+    entries = "\n\n".join(
+        f"::: pyreplog.{error.__name__}\n    options:\n      heading_level: 3\n      merge_init_into_class: false"
+        for error in classes
+    )
     return f"| error | below | retriable | exit code |\n|---|---|---|---|\n{rows}\n\n{entries}"
 
 

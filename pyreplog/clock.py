@@ -16,14 +16,23 @@ STEP_US = 10_000
 
 
 class Clock(Protocol):
-    """What a driver needs of a clock. Implementations may be read from any thread."""
+    """A source of wall time and monotonic time, which any thread may read.
+
+    Nothing below the drivers reads a clock. Pass a `ManualClock` to `pyreplog.open` to test code that depends on time.
+    """
 
     def now_us(self) -> int:
-        """Wall time in microseconds since 1970-01-01 UTC. Goes back when the machine's clock is set back."""
+        """Return the wall time, in microseconds since 1970-01-01 UTC.
+
+        It goes back when the clock of the machine is set back.
+        """
         ...
 
     def monotonic_us(self) -> int:
-        """Microseconds since an arbitrary moment. Never goes back, whatever the clock is set to."""
+        """Return microseconds since an arbitrary moment.
+
+        It never goes back, also when the clock of the machine is set.
+        """
         ...
 
 
@@ -63,10 +72,20 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until `advance`.
+    """A clock for tests that stands still until `advance` is called.
 
-    Its wall time begins at `start_us` (microseconds since 1970) and its monotonic time at 0, so that code
-    which takes one for the other shows. Any thread may read it; one thread at a time may advance or set it.
+    Its monotonic time begins at 0, so that code which confuses the two times fails. Any thread may read the clock; one
+    thread at a time may advance or set it.
+
+    Args:
+        start_us: wall time at the beginning, in microseconds since 1970-01-01 UTC.
+
+    Example:
+        ```python
+        clock = ManualClock(start_us=1_700_000_000_000_000)
+        log = pyreplog.open("data/test", clock=clock, retention_ms=60_000)
+        clock.advance(61_000_000)  # 61 seconds
+        ```
     """
 
     __slots__ = ("_elapsed_us", "_start_us")
@@ -76,17 +95,30 @@ class ManualClock:
         self._elapsed_us = 0
 
     def now_us(self) -> int:
+        """Return the wall time, in microseconds since 1970-01-01 UTC."""
         return self._start_us + self._elapsed_us
 
     def monotonic_us(self) -> int:
+        """Return the microseconds by which the clock was advanced."""
         return self._elapsed_us
 
     def advance(self, us: int) -> None:
-        """Moves both times on by `us` microseconds. Raises InvalidArgumentError when `us` is negative."""
+        """Advance both times.
+
+        Args:
+            us: microseconds, 0 or more.
+
+        Raises:
+            InvalidArgumentError: `us` is negative.
+        """
         if us < 0:
             raise InvalidArgumentError(f"a clock advances by 0 us or more, not by {us}")
         self._elapsed_us += us
 
     def set(self, us: int) -> None:
-        """Sets the wall time to `us` (microseconds since 1970); the monotonic time stays."""
+        """Set the wall time, and leave the monotonic time as it is.
+
+        Args:
+            us: microseconds since 1970-01-01 UTC.
+        """
         self._start_us = us - self._elapsed_us

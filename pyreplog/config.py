@@ -31,9 +31,16 @@ class Settings:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """Return the configuration with these settings, the others as they are by default.
+        """Make settings from keywords.
 
-        Raises: ConfigError, naming the first unknown key.
+        Args:
+            settings: values by name of the setting.
+
+        Returns:
+            The settings; a setting that is not given has its default.
+
+        Raises:
+            ConfigError: a setting is unknown, or its value is outside its bounds. The message names the first one.
         """
         known = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(settings.keys() - known)
@@ -60,17 +67,23 @@ def check_retention(retention_bytes: int | None, retention_ms: int | None) -> No
 
 @dataclass(frozen=True, kw_only=True)
 class LogConfig(Settings):
-    """Settings of a CommitLog.
+    """Settings of a log.
 
-    durability: when an append returns: "appended" (in the map: survives the process), "interval" (the same, and synced
-    every `sync_interval_ms`), "synced" (fdatasync returned).
-    segment_bytes: size of a segment file, a multiple of 4096; fixed when the log is made.
-    spare_segments: how many segments are kept ready ahead of need, and how many freed ones are kept to be recycled.
-    retention_bytes, retention_ms: whole segments are removed from the front while the log is larger, or their last
-    record is older, whichever comes first; None: no limit of this kind; 0: nothing but the active segment is kept
-    (`check_retention`). `CommitLog.retention_floor` and the log's cursors overrule both.
-    cursor_hold_bytes: a cursor that is further behind the end keeps nothing; None: every cursor keeps what lies behind
-    it.
+    Attributes:
+        durability: when an append returns. "appended": the entry is in the mapped segment and survives the process.
+            "interval": the same, and the log is synced every `sync_interval_ms`. "synced": fdatasync has returned.
+        segment_bytes: size of a segment file, a multiple of 4096. The first writer of a log fixes it.
+        spare_segments: segments that are prepared ahead of need, and freed segments that are kept for reuse, 1 to 64.
+        sync_interval_ms: milliseconds between two syncs with durability "interval".
+        retention_bytes: remove whole segments from the front while the log is larger. None: no limit. 0: keep only the
+            active segment.
+        retention_ms: remove whole segments whose last record is older. None: no limit. 0: keep only the active
+            segment. The limit that is reached first counts. `CommitLog.retention_floor` and the
+            log's cursors overrule both.
+        cursor_hold_bytes: a cursor that is further behind the end keeps nothing. None: every cursor keeps what lies
+            behind it.
+
+    See docs/log.md.
     """
 
     durability: Durability = "appended"

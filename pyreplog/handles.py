@@ -49,10 +49,15 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Closeable:
-    """Closed by `with` and `async with`. Its truth value is True, also when it is empty or closed."""
+    """A handle that `with` and `async with` close. It is true also when it is empty or closed.
+
+    Compare `len(handle)` with 0 to learn whether it is empty. `async with` closes the handle in a thread, since
+    closing may wait for disks and peers: the event loop goes on, and the thread closes it also if the task is
+    cancelled.
+    """
 
     def close(self) -> None:
-        """Let go."""
+        """Release the files, connections and threads of the handle."""
         raise NotImplementedError
 
     def __bool__(self) -> bool:
@@ -105,10 +110,10 @@ class Handle(Closeable, ABC):
             raise self._error
 
     def close(self) -> None:
-        """Let go. Closing twice is fine, and so is closing in a forked child, which leaves the parent's alone.
+        """Close the handle and release what it holds. Closing twice has no effect.
 
-        In a finalizer that runs when the interpreter ends, nothing more happens than if the process were killed: no
-        other thread goes on then, and there is nobody to wait for.
+        In a forked child the handle of the parent process stays open. In a finalizer that runs when the interpreter
+        ends, nothing more happens than if the process were killed.
         """
         if os.getpid() != self._pid or not self._closing.acquire(blocking=False):
             return

@@ -6,9 +6,11 @@ from __future__ import annotations
 class ReplogError(Exception):
     """Base of all errors of this package.
 
-    retriable: nothing was done, or doing it twice does no harm; and the same call can succeed later without a change of
-    the program or its settings. False where the call may be done: a repeated append could be stored twice.
-    exit_code: with which the command line ends.
+    Attributes:
+        retriable: whether the same call may be made again, without a change of the program or its settings: nothing was
+            done, or doing it twice does no harm. False where the call may have been carried out: a repeated append
+            could be stored twice.
+        exit_code: exit code of the command line when a command fails with this error.
     """
 
     retriable = False
@@ -16,19 +18,19 @@ class ReplogError(Exception):
 
 
 class InvalidArgumentError(ReplogError, ValueError):
-    """An argument's value is outside what the call accepts; nothing was done."""
+    """An argument has a value that the call does not accept. Nothing was done."""
 
     exit_code = 2
 
 
 class WrongTypeError(ReplogError, TypeError):
-    """An argument is of a type the call does not take; nothing was done."""
+    """An argument has a type that the call does not accept. Nothing was done."""
 
     exit_code = 2
 
 
 class ConfigError(InvalidArgumentError):
-    """A configuration key is unknown, or its value is outside its bounds."""
+    """A setting or option is unknown, or its value is outside its bounds. Nothing was done."""
 
 
 class ClosedError(ReplogError):
@@ -36,36 +38,42 @@ class ClosedError(ReplogError):
 
 
 class ForkedError(ReplogError):
-    """The handle was opened by a parent process; open the log again in this one."""
+    """A parent process opened the handle. Open the log, store or cluster again in this process."""
 
 
 class MonkeyPatchedError(ReplogError):
-    """gevent, eventlet or the like have replaced threads, sockets or epoll in this process; use another one."""
+    """gevent, eventlet or a similar library has replaced threads, sockets or epoll. Use another process."""
 
     exit_code = 2
 
 
 class OutOfRangeError(ReplogError, IndexError):
-    """No such entry or position in the log."""
+    """The log, ledger or topic has no entry of that number, or no record at that position."""
 
 
 class OutcomeUnknownError(ReplogError, TimeoutError):
-    """The time ran out, or a connection was lost, before the outcome was known: what was asked may be done or not."""
+    """The outcome of the call is unknown: its time ran out, or a connection was lost, before the outcome arrived.
+
+    The call may have had its effect, may have it later, or may never have it.
+    """
 
     retriable = False
 
 
 class WindowFullError(ReplogError):
-    """Too much of a ledger is on its way, and this caller cannot wait: nothing was done. Wait for its `room()`."""
+    """Too many bytes or entries are on their way, and the caller cannot wait. Nothing was done.
+
+    Await `room()`, and submit again.
+    """
 
     retriable = True
 
 
 class MissingExtraError(ReplogError, ImportError):
-    """An optional library is not installed; the message names the extra that brings it."""
+    """An optional library is not installed. The message names the extra to install."""
 
     exit_code = 2
 
 
 class InvalidMessageError(ReplogError):
-    """A peer sent a message that makes no sense; the connection cannot go on."""
+    """A peer sent a message that does not follow the protocol. The connection is closed."""

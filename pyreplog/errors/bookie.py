@@ -6,39 +6,41 @@ from pyreplog.errors.base import ReplogError
 
 
 class IdentityError(ReplogError):
-    """Base of: this directory is not that of the bookie which is to run. Nothing was changed."""
+    """Base of the errors that say: the directory is not that of the bookie to be started. Nothing was changed."""
 
     exit_code = 4
 
 
 class EmptyDirectoryError(IdentityError):
-    """The bookie is registered, and its directory holds nothing."""
+    """The bookie is registered, and its directory is empty."""
 
 
 class MissingIdentityError(IdentityError):
-    """The directory holds a bookie's data, and not the file that says whose."""
+    """The directory holds a bookie's data, and lacks the file that names the bookie."""
 
 
 class WrongIncarnationError(IdentityError):
-    """The directory is another bookie's, or of another incarnation of this one."""
+    """The directory belongs to another bookie, or to another incarnation of this one."""
 
 
 class ForeignDirectoryError(IdentityError):
-    """The directory is that of a bookie of another cluster."""
+    """The directory belongs to a bookie of another cluster."""
 
 
 class WrongLogError(IdentityError):
-    """The log in the bookie's directory is another one's, or an older copy of its own."""
+    """The log in the bookie's directory belongs to another bookie, or is an older copy of its own log."""
 
 
 class StaleDirectoryError(IdentityError):
-    """The directory is an older copy of the bookie's: the bookie was opened since, somewhere else."""
+    """The directory is an older copy: the bookie was opened since, from another directory."""
 
 
 class StaleMetadataError(IdentityError):
-    """The metadata store is an older copy: it says less than it has said to this bookie before. Ledgers that were made
-    since would count as deleted, and their numbers would be given again."""
+    """The metadata store is an older copy: it holds less than this bookie has seen in it before.
+
+    Ledgers made since would count as deleted, and their ids would be given again.
+    """
 
 
 class UnknownBookieError(IdentityError):
-    """The metadata store knows nothing of this bookie: it is another one, or has lost what it held."""
+    """The metadata store does not know this bookie: it is another store, or has lost its content."""

@@ -6,15 +6,20 @@ from pyreplog.errors.base import OutcomeUnknownError, ReplogError
 
 
 class PositionError(ReplogError):
-    """The stored applied position does not fit: it is of another log, somebody else moved it, or nobody stored it."""
+    """The stored applied position belongs to another log, was moved by another applier, or was not stored."""
 
     exit_code = 4
 
 
 class ApplyError(ReplogError):
-    """The applier has stopped at an entry that its callback refused; what was received stays, and receiving goes on.
+    """The applier stopped at an entry that its callback refused. The relay goes on receiving.
 
-    `entry` and `position` (bytes since the log began) are those of the record; the callback's exception is the cause.
+    The exception of the callback is the `__cause__`.
+
+    Attributes:
+        entry: number of the entry.
+        position: position of its record, bytes from the beginning of the log.
+        what: type and text of the callback's exception.
     """
 
     def __init__(self, entry: int, position: int, what: str) -> None:
@@ -26,30 +31,34 @@ class ApplyError(ReplogError):
 
 
 class ReplicationError(ReplogError):
-    """Base of what can be wrong between the members of a replica group."""
+    """Base of the errors between members of a replica group."""
 
 
 class NotEnoughReplicasError(ReplicationError):
-    """Fewer replicas are connected and caught up than `min_in_sync` asks for. Nothing was written."""
+    """Fewer replicas are connected and caught up than `min_in_sync` demands. Nothing was appended."""
 
     retriable = True
     exit_code = 6
 
 
 class NotMasterError(ReplicationError):
-    """Only a group's master can do this; the message says where it may be. Nothing was done."""
+    """The call needs the master of the group, and this node is not the master. Nothing was done.
+
+    The message names the master, if the node knows it.
+    """
 
 
 class ReplicationTimeoutError(ReplicationError, OutcomeUnknownError):
-    """The record is in the master's log; whether enough replicas have it, or will have it, is unknown."""
+    """The record is in the master's log. Whether enough replicas have it, or will have it, is unknown."""
 
     retriable = False
 
 
 class HigherTermError(ReplicationError):
-    """There is, or may be, a newer master: the term of this one is refused. Nothing was done.
+    """A newer master exists, or may exist: the term of this one is refused. Nothing was done.
 
-    `term` is the higher one: (number, name of its master).
+    Attributes:
+        term: the higher term, as (number, name of its master).
     """
 
     def __init__(self, message: str, term: tuple[int, str]) -> None:
@@ -61,13 +70,14 @@ class HigherTermError(ReplicationError):
 
 
 class DeposedError(HigherTermError, OutcomeUnknownError):
-    """A newer master took over while this append waited for replicas: whether it survives is unknown."""
+    """A newer master took over while the append waited for replicas. Whether the entry survives is unknown."""
 
 
 class JoinRefusedError(ReplicationError):
-    """A master refuses this replica, or a replica this master; the message says what to do.
+    """A master refuses this replica, or this replica refuses a master. The message says what to do.
 
-    `code` is a `ha.protocol.Code`.
+    Attributes:
+        code: the reason, a `RefusalCode` of `pyreplog.ha.protocol.messages`.
     """
 
     def __init__(self, code: int, message: str) -> None:
@@ -79,19 +89,27 @@ class JoinRefusedError(ReplicationError):
 
 
 class PromotionRefusedError(ReplicationError):
-    """This node cannot become master without possible loss: too few members answered, or one of them holds more."""
+    """The node cannot become master without possible loss.
+
+    Too few members answered, or one of them has more of the log.
+    """
 
     exit_code = 6
 
 
 class ChangeUnderWayError(ReplicationError):
-    """The members are being changed; one change at a time."""
+    """The group is changing its members. Wait until that change is complete, and retry."""
 
     retriable = True
 
 
 class CommandRefusedError(ReplicationError):
-    """A node that was asked to do something refuses, or has failed; the message says why, `kind` which error it was."""
+    """A node refused a command, or failed to carry it out. The message says why.
+
+    Attributes:
+        kind: name of the error class at that node.
+        exit_code: exit code of that error.
+    """
 
     def __init__(self, message: str, kind: str, exit_code: int) -> None:
         self.message, self.kind, self.exit_code = message, kind, exit_code

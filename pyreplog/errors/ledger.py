@@ -6,7 +6,11 @@ from pyreplog.errors.base import OutOfRangeError, ReplogError
 
 
 class LedgerError(ReplogError):
-    """Base of what can be wrong with a ledger. `ledger` is its id."""
+    """Base of the errors of a ledger.
+
+    Attributes:
+        ledger: id of the ledger.
+    """
 
     def __init__(self, ledger: int, message: str) -> None:
         self.ledger, self.message = ledger, message
@@ -17,46 +21,49 @@ class LedgerError(ReplogError):
 
 
 class NoSuchLedgerError(LedgerError):
-    """There is no ledger of that id, or it was deleted."""
+    """No ledger has that id, or the ledger was deleted."""
 
     exit_code = 2
 
 
 class LedgerClosedError(LedgerError):
-    """The ledger takes no more entries. Of an append that fails with it, the outcome is unknown until it is read."""
+    """The ledger is closed and takes no more entries.
+
+    The outcome of an append that fails with it is unknown until the ledger is read.
+    """
 
 
 class LedgerFencedError(LedgerError):
-    """Somebody else recovers, or has recovered, the ledger: its writer may not go on.
+    """Another client recovers, or has recovered, the ledger. Its writer cannot go on.
 
-    Of an append that fails with it, the outcome is unknown: recovery keeps every entry that it finds.
+    The outcome of an append that fails with it is unknown: recovery keeps every entry that it finds.
     """
 
 
 class LedgerRefusedError(LedgerError):
-    """A bookie refuses the ledger's entries for good: the ledger was deleted, or another writer's are there.
+    """A bookie refuses the ledger's entries for good: the ledger was deleted, or has another writer's entries.
 
-    Of an append that fails with it, the outcome is unknown until the ledger is read.
+    The outcome of an append that fails with it is unknown until the ledger is read.
     """
 
 
 class EntryRefusedError(LedgerError):
-    """A bookie refuses entries that are damaged, or too large for it; the ledger is closed at the last confirmed one.
+    """A bookie refuses entries that are damaged or too large. The ledger is closed behind the last confirmed entry.
 
-    Damaged ones left their writer intact: its memory, or the network, is not to be trusted.
+    Damaged entries were intact when the writer sent them: do not trust its memory, or the network.
     """
 
     exit_code = 4
 
 
 class UnauthorizedError(LedgerError):
-    """The password is not the one the ledger was made with."""
+    """The password is not the password of the ledger."""
 
     exit_code = 7
 
 
 class NotEnoughBookiesError(ReplogError):
-    """Fewer bookies can be used than the ensemble needs."""
+    """Fewer bookies are usable than the ensemble needs."""
 
     retriable = True
     exit_code = 6
@@ -67,7 +74,9 @@ class NoSuchEntryError(OutOfRangeError):
 
 
 class UnreadableError(LedgerError):
-    """Whether the entry exists, or what is in it, cannot be told now: too many of its bookies do not answer, or do not
-    know. Trying again can help."""
+    """The ledger cannot tell now whether the entry exists, or what it holds.
+
+    Too many of the bookies that would hold it do not answer, or do not know. A retry can succeed.
+    """
 
     retriable = True

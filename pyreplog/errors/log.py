@@ -8,9 +8,12 @@ from pyreplog.errors.base import InvalidArgumentError, OutOfRangeError, ReplogEr
 
 
 class LockedError(ReplogError):
-    """Another process (or handle) writes to this log, or has this bookie or cluster open.
+    """Another process, or another handle of this process, has the log, bookie or cluster open for writing.
 
-    `pid` is the holder's process id, or None when it could not be read. `advice`: what can be done.
+    Attributes:
+        path: the directory.
+        pid: process id of the holder, or None if it could not be read.
+        advice: what the caller can do.
     """
 
     retriable = True
@@ -26,13 +29,19 @@ class LockedError(ReplogError):
 
 
 class NotALogError(ReplogError):
-    """The path exists and does not hold a pyreplog log."""
+    """The path exists and does not hold a pyreplog log, or it does not exist and a reader was to open it."""
 
     exit_code = 2
 
 
 class FormatVersionError(ReplogError):
-    """The files were written by a version of the format that this build cannot read."""
+    """A newer version of pyreplog wrote the files, and this build cannot read their format.
+
+    Attributes:
+        path: the file or directory.
+        found: lowest format version that a reader of the files must know.
+        supported: highest format version that this build knows.
+    """
 
     def __init__(self, path: Path | str, found: int, supported: int) -> None:
         self.path, self.found, self.supported = Path(path), found, supported
@@ -43,10 +52,13 @@ class FormatVersionError(ReplogError):
 
 
 class CorruptionError(ReplogError):
-    """Stored bytes are not what was written.
+    """Stored bytes are not the bytes that were written.
 
-    `path` and `position` (bytes since the log began, or since the file began where the file is no segment) say
-    where; `expected` and `found` say what.
+    Attributes:
+        path: the damaged file.
+        position: bytes from the beginning of the log; from the beginning of the file if the file is not a segment.
+        expected: what the format demands there.
+        found: what the file holds there.
     """
 
     exit_code = 4
@@ -60,25 +72,27 @@ class CorruptionError(ReplogError):
 
 
 class PoisonedError(ReplogError):
-    """A sync failed earlier: what is on disk is unknown until the log is opened again."""
+    """A sync of the log failed earlier. What is on disk is unknown until the log is opened again."""
 
     exit_code = 5
 
 
 class DiskError(ReplogError, OSError):
-    """The disk refused what the call needs first, or no descriptor is left; nothing of the call was done, and the log,
-    if it is open, goes on."""
+    """The disk refused an operation, or the process has no free file descriptor. Nothing of the call was done.
+
+    A log that is open stays usable.
+    """
 
     retriable = True
     exit_code = 6
 
 
 class DiskFullError(DiskError):
-    """There is no room for another segment. What is stored stays readable; retry when there is space."""
+    """The file system has no room for another segment. Stored entries stay readable. Free space, and retry."""
 
 
 class UnsupportedFilesystemError(ReplogError, OSError):
-    """The file system lacks something the log's safety needs (real allocation, OFD locks, shared mappings)."""
+    """The file system lacks an operation that the log needs: real allocation, OFD locks or shared mappings."""
 
 
 class ReadOnlyError(ReplogError):
@@ -86,7 +100,11 @@ class ReadOnlyError(ReplogError):
 
 
 class ReplicaError(ReadOnlyError):
-    """The log is a replica: it holds what its master sends, and takes nothing else."""
+    """The log is a replica: it holds the bytes of its master and accepts no appends.
+
+    Attributes:
+        path: directory of the log.
+    """
 
     def __init__(self, path: object) -> None:
         self.path = path
@@ -100,7 +118,11 @@ class ReplicaError(ReadOnlyError):
 
 
 class GroupLogError(ReadOnlyError):
-    """The log is that of a replica group's master: what is appended past the group would be on no replica."""
+    """The log is that of a replica group's master. An append outside the group would be on no replica.
+
+    Attributes:
+        path: directory of the log.
+    """
 
     def __init__(self, path: object) -> None:
         self.path = path
@@ -113,7 +135,11 @@ class GroupLogError(ReadOnlyError):
 
 
 class NotAReplicaError(ReplogError):
-    """The log was to be opened as a replica and is not one."""
+    """The log was to be opened as a replica, and is a log of its own.
+
+    Attributes:
+        path: directory of the log.
+    """
 
     exit_code = 2
 
@@ -126,9 +152,12 @@ class NotAReplicaError(ReplogError):
 
 
 class StreamError(ReplogError):
-    """What a master sent does not continue this replica's log, or is not intact; nothing of it counts.
+    """The bytes from a master do not continue this replica's log, or are damaged. None of them was taken.
 
-    `position` (bytes since the log began) says where; `expected` and `found` say what.
+    Attributes:
+        position: bytes from the beginning of the log.
+        expected: what the replica's log demands there.
+        found: what the master sent.
     """
 
     exit_code = 4
@@ -142,21 +171,24 @@ class StreamError(ReplogError):
 
 
 class TrimmedError(OutOfRangeError):
-    """The entry was in the log and retention has removed it."""
+    """Retention or `trim` has removed the entry."""
 
 
 class TruncatedError(OutOfRangeError):
-    """Entries that this reader had been given, or was waiting for, were cut from the log."""
+    """Entries that this reader was given, or was waiting for, were cut from the end of the log."""
 
 
 class RecordTooLargeError(InvalidArgumentError):
-    """The record does not fit into one segment, or a part of it is over its limit."""
+    """The record does not fit into one segment, or its key or properties are over their limit."""
 
 
 class UnnumberedError(InvalidArgumentError):
-    """An entry was asked for by its number, of a log that holds the entries of many ledgers: it has none of its own.
+    """The log holds the entries of many ledgers, and its records have no entry numbers of their own.
 
-    Its entries are found by (ledger, entry), in a LedgerLog; its records by position.
+    Open it as a LedgerLog and ask for (ledger, entry), or read by position.
+
+    Attributes:
+        path: directory of the log.
     """
 
     def __init__(self, path: object) -> None:
@@ -171,9 +203,12 @@ class UnnumberedError(InvalidArgumentError):
 
 
 class InvalidRecordsError(ReplogError):
-    """Encoded records that a caller or a peer handed over are not intact, or not those that were meant; none counts.
+    """Encoded records that a caller or a peer handed over are damaged, or not the expected ones. None was taken.
 
-    `offset` is that of the first bad one in the bytes handed over.
+    Attributes:
+        offset: byte offset of the first bad record in the bytes handed over.
+        expected: what the format demands there.
+        found: what the bytes hold there.
     """
 
     exit_code = 4
@@ -187,5 +222,4 @@ class InvalidRecordsError(ReplogError):
 
 
 class OtherRecordError(InvalidRecordsError):
-    """Another record than the one handed over is stored under the same ids: a ledger has two writers. Nothing was
-    done."""
+    """Another record is stored under the same ids: a ledger has two writers. Nothing was done."""

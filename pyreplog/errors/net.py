@@ -6,9 +6,12 @@ from pyreplog.errors.base import InvalidMessageError, OutcomeUnknownError, Replo
 
 
 class FrameError(ReplogError):
-    """A peer sent bytes that are no frame; the connection cannot go on.
+    """A peer sent bytes that are not a frame. The connection is closed.
 
-    `offset` is the byte offset in the stream where the bad frame begins.
+    Attributes:
+        offset: byte offset of the bad frame in the stream.
+        expected: what the protocol demands there.
+        found: what arrived.
     """
 
     def __init__(self, offset: int, expected: str, found: str) -> None:
@@ -20,8 +23,10 @@ class FrameError(ReplogError):
 
 
 class PeerError(ReplogError):
-    """The process at the other end of a connection could not be reached, does not fit, or does not answer. Whether
-    something was done the subclasses say; of this class itself, it is unknown."""
+    """The process at the other end of a connection cannot be reached, does not match, or does not answer.
+
+    The subclasses say whether something was done; of this class itself, it is unknown.
+    """
 
     exit_code = 7
 
@@ -33,27 +38,27 @@ class NotConnectedError(PeerError):
 
 
 class DisconnectedError(PeerError, OutcomeUnknownError):
-    """The connection was lost. What was asked and not answered may or may not be done."""
+    """The connection was lost. A request without an answer may have been carried out, or not."""
 
 
 class PeerTimeoutError(PeerError, OutcomeUnknownError):
-    """The peer was silent for too long, or did not answer in time. What was asked may or may not be done."""
+    """The peer did not answer in time. The request may have been carried out, or not."""
 
 
 class DamagedMessageError(PeerError, OutcomeUnknownError, InvalidMessageError):
-    """What a peer said was damaged on its way: its checksum is another one. What was asked may or may not be done."""
+    """A message was damaged on its way: its checksum is wrong. The request may have been carried out, or not."""
 
 
 class SlowPeerError(PeerError):
-    """The peer did not take what was sent to it: its queue stayed over the limit for too long."""
+    """The peer did not read what was sent to it: its queue was over the limit for too long."""
 
 
 class HandshakeError(PeerError):
-    """The two sides of a connection do not fit, or what arrived is no hello. Nothing else was sent."""
+    """The two sides of a connection do not match, or the first bytes are not a hello. Nothing else was sent."""
 
 
 class ProtocolVersionError(HandshakeError):
-    """No version of the protocol is spoken by both sides."""
+    """The two sides have no version of the protocol in common."""
 
 
 class WrongServiceError(HandshakeError):
@@ -65,18 +70,18 @@ class WrongClusterError(HandshakeError):
 
 
 class IncarnationError(HandshakeError):
-    """Another node, or the same one with other data, answers at this address."""
+    """Another node, or the same node with other data, answers at this address."""
 
 
 class AuthenticationError(HandshakeError):
-    """A side could not prove that it may talk to the other one."""
+    """One side could not prove that it knows the secret of the other side."""
 
 
 class TooManyConnectionsError(HandshakeError):
-    """The server has as many connections as it is allowed to have."""
+    """The server has as many connections as its limit allows."""
 
     retriable = True
 
 
 class TlsMismatchError(HandshakeError):
-    """One side of a connection speaks TLS and the other does not."""
+    """One side of a connection speaks TLS, and the other side does not."""

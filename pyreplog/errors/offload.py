@@ -9,23 +9,34 @@ from pyreplog.errors.log import CorruptionError
 
 
 class StorageError(ReplogError):
-    """An object store or shared file system cannot be reached, refuses us, or failed. What was asked may be done or
-    not; the same call may be made again."""
+    """An object store or shared file system cannot be reached, denies access, or failed.
+
+    The request may have been carried out, or not. Making the same call again is safe.
+    """
 
     retriable = True
     exit_code = 7
 
 
 class OffloadConflictError(ReplogError):
-    """Two offloads to one URL at a time: the other one has stored its manifest first. Nothing of it was replaced; run
-    this one again."""
+    """Two offloads to one URL ran at a time, and the other one stored its manifest first.
+
+    Nothing of the other one was replaced. Run this one again.
+    """
 
     retriable = True
     exit_code = 3
 
 
 class ObjectCorruptionError(CorruptionError):
-    """An object is missing, short, damaged, or another one than was stored. `url` says which."""
+    """An object is missing, too short or damaged, or is not the object that was stored.
+
+    Attributes:
+        url: the object.
+        position: byte offset in the object.
+        expected: what the manifest or the format demands.
+        found: what the object holds.
+    """
 
     def __init__(self, url: str, position: int, expected: str, found: str) -> None:
         super().__init__(url, position, expected, found)

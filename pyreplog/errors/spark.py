@@ -6,7 +6,9 @@ from pyreplog.errors.base import ReplogError
 
 
 class CheckpointError(ReplogError):
-    """A streaming query's checkpoint does not fit what is read: another log, another kind of source, or another version
-    wrote it. Nothing was read; the message says what to do."""
+    """The checkpoint of a streaming query does not fit what is read. Nothing was read.
+
+    Another log, another kind of source, or another version wrote it. The message says what to do.
+    """
 
     exit_code = 2

@@ -6,7 +6,11 @@ from pyreplog.errors.base import ReplogError
 
 
 class TopicError(ReplogError):
-    """Base of what can be wrong with a topic. `topic` is its name."""
+    """Base of the errors of a topic.
+
+    Attributes:
+        topic: name of the topic.
+    """
 
     def __init__(self, topic: str, message: str) -> None:
         self.topic, self.message = topic, message
@@ -29,8 +33,10 @@ class TopicExistsError(TopicError):
 
 
 class TopicFencedError(TopicError):
-    """Somebody else owns the topic now: this owner may not go on. Of a publish that fails with it, the outcome is
-    unknown: the new owner keeps every message that it finds."""
+    """Another process owns the topic now. This owner cannot go on.
+
+    The outcome of a publish that fails with it is unknown: the new owner keeps every message that it finds.
+    """
 
 
 class TopicOwnedError(TopicError):

@@ -57,15 +57,45 @@ def open_master(
     clock: Clock | None = None,
     **settings: Unpack[NodeSettings],
 ) -> Node:
-    """Open a log as master: a new one, one that had no replicas so far, or one that this node led before.
+    """Open a log as the master of a replica group.
 
-    members, sync_replicas: names, and how many besides the master an append waits for; of a new group, afterwards
-    `Node.set_members` changes them. force: be master though acknowledged records may be missing here. peers: addresses
-    of members. secret: all nodes share it. tls_server, tls_client: contexts. limits: of connections. settings: fields
-    of NodeConfig.
+    The log is new, had no replicas so far, or was led by this node before. The node listens for replicas, candidates
+    and questions until it is closed. Blocks while the log is verified, and while an election runs.
 
-    Errors: those of `pyreplog.open`; ReplicaError, it is a copy: promote it; PromotionRefusedError, it may lack what it
-    had sent before a power cut, and is not elected; ConfigError; InvalidArgumentError, an address is none.
+    Args:
+        path: directory of the log.
+        members: names of the members of a new group, this node included. Later `Node.set_members` changes them.
+        sync_replicas: replicas that an append waits for, in a new group. Later `Node.set_members` changes it.
+        force: become master even if records that were acknowledged may be missing from this log.
+        peers: addresses of other members, "host:port" by name. Elections ask them.
+        secret: a secret that all nodes of the group share; None: no authentication.
+        tls_server: TLS context for connections to this node; None: no TLS.
+        tls_client: TLS context for connections from this node; None: no TLS.
+        limits: limits of connections.
+        busy_poll_us: microseconds that a waiting thread polls its connections before it sleeps.
+        clock: source of time; None: the clock of the machine.
+        settings: fields of `NodeConfig` as keywords; `name` is required.
+
+    Returns:
+        The open `Node`.
+
+    Raises:
+        ConfigError: a setting is unknown or outside its bounds.
+        InvalidArgumentError: an address is malformed.
+        ReplicaError: the log is a replica; promote it.
+        PromotionRefusedError: the log may lack records that this node sent before a power cut, and no election was
+            won.
+        LockedError: another process has the log open for writing.
+        ReplogError: as `pyreplog.open`.
+        OSError: the address to listen at is in use.
+
+    Example:
+        ```python
+        with ha.open_master("data/orders", name="a", port=7001, members=["a", "b"], sync_replicas=1) as node:
+            node.append(b"order 1")  # returns when b has it, too
+        ```
+
+    See docs/ha.md.
     """
     node = Node(
         path, NodeConfig.of(settings), peers=peers, secret=secret, tls_server=tls_server, tls_client=tls_client,
@@ -92,9 +122,42 @@ def open_replica(
     clock: Clock | None = None,
     **settings: Unpack[NodeSettings],
 ) -> Node:
-    """Open a directory as a replica of the master at "host:port"; it is empty, a copy, or was that of a master.
+    """Open a directory as a replica of a master.
 
-    Other arguments and errors as open_master. What the master does not have of this log is cut, and kept aside.
+    The directory is empty, holds a replica, or holds the log of a former master. Entries that the master does not have
+    are cut from the log, and their bytes are kept in `aside/`.
+
+    Args:
+        path: directory of the log.
+        master: address of the master, "host:port"; None: wait until a master is known.
+        peers: addresses of other members, "host:port" by name. Elections ask them.
+        secret: a secret that all nodes of the group share; None: no authentication.
+        tls_server: TLS context for connections to this node; None: no TLS.
+        tls_client: TLS context for connections from this node; None: no TLS.
+        limits: limits of connections.
+        busy_poll_us: microseconds that a waiting thread polls its connections before it sleeps.
+        clock: source of time; None: the clock of the machine.
+        settings: fields of `NodeConfig` as keywords; `name` is required.
+
+    Returns:
+        The open `Node`. Its `log` exists when the node has found its master for the first time.
+
+    Raises:
+        ConfigError: a setting is unknown or outside its bounds.
+        InvalidArgumentError: an address is malformed, or is that of this node.
+        LockedError: another process has the log open for writing.
+        ReplogError: as `pyreplog.open`.
+        OSError: the address to listen at is in use.
+
+    Example:
+        ```python
+        with ha.open_replica("copy/orders", name="b", master="127.0.0.1:7001") as node:
+            for record in node.log.follow(timeout=5.0):
+                print(record.value)
+            node.promote()  # when the master is gone
+        ```
+
+    See docs/ha.md.
     """
     node = Node(
         path, NodeConfig.of(settings), peers=peers, secret=secret, tls_server=tls_server, tls_client=tls_client,

@@ -14,15 +14,22 @@ from pyreplog.stream.fields import NAME_BYTES_MAX, is_name
 
 @dataclass(frozen=True, kw_only=True)
 class NodeConfig(Settings):
-    """Settings of a node, whatever its role is: it may become another one.
+    """Settings of a node, for each role that it may have.
 
-    name: of the member, 1 to 255 bytes. log: of its log. group: what it does as a master; with ack="synced" the log's
-    durability has to be "synced", too.
-    host, port: where it listens; port 0: a free one. advertise: "host:port" as others reach it; None: where it listens.
-    transfer_bytes: of the log in one frame at most. throttle_bytes_per_s: of the log to one replica; None: no limit.
-    ack_timeout_ms: how long an append waits for replicas; then its outcome is unknown.
-    election_timeout_ms: how long members may take for an answer in an election.
-    observer: a replica that is streamed to and never counted, for reading, or for others to be streamed from.
+    Attributes:
+        name: name of the member, 1 to 255 bytes of UTF-8.
+        log: settings of its log.
+        group: settings that count while it is master. `ack="synced"` needs a log of durability "synced".
+        host: address to listen at.
+        port: port to listen at; 0: a free one.
+        advertise: "host:port" at which other nodes reach this one; None: `host` and `port`.
+        transfer_bytes: bytes of log in one frame, at most.
+        throttle_bytes_per_s: bytes of log per second to each replica, at most; None: no limit.
+        ack_timeout_ms: milliseconds that an append waits for replicas. Then its outcome is unknown.
+        election_timeout_ms: milliseconds that a member may take to answer in an election.
+        observer: follow the group without being counted: for reading, or as a source for other observers.
+
+    See docs/ha.md.
     """
 
     name: str
@@ -50,7 +57,7 @@ class NodeConfig(Settings):
 
     @property
     def lossless(self) -> bool:
-        """Whether a master of these settings sends nothing that is not on its disk."""
+        """Whether a master with these settings sends only what is on its own disk."""
         return self.log.durability == "synced"
 
 

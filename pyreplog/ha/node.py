@@ -80,12 +80,15 @@ _RESTORED_S = 2.0
 
 
 class Node(Handle):
-    """One member of a replica group, or an observer; made by `open_master` and `open_replica`.
+    """A member or an observer of a replica group; made by `open_master` and `open_replica`.
 
-    It listens as long as it is open: for replicas that stream from it, for candidates, for questions. Any thread may
-    call anything; asyncio code awaits what `submit` returns. Close it, or use `with`.
+    A node listens as long as it is open: for replicas that stream from it, for candidates, and for questions. Any
+    thread may call any method, and coroutines await what `submit` returns. Close it, or use `with`.
 
-    peers: addresses of other members, "host:port" by name: whom elections ask.
+    Attributes:
+        config: settings of the node.
+
+    See docs/ha.md.
     """
 
     def __init__(
@@ -142,17 +145,21 @@ class Node(Handle):
 
     @property
     def name(self) -> str:
+        """Name of the node in the group."""
         return self.config.name
 
     @property
     def role(self) -> Role:
-        """What it is now; "candidate": neither, while its role changes."""
+        """The role now: "master", "replica", or "candidate" while the role changes."""
         return "master" if self._master is not None else "replica" if self._replica is not None else "candidate"
 
     @property
     def log(self) -> CommitLog:
-        """Its log, to be read, scanned and followed up to the commit point, as long as the role stays; a change of role
-        closes it. NotMasterError: a replica that never had a master has none yet."""
+        """The log, to be read up to the commit point.
+
+        A change of the role closes it; then ask for it again. Raises NotMasterError if this replica has never had a
+        master and has no log yet.
+        """
         self._check_open()
         log = self._log
         if log is None:
@@ -161,7 +168,7 @@ class Node(Handle):
 
     @property
     def address(self) -> str:
-        """As others reach it: "host:port"."""
+        """Address at which other nodes reach this one, "host:port"."""
         if self.config.advertise is not None:
             return self.config.advertise
         host, port = self._server.address
@@ -169,29 +176,36 @@ class Node(Handle):
 
     @property
     def term(self) -> Term:
-        """The highest term that it has promised to follow, or leads."""
+        """The highest term that this node leads, or has promised to follow."""
         return self._context.terms.promised
 
     @property
     def members(self) -> Members | None:
-        """As far as it knows."""
+        """The members of the group, as far as this node knows; None: unknown."""
         return self._context.members.members
 
     @property
     def is_eligible(self) -> bool:
-        """Whether it may be master: it has something of the group's log, its disk has not failed, it is no observer."""
+        """Whether the node may become master.
+
+        It may if its log holds records of the group, its disk has not failed, and it is not an observer.
+        """
         log = self._log
         is_sound = log is not None and log.is_usable
         return is_sound and bool(self._context.terms.history.starts) and not self.config.observer
 
     @property
     def leads(self) -> bool:
-        """Whether it is master, and has met no higher term."""
+        """Whether the node is master, and has met no higher term."""
         master = self._master
         return master is not None and master.group.fenced is None
 
     def hears_master(self, within_s: float) -> bool:
-        """Whether it is master, or its master has said something so lately."""
+        """Return whether the node is master, or has heard from its master lately.
+
+        Args:
+            within_s: how long ago the master may have been heard last, seconds.
+        """
         check_seconds("within_s", within_s)
         replica = self._replica
         return replica is None or (replica.is_streaming and replica.silent_us <= within_s * 1e6)
@@ -204,20 +218,27 @@ class Node(Handle):
 
     @property
     def stalled_s(self) -> float:
-        """Of a master: for how long entries have waited to be committed, and none was."""
+        """Seconds for which entries of this master have waited without a commit.
+
+        0 if no entry waits, or if the node is not the master.
+        """
         master = self._master
         return 0.0 if master is None else master.stalled_us / 1e6
 
     @property
     def committed(self) -> LogPosition:
-        """The commit point, as far as it knows."""
+        """The commit point, as far as this node knows."""
         master, replica = self._master, self._replica
         if master is not None:
             return master.group.committed
         return replica.following.committed if replica is not None else LogPosition(0, 0)
 
     def replication(self) -> GroupStats:
-        """How far the replicas are. NotMasterError."""
+        """Return the state of the group.
+
+        Raises:
+            NotMasterError: the node is not the master.
+        """
         return self._leader().stats()
 
     def _leader(self) -> Master:
@@ -239,10 +260,26 @@ class Node(Handle):
         event_time: int | None = None,
         properties: Mapping[str, str | bytes] | None = None,
     ) -> int:
-        """As CommitLog.append; returns when enough replicas have the entry.
+        """Append one entry, and return when enough replicas have it.
 
-        Errors, beside those: NotMasterError, NotEnoughReplicasError, HigherTermError: nothing was appended;
-        ReplicationTimeoutError, DeposedError: the outcome is unknown.
+        Any thread may call it; a coroutine uses `submit`. Waits for replicas `NodeConfig.ack_timeout_ms` at most.
+
+        Args:
+            value: bytes-like, at most a segment long.
+            key: bytes-like, at most 65,535 bytes; None: no key.
+            event_time: time of the producer, microseconds since 1970-01-01 UTC.
+            properties: str or bytes by name, at most 65,535 bytes encoded.
+
+        Returns:
+            The number of the entry.
+
+        Raises:
+            NotMasterError: the node is not the master. Nothing was appended.
+            NotEnoughReplicasError: fewer replicas than `min_in_sync` are caught up. Nothing was appended.
+            HigherTermError: a newer master exists. Nothing was appended.
+            ReplicationTimeoutError: replicas did not answer in time. The outcome is unknown.
+            DeposedError: a newer master took over meanwhile. The outcome is unknown.
+            ReplogError: as `CommitLog.append`.
         """
         leader = self._master if self._error is None else None
         return (leader or self._leader()).append(value, key, event_time, properties)
@@ -253,7 +290,19 @@ class Node(Handle):
         keys: Iterable[ReadableBuffer | None] | None = None,
         event_times: Iterable[int | None] | None = None,
     ) -> range:
-        """As CommitLog.append_batch; returns when enough replicas have all of it. Errors as append."""
+        """Append several entries in one call, and return when enough replicas have all of them.
+
+        Args:
+            values: bytes-like values.
+            keys: as many keys, each bytes-like or None; None: no keys.
+            event_times: as many times, microseconds since 1970-01-01 UTC, or None; None: no event times.
+
+        Returns:
+            The numbers of the entries.
+
+        Raises:
+            ReplogError: as `append`.
+        """
         return self._leader().append_batch(values, keys, event_times)
 
     def submit(
@@ -264,7 +313,23 @@ class Node(Handle):
         event_time: int | None = None,
         properties: Mapping[str, str | bytes] | None = None,
     ) -> AppendFuture[int]:
-        """As append, without waiting: the AppendFuture tells."""
+        """Append one entry without waiting for replicas.
+
+        Any thread and any event loop may call it.
+
+        Args:
+            value: bytes-like, at most a segment long.
+            key: bytes-like, at most 65,535 bytes; None: no key.
+            event_time: time of the producer, microseconds since 1970-01-01 UTC.
+            properties: str or bytes by name, at most 65,535 bytes encoded.
+
+        Returns:
+            An `AppendFuture`. It gives the number of the entry when enough replicas have it, and else raises what
+                `append` raises about replicas.
+
+        Raises:
+            ReplogError: as `append`. Nothing was appended.
+        """
         leader = self._master if self._error is None else None
         return (leader or self._leader()).submit(value, key, event_time, properties)
 
@@ -274,25 +339,69 @@ class Node(Handle):
         keys: Iterable[ReadableBuffer | None] | None = None,
         event_times: Iterable[int | None] | None = None,
     ) -> AppendFuture[range]:
-        """As append_batch, without waiting."""
+        """Append several entries in one call without waiting for replicas.
+
+        Args:
+            values: bytes-like values.
+            keys: as many keys, each bytes-like or None; None: no keys.
+            event_times: as many times, microseconds since 1970-01-01 UTC, or None; None: no event times.
+
+        Returns:
+            An `AppendFuture` that gives the numbers of the entries, a range.
+
+        Raises:
+            ReplogError: as `append`. Nothing was appended.
+        """
         return self._leader().submit_batch(values, keys, event_times)
 
     # ---- members --------------------------------------------------------------------------------------------
 
     def set_members(self, names: Iterable[str], sync_replicas: int, *, force: bool = False) -> None:
-        """Begin a change of who is counted, and of how many replicas an append waits for; `members.former` is None
-        again when it is complete. force: at once. Errors: as `Group.change_members`; NotMasterError."""
+        """Begin a change of the members, and of the number of replicas that an append waits for.
+
+        The change uses joint consensus (Raft, §6): until it is complete, the old and the new members must both agree.
+        It is complete when `members.former` is None.
+
+        Args:
+            names: names of all members, the master included.
+            sync_replicas: replicas that an append waits for.
+            force: change at once, without the agreement of the old members. Members that cannot be asked may then
+                elect a master that lacks acknowledged records.
+
+        Raises:
+            NotMasterError: the node is not the master.
+            ChangeUnderWayError: another change is not complete.
+            HigherTermError: a newer master exists.
+            InvalidArgumentError: the master is not among `names`, or `sync_replicas` is too large.
+        """
         wanted, count = as_names("names", names), as_int("sync_replicas", sync_replicas)
         self._leader().change_members(wanted, count, force=check_bool("force", force))
 
     def add_member(self, name: str, *, force: bool = False) -> None:
-        """As `set_members`, with one more."""
+        """Begin a change that adds one member.
+
+        Args:
+            name: name of the new member.
+            force: as in `set_members`.
+
+        Raises:
+            ReplogError: as `set_members`.
+        """
         check_text("name", name)
         quorum = self._leader().group.members.quorum
         self.set_members({*quorum.names, name}, quorum.k, force=force)
 
     def remove_member(self, name: str, *, force: bool = False) -> None:
-        """As `set_members`, without one."""
+        """Begin a change that removes one member.
+
+        Args:
+            name: name of the member.
+            force: as in `set_members`.
+
+        Raises:
+            InvalidArgumentError: `name` is not a member.
+            ReplogError: as `set_members`.
+        """
         check_text("name", name)
         members = self._leader().group.members
         if name not in members.everyone:
@@ -301,19 +410,46 @@ class Node(Handle):
         self.set_members(names, min(members.quorum.k, len(names) - 1), force=force)
 
     def set_sync_replicas(self, count: int, *, force: bool = False) -> None:
-        """As `set_members`, with another number of replicas that an append waits for."""
+        """Begin a change of the number of replicas that an append waits for.
+
+        Args:
+            count: replicas, besides the master.
+            force: as in `set_members`.
+
+        Raises:
+            ReplogError: as `set_members`.
+        """
         count = as_int("count", count)
         self.set_members(self._leader().group.members.quorum.names, count, force=force)
 
     def learn_peers(self, addresses: Mapping[str, str]) -> None:
-        """Addresses of members, "host:port" by name."""
+        """Add addresses of members, or replace those that are known.
+
+        Args:
+            addresses: "host:port" by name of the member.
+
+        Raises:
+            InvalidArgumentError: an address is malformed.
+        """
         self._peers.learn(addresses)
 
     # ---- changing the role ----------------------------------------------------------------------------------
 
     def lead(self, members: Iterable[str], sync_replicas: int, *, force: bool = False) -> None:
-        """Open the log as master: a new one, one that had no replicas so far, or the one it led before. Of one that may
-        have lost records it has to be elected anew. members, sync_replicas: of a new group."""
+        """Open the log as master; `open_master` calls this.
+
+        A log that may have lost records needs a new election. Blocks until the log is open.
+
+        Args:
+            members: names of the members, in a new group.
+            sync_replicas: replicas that an append waits for, in a new group.
+            force: become master even if acknowledged records may be missing.
+
+        Raises:
+            ReplicaError: the log is a replica.
+            PromotionRefusedError: the election was lost.
+            ReplogError: as `pyreplog.open`.
+        """
         members, sync_replicas = as_names("members", members), as_int("sync_replicas", sync_replicas)
         check_bool("force", force)
         with self._changing:
@@ -333,9 +469,17 @@ class Node(Handle):
             self._begin_master(log, LogPosition(0, 0))
 
     def follow(self, master: str | None, *, unless: Callable[[], bool] = lambda: False) -> None:
-        """Follow the master at "host:port" (None: wait until one is known). A master becomes a replica by that: it
-        joins the newer one, and cuts what that one does not have; unless that says otherwise, asked when its role does
-        not change any more. InvalidArgumentError."""
+        """Follow a master, and become a replica if this node is the master.
+
+        The log joins that of the new master: entries that the new master does not have are cut, and kept in `aside/`.
+
+        Args:
+            master: "host:port"; None: wait until a master is known.
+            unless: called when the role can no longer change; if it returns True, a master keeps its role.
+
+        Raises:
+            InvalidArgumentError: the address is malformed, or is that of this node.
+        """
         address = None if master is None else parse_address(check_text("master", master))
         if address is not None and self._is_own(address):
             raise InvalidArgumentError(f"{self.name} cannot follow itself, at {master}")
@@ -372,12 +516,21 @@ class Node(Handle):
         self._log = log
 
     def promote(self, *, force: bool = False) -> str:
-        """Become master. Returns what may have been lost: "" unless it was forced.
+        """Become master.
 
-        A master that it follows hands over: its appends wait until all is here. If this one is not elected then, it
-        goes on.
+        A master that this node follows hands over: its appends wait until this node has the whole log. If this node is
+        not elected then, the old master goes on. Blocks while the election runs.
 
-        Errors: PromotionRefusedError; HigherTermError; NotMasterError, it has no log.
+        Args:
+            force: become master without the votes that rule out a loss.
+
+        Returns:
+            What may have been lost: "" without `force`, else a sentence.
+
+        Raises:
+            PromotionRefusedError: too few members answered, or one of them has more of the log.
+            HigherTermError: another node has been promised a higher term.
+            NotMasterError: the node has no log.
         """
         check_bool("force", force)
         with self._changing:
@@ -599,11 +752,15 @@ class Node(Handle):
         return ends_of_replica(log) if isinstance(log, MirrorLog) else ends_of(log)
 
     def stats(self) -> dict[str, Any]:
-        """Describe the node, as JSON takes it.
+        """Describe the node as a dict that JSON can encode.
 
-        name, role, address, term, log (its uuid), start; received, synced, committed: entry numbers and positions;
-        unreplicated: enough replicas may not have all that is committed, for the master goes on alone, or did; members.
-        Of a master its replicas and counters, of a replica its master and what keeps it from streaming.
+        Returns:
+            name, role, address, term, log (its uuid), start; received, synced, committed (entry number and position);
+                unreplicated; members. Of a master also its replicas and counters, of a replica its master and the
+                reason why it does not stream.
+
+        Raises:
+            ClosedError: the node was closed.
         """
         self._check_open()
         return self._describe()

@@ -56,10 +56,27 @@ _ROLL_S = 0.001
 
 
 class CommitLog(LogView, Appender):
-    """A log opened for appending; made by `pyreplog.open`.
+    """A log that is open for appending and reading; made by `pyreplog.open`.
 
-    One writer per log, in one process; within it any thread may call anything, and asyncio code awaits what `submit`
-    returns. Close it, or use `with`.
+    One process at a time has a log open for appending. In it any thread may call any method, and coroutines await what
+    `submit` returns. `log[n]` is the value of entry n, `log[a:b]` a list of values, and `len(log)` the number of
+    entries. Close the log, or use `with`.
+
+    Attributes:
+        path: directory of the log.
+        config: its settings.
+        uuid: its identity, 16 bytes.
+        segment_bytes: size of its segment files, bytes.
+        cut_records: intact records in the torn tail that opening the log cut.
+
+    Example:
+        ```python
+        with pyreplog.open("data/orders") as log:
+            numbers = log.append_batch([b"a", b"b", b"c"])
+            print(log[numbers[0]], log[-2:])
+        ```
+
+    See docs/log.md.
     """
 
     def __init__(
@@ -248,7 +265,19 @@ class CommitLog(LogView, Appender):
         keys: Iterable[ReadableBuffer | None] | None = None,
         event_times: Iterable[int | None] | None = None,
     ) -> AppendFuture[range]:
-        """As append_batch, without waiting; the AppendFuture gives the range of entry numbers."""
+        """Append several entries without waiting for their durability.
+
+        Args:
+            values: bytes-like values.
+            keys: as many keys, each bytes-like or None; None: no keys.
+            event_times: as many times, microseconds since 1970-01-01 UTC, or None; None: no event times.
+
+        Returns:
+            An `AppendFuture` that gives the numbers of the entries, a range.
+
+        Raises:
+            ReplogError: as `append_batch`.
+        """
         made, position = self.append_batch_pending(values, keys, event_times, None)
         return self.when_synced(made, position if position is not None else 0)
 
@@ -258,7 +287,17 @@ class CommitLog(LogView, Appender):
     # ---- durability -----------------------------------------------------------------------------------------
 
     def sync(self) -> int:
-        """Make all appended so far durable; returns the first entry number not covered. PoisonedError when it fails."""
+        """Sync the log: all that was appended before the call is durable when it returns.
+
+        Any thread may call it; it blocks.
+
+        Returns:
+            The number of the first entry that the sync does not cover.
+
+        Raises:
+            PoisonedError: the sync failed.
+            ClosedError: the log was closed.
+        """
         if self._error is not None or os.getpid() != self._pid:
             self._refuse()
         if self._staged:
@@ -285,14 +324,14 @@ class CommitLog(LogView, Appender):
 
     @property
     def end(self) -> int:
-        """Number of the first entry that readers may not read: one more than the last visible one."""
+        """Number of the first entry that readers may not read: one more than that of the last visible entry."""
         if self._parents is not None:
             raise self._parents
         return self.tail.visible_entry
 
     @property
     def synced_end(self) -> int:
-        """Number of the first entry not known to be on disk."""
+        """Number of the first entry that is not known to be on disk."""
         self._check_process()
         return self.tail.synced_entry
 
@@ -322,11 +361,23 @@ class CommitLog(LogView, Appender):
     # ---- removing -------------------------------------------------------------------------------------------
 
     def trim(self, entry: int) -> int:
-        """Remove whole segments whose entries all lie before `entry`; returns the number of the first entry left.
+        """Remove whole segments whose entries all lie before an entry.
 
-        Never the active segment, nothing at or above `retention_floor`, nothing that a cursor of the log holds. Readers
-        that hold a segment keep it. Errors: CorruptionError, a cursor's file is damaged; LockedError, another process
-        makes a cursor for seconds.
+        The active segment stays, and so does what lies at or behind `retention_floor` or a cursor of the log. Readers
+        that hold a segment keep it.
+
+        Args:
+            entry: number of the first entry to keep.
+
+        Returns:
+            The number of the first entry that is left.
+
+        Raises:
+            WrongTypeError: `entry` is not an int.
+            CorruptionError: the file of a cursor is damaged.
+            LockedError: another process has been making a cursor for seconds.
+            PoisonedError: the disk failed while segments were removed.
+            ClosedError: the log was closed.
         """
         self.check_open()
         as_int("entry", entry)
@@ -383,10 +434,22 @@ class CommitLog(LogView, Appender):
             raise self._poison("trim", error) from error
 
     def truncate(self, entry: int) -> int:
-        """Cut the log so that its next entry gets number `entry`; returns that number.
+        """Cut the end of the log, so that its next entry gets a given number.
 
-        Durable and crash-safe: after a crash the log has either end. Cut entries never come back; readers that have
-        them mapped keep their bytes, followers beyond get TruncatedError. Errors: OutOfRangeError, TrimmedError.
+        Durable and crash-safe: after a crash the log has its old end or its new end. Entries that were cut never come
+        back. Readers that hold their bytes keep them; followers that are beyond the cut get TruncatedError.
+
+        Args:
+            entry: number that the next entry gets.
+
+        Returns:
+            `entry`.
+
+        Raises:
+            OutOfRangeError: `entry` lies behind the end.
+            TrimmedError: `entry` lies before the start.
+            PoisonedError: the disk failed.
+            ClosedError: the log was closed.
         """
         self.check_open()
         as_int("entry", entry)
@@ -578,7 +641,11 @@ class CommitLog(LogView, Appender):
     # ---- state ----------------------------------------------------------------------------------------------
 
     def stats(self) -> LogStats:
-        """Where the log stands now."""
+        """Return the state of the log at this moment.
+
+        Raises:
+            ClosedError: the log was closed.
+        """
         self.check_open()
         _, end, _, last_time = self._state
         table = self._segment_table()
@@ -603,17 +670,19 @@ class CommitLog(LogView, Appender):
 
     @property
     def is_usable(self) -> bool:
-        """False once it was closed, or a failed sync has poisoned it."""
+        """Whether the log accepts appends: False when it was closed, or when a failed sync has poisoned it."""
         return self._error is None
 
     # ---- closing --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Sync, put down a clean checkpoint and let go. Waiters get ClosedError. Closing twice is fine.
+        """Sync the log, write a clean checkpoint, and release the directory. Closing twice has no effect.
 
-        In a finalizer that runs when the interpreter ends, the log is synced and nothing more: no other thread goes on
-        then, and the next opening verifies what lies behind the checkpoint.
-        Errors: PoisonedError when the last sync fails; the log is closed all the same.
+        Futures that wait fail with ClosedError. In a finalizer that runs when the interpreter ends, the log is synced
+        and nothing more is done; the next opening verifies what lies behind the checkpoint.
+
+        Raises:
+            PoisonedError: the last sync failed. The log is closed all the same.
         """
         if isinstance(self._error, ClosedError) or os.getpid() != self._pid:
             return

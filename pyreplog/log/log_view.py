@@ -82,21 +82,21 @@ class LogView(LogViewBase, Closeable):
 
     @property
     def start(self) -> int:
-        """Number of the first entry there is."""
+        """Number of the first entry in the log."""
         self._check_process()
         table = self._segment_table()
         return max(table[0][1], 0) if table else 0
 
     @property
     def start_position(self) -> int:
-        """Position of the first segment."""
+        """Position of the first segment, bytes from the beginning of the log."""
         self._check_process()
         table = self._segment_table()
         return table[0][0] if table else 0
 
     @property
     def end_position(self) -> int:
-        """Position after the last visible record."""
+        """Position behind the last visible record, bytes from the beginning of the log."""
         self._check_process()
         return self._visible()
 
@@ -105,9 +105,11 @@ class LogView(LogViewBase, Closeable):
 
     @property
     def unreplicated(self) -> bool:
-        """Whether enough replicas may not have all that readers see, so that a promotion may take it back: the master
-        of the log's group goes on without them (fall-back), or did, and they have not caught up. Look at it behind what
-        was read."""
+        """Whether a promotion may take back entries that readers see.
+
+        True while the master of the log's group goes on without enough replicas (fallback), and until they have caught
+        up. Read it after the entries.
+        """
         self._check_process()
         return self.tail.unreplicated
 
@@ -143,8 +145,16 @@ class LogView(LogViewBase, Closeable):
     # ---- lookups --------------------------------------------------------------------------------------------
 
     def position_of(self, entry: int) -> int:
-        """Position (bytes since the log began) of an entry's record; of the visible end for the number after the
-        last. Errors as get."""
+        """Return the position of an entry's record, bytes from the beginning of the log.
+
+        Args:
+            entry: number of the entry; `end` gives the visible end of the log.
+
+        Raises:
+            OutOfRangeError: the entry is not written yet, or not visible yet.
+            TrimmedError: retention or `trim` has removed the entry.
+            ClosedError: the log was closed.
+        """
         self.check_open()
         self._check_numbered()
         if entry == self.end:
@@ -152,7 +162,18 @@ class LogView(LogViewBase, Closeable):
         return self._position_of(entry)
 
     def entry_at_time(self, time_us: int) -> int:
-        """Number of the first entry appended at or after a time (microseconds since the epoch); `end` when none was."""
+        """Find the first entry that was appended at or after a time.
+
+        Args:
+            time_us: microseconds since 1970-01-01 UTC.
+
+        Returns:
+            The number of the entry; `end` if all entries are older.
+
+        Raises:
+            WrongTypeError: `time_us` is not an int.
+            ClosedError: the log was closed.
+        """
         self.check_open()
         self._check_numbered()
         as_int("time_us", time_us)
@@ -185,11 +206,25 @@ class LogView(LogViewBase, Closeable):
     def read(
         self, start: int | None = None, end: int | None = None, *, batch_bytes: int = SCAN_BYTES
     ) -> Iterator[RecordBatch]:
-        """Read entries [start, end), as verified RecordBatches of about `batch_bytes` of log each.
+        """Iterate over verified batches of entries, from one entry to before another.
 
-        start: None, the first entry. end: None, the visible end when it is reached. Any thread; several reads at once.
-        Holds no lock, pins the segment of the batch at hand only.
-        Raises: OutOfRangeError or TrimmedError for `start`, CorruptionError, ClosedError.
+        Any thread may read, and several reads may run at once. A read holds no lock, and keeps only the segment of the
+        current batch mapped.
+
+        Args:
+            start: number of the first entry; None: the first entry of the log.
+            end: number of the entry to stop before; None: the visible end at the moment when it is reached.
+            batch_bytes: size of a batch, bytes of log.
+
+        Returns:
+            An iterator of `RecordBatch`.
+
+        Raises:
+            OutOfRangeError: `start` lies behind the end.
+            TrimmedError: retention or `trim` has removed the entry.
+            CorruptionError: a record is damaged.
+            TruncatedError: the log was cut before the place of the read.
+            ClosedError: the log was closed.
         """
         self.check_open()
         self._check_numbered()
@@ -220,10 +255,22 @@ class LogView(LogViewBase, Closeable):
                 yield batch
 
     def read_event_times(self, low_us: int, high_us: int) -> Iterator[RecordBatch]:
-        """The entries whose event time lies in [low_us, high_us), in the order of their numbers.
+        """Iterate over batches of the entries whose event time lies in a range, in the order of their numbers.
 
-        Event times are the producers' and need not ascend; stretches of the log that hold none of the range are skipped
-        by the index. Errors as read.
+        Event times are those of the producers and need not ascend. Parts of the log without an event time in the range
+        are skipped with the index.
+
+        Args:
+            low_us: first event time, microseconds since 1970-01-01 UTC.
+            high_us: event time to stop before.
+
+        Returns:
+            An iterator of `RecordBatch`.
+
+        Raises:
+            InvalidArgumentError: a time does not fit into 64 bits.
+            CorruptionError: a record or an index is damaged.
+            ClosedError: the log was closed.
         """
         self.check_open()
         self._check_numbered()
@@ -264,9 +311,24 @@ class LogView(LogViewBase, Closeable):
         self, start: int, end: int | None = None, *, batch_bytes: int = SCAN_BYTES, all_kinds: bool = False,
         committed: bool = True,
     ) -> Iterator[RecordBatch]:  # fmt: skip
-        """As read, from one position (which must begin a record) to before another; all_kinds: control records too.
+        """Iterate over batches of records, from one position to before another.
 
-        committed=False: of a replicated log, also what is not committed yet, and may be cut again.
+        Args:
+            start: position where a record begins, bytes from the beginning of the log.
+            end: position to stop before; None: the visible end.
+            batch_bytes: size of a batch, bytes of log.
+            all_kinds: give control records as well.
+            committed: of a replicated log, stop at the commit point. False: give uncommitted records, which may be
+                cut, too.
+
+        Returns:
+            An iterator of `RecordBatch`.
+
+        Raises:
+            InvalidArgumentError: no record can begin at `start` or `end`.
+            OutOfRangeError: a position does not fit into 64 bits.
+            CorruptionError: a record is damaged.
+            ClosedError: the log was closed.
         """
         self.check_open()
         until = None if end is None else _as_position("end", end)
@@ -312,7 +374,19 @@ class LogView(LogViewBase, Closeable):
         return batch
 
     def control_records(self, start: int = 0) -> Iterator[Record]:
-        """The control records from position `start` on (which must begin a record; 0: the log's start)."""
+        """Iterate over the control records from a position on.
+
+        Args:
+            start: position where a record begins, bytes from the beginning of the log; 0: the start of the log.
+
+        Returns:
+            An iterator of `Record`.
+
+        Raises:
+            InvalidArgumentError: no record can begin at `start`.
+            CorruptionError: a record is damaged.
+            ClosedError: the log was closed.
+        """
         batches = self.read_positions(max(_as_position("start", start), self.start_position), all_kinds=True)
         return (batch[i] for batch in batches for i in (batch.kind > 2).nonzero()[0].tolist())
 
@@ -321,10 +395,24 @@ class LogView(LogViewBase, Closeable):
     def follow_batches(
         self, start: int | None = None, *, timeout: float | None = None, batch_bytes: int = SCAN_BYTES
     ) -> Iterator[RecordBatch]:
-        """As read, and then waits for more; ends when nothing came for `timeout` seconds (None: never).
+        """Iterate over verified batches of entries, and wait for more at the end of the log.
 
-        The wait releases the GIL and sleeps on the log's tail page; Ctrl-C and close() end it.
-        Errors: as read; TruncatedError when entries already given out were cut.
+        The wait releases the GIL and sleeps on the log's tail page. Ctrl-C and `close` end it.
+
+        Args:
+            start: number of the first entry; None: the entries that are appended from now on.
+            timeout: seconds without a new entry after which the iteration ends; None: it never ends.
+            batch_bytes: size of a batch, bytes of log.
+
+        Returns:
+            An iterator of `RecordBatch`.
+
+        Raises:
+            OutOfRangeError: `start` is negative.
+            TrimmedError: retention or `trim` has removed the entry.
+            TruncatedError: entries that were given out have been cut.
+            CorruptionError: a record is damaged.
+            ClosedError: the log was closed.
         """
         return self._follow_batches(self._follower(start, timeout, _as_batch_bytes(batch_bytes)))
 
@@ -333,10 +421,23 @@ class LogView(LogViewBase, Closeable):
             yield batch
 
     def follow(self, start: int | None = None, *, timeout: float | None = None) -> LogFollower:
-        """Records from entry `start` on (None: those appended from now on), waiting for more at the end.
+        """Iterate over the entries, and wait for more at the end of the log.
 
-        Iterate it (`for`, in a thread) or `async for` it. Ends when nothing came for `timeout` seconds (None: never).
-        Errors as follow_batches.
+        Iterate in a thread with `for`, in a coroutine with `async for`.
+
+        Args:
+            start: number of the first entry; None: the entries that are appended from now on.
+            timeout: seconds without a new entry after which the iteration ends; None: it never ends.
+
+        Returns:
+            A `LogFollower`, which gives `Record`s.
+
+        Raises:
+            OutOfRangeError: `start` is negative.
+            TrimmedError: retention or `trim` has removed the entry.
+            TruncatedError: entries that were given out have been cut.
+            CorruptionError: a record is damaged.
+            ClosedError: the log was closed.
         """
         return self._follower(start, timeout, SCAN_BYTES)
 
@@ -369,7 +470,7 @@ class LogView(LogViewBase, Closeable):
 
 
 class LogFollower(LogFollowerBase):
-    """Iterator and asynchronous iterator over the records of `follow`; one of the two at a time."""
+    """Iterator and asynchronous iterator over the records of a log; made by `follow`. Use one of the two at a time."""
 
     def __init__(self, log: LogView, entry: int, timeout_us: int, batch_bytes: int) -> None:
         self._log, self._timeout_us, self._batch_bytes = log, timeout_us, batch_bytes

@@ -32,17 +32,46 @@ def open(
     files: Files | None = None,
     **settings: Unpack[LogSettings],
 ) -> CommitLog | LogReader:
-    """Open the log in directory `path`.
+    """Open the log in a directory, to append to it or to read it.
 
-    mode "a": for appending (and reading); made when there is none and `create`. One writer at a time: LockedError names
-    the process that has it. mode "r": for reading, beside a writer or without one, in any number of processes.
-    settings: fields of LogConfig as keywords, or give `config`. clock, files: stand-ins for the system clock and disk.
+    One process at a time may open a log with mode "a". Any number of processes may open it with mode "r", beside a
+    writer or without one. A writer that finds the log not closed cleanly verifies it from the last checkpoint on, and
+    cuts a torn tail; its bytes are kept in `aside/`. Blocks while it verifies.
 
-    A writer that finds the log not closed cleanly verifies it from the last checkpoint on and cuts a torn tail (its
-    bytes are kept in `aside/`).
-    Errors: LockedError, NotALogError, CorruptionError, FormatVersionError, ConfigError, ReadOnlyError, DiskFullError,
-    DiskError (no descriptor is left, among others), InvalidArgumentError (a name that is too long, among others),
-    UnsupportedFilesystemError.
+    Args:
+        path: directory of the log.
+        mode: "a" to append and read, "r" to read.
+        config: settings of the log; give either these or keywords.
+        create: make the log if the directory holds none. Mode "a" only.
+        clock: source of time; None: the clock of the machine.
+        files: access to the disk, which tests replace; None: the disk.
+        settings: fields of `LogConfig` as keywords.
+
+    Returns:
+        A `CommitLog` with mode "a", a `LogReader` with mode "r".
+
+    Raises:
+        InvalidArgumentError: `path` or `mode` is invalid, or settings are given twice, or with mode "r".
+        WrongTypeError: an argument has another type.
+        ConfigError: a setting is unknown or outside its bounds.
+        LockedError: another process has the log open for writing; `pid` names it.
+        NotALogError: the directory holds something else, or no log and `create` is False.
+        CorruptionError: the log is damaged other than at its end.
+        FormatVersionError: a newer version wrote the log.
+        ReadOnlyError: the directory cannot be written.
+        ReplicaError: the log is a replica.
+        GroupLogError: the log is that of a replica group's master.
+        DiskFullError: there is no room for the first segments.
+        DiskError: the disk refused an operation, or the process has no free file descriptor.
+        UnsupportedFilesystemError: the file system lacks an operation that the log needs.
+
+    Example:
+        ```python
+        with pyreplog.open("data/orders", durability="synced") as log:
+            entry = log.append(b"order 1", key=b"customer 7")
+        ```
+
+    See docs/log.md.
     """
     directory = as_directory(path)
     if mode == "r":

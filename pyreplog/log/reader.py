@@ -43,12 +43,25 @@ _NOT_LIVE = (1 << 32) - 1
 
 
 class LogReader(LogView):
-    """A log opened for reading; made by `pyreplog.open(path, mode="r")`.
+    """A log that is open for reading; made by `pyreplog.open` with mode "r".
 
-    Sees what the writer publishes, at once. Needs no writer: where none has opened the log since the boot, the end is
-    found as a writer would find it, until one comes; that is noticed by waiting, by scans that reach the end, and by
-    `end`. Any thread may use it. It never changes a file of the log (a page it may write only carries the request to be
-    woken). One that is forgotten is closed, with a ResourceWarning.
+    A reader sees the entries of a running writer as soon as they are published, in any process. It needs no writer: if
+    none has opened the log since the machine started, the reader finds the end as a writer would. Scans that reach the
+    end, waits, and `end` notice a writer that opens the log later. Any thread may use a reader. A reader changes no
+    file of the log: the page that it may write carries only the request to be woken. Garbage collection closes a
+    forgotten reader with a ResourceWarning.
+
+    Attributes:
+        path: directory of the log.
+
+    Example:
+        ```python
+        with pyreplog.open("data/orders", mode="r") as log:
+            for record in log.follow(start=0, timeout=1.0):
+                print(record.entry, record.value)
+        ```
+
+    See docs/log.md.
     """
 
     def __init__(self, path: Path) -> None:
@@ -311,7 +324,7 @@ class LogReader(LogView):
 
     @property
     def start(self) -> int:
-        """Number of the first entry there is."""
+        """Number of the first entry in the log."""
         self._check_process()
         if not self._look():
             return self._settled_start[1]
@@ -321,27 +334,30 @@ class LogReader(LogView):
 
     @property
     def start_position(self) -> int:
-        """Position of the first segment."""
+        """Position of the first segment, bytes from the beginning of the log."""
         self._check_process()
         return super().start_position if self._look() else self._settled_start[0]
 
     @property
     def end(self) -> int:
-        """Number of the first entry that may not be read: one more than the last visible one."""
+        """Number of the first entry that may not be read: one more than that of the last visible entry."""
         if self._parents is not None:
             raise self._parents
         return self.tail.visible_entry if self._look() else self._own_visible_entry
 
     @property
     def unreplicated(self) -> bool:
-        """As of any log. Where none of a replica group has been open since the boot, nothing says where the commit
-        point was: all that is there is shown."""
+        """Whether a promotion may take back entries that readers see, as `CommitLog.unreplicated`.
+
+        If no node of a replica group has opened the log since the machine started, the commit point is unknown: the
+        reader shows all entries, and this is True.
+        """
         self._check_process()
         return self.tail.unreplicated if self._look() else (self.path / names.TERMS).exists()
 
     @property
     def live(self) -> bool:
-        """Whether a writer says that it has the log open (it may have been killed since)."""
+        """Whether a writer says that it has the log open. It may have been killed since."""
         self._check_process()
         return self._look() and self.tail.open
 
@@ -358,7 +374,7 @@ class LogReader(LogView):
         return await self._watcher.reached(entry, left_over)
 
     def close(self) -> None:
-        """Let go of the files. Closing twice is fine; batches and views already given out stay valid."""
+        """Release the files. Closing twice has no effect. Batches and views that were given out stay valid."""
         with self._lock:
             if self._error is not None:
                 return

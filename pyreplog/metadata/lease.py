@@ -20,19 +20,19 @@ class LeaseState(enum.Enum):
     """What is known of a lease at this moment."""
 
     HELD = "held"
-    """Its keys exist and will for a moment yet."""
+    """Its keys exist, and will for some moments."""
 
     UNKNOWN = "unknown"
-    """The store was not heard of for too long: act as if it were lost, and do not believe that it is."""
+    """The store was silent for too long. Act as if the lease were lost, and do not conclude that it is."""
 
     LOST = "lost"
-    """It has ended for good; its keys are gone. A new lease has to be made."""
+    """The lease has ended for good, and its keys are deleted. Begin a new one."""
 
 
 class Lease(Handle):
-    """Keys that vanish with their owner (ZooKeeper's ephemeral nodes); made by `MetadataStore.lease`.
+    """Keys that vanish with their owner, as ZooKeeper's ephemeral nodes; made by `MetadataStore.lease`.
 
-    To be closed before its store. Calls block and may be made from any thread, as those of the store.
+    Close it before its store. Calls block, and any thread may make them.
     """
 
     def __init__(self, heartbeat: Heartbeat) -> None:
@@ -41,20 +41,36 @@ class Lease(Handle):
 
     @property
     def ttl(self) -> float:
-        """Seconds, as granted: how long its keys may outlive their owner."""
+        """Seconds, as granted by the store, for which the keys may outlive their owner."""
         return self._heartbeat.ttl
 
     @property
     def state(self) -> LeaseState:
-        """What is known right now; HELD is told by the clock, so also after this process was stopped for a while."""
+        """What is known of the lease now.
+
+        HELD is judged by the clock, so it is right also after the process was stopped for a while.
+        """
         self._check_open()
         return self._heartbeat.state
 
     def create(self, key: str, value: bytes | bytearray | memoryview) -> int:
-        """Make a key that exists while this lease does; returns its version. It cannot have children; all else that
-        `MetadataStore` does with keys may be done with it.
+        """Create a key that exists while the lease is held. It cannot have children.
 
-        Errors: LeaseLostError; KeyExistsError; OutcomeUnknownError; MetadataUnavailableError; InvalidArgumentError.
+        Everything else that `MetadataStore` does with keys works with it as well.
+
+        Args:
+            key: the key.
+            value: its value, at most 1,044,480 bytes.
+
+        Returns:
+            The version of the key.
+
+        Raises:
+            LeaseLostError: the lease has ended.
+            KeyExistsError: the key exists.
+            OutcomeUnknownError: the connection was lost in the middle of the call.
+            MetadataUnavailableError: the store cannot be reached. Nothing was written.
+            InvalidArgumentError: the key or the value is invalid.
         """
         self._check_open()
         check_key(key)
@@ -67,7 +83,7 @@ class Lease(Handle):
     def _create(self, key: str, value: bytes) -> int: ...
 
     def close(self) -> None:
-        """End the lease and remove its keys; if the store cannot be reached, they vanish after `ttl`."""
+        """End the lease and delete its keys. If the store cannot be reached, they vanish after `ttl`."""
         super().close()
 
 

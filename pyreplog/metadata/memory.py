@@ -33,7 +33,16 @@ class _Node:
 
 
 class MemoryStore(MetadataStore):
-    """Versions begin at 0 in each life of a key, as ZooKeeper's do."""
+    """A metadata store in the memory of one process, for tests. Closing it deletes the content.
+
+    Versions begin at 0 in each life of a key, as ZooKeeper's do.
+
+    Example:
+        ```python
+        with MemoryStore() as store:
+            store.create("/app/leader", b"host-a")
+        ```
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

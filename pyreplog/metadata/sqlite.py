@@ -31,17 +31,31 @@ _logger = logging.getLogger(__name__)
 
 
 class SQLiteStore(MetadataStore):
-    """A write-ahead-logged database, synced at every commit; writers wait for each other.
+    """A metadata store in one file, for the processes of one machine. An embedded cluster uses it.
 
-    Watches poll (`PRAGMA data_version`, a read of shared memory). Leases are rows that expire by the machine's
-    monotonic clock, which all its processes share, or with their process, whichever comes first.
+    The database has a write-ahead log and is synced at every commit; writers wait for each other. Watches poll `PRAGMA
+    data_version`, which reads shared memory. A lease ends when its process dies, or when its time has passed on the
+    monotonic clock, which all processes of the machine share.
 
-    path: the database file; made when it is missing, not its directory.
-    timeout: seconds to wait for the transactions of other threads and processes.
-    poll_interval: seconds between two looks at what other processes wrote.
-    clock: its monotonic time must be the same in all processes that use the file.
-    Errors: DiskError; CorruptionError; InvalidArgumentError, the database is another application's;
-        FormatVersionError; UnsupportedFilesystemError, no write-ahead log here; MetadataUnavailableError.
+    Args:
+        path: the database file. It is made if it is missing; its directory is not.
+        timeout: seconds to wait for the transactions of other threads and processes.
+        poll_interval: seconds between two looks for changes by other processes.
+        clock: source of time; its monotonic time must be the same in all processes that use the file.
+
+    Raises:
+        DiskError: the file cannot be opened or made.
+        CorruptionError: the file is damaged.
+        InvalidArgumentError: the file is a database of another application.
+        FormatVersionError: a newer version wrote the file.
+        UnsupportedFilesystemError: the file system cannot have a write-ahead log.
+        MetadataUnavailableError: other processes kept the database locked for too long.
+
+    Example:
+        ```python
+        with SQLiteStore("cluster/metadata.db") as store:
+            print(store.list("/ledgers"))
+        ```
     """
 
     def __init__(
@@ -107,6 +121,11 @@ class SQLiteStore(MetadataStore):
         return SQLiteLease(self, ttl, on_loss)
 
     def end_calls_by(self, deadline: float) -> None:
+        """Set a time after which no call waits for the database.
+
+        Args:
+            deadline: seconds of `time.monotonic()`.
+        """
         self._database.deadline = self._poller.database.deadline = deadline
 
     def _let_go(self) -> None:

@@ -20,27 +20,33 @@ from pyreplog.metadata.watching import Watch
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """A value and the version of its key at that moment; to be handed back to `put` and `delete`."""
+    """A value, and the version of its key at that moment. Hand the version back to `put` and `delete`.
+
+    Attributes:
+        value: the value.
+        version: the version of the key.
+    """
 
     value: bytes
     version: int
 
 
 class MetadataStore(Handle):
-    """Small values under keys like "/ledgers/7", changed by compare-and-set. The namespace is ZooKeeper's.
+    """Small values under keys like "/ledgers/7", changed by compare-and-set; made by `open_store`.
 
-    - A key is "/name/name..." (see `keys`). Its parents are keys too: `create` makes the missing ones, with empty
-      values. A key that has children cannot be deleted.
-    - A version is opaque: equal or not, nothing else. It counts within one life of a key: after a delete and a new
-      create an old version may fit again (ZooKeeper starts at 0 each time). Who re-creates a key under the same name
-      and cares puts something unique into the value, as BookKeeper does with its creation token.
-    - A read sees all that was written, by anybody, before the call began.
-    - Writes are never repeated by the store. MetadataUnavailableError says that nothing was done;
-      OutcomeUnknownError that the connection was lost, or the time ran out, in the middle: the write may be done, may
-      yet be done, or not. Read, and compare with something unique in the value.
+    The namespace and the rules are those of ZooKeeper.
 
-    Calls block, up to the store's timeout; any thread may make them. asyncio programs make them in threads of their
-    own. Every call may raise InvalidArgumentError or WrongTypeError (key or value), ClosedError, ForkedError and
+    - A key is "/name/name…"; its parents are keys, too. `create` makes missing parents, with empty values. A key with
+      children cannot be deleted.
+    - Versions are opaque: two are equal or not. They count within one life of a key: after a delete and a new create
+      an old version may match again, as in ZooKeeper. Put something unique into the value if that matters.
+    - A read sees everything that was written, by any process, before the call began.
+    - The store never repeats a write. MetadataUnavailableError says that nothing was written. OutcomeUnknownError says
+      that the write may be done, may be done later, or may never be done: read, and compare with something unique in
+      the value.
+
+    Calls block, up to the timeout of the store. Any thread may make them; coroutines make them in a thread. Every call
+    may raise InvalidArgumentError or WrongTypeError (key or value), ClosedError, ForkedError and
     MetadataUnavailableError.
     """
 
@@ -51,7 +57,10 @@ class MetadataStore(Handle):
         super().__init__(what)
 
     def close(self) -> None:
-        """End the leases and watches, and let go. Waits for a callback that is under way. Closing twice is fine."""
+        """End all leases and watches, and close the store. Closing twice has no effect.
+
+        Waits for a callback that runs.
+        """
         if os.getpid() != self._pid or sys.is_finalizing():  # which ends the leases, as a kill does
             return
         with self._lease_lock:
@@ -65,28 +74,63 @@ class MetadataStore(Handle):
             return list(self._leases)
 
     def end_calls_by(self, deadline: float) -> None:
-        """For who closes within a time: no call, also of a lease, waits for the store any longer when
-        `time.monotonic()` is `deadline`. It raises what it raises after the store's timeout."""
+        """Set a time after which no call waits for the store, for a caller that closes within a time limit.
+
+        A call that is cut short raises what it raises after the timeout of the store.
+
+        Args:
+            deadline: seconds of `time.monotonic()`.
+        """
 
     def get(self, key: str) -> Versioned | None:
-        """The value of a key, or None: there is definitely no such key."""
+        """Return the value of a key, or None if the key definitely does not exist.
+
+        Args:
+            key: the key.
+
+        Raises:
+            MetadataUnavailableError: the store cannot be reached.
+        """
         self._check_open()
         check_key(key)
         return self._get(key)
 
     def create(self, key: str, value: bytes | bytearray | memoryview) -> int:
-        """Make a key, and its parents if need be; returns its version.
+        """Create a key, and its missing parents.
 
-        Errors: KeyExistsError; OutcomeUnknownError; InvalidArgumentError, below a key that belongs to a lease.
+        Args:
+            key: the key.
+            value: its value, at most 1,044,480 bytes.
+
+        Returns:
+            The version of the key.
+
+        Raises:
+            KeyExistsError: the key exists.
+            OutcomeUnknownError: the connection was lost in the middle of the call.
+            InvalidArgumentError: a parent belongs to a lease and cannot have children.
+            MetadataUnavailableError: the store cannot be reached. Nothing was written.
         """
         self._check_open()
         check_key(key)
         return self._create(key, check_value(value))
 
     def put(self, key: str, value: bytes | bytearray | memoryview, version: int) -> int:
-        """Replace the value if the key's version is `version`; returns the new version.
+        """Replace the value of a key, if the key has the expected version.
 
-        Errors: VersionConflictError; NoSuchKeyError; OutcomeUnknownError.
+        Args:
+            key: the key.
+            value: its new value, at most 1,044,480 bytes.
+            version: the expected version.
+
+        Returns:
+            The new version.
+
+        Raises:
+            VersionConflictError: the key has another version.
+            NoSuchKeyError: the key does not exist.
+            OutcomeUnknownError: the connection was lost in the middle of the call.
+            MetadataUnavailableError: the store cannot be reached. Nothing was written.
         """
         self._check_open()
         check_key(key)
@@ -94,9 +138,18 @@ class MetadataStore(Handle):
         return self._put(key, check_value(value), version)
 
     def delete(self, key: str, version: int) -> None:
-        """Remove the key if its version is `version`.
+        """Delete a key, if it has the expected version.
 
-        Errors: VersionConflictError; NoSuchKeyError; KeyNotEmptyError, it has children; OutcomeUnknownError.
+        Args:
+            key: the key.
+            version: the expected version.
+
+        Raises:
+            VersionConflictError: the key has another version.
+            NoSuchKeyError: the key does not exist.
+            KeyNotEmptyError: the key has children.
+            OutcomeUnknownError: the connection was lost in the middle of the call.
+            MetadataUnavailableError: the store cannot be reached. Nothing was deleted.
         """
         self._check_open()
         check_key(key)
@@ -104,29 +157,52 @@ class MetadataStore(Handle):
         self._delete(key, version)
 
     def list(self, key: str) -> builtins.list[str]:
-        """The names of the children of a key (or of "/"), sorted; none when there is no such key."""
+        """Return the names of the children of a key, sorted; none if the key does not exist.
+
+        Args:
+            key: the key, or "/".
+
+        Raises:
+            MetadataUnavailableError: the store cannot be reached.
+        """
         self._check_open()
         _check_key_or_root(key)
         return sorted(self._list(key))
 
     def watch(self, key: str, callback: Callable[[str], object]) -> Watch:
-        """Call `callback(key)` now, and after every change: of the key's value, its existence, its set of children.
+        """Call a function now, and after every change of a key: of its value, its existence, or its set of children.
 
-        It says "look again", not what happened: several changes may become one call, a call may come without a
-        change, and none comes late because of a lost connection but at its return at the latest. Values of children
-        are not watched. Calls come from one thread of the store, one after the other; they may use the store and should
-        be short. What they raise is logged. Does not block, and needs no connection.
+        A call says "look again", not what changed. Several changes may lead to one call, and a call may come without a
+        change. A lost connection delays calls until it is back at most. Values of children are not watched. One thread
+        of the store makes the calls, one after the other. Does not block, and needs no connection.
+
+        Args:
+            key: the key, or "/".
+            callback: called with the key. It may use the store, and should be short. Its exceptions are logged.
+
+        Returns:
+            A `Watch` to be closed.
+
+        Raises:
+            ClosedError: the store was closed.
         """
         self._check_open()
         _check_key_or_root(key)
         return self._watch(key, callback)
 
     def lease(self, ttl: float, on_loss: Callable[[], object] | None = None) -> Lease:
-        """Begin a lease: keys created through it exist while it is held, and vanish at most about `ttl` seconds after
-        its process dies or loses the store.
+        """Begin a lease: keys created through it exist while it is held.
 
-        `on_loss` is called once, from a thread of the lease, when it is known to be lost. A server may grant another
-        ttl than is asked for: see `Lease.ttl`.
+        They vanish at most about `ttl` seconds after the process dies, or loses the store.
+
+        Args:
+            ttl: seconds, more than 0 and at most 86400. A server may grant another time: see `Lease.ttl`.
+            on_loss: called once, from a thread of the lease, when the lease is known to be lost.
+
+        Raises:
+            InvalidArgumentError: `ttl` is outside its bounds.
+            MetadataUnavailableError: the store cannot be reached.
+            ClosedError: the store was closed.
         """
         self._check_open()
         if not 0 < ttl <= 86400:

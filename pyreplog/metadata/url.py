@@ -25,12 +25,28 @@ def is_shared(url: str) -> bool:
 
 
 def open_store(url: str, *, timeout: float = 10.0) -> MetadataStore:
-    """Open a metadata store.
+    """Open the metadata store of a URL.
 
-    url: "memory:", a new one of this process; "sqlite:///absolute/path" or "sqlite:relative/path", a file;
-        "zk://host:port,host:port/root", the keys below /root of a ZooKeeper ensemble.
-    timeout: seconds that a call may take.
-    Errors: WrongTypeError; InvalidArgumentError, no such URL; MissingExtraError; what the store raises: see its class.
+    Args:
+        url: "memory:", a new store of this process; "sqlite:///absolute/path" or "sqlite:relative/path", a file;
+            "zk://host:port,host:port/root", the keys below /root of a ZooKeeper ensemble.
+        timeout: seconds that a call may take.
+
+    Returns:
+        A `MemoryStore`, `SQLiteStore` or `ZooKeeperStore`.
+
+    Raises:
+        WrongTypeError: `url` is not a str.
+        InvalidArgumentError: `url` has another form.
+        MissingExtraError: ZooKeeper needs kazoo, which is not installed.
+        ReplogError: as the class of the store.
+
+    Example:
+        ```python
+        with open_store("sqlite:///var/lib/cluster/metadata.db") as store:
+            version = store.create("/app/leader", b"host-a")
+            store.put("/app/leader", b"host-b", version)
+        ```
     """
     if check_text("url", url) == "memory:":
         from pyreplog.metadata.memory import MemoryStore

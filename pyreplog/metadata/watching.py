@@ -14,15 +14,18 @@ RETRY_S = 0.5
 
 
 class Watch:
-    """A registered callback; close it when it is no longer wanted. No call begins after `close` has returned, but one
-    may be under way. Any thread may close it, the callback too."""
+    """A registered callback; made by `MetadataStore.watch`. Close it when it is no longer wanted."""
 
     def __init__(self, watchers: Watchers, key: str, callback: Callable[[str], object]) -> None:
         self.key = key
         self._watchers, self._callback = watchers, callback
 
     def close(self) -> None:
-        """Closing twice is fine."""
+        """End the watch. Closing twice has no effect.
+
+        No call begins after this has returned, but one may still run. Any thread may close a watch, the callback
+        included.
+        """
         self._watchers._remove(self)
 
     def __enter__(self) -> Watch:

@@ -44,16 +44,27 @@ _ARM_S = 5.0
 
 
 class ZooKeeperStore(MetadataStore):
-    """Reads are preceded by a `sync`, so that a server that lags behind its leader does not answer for the past.
+    """A metadata store in a ZooKeeper ensemble. A key is a node below a root.
 
-    A closed watch stays with the server until its key changes once more, or the session ends.
+    A `sync` precedes each read, so that a server which lags behind its leader does not answer with old values. The
+    server keeps a closed watch until its key changes once more, or the session ends. Needs the extra `zookeeper`.
 
-    hosts: "host:port,host:port".
-    root: the key, made when needed, below which this store's keys lie; "/" for none.
-    timeout: seconds that a call may take.
-    session_timeout: seconds of silence after which the server gives up the session that reads, writes and watches use;
-        leases have sessions of their own.
-    Errors: MetadataUnavailableError, no server answers; InvalidArgumentError.
+    Args:
+        hosts: "host:port,host:port".
+        root: the key below which the keys of this store lie, made if it is missing; "/": the top.
+        timeout: seconds that a call may take.
+        session_timeout: seconds of silence after which a server ends the session that reads, writes and watches use.
+            Each lease has a session of its own.
+
+    Raises:
+        MetadataUnavailableError: no server answers.
+        InvalidArgumentError: `root` is not a key.
+
+    Example:
+        ```python
+        with ZooKeeperStore("zk1:2181,zk2:2181", "/pyreplog") as store:
+            print(store.list("/ledgers"))
+        ```
     """
 
     def __init__(self, hosts: str, root: str = ROOT, *, timeout: float = 10.0, session_timeout: float = 10.0) -> None:
@@ -148,6 +159,11 @@ class ZooKeeperStore(MetadataStore):
         return ZooKeeperLease(self, ttl, on_loss)
 
     def end_calls_by(self, deadline: float) -> None:
+        """Set a time after which no call waits for the ensemble.
+
+        Args:
+            deadline: seconds of `time.monotonic()`.
+        """
         self._session.deadline = deadline
         for lease in self._opened_leases():
             assert isinstance(lease, ZooKeeperLease), "they are all made here"

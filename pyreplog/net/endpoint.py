@@ -28,7 +28,7 @@ class Endpoint(Handle):
         """Whether all is let go of."""
 
     def close(self) -> None:
-        """Let go at once, and wait for callbacks that are at work, unless this is one."""
+        """Close at once, and wait for callbacks that run, unless the caller is one of them."""
         super().close()
         if os.getpid() == self._pid and not self._reactor.in_driver() and not self._gone():
             self._reactor.drive(self._gone, _CLOSE_S)

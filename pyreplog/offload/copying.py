@@ -56,8 +56,14 @@ logger = logging.getLogger(__name__)
 
 
 class Copied(NamedTuple):
-    """What an offload did. segments, bytes: that were copied; replaced: how many segments are no more in the manifest,
-    since the log was cut in front of their ends."""
+    """The result of an offload.
+
+    Attributes:
+        manifest: the manifest that was written last.
+        segments: segments that were copied.
+        bytes: bytes that were copied.
+        replaced: segments that are no longer in the manifest, since the log was cut before their ends.
+    """
 
     manifest: Offloaded
     segments: int
@@ -69,19 +75,43 @@ def offload(
     path: Path | str, url: str, *, storage_options: dict[str, Any] | None = None, verify: bool = True,
     progress: Progress | None = None, files: Files | None = None,
 ) -> Copied:  # fmt: skip
-    """Copy the sealed segments of the log in directory `path` that are not below `url` yet, with an index of each.
+    """Copy the sealed segments of a log to an object store, with an index of each.
 
-    Every record is verified before it is copied. What is there is kept, also when the log was trimmed since; what is
-    missing, short or damaged is copied again, as long as the log has it. Any process, with or without a writer; of two
-    at a time one ends with an OffloadConflictError.
+    Objects that are there are kept, also when the log was trimmed since. Missing, short or damaged objects are copied
+    again, as long as the log has their segment. Every record is verified before it is copied. Any process may call it,
+    with or without a writer; of two at a time, one ends with OffloadConflictError.
 
-    storage_options: those of fsspec's file system. verify: read all objects that are there, and compare their checksums
-    with the manifest; False: only their sizes. files: the disk, where the URL is a directory.
+    Args:
+        path: directory of the log.
+        url: where the objects lie, as "s3://bucket/prefix" or "file:///directory".
+        storage_options: options of fsspec's file system, such as credentials.
+        verify: read all objects that are there, and compare their checksums with the manifest. False: only their
+            sizes.
+        progress: called with the bytes and the entries copied so far.
+        files: access to the disk if `url` is a directory, which tests replace; None: the disk.
 
-    Errors: NotALogError, UnnumberedError (a bookie's log), CorruptionError (of the log, or of objects that it has not
-    any more), TrimmedError (a segment went before it was copied, and others are there already), TruncatedError (the log
-    was cut meanwhile: begin again), InvalidArgumentError (another log is there), StorageError, ConfigError,
-    MissingExtraError, OffloadConflictError.
+    Returns:
+        What was copied.
+
+    Raises:
+        NotALogError: `path` holds no log.
+        UnnumberedError: the log is that of a bookie.
+        CorruptionError: the log is damaged, or objects are whose segments it no longer has.
+        TrimmedError: a segment was removed before it was copied, and segments before it were copied earlier.
+        TruncatedError: the log was cut meanwhile; begin again.
+        InvalidArgumentError: `url` holds another log, or lies in this one.
+        StorageError: the object store cannot be reached, denies access, or failed.
+        ConfigError: `url` or `storage_options` is invalid.
+        MissingExtraError: fsspec, or the library for this kind of URL, is not installed.
+        OffloadConflictError: another offload has stored its manifest first.
+
+    Example:
+        ```python
+        copied = offload("data/orders", "s3://bucket/orders")
+        print(copied.segments, copied.manifest.end)
+        ```
+
+    See docs/spark.md.
     """
     source, storage = Path(path), Storage(url, options_text(storage_options or {}), files or RealFiles())
     if storage.folder is not None and storage.folder.resolve().is_relative_to(source.resolve()):

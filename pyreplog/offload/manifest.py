@@ -27,10 +27,21 @@ _NUMBER_MAX = (1 << 63) - 1
 
 @dataclass(frozen=True, kw_only=True)
 class SealedObject:
-    """A sealed segment and its index. stop: offset after its last record; a blank follows, and ends the object.
+    """A sealed segment on object storage, and its index.
 
-    crc32c: of the object. time_low, time_high: when its first record and its blank were appended, microseconds since
-    the epoch. A name has a CRC in it: other bytes have another one.
+    Names contain a CRC: other bytes have another name.
+
+    Attributes:
+        base: position of the segment, bytes from the beginning of the log.
+        first_entry: number of its first entry.
+        epoch: epoch of the segment.
+        stop: offset behind its last record; a blank record follows and ends the object.
+        entries: number of entries.
+        crc32c: CRC-32C of the object.
+        index_bytes: size of the index, bytes.
+        index_crc32c: CRC-32C of the index.
+        time_low: append time of its first record, microseconds since 1970-01-01 UTC.
+        time_high: append time of its blank record, microseconds since 1970-01-01 UTC.
     """
 
     base: int
@@ -56,15 +67,22 @@ class SealedObject:
 
     @property
     def name(self) -> str:
+        """Name of the object."""
         return f"{SEGMENTS}/{self.base:020d}-{self.crc32c:08x}.log"
 
     @property
     def index_name(self) -> str:
+        """Name of the index."""
         return f"{SEGMENTS}/{self.base:020d}-{self.index_crc32c:08x}.idx"
 
 
 class LogIdentity(NamedTuple):
-    """What all segments of a log have in common. segment_bytes: size of their files."""
+    """What all segments of a log have in common.
+
+    Attributes:
+        uuid: identity of the log, 16 bytes.
+        segment_bytes: size of a segment file, bytes.
+    """
 
     uuid: bytes
     segment_bytes: int
@@ -72,8 +90,17 @@ class LogIdentity(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Offloaded:
-    """An offloaded log at one moment. uuid: of the log, in hexadecimal. epoch: of the log when it was copied; it grows
-    with every truncation. token: of who wrote the manifest. created: microseconds since the epoch."""
+    """An offloaded log at one moment.
+
+    Attributes:
+        uuid: identity of the log, hexadecimal.
+        segment_bytes: size of a segment file, bytes.
+        epoch: epoch of the log when it was copied; it grows with every truncation.
+        generation: number of the manifest.
+        token: identifies the process that wrote the manifest.
+        created: time of the manifest, microseconds since 1970-01-01 UTC.
+        segments: its objects, in order.
+    """
 
     uuid: str
     segment_bytes: int
@@ -85,7 +112,7 @@ class Offloaded:
 
     @property
     def identity(self) -> LogIdentity:
-        """Of the log."""
+        """Identity of the log."""
         return LogIdentity(bytes.fromhex(self.uuid), self.segment_bytes)
 
     @property
@@ -95,12 +122,12 @@ class Offloaded:
 
     @property
     def end(self) -> int:
-        """One more than that of the last."""
+        """Number behind that of the last entry."""
         return self.segments[-1].end_entry if self.segments else 0
 
     @property
     def length(self) -> int:
-        """Bytes of its objects, indexes not counted."""
+        """Bytes of its objects, without their indexes."""
         return sum(item.length for item in self.segments)
 
     def encode(self) -> bytes:
@@ -119,9 +146,16 @@ def generations(storage: Storage) -> dict[int, int]:
 
 
 def load(storage: Storage) -> Offloaded:
-    """The newest manifest.
+    """Load the newest manifest of an offloaded log.
 
-    Errors: NotALogError: there is none; ObjectCorruptionError, FormatVersionError, StorageError.
+    Args:
+        storage: where the objects lie.
+
+    Raises:
+        NotALogError: there is no manifest.
+        ObjectCorruptionError: the manifest is damaged.
+        FormatVersionError: a newer version wrote the manifest.
+        StorageError: the object store cannot be reached, denies access, or failed.
     """
     for _ in range(_ATTEMPTS):
         found = generations(storage)

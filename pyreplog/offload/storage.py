@@ -34,11 +34,22 @@ _WITH_PASSWORD = re.compile(r"[^/]*//[^/@]*:[^/@]*@")
 
 @dataclass(frozen=True)
 class Storage:
-    """What lies below a URL (`s3://bucket/prefix`, `file:///directory`).
+    """The objects below a URL.
 
-    options: those of fsspec's file system, as a JSON object. files: where the objects are files; another process uses
-    its own. Travels by pickle; threads may share one.
-    ConfigError: it is no URL, or has credentials in it.
+    It can be pickled, and threads may share it. No message contains the credentials in `options`.
+
+    Attributes:
+        url: "s3://bucket/prefix" or "file:///directory", without credentials.
+        options: options of fsspec's file system, as a JSON object.
+        files: access to the disk if the objects are files; another process uses its own.
+
+    Raises:
+        ConfigError: `url` is not a URL, or contains credentials.
+
+    Example:
+        ```python
+        print(load(Storage("s3://bucket/orders")).end)
+        ```
     """
 
     url: str
@@ -56,7 +67,11 @@ class Storage:
         return type(self), (self.url, self.options)
 
     def of(self, name: str) -> str:
-        """URL of an object."""
+        """Return the URL of an object.
+
+        Args:
+            name: name of the object.
+        """
         return f"{self.url}/{name}"
 
     @property

@@ -73,14 +73,33 @@ def run(
     progress: Callable[[ReportProgress], None] | None = None,
     **parameters: Any,
 ) -> pa.Table | DataFrame:
-    """A report, as an Arrow table; by Spark, as a DataFrame. docs/spark.md says what each one tells.
+    """Run a report on logs, topics or a cluster.
 
-    report: its name, with its parameters; or one that was made. given: a path, or options as the Spark source takes
-    them. facts: what is known now, when not given (`gathering.gather`). workers, progress: of the local engine:
-    threads; told after each task. spark: the session; the active one, or a new one, when not given.
+    Args:
+        report: name of a report, with its parameters as keywords; or a report that was made.
+        given: a path, or options of the Spark source by name.
+        engine: "local": threads of this process; "spark": Spark.
+        snapshot: what `gather` returned; None: it is gathered now.
+        spark: the Spark session; None: the active one, or a new one.
+        workers: threads of the local engine.
+        progress: called by the local engine after each task.
+        parameters: parameters of the report.
 
-    Errors: ConfigError: no such report, parameter, option or engine; MissingExtraError: pyarrow is not installed, or
-    pyspark, which only `engine="spark"` needs; those of planning and reading.
+    Returns:
+        A `pyarrow.Table`; with engine "spark" a Spark DataFrame.
+
+    Raises:
+        ConfigError: the report, a parameter, an option or the engine is unknown.
+        MissingExtraError: pyarrow is not installed, or pyspark is not and the engine is "spark".
+        ReplogError: as planning and reading.
+
+    Example:
+        ```python
+        table = run("rate_by_minute", "data/orders")
+        print(table.to_pylist())
+        ```
+
+    See docs/spark.md.
     """
     if engine not in ("local", "spark"):
         raise ConfigError(f"engine: expected local or spark, found {engine!r}")

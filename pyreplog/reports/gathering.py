@@ -46,15 +46,23 @@ _EVERY = re.compile(r".*", re.DOTALL)
 
 
 def gather(options: ReadOptions, as_of_us: int, window_s: float = 300.0) -> Snapshot:
-    """What is known of the logs, or of the cluster, that options name: of the topics that they name, or of all; of the
-    ledgers that they name, or of those of these topics, or of all. Ranges of offsets and times mean nothing here.
+    """Gather what is known of logs or of a cluster, without reading them through.
 
-    A topic ends where its bookies say that entries are confirmed: a writer that pauses tells them within a second. A
-    subscription stands where that was stored: a running owner stores acknowledgements every 100 ms. Topics and
-    subscriptions whose bookies do not answer are in `Snapshot.unknown`, and in the program's log.
+    A topic ends where its bookies say that entries are confirmed; a writer that pauses tells them within a second. A
+    subscription stands where its acknowledgements were stored, which a running owner does every 100 ms. Topics and
+    subscriptions whose bookies do not answer are in `Snapshot.unknown`, and are logged.
 
-    Errors: NotALogError, CorruptionError; NoSuchTopicError; InvalidMetadataError: what is stored of a subscription
-    makes no sense; those of connecting, and of the metadata store.
+    Args:
+        options: names the logs, or the topics or ledgers of a cluster. Its ranges of offsets and times have no effect.
+        as_of_us: the moment, microseconds since 1970-01-01 UTC.
+        window_s: seconds over which present rates are taken.
+
+    Raises:
+        NotALogError: a path holds no log.
+        CorruptionError: a log is damaged.
+        NoSuchTopicError: a topic does not exist.
+        InvalidMetadataError: the metadata of a subscription is invalid.
+        ReplogError: as connecting, and as the metadata store.
     """
     made = Snapshot(as_of_us=as_of_us, window_s=window_s)
     folder = cluster_of(options.paths)

@@ -11,8 +11,15 @@ from pyreplog.reports.report import Report
 
 @dataclass(frozen=True)
 class Outcome:
-    """One of table, error and left_out. error: what was raised, in one line. left_out: why the report says nothing of
-    this source. warnings: what its table does not know, and why, a line each."""
+    """The outcome of one report: a table, an error, or the reason why the report was left out.
+
+    Attributes:
+        report: class of the report.
+        table: its result.
+        error: the error, in one line.
+        left_out: why the report says nothing of this source.
+        warnings: what its table does not know, and why, one line each.
+    """
 
     report: type[Report]
     table: pa.Table | None = None

@@ -136,11 +136,19 @@ class UnknownState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """as_of_us: the moment, microseconds since 1970, UTC. window_s: over which present rates are taken, in seconds.
+    """What is known of logs, topics and ledgers at one moment, without reading them through; made by `gather`.
 
-    topics: in order. subscriptions: of them, in order. ledgers: all that were asked for, cursor ledgers among them, by
-    id. logs: logs by themselves, that are no cluster's. unknown: what is not among them, for nobody could be asked.
-    InvalidArgumentError: no such window.
+    Attributes:
+        as_of_us: the moment, microseconds since 1970-01-01 UTC.
+        window_s: seconds over which present rates are taken.
+        topics: the topics, in order.
+        subscriptions: their subscriptions, in order.
+        ledgers: the ledgers, cursor ledgers included, by id.
+        logs: logs that belong to no cluster.
+        unknown: topics and subscriptions whose bookies did not answer.
+
+    Raises:
+        InvalidArgumentError: `window_s` is outside its bounds.
     """
 
     as_of_us: int
@@ -159,10 +167,10 @@ class Snapshot:
 
     @property
     def since_us(self) -> int:
-        """Where the window begins."""
+        """Beginning of the window, microseconds since 1970-01-01 UTC."""
         return self.as_of_us - round(self.window_s * 1e6)
 
     @property
     def readers(self) -> list[SubscriptionSnapshot]:
-        """Subscriptions that people made."""
+        """Subscriptions that users made."""
         return [one for one in self.subscriptions if not one.is_system]

@@ -69,10 +69,18 @@ def outcomes(
     subscriptions: Collection[str] = (),
     copy: Mapping[str, str] | None = None,
 ) -> Iterator[Outcome]:
-    """One of each report, in turn. What goes wrong in one is its outcome, and ends no other.
+    """Yield the outcome of several reports on one source. An error in one report is its outcome, and ends no other.
 
-    given: options of the Spark source. facts: as gathered with the same. subscriptions: those that reports on
-    subscriptions are of; none: of all. copy: options that say where a copy of the source is, for replication_lag.
+    Args:
+        names: names of reports.
+        given: options of the Spark source.
+        snapshot: what `gather` returned for the same options.
+        engine: runs one report: called with the report, the options and the snapshot.
+        subscriptions: names of subscriptions for reports on subscriptions; none: all.
+        copy: options that name a copy of the source, for `replication_lag`.
+
+    Raises:
+        ConfigError: a report or a subscription is unknown.
     """
     narrowed = of_subscriptions(snapshot, subscriptions) if subscriptions else snapshot
     for name in names:

@@ -13,11 +13,13 @@ FRAME_BYTES = 32 << 10
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """RocketMQ's own, unless told otherwise; in seconds.
+    """Times of the protocol, in seconds. The defaults are RocketMQ's.
 
-    heartbeat_s: with nothing to send for so long, something is sent (`haSendHeartbeatInterval`). silence_s: a peer that
-    is not heard for so long is left (`haHousekeepingInterval`). connect_s: for one attempt. retry_s: between attempts,
-    at most.
+    Attributes:
+        heartbeat_s: an idle connection sends a heartbeat so often (`haSendHeartbeatInterval`).
+        silence_s: a peer that is silent for so long is disconnected (`haHousekeepingInterval`).
+        connect_s: time for one attempt to connect.
+        retry_s: time between two attempts, at most.
     """
 
     heartbeat_s: float = 5.0
@@ -27,7 +29,7 @@ class Timeouts:
 
     @property
     def tick_s(self) -> float:
-        """How often to look at the clock."""
+        """Seconds between two looks at the clock."""
         return max(min(self.heartbeat_s, self.silence_s, self.retry_s) / 16, 0.005)
 
 

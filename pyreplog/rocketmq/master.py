@@ -34,18 +34,35 @@ _REPLICATED = "replicated"
 
 
 class RocketMQMaster(Endpoint):
-    """Listens for stock slaves (RocketMQ 4.9 and 5.x, default HA) and feeds each from `log`.
+    """Feeds the slaves of stock brokers (RocketMQ 4.9 and 5.x, default HA) from a log.
 
-    host: loopback unless told otherwise: whoever can connect gets the log, the protocol has no authentication.
-    port: 0 for a free one. slaves: how many must have a record for it to be `replicated`. Connections do not make
-    slaves: those from one address count as one, for nothing in the protocol says who is there.
-    max_bytes_per_s: of log bytes, to each slave; None: as much as it takes. RocketMQ's limit counts headers only.
-    limits: of `connections` at once, as of other servers; the surplus is closed, for the protocol has no word for it.
+    Any thread may call any method. `close` leaves the log open. An acknowledged position is in the page cache of a
+    slave, not on its disk: the protocol cannot say more. The protocol has no authentication.
 
-    An acknowledged position is in a slave's page cache, not on its disk: the protocol cannot say more.
+    Args:
+        reactor: drives the connections.
+        log: the log to feed from.
+        host: address to listen at. Whoever can connect to it gets the log.
+        port: port to listen at; 0: a free one.
+        slaves: slaves that must have a record before it counts as replicated. Connections from one address count as
+            one slave, since the protocol does not identify slaves.
+        max_bytes_per_s: bytes of log per second to each slave; None: no limit. RocketMQ's own limit counts headers
+            only.
+        times: times of the protocol; None: RocketMQ's.
+        limits: `connections` counts; a connection too many is closed.
 
-    Any thread may call any method. `close` leaves the log open.
-    Errors: OSError, the address is in use or not of this machine; InvalidArgumentError.
+    Raises:
+        InvalidArgumentError: `slaves` or `max_bytes_per_s` is less than 1, or `host` is unknown.
+        OSError: the address is in use, or is not one of this machine.
+
+    Example:
+        ```python
+        with Reactor() as reactor, RawLog("store") as log, RocketMQMaster(reactor, log, port=10912) as master:
+            reactor.start()
+            master.submit(RocketMQMessage(topic="orders", body=b"order 1")).result(timeout=3.0)
+        ```
+
+    See docs/rocketmq.md.
     """
 
     def __init__(
@@ -85,7 +102,17 @@ class RocketMQMaster(Endpoint):
     # ---- the log --------------------------------------------------------------------------------------------
 
     def put(self, message: RocketMQMessage) -> int:
-        """Append a message and have it sent; the position behind it. Errors as `RawLog.put`."""
+        """Append a message, and send it to the slaves.
+
+        Args:
+            message: the message.
+
+        Returns:
+            The position behind its record.
+
+        Raises:
+            ReplogError: as `RawLog.put`.
+        """
         self._check_open()
         with self._putting:
             self.log.put(message)
@@ -94,8 +121,18 @@ class RocketMQMaster(Endpoint):
         return end
 
     def submit(self, message: RocketMQMessage, timeout_s: float = 3.0) -> AppendFuture[int]:
-        """`put`; the ack of the position behind it is completed when as many slaves have it as needed. Without that it
-        fails after `timeout_s` with OutcomeUnknownError: the record stays in the log."""
+        """Append a message, send it, and return a future that completes when enough slaves have it.
+
+        Args:
+            message: the message.
+            timeout_s: seconds after which the future fails with OutcomeUnknownError. The record stays in the log.
+
+        Returns:
+            An `AppendFuture` that gives the position behind the record.
+
+        Raises:
+            ReplogError: as `RawLog.put`.
+        """
         end = self.put(message)
         future = AppendFuture(end)
         deadline_us = self._reactor.clock.monotonic_us() + int(timeout_s * 1e6)
@@ -104,17 +141,17 @@ class RocketMQMaster(Endpoint):
 
     @property
     def replicated(self) -> int:
-        """As many slaves as needed had all before this position, at one time."""
+        """Position before which enough slaves had everything at one time."""
         return self._replicated
 
     def wake(self) -> None:
-        """There is more in the log, put there by somebody else."""
+        """Send what another thread has put into the log."""
         if not self._waking:
             self._waking = True
             self._reactor.call_soon(weak_callback(self._pump))
 
     def slaves(self) -> list[SlaveStatus]:
-        """Those connected now."""
+        """Return the slaves that are connected now."""
         return [connection.status() for connection in list(self._connections)]
 
     # ---- the driver -----------------------------------------------------------------------------------------

@@ -33,20 +33,36 @@ _MAPPED_MAX = 16
 
 
 class RawLog(Handle):
-    """A commit log in the layout of a broker's store directory: `directory/commitlog/<20 digits>`.
+    """A commit log in the layout of a RocketMQ broker's store: `directory/commitlog/<20 digits>`.
 
-    One thread lands bytes or puts messages; any thread may read, `sync` and `trim`.
+    One thread lands bytes or puts messages; any thread may read, `sync` and `trim`. While the log is open no other
+    process, a broker included, can open the directory for writing: both lock `directory/lock`.
 
-    file_bytes: of each segment file, the broker's `mappedFileSizeCommitLog`; None: that of the files that are there,
-    else 1 GiB. While it is open no other process, a broker included, can have the directory open for writing: both lock
-    `directory/lock`.
+    What lands is verified record by record: size, magic, position and CRC of the body. That also detects a master that
+    is not the one the log came from. RocketMQ itself would continue with the wrong bytes.
 
-    What lands is walked record by record: sizes, magic, position and CRC of the body. That also tells a master that is
-    not the one the log came from, where RocketMQ would go on with the wrong bytes (facts of its protocol: a shortened
-    master that has grown again).
+    Args:
+        directory: the broker's store directory.
+        file_bytes: size of each segment file, the broker's `mappedFileSizeCommitLog`; None: that of the existing
+            files, else 1 GiB.
+        files: access to the disk, which tests replace; None: the disk.
 
-    Errors: LockedError; NotALogError, foreign files; InvalidArgumentError, another file_bytes than the files have;
-    CorruptionError, FormatVersionError; DiskFullError.
+    Raises:
+        LockedError: another process has the log open.
+        NotALogError: the directory holds other files.
+        InvalidArgumentError: the existing files have another size than `file_bytes`.
+        CorruptionError: the log is damaged.
+        FormatVersionError: a newer version wrote the synced position.
+        DiskFullError: there is no room.
+
+    Example:
+        ```python
+        with RawLog("store", file_bytes=1 << 20) as log:
+            position = log.put(RocketMQMessage(topic="orders", body=b"order 1"))
+            log.sync()
+        ```
+
+    See docs/rocketmq.md.
     """
 
     def __init__(self, directory: Path | str, *, file_bytes: int | None = None, files: Files | None = None) -> None:
@@ -86,12 +102,12 @@ class RawLog(Handle):
 
     @property
     def start(self) -> int:
-        """Position of the first byte there is; `end` of an empty log is 0, and so is this."""
+        """Position of the first byte in the log; 0 of an empty log."""
         return self._bases[0] if self._bases else 0
 
     @property
     def end(self) -> int:
-        """Position behind the last byte; a record may have landed in part."""
+        """Position behind the last byte. The last record may have landed in part."""
         return self._end
 
     @property
@@ -101,21 +117,29 @@ class RawLog(Handle):
 
     @property
     def synced(self) -> int:
-        """All before this position is on disk."""
+        """Position before which everything is on disk."""
         return self._synced
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was ever written: then the first bytes may land at the beginning of any file."""
+        """Whether nothing was ever written. The first bytes may then land at the beginning of any file."""
         return not self._bases
 
     # ---- writing --------------------------------------------------------------------------------------------
 
     def land(self, position: int, data: bytes | memoryview) -> None:
-        """Take over `data`, cut anywhere, at the end of the log; of an empty log at the beginning of any file.
+        """Append bytes of a master's log, cut anywhere.
 
-        Errors: InvalidArgumentError, another position, or bytes of two files; InvalidRecordsError, they are no
-        records: the log ends behind the last whole one then. DiskError, nothing has landed; PoisonedError.
+        Args:
+            position: where they belong: the end of the log; of an empty log, the beginning of any file.
+            data: bytes that lie in one file.
+
+        Raises:
+            InvalidArgumentError: another position, or bytes of two files.
+            InvalidRecordsError: the bytes are not records. The log then ends behind the last whole record.
+            DiskError: the disk failed. Nothing was written.
+            PoisonedError: a sync has failed.
+            ClosedError: the log was closed.
         """
         self._check_open()
         self._check_place(position, len(data))
@@ -137,10 +161,18 @@ class RawLog(Handle):
         self._end, self._whole = end, file.base + reached
 
     def put(self, message: RocketMQMessage) -> int:
-        """Append a message as a broker does; its position.
+        """Append a message as a broker does.
 
-        Errors: RecordTooLargeError, it does not fit into a file; InvalidArgumentError, a part is over its limit, or the
-        log ends within a record; DiskFullError.
+        Args:
+            message: the message.
+
+        Returns:
+            The position of its record.
+
+        Raises:
+            RecordTooLargeError: the record does not fit into a file.
+            InvalidArgumentError: a field of the message is over its limit, or the log ends within a record.
+            DiskFullError: there is no room for another file.
         """
         if self._end != self._whole:
             raise InvalidArgumentError(
@@ -181,7 +213,15 @@ class RawLog(Handle):
         return made
 
     def sync(self) -> int:
-        """Have all that has landed on disk; returns `synced`. Errors: PoisonedError, that failed once."""
+        """Sync the log: all that has landed before the call is on disk when it returns.
+
+        Returns:
+            The position before which everything is on disk.
+
+        Raises:
+            PoisonedError: this sync failed, or an earlier one.
+            ClosedError: the log was closed.
+        """
         self._check_open()
         with self._syncing:
             end, whole = self._end, self._whole
@@ -203,7 +243,17 @@ class RawLog(Handle):
             self._proven = made
 
     def trim(self, position: int) -> int:
-        """Remove the files that end at or before `position`, never the last; the new `start`. Views stay readable."""
+        """Remove the files that end at or before a position, never the last file. Views stay readable.
+
+        Args:
+            position: bytes from the beginning of the log.
+
+        Returns:
+            The new start of the log.
+
+        Raises:
+            ClosedError: the log was closed.
+        """
         self._check_open()
         with self._syncing:
             kept = [base for base in self._bases if base + self.file_bytes > position] or self._bases[-1:]
@@ -218,9 +268,18 @@ class RawLog(Handle):
     # ---- reading --------------------------------------------------------------------------------------------
 
     def view(self, position: int, limit: int) -> memoryview:
-        """Up to `limit` bytes from `position` on, of one file, straight from the map; empty at the end.
+        """Return bytes of the log, not copied; they lie in one file.
 
-        Errors: TrimmedError, OutOfRangeError.
+        Args:
+            position: bytes from the beginning of the log.
+            limit: bytes to return, at most.
+
+        Returns:
+            A view; empty at the end of the log.
+
+        Raises:
+            TrimmedError: `position` lies before the start of the log.
+            OutOfRangeError: `position` lies behind the end of the log.
         """
         end = self._end
         if not self.start <= position <= end:
@@ -251,9 +310,18 @@ class RawLog(Handle):
             return file
 
     def records(self, position: int | None = None) -> Iterator[tuple[int, memoryview]]:
-        """(position, bytes) of the whole records from `position` (None: `start`) on, without blanks.
+        """Iterate over the whole records, without blanks.
 
-        Errors: InvalidRecordsError, a damaged record, or no record begins there; TrimmedError, OutOfRangeError.
+        Args:
+            position: where to begin, bytes from the beginning of the log; None: the start of the log.
+
+        Returns:
+            An iterator of (position, bytes of the record).
+
+        Raises:
+            InvalidRecordsError: a record is damaged, or no record begins at `position`.
+            TrimmedError: `position` lies before the start of the log.
+            OutOfRangeError: `position` lies behind the end of the log.
         """
         at = self.start if position is None else position
         while at < self._whole:
@@ -271,7 +339,11 @@ class RawLog(Handle):
     # ---- the end --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Sync, and let go; what landed of an unfinished record is cut when the log is opened again."""
+        """Sync the log, and close it. An unfinished record is cut when the log is opened again.
+
+        Raises:
+            PoisonedError: the sync failed. The log is closed all the same.
+        """
         if self._error is None and os.getpid() == self._pid:
             try:
                 self.sync()

@@ -44,7 +44,23 @@ Host = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class RocketMQMessage:
-    """What a producer gave, and what the broker added. Times are milliseconds since 1970."""
+    """A message of RocketMQ: what the producer gave, and what the broker added.
+
+    Attributes:
+        topic: topic, 1 to 127 bytes of UTF-8.
+        body: the payload.
+        properties: str by name, at most 32,767 bytes encoded, without the characters 0, 1 and 2.
+        queue: number of the queue.
+        queue_offset: number of the message in its queue.
+        flag: the producer's flag.
+        system_flag: the broker's flags.
+        born_ms: time of the producer, milliseconds since 1970-01-01 UTC.
+        stored_ms: time of the broker, milliseconds since 1970-01-01 UTC.
+        born_host: IPv4 address and port of the producer.
+        store_host: IPv4 address and port of the broker.
+        retries: how often the message was consumed again.
+        transaction_offset: position of the prepared message of a transaction.
+    """
 
     topic: str
     body: bytes

@@ -28,16 +28,31 @@ _SYNC_S = 0.5
 
 
 class RocketMQSlave(Endpoint):
-    """Connects to a broker's HA port (RocketMQ 4.9 and 5.x, default HA) and keeps `log` a copy of its commit log.
+    """Copies the commit log of a stock broker (RocketMQ 4.9 and 5.x, default HA) into a log.
 
-    master: host and HA port (by default a broker's port + 1). start: see SlaveMachine. landed: called after bytes have
-    landed, by the driver: a Master's `wake`, for one that passes the copy on.
+    A thread syncs the log twice a second. A crash of this process loses nothing of it; a crash of the machine loses
+    what was not synced, and the slave fetches it again. Any thread may call any method. `close` leaves the log open.
 
-    What has landed is synced twice a second by a thread of its own; a crash of this process loses nothing of it, one of
-    the machine what was not synced: it is fetched again. `close` leaves the log open.
+    Args:
+        reactor: drives the connection.
+        log: the log to copy into.
+        master: host and HA port of the broker (by default its port + 1).
+        start: where an empty log begins. None: at the master's last file, which is all that RocketMQ offers; 0: at the
+            beginning; else the position of the beginning of a file that the master has.
+        landed: called in the reactor after bytes were written, for example the `wake` of a RocketMQMaster.
+        times: times of the protocol; None: RocketMQ's.
 
-    Any thread may call any method. Errors: InvalidArgumentError, there is no such host, or start is not the beginning
-    of a file.
+    Raises:
+        InvalidArgumentError: the host is unknown, or `start` is not the beginning of a file.
+
+    Example:
+        ```python
+        with Reactor() as reactor, RawLog("copy") as log, RocketMQSlave(reactor, log, ("broker", 10912)) as slave:
+            reactor.start()
+            print(slave.state)
+        ```
+
+    See docs/rocketmq.md.
     """
 
     def __init__(
@@ -74,25 +89,34 @@ class RocketMQSlave(Endpoint):
 
     @property
     def state(self) -> SlaveState:
+        """What the slave does now."""
         return self._pulling.state
 
     @property
     def error(self) -> ReplogError | None:
-        """Why the last connection, or attempt, has ended; in state STOPPED, why there will be none."""
+        """Why the last connection or attempt has ended; in state STOPPED, why no other follows."""
         return self._pulling.error
 
     @property
     def connects(self) -> int:
-        """How many connections there were."""
+        """Number of connections so far."""
         return self._pulling.connects
 
     @property
     def frames(self) -> int:
-        """How many frames, heartbeats included, were received."""
+        """Number of frames received so far, heartbeats included."""
         return self._pulling.frames
 
     def follow(self, master: Address) -> None:
-        """Another address, at once. RocketMQ's slave keeps the connection it has. Errors: InvalidArgumentError."""
+        """Connect to another address at once. RocketMQ's own slave keeps the connection that it has.
+
+        Args:
+            master: host and HA port.
+
+        Raises:
+            InvalidArgumentError: the host is unknown.
+            ClosedError: the slave was closed.
+        """
         self._check_open()
         to = resolve_address(*master)
         self._reactor.call_soon(lambda: self._turn_to(to))
@@ -236,7 +260,7 @@ class RocketMQSlave(Endpoint):
         self._shut_down = True
 
     def close(self) -> None:
-        """Disconnect, and wait for a sync that is at work."""
+        """Close the connection, and wait for a sync that runs. The log stays open."""
         super().close()
         self._ended.set()
         self._syncer.join()

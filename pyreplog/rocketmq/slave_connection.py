@@ -24,7 +24,15 @@ _ROUNDS = 4
 
 @dataclass(frozen=True)
 class SlaveStatus:
-    """One slave. sent, acked: positions; None: it has not asked yet. lag_bytes: of the log's end over acked."""
+    """The state of one slave.
+
+    Attributes:
+        address: address of the slave.
+        sent: position up to which the log was sent; None: the slave has not asked yet.
+        acked: position that the slave has acknowledged; None: none yet.
+        lag_bytes: bytes from `acked` to the end of the log.
+        reports: acknowledgements that arrived.
+    """
 
     address: Address
     sent: int | None

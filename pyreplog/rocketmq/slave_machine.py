@@ -18,7 +18,11 @@ _BUFFER_BYTES = 256 << 10
 
 
 class SlaveState(Enum):
-    """waiting: for the next attempt. stopped: the master cannot be the one this log came from; see `error`."""
+    """What a slave does now.
+
+    WAITING: it waits before the next attempt to connect. CONNECTING and STREAMING: as the words say. STOPPED: the
+    master cannot be the one that this log came from; `RocketMQSlave.error` says why.
+    """
 
     WAITING = "waiting"
     CONNECTING = "connecting"

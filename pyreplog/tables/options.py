@@ -51,18 +51,39 @@ _LEDGER_MAX = (1 << 62) - 1
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """Options of a batch read; `of` makes them from Spark's.
+    """Options of a batch read. `ReadOptions.of` makes them from the options of the Spark source.
 
-    paths: directories or globs, or URLs of offloaded logs. storage_options: of what those lie on, as JSON. cluster: URL
-    of a metadata store, in place of paths. access: to its bookies; password: of ledgers. replica: "any", "all", or a
-    bookie. topics: names; topics_pattern: of names; None: ledgers are read. subscription: whose backlog is read.
-    starting_offsets, ending_offsets: half open. starting_time, ending_time: append times, microseconds since the epoch,
-    half open. ledgers: ranges of ledger ids, both ends included, ascending; None: all. columns: None: the usual ones.
-    max_partition_bytes: of log, in a task, or a 16th more. min_partitions: at least so many tasks. batch_rows,
-    batch_bytes: what one Arrow batch holds at most (one record more, where that is larger); 0: as many as suit it, see
-    `limited`.
-    verify_checksum: None: when a value is read. view: name of a report, whose partials are read in place of rows;
-    view_options: its parameters, as JSON.
+    Attributes:
+        paths: directories or globs, or URLs of offloaded logs.
+        storage_options: options of fsspec's file system for those URLs, as JSON.
+        cluster: URL of a metadata store, in place of `paths`.
+        credentials: secret and TLS files for the bookies of `cluster`.
+        password: password of ledgers.
+        replica: which copies of an entry to read: "any", "all", or the name of a bookie.
+        topics: names of topics; None, without `topics_pattern`: read ledgers.
+        topics_pattern: pattern of topic names.
+        subscription: read the backlog of this subscription.
+        starting_offsets: offsets to begin at.
+        ending_offsets: offsets to stop before.
+        starting_time: append time to begin at, microseconds since 1970-01-01 UTC.
+        ending_time: append time to stop before, microseconds since 1970-01-01 UTC.
+        ledgers: ranges of ledger ids, both ends included, ascending; None: all.
+        columns: names of columns; None: the usual ones.
+        include_headers: give the column `headers` as well.
+        include_metadata: give the columns of metadata as well.
+        max_partition_bytes: bytes of log in a task; a sixteenth more is allowed.
+        min_partitions: number of tasks, at least.
+        batch_rows: rows of an Arrow batch, at most; 0: a number that suits the columns.
+        batch_bytes: bytes of log in an Arrow batch, at most (one larger record is allowed); 0: a size that suits the
+            columns.
+        verify_checksum: verify each record; None: if values are read.
+        mode: what to do with damage, as Spark's readers: "PERMISSIVE", "DROPMALFORMED" or "FAILFAST".
+        column_name_of_corrupt_record: column for damaged bytes, in mode "PERMISSIVE".
+        fail_on_data_loss: raise if entries were removed or cut before they were read.
+        view: name of a report; its partial results are read in place of rows.
+        view_options: parameters of that report, as JSON.
+
+    See docs/spark.md.
     """
 
     paths: tuple[str, ...] = ()
@@ -95,7 +116,24 @@ class ReadOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
-        """From Spark's options, whose names it does not tell apart by case. ConfigError names the option at fault."""
+        """Make options from those of the Spark source. Upper and lower case do not matter in their names.
+
+        Args:
+            options: text by name of the option.
+
+        Raises:
+            ConfigError: an option is unknown or its value invalid, or two options contradict each other. The message
+                names it.
+
+        Example:
+            ```python
+            options = ReadOptions.of({"path": "data/orders", "startingOffsets": "earliest"})
+            columns = default_columns(options)
+            for parts in plan(options):
+                for batch in read(parts, columns, options):
+                    print(batch.num_rows)
+            ```
+        """
         given = {name.lower(): value for name, value in options.items()}
         unknown = sorted(given.keys() - _OPTIONS.keys())
         if unknown:

@@ -27,10 +27,23 @@ logger = logging.getLogger(__name__)
 
 
 def plan(options: ReadOptions) -> list[tuple[Part, ...]]:
-    """The slices of each task, all of one kind. Where the logs end is settled here: what is appended later is not read.
+    """Plan a read: find where the logs or ledgers end, and cut them into tasks.
 
-    Errors: NotALogError, ConfigError, TrimmedError and OutOfRangeError (an offset that is not there), CorruptionError
-    (a segment file that cannot be read, in mode FAILFAST); those of `plan_cluster`.
+    Entries that are appended later are not read.
+
+    Args:
+        options: what to read.
+
+    Returns:
+        The slices of each task.
+
+    Raises:
+        NotALogError: a path holds no log.
+        ConfigError: options do not fit what the paths hold.
+        TrimmedError: an offset was removed.
+        OutOfRangeError: an offset does not exist.
+        CorruptionError: a segment file cannot be read, in mode "FAILFAST".
+        ReplogError: as the metadata store, the bookies or the object store.
     """
     folder = cluster_of(options.paths)
     if folder is None and options.cluster is None:

@@ -18,7 +18,22 @@ if TYPE_CHECKING:
 
 
 def read(parts: tuple[Part, ...], columns: tuple[Column, ...], options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of slices, all of one kind, in order. Errors: as of `ObjectScan.read`, `EntryScan.read`."""
+    """Read the slices of one task as Arrow batches, in order.
+
+    Args:
+        parts: slices of one task, from `plan`.
+        columns: columns to give.
+        options: the options of the plan.
+
+    Returns:
+        An iterator of `pyarrow.RecordBatch`.
+
+    Raises:
+        CorruptionError: a record is damaged, in mode "FAILFAST".
+        TrimmedError: entries were removed before they were read, and `fail_on_data_loss` is set.
+        TruncatedError: entries were cut before they were read, and `fail_on_data_loss` is set.
+        ReplogError: as the bookies or the object store.
+    """
     names, verified = tuple(column.name for column in columns), is_verified(columns, options)
     options = options.limited(to_values=verified or "value" in names)
     if not parts or isinstance(parts[0], Slice):

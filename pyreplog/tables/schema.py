@@ -12,7 +12,12 @@ if TYPE_CHECKING:
 
 
 class Column(NamedTuple):
-    """name; type, as Spark writes it."""
+    """A column of the result.
+
+    Attributes:
+        name: its name.
+        type: its type, as Spark writes it.
+    """
 
     name: str
     type: str
@@ -35,8 +40,14 @@ NEED_CRC = {"value", "crcOk"}
 
 
 def known_columns(options: ReadOptions) -> tuple[Column, ...]:
-    """All that may be asked for; the corrupt record only where the mode yields one. ConfigError: that is called
-    as another column."""
+    """Return all columns that may be read.
+
+    Args:
+        options: options of the read; mode "PERMISSIVE" adds the column for damaged bytes.
+
+    Raises:
+        ConfigError: `columnNameOfCorruptRecord` is the name of another column.
+    """
     known = (*USUAL, *HEADERS, *METADATA)
     if options.mode != "PERMISSIVE":
         return known
@@ -47,7 +58,14 @@ def known_columns(options: ReadOptions) -> tuple[Column, ...]:
 
 
 def default_columns(options: ReadOptions) -> tuple[Column, ...]:
-    """What is read when the user gives no schema. ConfigError: a column there is none of."""
+    """Return the columns that are read if no schema is given.
+
+    Args:
+        options: options of the read.
+
+    Raises:
+        ConfigError: `columns` names an unknown column.
+    """
     known = known_columns(options)
     if options.columns is not None:
         return tuple(_find(name, known) for name in options.columns)

@@ -261,15 +261,29 @@ cdef class Appender(LogViewBase):
     # ---- append ------------------------------------------------------------------------------------------------
 
     def append(self, value, key=None, *, event_time=None, properties=None):
-        """Append one entry; returns its number.
+        """Append one entry, and return when it has the durability of the log.
 
-        value: bytes-like, at most a segment long. key: bytes-like of at most 65,535 bytes, or None. event_time: the
-        producer's time, microseconds since the epoch (int64). properties: dict of str to str or bytes, at most
-        65,535 bytes encoded.
-        Returns when the entry has the log's durability: at once (appended, interval) or after its group commit
-        (synced). Any thread; in asyncio use `submit` on a synced log. All or nothing.
-        Errors: WrongTypeError, InvalidArgumentError, RecordTooLargeError, DiskFullError, PoisonedError, ClosedError,
-        ForkedError.
+        With durability "appended" and "interval" it returns at once. With "synced" it waits for a sync, which
+        concurrent appends share. The entry is appended as a whole or not at all. Any thread may call it; a coroutine
+        uses `submit` on a synced log.
+
+        Args:
+            value: bytes-like, at most a segment long.
+            key: bytes-like, at most 65,535 bytes; None: no key.
+            event_time: time of the producer, microseconds since 1970-01-01 UTC.
+            properties: str or bytes by name, at most 65,535 bytes encoded.
+
+        Returns:
+            The number of the entry.
+
+        Raises:
+            WrongTypeError: an argument has another type.
+            InvalidArgumentError: `event_time` or `properties` is outside its bounds.
+            RecordTooLargeError: the record does not fit into a segment, or the key is too long.
+            DiskFullError: there is no room for another segment.
+            PoisonedError: a sync has failed.
+            ClosedError: the log was closed.
+            ForkedError: a parent process opened the log.
         """
         cdef Part part
         cdef int64_t length, stride, time
@@ -292,11 +306,28 @@ cdef class Appender(LogViewBase):
         return entry
 
     def submit(self, value, key=None, *, event_time=None, properties=None):
-        """Append without waiting: the returned AppendFuture gives the entry number once the entry has the log's
-        durability.
+        """Append one entry without waiting for its durability.
 
-        Arguments and errors as append; a sync that fails is raised by the AppendFuture. Any thread, any event loop.
-        Blocks only when 8 MiB wait to be synced.
+        Any thread and any event loop may call it. It blocks only while 8 MiB wait to be synced.
+
+        Args:
+            value: bytes-like, at most a segment long.
+            key: bytes-like, at most 65,535 bytes; None: no key.
+            event_time: time of the producer, microseconds since 1970-01-01 UTC.
+            properties: str or bytes by name, at most 65,535 bytes encoded.
+
+        Returns:
+            An `AppendFuture`. It gives the number of the entry when the entry has the durability of the log, and
+                raises PoisonedError if the sync fails.
+
+        Raises:
+            WrongTypeError: an argument has another type.
+            InvalidArgumentError: `event_time` or `properties` is outside its bounds.
+            RecordTooLargeError: the record does not fit into a segment, or the key is too long.
+            DiskFullError: there is no room for another segment.
+            PoisonedError: a sync has failed.
+            ClosedError: the log was closed.
+            ForkedError: a parent process opened the log.
         """
         cdef AppendFuture future = AppendFuture.__new__(AppendFuture)
         cdef int64_t entry
@@ -363,13 +394,29 @@ cdef class Appender(LogViewBase):
         return end
 
     def append_batch(self, values, keys=None, event_times=None, *, control=None):
-        """Append several entries in one call; returns their numbers as a range.
+        """Append several entries in one call, and return when all have the durability of the log.
 
-        values: sequence of bytes-like. keys: sequence of the same length, of bytes-like or None. event_times: sequence
-        of int64 microseconds. control: bytes put down as a control record in front of them (it has no number; see
-        `control_records`); values may then be empty.
-        All values are checked before the first is written. Returns with the log's durability; after a crash in the
-        middle of the call a prefix of the batch may remain. Errors as append.
+        All values are checked before the first one is written. A crash in the middle of the call may leave the first
+        entries of the batch.
+
+        Args:
+            values: bytes-like values.
+            keys: as many keys, each bytes-like or None; None: no keys.
+            event_times: as many times, microseconds since 1970-01-01 UTC, or None; None: no event times.
+            control: bytes of a control record that is written in front of the entries; it has no entry number.
+                `values` may then be empty. See `control_records`.
+
+        Returns:
+            The numbers of the entries.
+
+        Raises:
+            WrongTypeError: an argument has another type.
+            InvalidArgumentError: `keys` or `event_times` has another length than `values`.
+            RecordTooLargeError: a record does not fit into a segment, or a key is too long.
+            DiskFullError: there is no room for the segments that the batch needs.
+            PoisonedError: a sync has failed.
+            ClosedError: the log was closed.
+            ForkedError: a parent process opened the log.
         """
         if self.quick and type(values) is list and keys is None and event_times is None and control is None:
             made = self.put_list(values)
@@ -442,11 +489,25 @@ cdef class Appender(LogViewBase):
         return range(entry, entry + batch.count), end
 
     def append_columns(self, values, keys=None, event_times=None):
-        """Append the rows of columns in one call; returns their numbers as a range.
+        """Append the rows of columns in one call, and return when all have the durability of the log.
 
-        values, keys: (offsets, data) with int64 offsets of length n + 1 into a bytes-like; or a numpy array of shape
-        (n, width) and dtype uint8, of dtype S; or a pyarrow binary or string array. event_times: int64 microseconds,
-        a buffer or numpy array of length n. Durability and errors as append_batch.
+        Args:
+            values: (offsets, data), with int64 offsets of length n + 1 into bytes-like data; or a numpy array of dtype
+                S, or of dtype uint8 and shape (n, width); or a binary or string array of pyarrow.
+            keys: as `values`; None: no keys.
+            event_times: n int64 microseconds since 1970-01-01 UTC, a buffer or numpy array; None: no event times.
+
+        Returns:
+            The numbers of the entries.
+
+        Raises:
+            WrongTypeError: a column has another type.
+            InvalidArgumentError: the columns have different lengths, or offsets do not ascend.
+            RecordTooLargeError: a record does not fit into a segment, or a key is too long.
+            DiskFullError: there is no room for the segments that the rows need.
+            PoisonedError: a sync has failed.
+            ClosedError: the log was closed.
+            ForkedError: a parent process opened the log.
         """
         cdef ColumnParts columns = ColumnParts(values, keys, event_times)
         cdef int64_t entry, end

@@ -109,10 +109,14 @@ cdef RecordBatch make_batch(object owner, const uint8_t *map, int64_t base, int6
 
 @cython.final
 cdef class RecordBatch:
-    """Verified records of one segment, as numpy columns over the mapping; made by `read` and `follow_batches`.
+    """The verified records of one segment, as numpy columns; made by `read` and `follow_batches`.
 
-    Columns are computed when first asked for and are of dtype int64 and length len(batch). Iterating gives `Record`s,
-    `values()` and `keys()` lists of bytes, `packed()` one buffer with offsets. The batch holds its segment mapped.
+    A batch is immutable, and any thread may use it. It keeps its segment mapped as long as it lives. `batch[i]` and
+    iteration give `Record`s. Columns are numpy arrays with one element for each record.
+
+    Attributes:
+        next_position: position behind the last record, bytes from the beginning of the log.
+        plain: True if no record has a key or attributes; False: unknown.
     """
 
     def __cinit__(self):
@@ -221,8 +225,11 @@ cdef class RecordBatch:
 
     @property
     def buffer(self):
-        """The bytes from the first record to behind the last, not copied; nothing else lies between them in a batch
-        that was parsed from a buffer. Of one that was put together from several (`entries.merge_entries`), a copy."""
+        """The stored bytes from the first record to behind the last one, not copied.
+
+        A batch that was parsed from a buffer has nothing else between them. Of a batch that was put together from
+        several it is a copy.
+        """
         cdef const uint8_t *p
         if not self.count:
             return memoryview(b"")
@@ -233,7 +240,11 @@ cdef class RecordBatch:
                     p - self.map - self.offsets[0] + stride_of((<const RecordHead *>p).length))
 
     def select(self, indices):
-        """A batch of only some of the records. indices: int64, ascending, each from 0 to len - 1 (numpy array)."""
+        """Return a batch of some of the records.
+
+        Args:
+            indices: numpy array of int64, ascending, each from 0 to `len(batch) - 1`.
+        """
         cdef Py_buffer buffer
         cdef const int64_t *wanted
         cdef uint32_t *offsets
@@ -263,7 +274,7 @@ cdef class RecordBatch:
         return made
 
     def values(self):
-        """The values as a list of bytes (copies)."""
+        """Copy the values into a list of bytes."""
         cdef list out = PyList_New(self.count)
         cdef Py_ssize_t i
         cdef const uint8_t *p
@@ -275,7 +286,7 @@ cdef class RecordBatch:
         return out
 
     def views(self):
-        """The values as a list of read-only memoryviews of the segment; each keeps it mapped."""
+        """Return the values as a list of read-only memoryviews, not copied. Each keeps the segment mapped."""
         cdef Py_ssize_t i
         cdef const uint8_t *p
         out = []
@@ -285,11 +296,18 @@ cdef class RecordBatch:
         return out
 
     def keys(self):
-        """The keys as a list of bytes, None where a record has none."""
+        """Copy the keys into a list of bytes, with None for a record without a key."""
         return [self.record_at(i).key for i in range(self.count)]
 
     def packed(self, *, bint keys=False):
-        """(offsets, data): the values (or keys) end to end in a numpy uint8 array; offsets is int64 of len + 1."""
+        """Copy the values end to end into one numpy array.
+
+        Args:
+            keys: copy the keys instead; a record without a key has no bytes.
+
+        Returns:
+            (offsets, data): int64 offsets of length `len(batch) + 1` into data, an array of uint8.
+        """
         cdef Py_buffer starts, data
         cdef int64_t total
         import numpy

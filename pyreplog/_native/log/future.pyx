@@ -142,13 +142,20 @@ cdef int post(object loop, list group) except -1:
 
 @cython.freelist(256)
 cdef class AppendFuture:
-    """The outcome of one submitted append: an entry number, a range of them, or an exception.
+    """The outcome of one append: an entry number, a range of entry numbers, or an exception; made by `submit`.
 
-    Threads call `result`, coroutines `await` the future (in any event loop, several in several loops); both may
-    be done any number of times. Awaiting a future that is done returns at once, without a turn of the event
-    loop.
+    Threads call `result`, coroutines `await` the future. Both may be done any number of times, by several threads and
+    in several event loops. Awaiting a future that is done returns at once, without a turn of the event loop.
 
-    The one who submitted the append settles it, exactly once, with `complete`, `fail` or `settle_all`.
+    Example:
+        ```python
+        future = log.submit(b"value")
+        future.result(timeout=5.0)  # in a thread
+        await future  # in a coroutine
+        ```
+
+    The code that submitted the append settles the future, exactly once, with `complete`, `fail` or `settle_all`.
+    See docs/log.md.
     """
 
     def __init__(self, result=None):
@@ -160,31 +167,49 @@ cdef class AppendFuture:
         return GenericAlias(cls, item)
 
     def done(self):
-        """Whether the outcome is known."""
+        """Return whether the outcome is known. Does not block."""
         return self.settled
 
     def result(self, timeout=None):
-        """The result, waited for at most `timeout` seconds (None: as long as it takes); for threads.
+        """Return the result, or raise the exception that the append failed with.
 
-        Raises the exception that the future failed with, or OutcomeUnknownError when the time ran out: the
-        append may still become durable, and this ack still tells. Ctrl-C interrupts the wait. In a coroutine
-        use `await`: this call would block its event loop. WrongTypeError, InvalidArgumentError: no such time.
+        For threads: in a coroutine use `await`, since this call blocks the event loop. Ctrl-C interrupts the wait.
+
+        Args:
+            timeout: seconds to wait; None: without a limit.
+
+        Raises:
+            OutcomeUnknownError: the time ran out. The append may still become durable, and the future still tells.
+            WrongTypeError: `timeout` is not a number.
+            InvalidArgumentError: `timeout` is NaN.
         """
         if not self.settled:
             self.block(timeout)
         return self.outcome()
 
     def exception(self, timeout=None):
-        """The exception that the future failed with, None if it was completed. Waits as `result` does."""
+        """Return the exception that the append failed with, or None if it succeeded.
+
+        Args:
+            timeout: seconds to wait; None: without a limit.
+
+        Raises:
+            OutcomeUnknownError: the time ran out. The append may still become durable, and the future still tells.
+            WrongTypeError: `timeout` is not a number.
+            InvalidArgumentError: `timeout` is NaN.
+        """
         if not self.settled:
             self.block(timeout)
         return self.error
 
     def add_done_callback(self, callback):
-        """Has `callback(ack)` called once: by the thread that settles the future, or now if it is settled.
+        """Call `callback(future)` once: from the thread that settles the future, or now if it is settled.
 
-        Callbacks are called in the order they were added. They must not block. Their exceptions are logged; Ctrl-C
-        and SystemExit leave the main thread's call that settled the future, after the others were called.
+        Callbacks are called in the order in which they were added. Their exceptions are logged. KeyboardInterrupt and
+        SystemExit leave the call of the main thread that settled the future, after the other callbacks were called.
+
+        Args:
+            callback: must not block.
         """
         self.enlist(callback)
         if self.settled:

@@ -6,7 +6,12 @@ from pyreplog._native.machines.named cimport named
 
 
 class LogPosition(NamedTuple):
-    """A record boundary: position (bytes since the log began), and the number that the next entry gets there."""
+    """A boundary between two records.
+
+    Attributes:
+        position: bytes from the beginning of the log.
+        entry: number of the entry that begins there.
+    """
 
     position: int
     entry: int

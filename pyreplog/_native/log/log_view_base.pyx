@@ -233,10 +233,21 @@ cdef class LogViewBase:
         raise first_damage(segment, place, stop)
 
     def get(self, entry):
-        """Return the Record of an entry number; its CRC is checked. The record pins its segment while it lives.
+        """Read one entry, and verify its CRC.
 
-        Raises: OutOfRangeError (not written yet, not visible yet), TrimmedError, CorruptionError, ClosedError.
-        Any thread; does not block.
+        Any thread may call it; it does not block. The record keeps its segment mapped as long as the record lives.
+
+        Args:
+            entry: number of the entry.
+
+        Returns:
+            The `Record`.
+
+        Raises:
+            OutOfRangeError: the entry is not written yet, or not visible yet.
+            TrimmedError: retention or `trim` has removed the entry.
+            CorruptionError: the record is damaged.
+            ClosedError: the log was closed.
         """
         cdef const uint8_t *p = self.locate(number(entry))
         cdef Segment segment = self.found

@@ -177,11 +177,10 @@ cdef Record make_record(object owner, const uint8_t *p, int64_t first_entry, int
 @cython.freelist(64)
 @cython.no_gc  # its owner never leads back to it
 cdef class Record:
-    """One verified record of a log; its bytes stay where they are until an attribute is asked for.
+    """One verified record of a log; made by reads and scans.
 
-    `entry`: entry number; `position`: byte offset in the log. `value` and `key` are copies (bytes, key None when the
-    record has none); `value_view` and `key_view` are read-only memoryviews of the mapped segment, which they hold
-    alive. Times are in microseconds since the epoch.
+    Its bytes stay in the mapped segment until an attribute is read. Any thread may use it. It is immutable, and keeps
+    its segment mapped as long as it lives. `len(record)` is the size of the value in bytes.
     """
 
     def __init__(self):

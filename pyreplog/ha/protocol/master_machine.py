@@ -47,16 +47,22 @@ HOLD_MOST_US = 5_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class GroupConfig(Settings):
-    """Settings of a master. How many replicas are waited for, `sync_replicas`, is in `Members`: elections need it.
+    """Settings of a master.
 
-    ack: what a replica must have done with a record before it is acknowledged: "received", it is in its log (of the
-    master, too, only this is asked); "synced", both have it on disk.
-    min_in_sync: appends are refused while fewer replicas (members other than the master) are connected and caught up.
-    in_sync_bytes, in_sync_ms: who is caught up: so many bytes behind at most, and level with the master so recently.
-    fallback_after_ms: after waiting so long in vain the master waits for nobody until enough replicas have caught up;
-    None: never.
-    retention_hold_bytes: as much of the log, at most, is kept for replicas that are behind; for one that left, as long
-    as `remember_ms`.
+    The number of replicas that an append waits for, `sync_replicas`, belongs to the members, since elections need it.
+
+    Attributes:
+        ack: what a replica must have done with an entry before it counts. "received": the entry is in its log.
+            "synced": the entry is on its disk, and on that of the master.
+        min_in_sync: refuse appends while fewer replicas (members other than the master) are connected and caught up.
+        in_sync_bytes: a replica that is caught up lags at most so many bytes.
+        in_sync_ms: a replica that is caught up was level with the master at most so many milliseconds ago.
+        fallback_after_ms: milliseconds without an answer after which the master waits for no replica, until enough
+            have caught up (as MySQL's `rpl_semi_sync` does); None: never.
+        retention_hold_bytes: bytes of log, at most, that retention keeps for replicas that lag.
+        remember_ms: milliseconds for which the log is kept for a replica that has left.
+
+    See docs/ha.md.
     """
 
     ack: AckMode = "synced"

@@ -11,9 +11,21 @@ from pyreplog.stream.terms import Term
 
 
 class GroupStats(NamedTuple):
-    """A master's group, for people. asynchronous: the master waits for nobody now. unreplicated: readers may see what
-    enough replicas do not have, because of that. fallbacks: how often it went on alone; alone_commits: how often the
-    commit point moved meanwhile; refused: joins, reports: from replicas, absurd ones not counted."""
+    """The state of a master's group.
+
+    Attributes:
+        term: the term of the master.
+        fenced: the higher term that ended it; None: none.
+        members: the members of the group.
+        committed: the commit point.
+        asynchronous: whether the master waits for no replica now (fallback).
+        unreplicated: whether readers may see entries that enough replicas do not have.
+        fallbacks: how often the master went on without replicas.
+        alone_commits: how often the commit point moved meanwhile.
+        refused: replicas that were refused.
+        reports: reports from replicas.
+        replicas: the state of each replica.
+    """
 
     term: Term
     fenced: Term | None

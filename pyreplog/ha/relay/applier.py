@@ -40,27 +40,46 @@ _DELAY_SLICE_US = 1_000_000  # wall clocks are set: a delay is looked at again
 
 
 class Applier(Handle):
-    """Hands the entries of a relay log to a callback, in order, batch by batch, and keeps how far it is.
+    """Hands the entries of a relay log to a function, in order and batch by batch, and keeps the applied position.
 
-    Receiving and applying are apart: who fills the relay log never waits for the callback, but for space.
+    Receiving and applying are separate: the receiver never waits for the function, except for space. A batch that the
+    function refuses with an Exception is handed out again entry by entry. That gets over a temporary failure, and else
+    finds the entry to name: then the applier has failed, `error` says where, receiving goes on, and nothing is applied
+    until `start` (to try again) or `skip` is called.
 
-    relay: the log that a receiver fills, open in this process. It stays the caller's to close, after the applier.
-    apply: called as `apply(batch, advance)`; see `Apply`. It must not keep the batch's views longer than it needs: they
-        hold a segment of the relay log.
-    store: SqlPosition (exactly once) or PositionFile (at least once).
-    start: the first entry to be applied when nothing is stored; must be given if the relay log begins behind entry 0.
-    receiver: is told to pause and to resume when there is a space limit.
-    settings: those of ApplierConfig.
+    Any thread may call any method; coroutines await what `applied` returns. The function runs in threads of the
+    applier, one for each worker. It must not keep views of a batch longer than it needs them: they hold a segment of
+    the relay log.
 
-    A batch that the callback refuses, by any Exception, is handed out again entry by entry: that gets over a trouble
-    that passes, and finds the entry to name otherwise. Then the applier has failed: `error` says where, receiving goes
-    on, and nothing happens until `start` (to try again) or `skip`.
+    Args:
+        relay: the log that a receiver fills, open in this process for writing. Close it after the applier.
+        apply: called as `apply(batch, advance)`; see `Apply`.
+        store: where the applied position is kept: `SqlPosition` (exactly once) or `PositionFile` (at least once).
+        start: number of the first entry to apply if no position is stored. Required if the relay log begins behind
+            entry 0.
+        receiver: is paused and resumed if there is a space limit.
+        clock: source of time; None: the clock of the machine.
+        settings: fields of `ApplierConfig` as keywords.
 
-    Any thread may call anything; asyncio code awaits what `applied` returns. The callback runs in threads of the
-    applier's own, one per worker.
-    Errors: ReadOnlyError, the log was opened for reading; TrimmedError, the relay log begins behind what is to be
-    applied; PositionError, the stored position is of another log; those of the store; ConfigError;
-    InvalidArgumentError.
+    Raises:
+        ReadOnlyError: the log was opened for reading.
+        TrimmedError: the relay log begins behind the entry to apply next.
+        PositionError: the stored position belongs to another log.
+        ConfigError: a setting is unknown or outside its bounds.
+        InvalidArgumentError: the space limit is too small, or several workers need a generator function.
+
+    Example:
+        ```python
+        def apply(batch, advance):
+            for record in batch:
+                print(record.entry, record.value)
+
+        with Applier(node.log, apply, PositionFile("applied.pos")) as applier:
+            applier.start()
+            applier.wait_applied(41, timeout=10.0)
+        ```
+
+    See docs/relay.md.
     """
 
     def __init__(
@@ -101,11 +120,16 @@ class Applier(Handle):
     # ---- commands -------------------------------------------------------------------------------------------
 
     def start(self, *, until_entry: int | None = None, until_time_us: int | None = None) -> None:
-        """Apply, from what is stored on.
+        """Start to apply, from the stored position on.
 
-        until_entry: end before this entry. until_time_us: end before the first entry that was appended at or after
-        this time (microseconds since the epoch); until one comes, the applier waits for it.
-        Errors: InvalidArgumentError, it runs; those of the store.
+        Args:
+            until_entry: end before this entry; None: go on.
+            until_time_us: end before the first entry that was appended at or after this time, microseconds since
+                1970-01-01 UTC. The applier waits for such an entry. None: go on.
+
+        Raises:
+            InvalidArgumentError: the applier runs already.
+            ReplogError: the store failed.
         """
         until = Until(*(NEVER if end is None else end for end in (until_entry, until_time_us)))
         with self._at_rest():
@@ -123,14 +147,24 @@ class Applier(Handle):
             thread.start()
 
     def stop(self) -> None:
-        """Hand out nothing more, and wait for the batches in flight (in the callback itself: do not wait)."""
+        """Stop handing out batches, and wait for the batches in flight. In the function itself it does not wait.
+
+        Raises:
+            ClosedError: the applier was closed.
+        """
         self._check_open()
         self._halt()
 
     def skip(self, entry: int) -> None:
-        """Count the next entry as applied without applying it, durably. Only by its number, while nothing runs.
+        """Count the next entry as applied without applying it, durably. Only while the applier does not run.
 
-        Errors: InvalidArgumentError; PositionError; those of the store and of CommitLog.read.
+        Args:
+            entry: number of the next entry; another number is refused.
+
+        Raises:
+            InvalidArgumentError: the applier runs, or another entry comes next.
+            PositionError: the stored position was moved by another applier.
+            ReplogError: the entry cannot be read, or the store failed.
         """
         with self._at_rest():
             with self._changed:
@@ -138,10 +172,13 @@ class Applier(Handle):
             self._purgatory.advance_and_drain(_APPLIED, self._machine.applied.entry)
 
     def landed(self, position: int) -> None:
-        """To be called by the receiver when the relay log ends at `position`, after each frame: judges the space limit.
+        """Tell the applier where the relay log ends now. A receiver calls it after each frame.
 
-        Calls the receiver's `pause` at once, when that is due. Never blocks for the callback. What was applied before,
-        and comes again into a new relay log, is removed as it comes.
+        It judges the space limit, and calls the receiver's `pause` at once when that is due. It never waits for the
+        function.
+
+        Args:
+            position: end of the relay log, bytes from the beginning of the log.
         """
         applied = self._machine.applied
         if self._relay.end < applied.entry:
@@ -152,23 +189,34 @@ class Applier(Handle):
 
     @property
     def state(self) -> ApplierState:
-        """What it does now; "finished" and "stopped" while batches are still in flight, too."""
+        """The state now. "finished" and "stopped" while batches are still in flight, too."""
         return self._machine.state
 
     @property
     def error(self) -> ReplogError | None:
-        """Why it has failed: ApplyError names entry and position; else the relay log or the store has."""
+        """Why the applier has failed; None: it has not failed.
+
+        ApplyError names the entry; else the relay log or the store failed.
+        """
         return self._machine.error
 
     @property
     def position(self) -> Applied:
-        """All before it is applied, and stored."""
+        """The applied position: all before it is applied, and stored."""
         return self._machine.applied
 
     def applied(self, entry: int) -> AppendFuture[int]:
-        """An AppendFuture that completes, with `entry`, when that entry is applied; for `await`, or `result(timeout)`.
+        """Return a future that completes when an entry is applied.
 
-        It fails with `error` when the applier fails, with ClosedError when it is closed.
+        Args:
+            entry: number of the entry.
+
+        Returns:
+            An `AppendFuture` that gives `entry`. It fails with `error` if the applier fails, and with ClosedError if
+                it is closed.
+
+        Raises:
+            ClosedError: the applier was closed.
         """
         self._check_open()
         future = AppendFuture(entry)
@@ -176,7 +224,16 @@ class Applier(Handle):
         return future
 
     def wait_applied(self, entry: int, timeout: float | None = None) -> None:
-        """Wait until an entry is applied. Errors: as `applied`; OutcomeUnknownError after `timeout` seconds."""
+        """Wait until an entry is applied.
+
+        Args:
+            entry: number of the entry.
+            timeout: seconds to wait; None: without a limit.
+
+        Raises:
+            OutcomeUnknownError: the time ran out.
+            ReplogError: the applier failed, or was closed.
+        """
         self._check_open()
         watch = self._purgatory.watch(_APPLIED, entry + 1, AppendFuture(entry))
         try:
@@ -186,14 +243,25 @@ class Applier(Handle):
                 self._purgatory.cancel(watch)
 
     def wait_ended(self, timeout: float | None = None) -> ApplierState:
-        """Wait until the applier has ended and nothing is in flight, at most `timeout` seconds; its state then."""
+        """Wait until the applier has ended and no batch is in flight.
+
+        Args:
+            timeout: seconds to wait; None: without a limit.
+
+        Returns:
+            The state then; `ApplierState.RUNNING` if the time ran out.
+        """
         machine = self._machine
         with self._changed:
             self._changed.wait_for(lambda: machine.state is not ApplierState.RUNNING and not machine.in_flight, timeout)
             return machine.state
 
     def stats(self) -> ApplierStats:
-        """Where it stands now."""
+        """Return the state of the applier at this moment.
+
+        Raises:
+            ClosedError: the applier was closed.
+        """
         self._check_open()
         relay, space, machine = self._relay, self._pipeline.space, self._machine
         applied, tail = machine.applied, relay.tail

@@ -25,7 +25,7 @@ NEVER = 1 << 62
 
 
 class ApplierState(StrEnum):
-    """STOPPED by command, FINISHED at its until, FAILED with an error."""
+    """What an applier does: STOPPED by command, RUNNING, FINISHED at its `until_…`, or FAILED with an error."""
 
     STOPPED = "stopped"
     RUNNING = "running"

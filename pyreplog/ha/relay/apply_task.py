@@ -12,9 +12,12 @@ from pyreplog.ha.relay.applier_machine import ApplyGroup
 from pyreplog.ha.relay.position import Advance, PositionStore
 
 Apply: TypeAlias = Callable[[RecordBatch, Advance], object]
-"""What applies a batch: a function, which is called when it is the batch's turn; or a generator function that yields
-once: what it does before is prepared beside other batches, what it does behind is its commit and comes in the order of
-the log. When its turn never comes, the yield raises GeneratorExit."""
+"""A function, or a generator function, that applies a batch.
+
+It is called as `apply(batch, advance)`. A function is called when it is the batch's turn. A generator function yields
+once: the part before the yield prepares the batch beside other batches; the part behind it commits, in the order of
+the log. If the turn of the batch never comes, the yield raises GeneratorExit.
+"""
 
 
 def in_two_phases(apply: Apply) -> bool:

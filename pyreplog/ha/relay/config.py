@@ -10,15 +10,18 @@ from pyreplog.config import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class ApplierConfig(Settings):
-    """Settings of an Applier.
+    """Settings of an `Applier`.
 
-    batch_entries, batch_bytes: how much is handed to the callback at a time, at most (bytes of log; a single record may
-    be larger).
-    workers: how many batches are prepared side by side; more than one only for a callback that yields.
-    delay_s: records are applied when they were appended so long ago, by the clocks of master and this machine.
-    space_limit_bytes: what the relay log may take before the receiver is paused; None: no limit. At least two
-    segments and about 1 MiB, see `space_limit.landing_bytes`.
-    purge: remove the relay log's segments when all in them is applied; False where others still read the log.
+    Attributes:
+        batch_entries: entries in a batch, at most.
+        batch_bytes: bytes of log in a batch, at most; a single record may be larger.
+        workers: batches that are prepared side by side. More than one needs a generator function.
+        delay_s: apply an entry when it is so many seconds old, by the clocks of the master and of this machine.
+        space_limit_bytes: bytes that the relay log may take before the receiver is paused: at least two segments and
+            about 1 MiB. None: no limit.
+        purge: remove segments of the relay log when all of their entries are applied. False if others read the log.
+
+    See docs/relay.md.
     """
 
     batch_entries: int = 1024

@@ -11,11 +11,13 @@ _HEADER = 24  # length, CRC, stamp, time: what tells one record from another in 
 
 
 class Applied(NamedTuple):
-    """All before `entry` has been applied.
+    """An applied position: all entries before it are applied.
 
-    log: uuid of the log, the same on master and relay. position: bytes since the log began, behind the last record
-    applied. entry: number of the first entry not applied. check: of the last record applied, 0 when there is none; a
-    log that holds another record in its place is another history.
+    Attributes:
+        log: uuid of the log, 16 bytes, the same at the master and in the relay.
+        position: position behind the last applied record, bytes from the beginning of the log.
+        entry: number of the first entry that is not applied.
+        check: checksum of the last applied record; 0: none. A log with another record there has another history.
     """
 
     log: bytes
@@ -25,7 +27,12 @@ class Applied(NamedTuple):
 
 
 class Advance(NamedTuple):
-    """What applying one batch changes: `before` it, and `after`. Each begins where the one before it ended."""
+    """The change of the applied position by one batch. Each begins where the one before it ended.
+
+    Attributes:
+        before: the position before the batch.
+        after: the position behind the batch.
+    """
 
     before: Applied
     after: Applied
@@ -37,22 +44,38 @@ def check_of(record: Record) -> int:
 
 
 class PositionStore(Protocol):
-    """Where the applied position is kept. One thread at a time."""
+    """Keeps the applied position. One thread at a time calls it."""
 
     @property
     def transactional(self) -> bool:
-        """Whether the callback stores the position, in the transaction of what it applies (exactly once). If not, the
-        applier calls `save` when the callback has returned (at least once)."""
+        """Whether the function stores the position itself, in the transaction of what it applies (exactly once).
+
+        If False, the applier calls `save` when the function has returned (at least once).
+        """
         ...
 
     def load(self) -> Applied | None:
-        """What is stored durably; None: nothing yet."""
+        """Return the position that is stored durably; None: none is stored."""
         ...
 
     def begin(self, applied: Applied) -> None:
-        """Store the first position, durably. PositionError when there is one."""
+        """Store the first position, durably.
+
+        Args:
+            applied: the position.
+
+        Raises:
+            PositionError: a position is stored already.
+        """
         ...
 
     def save(self, advance: Advance) -> None:
-        """Store `advance.after`, durably. PositionError when what is stored is not `advance.before`."""
+        """Store `advance.after`, durably.
+
+        Args:
+            advance: the change.
+
+        Raises:
+            PositionError: the stored position is not `advance.before`.
+        """
         ...

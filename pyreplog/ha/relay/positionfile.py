@@ -18,12 +18,24 @@ _FORM = struct.Struct("<8sIHH16sqqI4x")
 
 
 class PositionFile:
-    """Keeps the applied position in a file (FORMAT.md, "Applied position"): checksummed, replaced atomically, synced.
+    """Keeps the applied position in a file: at least once.
 
-    *At least once*: it is written after the callback has returned. A crash in between applies the last batch again,
-    and nothing else; the callback must not mind that. Nothing is ever skipped.
+    The file has a checksum, and is replaced atomically and synced after the function has returned. A crash in between
+    applies the last batch again, and the function must not mind that. Nothing is skipped. FORMAT.md describes the file
+    ("Applied position").
 
-    path: the file; its directory must be there. One applier per file.
+    Args:
+        path: the file; its directory exists. One applier for each file.
+        files: access to the disk, which tests replace; None: the disk.
+
+    Example:
+        ```python
+        store = PositionFile("applied.pos")
+        with Applier(node.log, apply, store) as applier:
+            applier.start()
+        ```
+
+    See docs/relay.md.
     """
 
     transactional = False
@@ -33,7 +45,12 @@ class PositionFile:
         self._files: Files = files if files is not None else RealFiles()
 
     def load(self) -> Applied | None:
-        """What is stored. CorruptionError when it is garbled (never taken for "nothing"); FormatVersionError."""
+        """Return the position that is stored; None: the file does not exist.
+
+        Raises:
+            CorruptionError: the file is damaged.
+            FormatVersionError: a newer version wrote the file.
+        """
         try:
             data = read_regular(self.path, _FILE_MAX)
         except FileNotFoundError:
@@ -48,14 +65,32 @@ class PositionFile:
         return Applied(log, position, entry, check)
 
     def begin(self, applied: Applied) -> None:
-        """Store the first position. PositionError when there is one; DiskFullError, OSError: nothing was stored."""
+        """Store the first position.
+
+        Args:
+            applied: the position.
+
+        Raises:
+            PositionError: a position is stored already.
+            DiskFullError: nothing was stored.
+            OSError: nothing was stored.
+        """
         found = self.load()
         if found is not None:
             raise PositionError(f"{self.path} holds a position, entry {found.entry}, already")
         self._write(applied)
 
     def save(self, advance: Advance) -> None:
-        """Store `advance.after`. PositionError when another applier has moved the position; as `begin`."""
+        """Store `advance.after`.
+
+        Args:
+            advance: the change.
+
+        Raises:
+            PositionError: another applier has moved the position.
+            DiskFullError: nothing was stored.
+            OSError: nothing was stored.
+        """
         found = self.load()
         if found != advance.before:
             expected, at = advance.before.entry, "nothing" if found is None else f"entry {found.entry}"

@@ -15,21 +15,35 @@ from pyreplog.log.lock import WriterLock
 
 
 def refetch_from(applied: Applied | None, segment_bytes: int) -> int:
-    """Where a receiver begins a new relay log, bytes since the master's log began: at the segment in which the first
-    entry lies that is not applied. The applier passes over what it has applied of it.
+    """Return the position at which a receiver begins a new relay log.
 
-    applied: as `PositionStore.load` gives it; None: nothing is applied, the master's whole log is wanted.
-    segment_bytes: of the master's log. The master refuses when retention has removed that segment.
+    That is the segment with the first entry that is not applied; the applier passes over the applied entries in it.
+    The master refuses if retention has removed that segment. MySQL's `relay_log_recovery` does the same.
+
+    Args:
+        applied: the stored position, from `PositionStore.load`; None: none, the whole log is wanted.
+        segment_bytes: size of the master's segments, bytes.
+
+    Returns:
+        Bytes from the beginning of the master's log.
     """
     return 0 if applied is None else applied.position // segment_bytes * segment_bytes
 
 
 def discard(directory: str | Path, *, files: Files | None = None) -> None:
-    """Remove a relay log that nobody has open, whatever state it is in. Nothing happens when there is none.
+    """Remove a relay log that no process has open. A missing one is no error.
 
-    A crash leaves it whole or gone, but for a folder `<name>.discarded`, which the next call removes. What is applied
-    is stored elsewhere, and must be: a PositionFile does not belong into this directory.
-    Errors: NotALogError, the directory holds something else than a copy of another log; LockedError; OSError.
+    A crash leaves the log whole or removed, except for a folder `<name>.discarded`, which the next call removes. The
+    applied position is kept elsewhere: a PositionFile does not belong into this directory.
+
+    Args:
+        directory: directory of the relay log.
+        files: access to the disk, which tests replace; None: the disk.
+
+    Raises:
+        NotALogError: the directory holds something other than a replica.
+        LockedError: a process has the log open.
+        OSError: the disk failed.
     """
     path, disk = Path(directory), files if files is not None else RealFiles()
     discarded = path.with_name(f"{path.name}.discarded")

@@ -39,18 +39,45 @@ _LOG = LogConfig()
 
 
 class Relay(Handle):
-    """Follows the master at "host:port" as an observer, which no election counts, into the relay log at `path`.
+    """A relay log that receives from a master over TCP, and an applier that hands its entries to a function.
 
-    `applier` hands the entries to `apply`, from when it is started on; the rest of the arguments are its own. The
-    relay log is made when the master is met first: that is waited for, `timeout` seconds at most. Afterwards the master
-    may be away, and its address change (`follow`). What was lost of the relay log, or thrown away with `discard`, is
-    received again.
+    A relay is an observer of the group: elections do not count it. The constructor waits until the master is met for
+    the first time, `timeout` seconds at most. Later the master may be away, and its address may change (`follow`).
+    Parts of the relay log that were lost, or removed with `discard`, are received again. Call `applier.start` to
+    begin.
 
-    name: as the master shows it; no two of a master's may have the same (None: host and directory). log: settings of
-    the relay log; its segments are as large as the master's.
-    secret, tls, limits: as of the master's node; tls is a client's context.
-    Errors: those of Applier; NotConnectedError, there is no relay log yet, and no master; NotAReplicaError, the
-    directory holds a log of its own; LockedError.
+    Args:
+        path: directory of the relay log.
+        master: address of the master, "host:port".
+        apply: called with each batch; see `Apply`.
+        store: where the applied position is kept: `SqlPosition` (exactly once) or `PositionFile` (at least once).
+        name: name of the relay at the master, unique there; None: host and directory.
+        log: settings of the relay log. Its segments have the size of the master's.
+        start: number of the first entry to apply if no position is stored.
+        timeout: seconds to wait for the master if there is no relay log yet.
+        secret: the secret of the group; None: no authentication.
+        tls: TLS context of a client; None: no TLS.
+        limits: limits of connections.
+        clock: source of time; None: the clock of the machine.
+        files: access to the disk, which tests replace; None: the disk.
+        settings: fields of `ApplierConfig` as keywords.
+
+    Raises:
+        NotConnectedError: there is no relay log yet, and the master cannot be reached.
+        NotAReplicaError: the directory holds a log of its own.
+        LockedError: another process has the relay log open.
+        ConfigError: a setting is unknown or outside its bounds.
+        ReplogError: as `Applier`.
+
+    Example:
+        ```python
+        store = PositionFile("applied.pos")
+        with Relay("relay/orders", master="host-a:7001", apply=apply, store=store) as relay:
+            relay.applier.start()
+            relay.applier.wait_applied(41, timeout=10.0)
+        ```
+
+    See docs/relay.md.
     """
 
     def __init__(
@@ -121,18 +148,26 @@ class Relay(Handle):
 
     @property
     def applier(self) -> Applier:
-        """Starts, stops, waits, tells how far it is."""
+        """The applier. It starts, stops and waits, and tells how far it is."""
         self._check_open()
         assert self._applier is not None, "it is made before a relay is open"
         return self._applier
 
     @property
     def trouble(self) -> str:
-        """Why nothing is received; "" something is."""
+        """Why the relay receives nothing now; "" while it receives."""
         return "" if self._replica is None else self._replica.trouble
 
     def follow(self, master: str) -> None:
-        """The master is at another address now, or it is another one."""
+        """Follow another master, or the same one at another address.
+
+        Args:
+            master: "host:port".
+
+        Raises:
+            InvalidArgumentError: the address is malformed.
+            ClosedError: the relay was closed.
+        """
         self._check_open()
         if self._replica is not None:
             self._replica.follow(parse_address(master))

@@ -28,14 +28,14 @@ def reach(end: int, segment_bytes: int) -> int:
 
 
 class PausableReceiver(Protocol):
-    """What the applier tells whoever fills the relay log. Neither call may block, or call the applier."""
+    """A receiver that fills a relay log, and that the applier pauses. Neither call may block, or call the applier."""
 
     def pause(self) -> None:
-        """Stop reading from the master; what was read may be landed."""
+        """Stop reading from the master. What was read already may still be written."""
         ...
 
     def resume(self) -> None:
-        """Go on."""
+        """Resume reading from the master."""
         ...
 
 

@@ -34,25 +34,34 @@ class DbConnection(Protocol):
 
 
 class SqlPosition:
-    """Keeps the applied position as a row of a table, moved by the transaction that applies.
+    """Keeps the applied position in the database that is applied to, in the same transaction: exactly once.
 
-    *Exactly once*: the callback calls `store(cursor, advance)` in the transaction in which it applies the batch. What
-    was applied and how far are then one, whatever is killed when. The row is moved from the entry where it stood: a
-    second applier, or a batch that is applied again, finds it elsewhere, and PositionError undoes its transaction.
-    (MySQL: `mysql.slave_relay_log_info` in a transactional table.)
+    The function calls `store(cursor, advance)` in the transaction in which it applies the batch. The position and what
+    was applied then become durable together. The update names the position before the batch: if a second applier moved
+    it, or the batch is applied again, PositionError undoes the transaction. MySQL keeps `mysql.slave_relay_log_info`
+    in a transactional table in the same way. The connections must not be in autocommit mode.
 
+    Args:
+        connect: opens another connection to the same database, for what is done outside the function.
+        name: name of the applier and key of its row, 1 to 255 characters.
+        paramstyle: `paramstyle` of the driver: "qmark" (sqlite3), "format" or "pyformat" (psycopg, PyMySQL), or
+            "numeric".
+        table: name of the table, with or without a schema; it is made if it is missing.
+
+    Raises:
+        InvalidArgumentError: an argument is outside its bounds.
+
+    Example:
+        ```python
         positions = SqlPosition(lambda: sqlite3.connect(path), "carriers")
 
         def apply(batch, advance):
-            with database:                                   # one transaction
+            with database:  # one transaction
                 database.executemany("INSERT …", rows(batch))
                 positions.store(database.cursor(), advance)
+        ```
 
-    connect: opens a connection of its own to the same database, for what is done outside the callback. It must not be
-    in autocommit mode, the callback's neither. name: of this applier, the row's key; up to 255 characters.
-    paramstyle: the driver's `paramstyle`: "qmark" (sqlite3), "format" or "pyformat" (psycopg, PyMySQL), "numeric".
-    table: made when it is missing; may have a schema in front.
-    Errors: InvalidArgumentError; those of the driver.
+    See docs/relay.md.
     """
 
     transactional = True
@@ -72,9 +81,14 @@ class SqlPosition:
         self._create()
 
     def store(self, cursor: DbCursor, advance: Advance) -> None:
-        """In the caller's transaction: move the row from `advance.before` to `advance.after`.
+        """Move the row from `advance.before` to `advance.after`, in the transaction of the caller.
 
-        PositionError when it is not at `before`: let it undo the transaction.
+        Args:
+            cursor: a cursor of that transaction.
+            advance: the change.
+
+        Raises:
+            PositionError: the row is not at `advance.before`. Let it undo the transaction.
         """
         after, before = _row(advance.after), advance.before
         settings = ", ".join(f"{column} = {self._marked(i)}" for i, column in enumerate(_COLUMNS))
@@ -88,7 +102,11 @@ class SqlPosition:
             )
 
     def load(self) -> Applied | None:
-        """What was committed. PositionError when the row makes no sense."""
+        """Return the position that was committed; None: the row does not exist.
+
+        Raises:
+            PositionError: the row holds no valid position.
+        """
         query = f"SELECT {', '.join(_COLUMNS)} FROM {self.table} WHERE name = {self._marked(0)}"
         found = self._alone(lambda cursor: _fetch(cursor, query, (self.name,)))
         if found is None:
@@ -100,13 +118,26 @@ class SqlPosition:
             raise PositionError(f"{self.table}: {self.name!r} holds no position but {found!r}") from error
 
     def begin(self, applied: Applied) -> None:
-        """Put down the first position, in a transaction of its own. The driver's IntegrityError when there is one."""
+        """Store the first position, in a transaction of its own.
+
+        The driver raises its IntegrityError if a position is stored already.
+
+        Args:
+            applied: the position.
+        """
         marks = ", ".join(self._marked(i) for i in range(5))
         query = f"INSERT INTO {self.table} (name, {', '.join(_COLUMNS)}) VALUES ({marks})"
         self._alone(lambda cursor: cursor.execute(query, (self.name, *_row(applied))))
 
     def save(self, advance: Advance) -> None:
-        """`store` in a transaction of its own: an entry that is skipped."""
+        """Store `advance.after` in a transaction of its own. The applier calls it for an entry that is skipped.
+
+        Args:
+            advance: the change.
+
+        Raises:
+            PositionError: the row is not at `advance.before`.
+        """
         self._alone(lambda cursor: self.store(cursor, advance))
 
     def _create(self) -> None:

@@ -7,14 +7,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class ApplierStats:
-    """A moment of an applier.
+    """The state of an applier at one moment.
 
-    state: "running", "stopped", "finished" (its until is reached) or "failed"; error: with what, or "".
-    received_*: end of the relay log; visible_entry: how much of it is committed, and may be applied.
-    applied_*: all before it is applied. lag_entries, lag_bytes: received and not applied. lag_us: how long ago the next
-    entry to be applied was appended, by the clocks of master and this machine; 0 when all is applied.
-    relay_bytes: of log that the relay log holds; paused: the receiver was told to wait for space; pauses: how often.
-    in_flight: batches handed out. retried: batches that failed and were then applied entry by entry.
+    Attributes:
+        state: "running", "stopped", "finished" or "failed".
+        error: the error that it failed with, or "".
+        received_entry: entry number at the end of the relay log.
+        received_position: end of the relay log, bytes from the beginning of the log.
+        visible_entry: number of the first entry that is not committed, and may not be applied.
+        applied_entry: number of the first entry that is not applied.
+        applied_position: position behind the last applied record, bytes from the beginning of the log.
+        lag_entries: entries received and not applied.
+        lag_bytes: bytes received and not applied.
+        lag_us: microseconds since the next entry to apply was appended, by the clocks of the master and of this
+            machine; 0: all is applied.
+        relay_bytes: bytes of log that the relay log holds.
+        space_limit_bytes: as in `ApplierConfig`.
+        paused: whether the receiver waits for space.
+        pauses: how often it was paused.
+        in_flight: batches that were handed out and are not finished.
+        retried: batches that failed, and were applied entry by entry then.
     """
 
     state: str

@@ -34,12 +34,29 @@ _STEP_BYTES = 1 << 20
 def backup(
     path: Path | str, target: Path | str, *, progress: Progress | None = None, files: Files | None = None
 ) -> Manifest:
-    """Copy the log in directory `path` into the directory `target`, which is made (or is empty).
+    """Copy a log, which may be open for appending, into another directory.
 
-    Durable when it returns; a target without its manifest is no backup. Retention may go on meanwhile: what it removes
-    before it was copied is left out. Any process, with or without a writer.
-    Errors: NotALogError, CorruptionError, TruncatedError (the log was cut meanwhile: begin again), DiskFullError,
-    InvalidArgumentError for a target that holds something.
+    The copy is consistent and reaches from the start of the log to the end that readers see when the call begins.
+    Every record is verified. It is durable when the call returns; a directory without a manifest is not a backup.
+    Segments that retention removes before they are copied are left out. Any process may take a backup.
+
+    Args:
+        path: directory of the log.
+        target: directory of the backup; it is made, or is empty.
+        progress: called with the bytes and the entries copied so far.
+        files: access to the disk, which tests replace; None: the disk.
+
+    Returns:
+        The manifest of the backup.
+
+    Raises:
+        NotALogError: `path` holds no log.
+        InvalidArgumentError: `target` is not empty, or lies in the log.
+        CorruptionError: a record is damaged.
+        TruncatedError: the log was cut meanwhile; begin again.
+        DiskFullError: there is no room for the copy.
+
+    See docs/cli.md.
     """
     source, target = as_path(path), as_path(target)
     files = files if files is not None else RealFiles()

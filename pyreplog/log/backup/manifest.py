@@ -22,9 +22,17 @@ _SIZE_MAX = 1 << 30  # of a manifest
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """One segment in a backup: a file of `bytes` bytes, the header block and the records, without what lay behind.
+    """One segment of a backup: a file with the header block and the records.
 
-    stop: offset after the last record; a blank follows when `sealed`. crc32c: of the whole file.
+    Attributes:
+        base: position of the segment, bytes from the beginning of the log.
+        first_entry: number of its first entry.
+        epoch: epoch of the segment.
+        stop: offset behind the last record, bytes from the beginning of the file.
+        sealed: whether a blank record follows, which ends the segment.
+        entries: number of entries.
+        bytes: size of the file.
+        crc32c: CRC-32C of the file.
     """
 
     base: int
@@ -38,13 +46,26 @@ class Piece:
 
     @property
     def name(self) -> str:
+        """Name of the file."""
         return f"{self.base:020d}.segment"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A backup. uuid: of the log it was taken from, in hexadecimal. start, end: entry numbers, `end` one past the last.
-    created: time in microseconds since the epoch. epoch: of the log's segments to come."""
+    """The content of a backup.
+
+    Attributes:
+        uuid: identity of the log that was copied, hexadecimal.
+        segment_bytes: size of its segment files, bytes.
+        epoch: epoch of the segments that a restored log begins.
+        start: number of the first entry.
+        end: number behind that of the last entry.
+        start_position: position of the first segment, bytes from the beginning of the log.
+        end_position: position behind the last record, bytes from the beginning of the log.
+        entries: number of entries.
+        created: time of the backup, microseconds since 1970-01-01 UTC.
+        pieces: its segments, in order.
+    """
 
     uuid: str
     segment_bytes: int

@@ -36,10 +36,28 @@ _STEP_BYTES = 1 << 20
 def restore(
     backup: Path | str, target: Path | str, *, progress: Progress | None = None, files: Files | None = None
 ) -> Manifest:
-    """Make a log in the directory `target` (not there yet, or empty) from a backup; returns what the backup holds.
+    """Make a log from a backup, with an identity of its own.
 
-    The log appears at once and whole, or not at all. Every record is verified twice: as it was kept, and as it stands
-    in the new log. Errors: NotALogError, FormatVersionError, CorruptionError, InvalidArgumentError, DiskFullError.
+    The log appears in the directory as a whole or not at all. Every record is verified twice: as the backup holds it,
+    and as the new log holds it.
+
+    Args:
+        backup: directory of the backup.
+        target: directory of the new log; it does not exist, or is empty.
+        progress: called with the bytes and the entries restored so far.
+        files: access to the disk, which tests replace; None: the disk.
+
+    Returns:
+        The manifest of the backup.
+
+    Raises:
+        NotALogError: `backup` holds no backup, or an unfinished one.
+        FormatVersionError: a newer version wrote the backup.
+        CorruptionError: the backup is damaged.
+        InvalidArgumentError: `target` is not empty.
+        DiskFullError: there is no room for the log.
+
+    See docs/cli.md.
     """
     backup, target = as_path(backup), as_path(target)
     files = files if files is not None else RealFiles()

@@ -33,8 +33,24 @@ _ATTEMPTS = 3
 
 
 def check(path: Path | str, *, progress: Progress | None = None) -> FsckReport:
-    """Verify the log in directory `path`; read-only. Errors: NotALogError, FormatVersionError;
-    CorruptionError, something there is no file."""
+    """Verify every byte of a log, and describe all damage. Changes nothing.
+
+    A log that another process writes is verified up to the end that readers see.
+
+    Args:
+        path: directory of the log.
+        progress: called after each segment with the bytes verified and the intact entries so far.
+
+    Returns:
+        What was found.
+
+    Raises:
+        NotALogError: the directory holds no log.
+        FormatVersionError: a newer version wrote the log.
+        CorruptionError: a directory or a device has the name of one of the log's files.
+
+    See docs/cli.md.
+    """
     recovery.check_directory(directory := as_directory(path))
     for _ in range(_ATTEMPTS):
         writer, generation = writer_of(directory), survey.generation(directory)

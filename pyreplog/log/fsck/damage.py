@@ -12,12 +12,19 @@ index file, the checkpoint, the marker of a truncation, the tail page of a log t
 
 @dataclass(frozen=True, kw_only=True)
 class Damage:
-    """Stored bytes that are not what was written.
+    """Stored bytes that are not the bytes that were written.
 
-    part: what is damaged. position: bytes since the log began; since the file began where the file is no segment.
-    costs_entries: whether entries cannot be read because of it; then `entry` is the first of them and `resumes` the
-    first intact one behind (None: unknown, or none). intact_before, intact_after: how many entries of the log are
-    intact in front of it and behind it.
+    Attributes:
+        part: the damaged part: segment, header, record, index, checkpoint, marker or tail page.
+        path: the damaged file.
+        position: bytes from the beginning of the log; from the beginning of the file if the file is not a segment.
+        expected: what the format demands there.
+        found: what the file holds there.
+        costs_entries: whether entries cannot be read because of it.
+        entry: number of the first entry that cannot be read; None: unknown, or none.
+        resumes: number of the first intact entry behind it; None: unknown, or none.
+        intact_before: intact entries of the log in front of it.
+        intact_after: intact entries of the log behind it.
     """
 
     part: str
@@ -34,12 +41,25 @@ class Damage:
 
 @dataclass(frozen=True, kw_only=True)
 class FsckReport:
-    """A log as fsck found it. Positions and sizes in bytes; `start` and `end` are entry numbers (None: unknown), `end`
-    one past the last.
+    """The result of a verification.
 
-    entries: intact ones. lost: numbers missing between intact ones. writer: process that has the log open (0: its id is
-    unknown), None: nobody. torn_bytes: behind the end, left by a crash; the next writer cuts them and keeps them in
-    `aside/`. notes: what is unusual and harmless.
+    Attributes:
+        path: directory of the log.
+        uuid: identity of the log.
+        segment_bytes: size of a segment file, bytes.
+        writer: process that has the log open; 0: its id is unknown; None: no process.
+        segments: number of segment files.
+        indexes: number of index files.
+        verified_bytes: bytes that were verified.
+        start: number of the first entry; None: unknown.
+        end: number behind that of the last entry; None: unknown.
+        start_position: position of the first segment, bytes from the beginning of the log.
+        end_position: position behind the last intact record, bytes from the beginning of the log.
+        entries: number of intact entries.
+        lost: entry numbers that are missing between intact entries.
+        torn_bytes: bytes behind the end that a crash left. The next writer cuts them, and keeps them in `aside/`.
+        damages: all damage, in order.
+        notes: unusual and harmless facts.
     """
 
     path: str
@@ -66,5 +86,5 @@ class FsckReport:
 
     @property
     def first_loss(self) -> Damage | None:
-        """The damage nearest to the log's start that costs entries."""
+        """The damage nearest to the start of the log that costs entries; None: there is none."""
         return min((d for d in self.damages if d.costs_entries), key=lambda d: d.position, default=None)

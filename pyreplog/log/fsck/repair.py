@@ -41,7 +41,13 @@ BLANK_BYTES = 32  # a segment's records leave room for its blank
 
 @dataclass(frozen=True)
 class RepairReport:
-    """What was done, one line each, and how the log stands after it. `before`: as fsck found it."""
+    """The result of a repair.
+
+    Attributes:
+        before: the log before the repair.
+        actions: what was done, one line for each action.
+        after: the log after the repair.
+    """
 
     before: FsckReport
     actions: tuple[str, ...]
@@ -52,10 +58,27 @@ def repair(
     path: Path | str, *, truncate_at_damage: bool = False, progress: fsck.Progress | None = None,
     files: Files | None = None,
 ) -> RepairReport:  # fmt: skip
-    """Repair the log in directory `path`, holding its writer's lock.
+    """Repair a damaged log.
 
-    truncate_at_damage: end the log before the first damage that costs entries. Errors: LockedError, NotALogError,
-    FormatVersionError, OSError.
+    Files that can be made again are made again. Other damaged files are moved to `aside/` and never deleted. The call
+    holds the lock of the log's writer.
+
+    Args:
+        path: directory of the log.
+        truncate_at_damage: end the log before the first damage that costs entries.
+        progress: called after each segment with the bytes verified and the intact entries so far.
+        files: access to the disk, which tests replace; None: the disk.
+
+    Returns:
+        What was done, and the state of the log before and after.
+
+    Raises:
+        LockedError: another process has the log open for writing.
+        NotALogError: the directory holds no log.
+        FormatVersionError: a newer version wrote the log.
+        OSError: the disk failed.
+
+    See docs/cli.md.
     """
     directory = as_directory(path)
     survey.take(directory, writer=None)  # NotALogError, before a lock file is made

@@ -29,7 +29,13 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class About:
-    """title: of the page. facts: names and values that say what was read, and how. footer: below all."""
+    """What a page of reports says of itself.
+
+    Attributes:
+        title: title of the page.
+        facts: names and values that say what was read, and how.
+        footer: text at the end.
+    """
 
     title: str
     facts: Sequence[tuple[str, str]]
@@ -60,9 +66,16 @@ class _Part:
 
 
 def page(about: About, outcomes: Iterable[Outcome]) -> str:
-    """The page, as HTML. All of it that comes from data is escaped.
+    """Render reports as one HTML file that needs no network.
 
-    MissingExtraError: jinja2 or matplotlib is not installed.
+    Everything that comes from data is escaped.
+
+    Args:
+        about: title, facts and footer of the page.
+        outcomes: outcomes of reports, from `outcomes`.
+
+    Raises:
+        MissingExtraError: jinja2 or matplotlib is not installed.
     """
     template = _environment().get_template("page.html")
     places = {name: place for place, name in enumerate(ORDER)}
