@@ -21,6 +21,7 @@
 | `config`, `clock` | settings of a log, and how all settings are made; time |
 | `metrics`, `metrics_http_server` | numbers for Prometheus; what they are served by |
 | `handles`, `defer_sigint` | what open handles have in common; Ctrl-C put off |
+| `loglike` | `LogLike`: what reads and follows a log, as a type |
 | `purgatory`, `timing_wheel` | who waits for a number to be reached; deadlines of many |
 | `arguments` | checks of what callers give |
 | `regular_files` | opening files in whose place somebody may have put something else |
@@ -150,6 +151,7 @@ if TYPE_CHECKING:
     from pyreplog.log.log_cursor import LogCursor
     from pyreplog.log.opening import open
     from pyreplog.log.reader import LogReader
+    from pyreplog.loglike import LogLike
     from pyreplog.topic.client.consumer import Consumer
     from pyreplog.topic.client.partitions.partitioned_consumer import PartitionedConsumer
     from pyreplog.topic.client.partitions.partitioned_producer import PartitionedProducer
@@ -173,6 +175,7 @@ _LATER = {
     "LedgerReader": "ledger.reader",
     "LogConfig": "config",
     "LogCursor": "log.log_cursor",
+    "LogLike": "loglike",
     "LogReader": "log.reader",
     "ManualClock": "clock",
     "PartitionOffset": "topic.model.partition_offset",
@@ -242,6 +245,7 @@ __all__ = [
     "LockedError",
     "LogConfig",
     "LogCursor",
+    "LogLike",
     "LogReader",
     "ManualClock",
     "MetadataUnavailableError",

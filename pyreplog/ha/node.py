@@ -155,7 +155,7 @@ class Node(Handle):
 
     @property
     def log(self) -> CommitLog:
-        """The log, to be read up to the commit point.
+        """The log, to be read and followed up to the commit point.
 
         A change of the role closes it; then ask for it again. Raises NotMasterError if this replica has never had a
         master and has no log yet.

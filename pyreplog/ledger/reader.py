@@ -79,15 +79,16 @@ class LedgerReader(Handle):
 
     # ---- reading --------------------------------------------------------------------------------------------
 
-    def read(self, start: int = 0, end: int | None = None) -> Iterator[RecordBatch]:
+    def read(self, start: int | None = None, end: int | None = None) -> Iterator[RecordBatch]:
         """Read entries [start, end), verified, in batches; reads ahead.
 
-        end: None, all that is confirmed. None come if `end` is not above `start`.
+        start: None, the first entry. end: None, all that is confirmed. None come if `end` is not above `start`.
         Raises: OutOfRangeError, beyond what is confirmed; NoSuchEntryError, behind the end of a closed ledger;
         UnreadableError; UnauthorizedError; ClosedError, ForkedError.
         """
         self._check_open()
-        start, end = as_int("start", start), self._lac + 1 if end is None else as_int("end", end)
+        start = 0 if start is None else as_int("start", start)
+        end = self._lac + 1 if end is None else as_int("end", end)
         if start < 0 or end > self._lac + 1:
             check_range(self.id, start, end, self._lac, is_closed=self.is_closed)
         return self._batches(start, end)
@@ -105,10 +106,10 @@ class LedgerReader(Handle):
             raise InvalidArgumentError(f"expected at least one entry from 0 on, found [{start}, {end})")
         return self._batches(start, end)
 
-    def get(self, entry: int) -> Record:
+    def get(self, entry: SupportsIndex) -> Record:
         """Return the record of one entry. Raises: as read."""
-        entry = as_int("entry", entry)
-        return next(self.read(entry, entry + 1))[0]
+        number = as_int("entry", entry)
+        return next(self.read(number, number + 1))[0]
 
     @overload
     def __getitem__(self, item: SupportsIndex, /) -> bytes: ...

@@ -7,6 +7,9 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
+from pyreplog.ledger import openledgers
 from pyreplog.ledger.openledgers import OpenLedgers
 from tests.waiting import PATIENCE_S
 
@@ -14,8 +17,11 @@ from tests.waiting import PATIENCE_S
 class Thing:
     """In a ledger's stead."""
 
-    def part_of(self, whole: object) -> None:
-        return
+
+@pytest.fixture(autouse=True)
+def parts_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cluster closes them."""
+    monkeypatch.setattr(openledgers, "make_part_of", lambda part, whole: None)
 
 
 def test_those_that_are_forgotten_are_gone() -> None:

@@ -189,7 +189,7 @@ def _of_ledgers() -> Iterator[Case]:
     def ledger(what: str, name: str, call: Callable[[Any, Any], object], wrong: tuple[Any, ...]) -> Case:
         return Case(f"ledger.{what}", name, lambda world: [world.ledger], call, wrong)
 
-    yield reader("read", "start", lambda reader, wrong: reader.read(wrong), (*NO_INT, None))
+    yield reader("read", "start", lambda reader, wrong: reader.read(wrong), NO_INT)
     yield reader("read", "end", lambda reader, wrong: reader.read(0, wrong), NO_INT)
     yield reader("read_unconfirmed", "start", lambda reader, wrong: reader.read_unconfirmed(wrong, 0), (*NO_INT, None))
     yield reader("read_unconfirmed", "end", lambda reader, wrong: reader.read_unconfirmed(0, wrong), (*NO_INT, None))

@@ -67,6 +67,18 @@ Cluster.embedded("cluster", bookie=3)  # wrong
 ha.open_master("copy", name="a", members=["a"], port=7001)
 ha.open_master("copy", port=7001)  # wrong
 ha.open_replica("copy", name="b", prot=7001)  # wrong
+
+
+def newest(log: pyreplog.LogLike) -> bytes:
+    return log[-1]
+
+
+newest(log)
+newest(pyreplog.open("log", "r"))
+newest(Cluster.embedded("cluster").open_ledger(3))
+newest(ha.open_replica("copy", name="b").log)
+newest("text")  # wrong
+pyreplog.open("log").scan()  # wrong
 """
 
 

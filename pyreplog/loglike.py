@@ -1,0 +1,64 @@
+"""LogLike: reading and following a sequence of numbered entries, whatever it is stored in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, SupportsIndex, overload
+
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.log.record import Record
+
+
+class LogLike(Protocol):
+    """What reads and follows a log: a CommitLog, a LogReader, the `log` of a node of a replica group, a LedgerReader.
+
+    Write functions that only read against this type; tests may pass `Mock(spec=LogLike)`:
+
+        def newest(log: pyreplog.LogLike) -> bytes:
+            return log[-1]
+
+    Entries are numbered densely. Ranges are half-open. Guides: docs/log.md, docs/ledgers.md.
+    """
+
+    def __len__(self) -> int:
+        """Return how many entries can be read."""
+        ...
+
+    @overload
+    def __getitem__(self, item: SupportsIndex, /) -> bytes: ...
+    @overload
+    def __getitem__(self, item: slice, /) -> list[bytes]: ...
+    def __getitem__(self, item: SupportsIndex | slice, /) -> bytes | list[bytes]:
+        """Return the value of an entry, from the end if the number is negative; of a slice a list of values."""
+        ...
+
+    def get(self, entry: SupportsIndex) -> Record:
+        """Return the record of one entry, verified.
+
+        Raises: OutOfRangeError, there is no such entry, or not yet; TrimmedError; CorruptionError or UnreadableError;
+        ClosedError.
+        """
+        ...
+
+    def read(self, start: int | None = None, end: int | None = None) -> Iterator[RecordBatch]:
+        """Return entries [start, end) in verified batches.
+
+        start: None, the first entry. end: None, all that can be read. Raises: as get.
+        """
+        ...
+
+    def follow(self, start: int | None = None, *, timeout: float | None = None) -> Iterator[Record]:
+        """Return the records from entry `start` on one by one, and wait for more at the end.
+
+        start: None, entries that come from now on. timeout: seconds without a new entry after which it ends; None:
+        never. Raises: as get.
+        """
+        ...
+
+    def follow_batches(self, start: int | None = None, *, timeout: float | None = None) -> Iterator[RecordBatch]:
+        """Return entries from `start` on in batches, and wait for more at the end. Otherwise as follow."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it. Calls that wait for entries end with ClosedError."""
+        ...
