@@ -156,7 +156,7 @@ def test_sequential_reads_do_not_search(topic: ManagedLedger, shared: LedgerClus
     fill(topic, [1, 9, 1, 1, 9, 1, 2])
     reads = note_reads(monkeypatch)
     read_all(topic, bytes_max=1)
-    assert [(first, last) for _, first, last in reads] == [(entry, 6) for entry in range(7)]
+    assert [(start, end) for _, start, end in reads] == [(entry, 7) for entry in range(7)]
 
 
 def test_offsets_at_times(shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:

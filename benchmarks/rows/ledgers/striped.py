@@ -20,7 +20,7 @@ _STRIPES = {"E=5 Qw=3": (5, 3, 2), "E=3 Qw=3": (3, 3, 2)}
 
 
 def striped(plan: Plan) -> Section:
-    """`log_view_base.read()` from the first entry to the last."""
+    """`LedgerReader.read()` from the first entry to the last."""
     section = Section("ledgers-read", "Sequential read of a striped ledger over TCP, CRC checked, warm")
     entries = plan.scaled(_ENTRIES)
     for title, quorums in _STRIPES.items():
