@@ -112,7 +112,7 @@ class ManualClock:
             InvalidArgumentError: `us` is negative.
         """
         if us < 0:
-            raise InvalidArgumentError(f"a clock advances by 0 us or more, not by {us}")
+            raise InvalidArgumentError(f"us: expected 0 or more, found {us}; `set` moves the wall time back")
         self._elapsed_us += us
 
     def set(self, us: int) -> None:

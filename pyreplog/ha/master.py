@@ -78,7 +78,7 @@ class Master:
         self._config, self._lock, self._now_us = context.config, context.lock, context.clock.monotonic_us
         terms, members = context.terms, context.members.members
         if members is None:
-            raise InvalidArgumentError("a master has members, itself at least")
+            raise InvalidArgumentError("members: expected at least the master itself, found none")
         end, synced = ends_of(log)
         source = StreamedLog(log.uuid, log.segment_bytes, terms.promised, terms.history, start_of(log), end)
         name, config, owed = self._config.name, self._config.group, owed_of(log)

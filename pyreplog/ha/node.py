@@ -163,7 +163,7 @@ class Node(Handle):
         self._check_open()
         log = self._log
         if log is None:
-            raise NotMasterError(f"{self.name} has no log before it has found its master")
+            raise NotMasterError(f"{self.name} has no log yet: it has not found its master; see stats(), trouble")
         return log
 
     @property
@@ -405,7 +405,9 @@ class Node(Handle):
         check_text("name", name)
         members = self._leader().group.members
         if name not in members.everyone:
-            raise InvalidArgumentError(f"{name} is no member; members are {', '.join(members.quorum.names)}")
+            raise InvalidArgumentError(
+                f"name: expected one of the members, found {name!r}; members are {', '.join(members.quorum.names)}"
+            )
         names = set(members.quorum.names) - {name}
         self.set_members(names, min(members.quorum.k, len(names) - 1), force=force)
 
@@ -482,7 +484,9 @@ class Node(Handle):
         """
         address = None if master is None else parse_address(check_text("master", master))
         if address is not None and self._is_own(address):
-            raise InvalidArgumentError(f"{self.name} cannot follow itself, at {master}")
+            raise InvalidArgumentError(
+                f"master: expected another node, found {master}: {self.name} cannot follow itself"
+            )
         with self._changing:
             self._check_open()
             if (replica := self._replica) is None and not unless():
@@ -575,7 +579,9 @@ class Node(Handle):
         if replica is None:
             self._leader()
         elif replica.log is None:
-            raise NotMasterError(f"{self.name} has no log: there is nothing to be master of")
+            raise NotMasterError(
+                f"{self.name} has no log yet and cannot be promoted: promote a node that has followed the master"
+            )
         return replica
 
     def _be_elected(self, replica: Replica, *, master: str, if_lost: bool = False, **how: Any) -> str:

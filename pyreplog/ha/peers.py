@@ -89,7 +89,10 @@ class Peers:
             if known is not None and known.error is None:
                 return known
             if there is None or self._closed:
-                raise NotConnectedError(f"no address of member {member} is known, or this node is being closed")
+                raise NotConnectedError(
+                    f"no address of member {member} is known, or this node is being closed; give it with "
+                    "peers, or learn_peers"
+                )
             channel = self._channels[member] = self._connect(member, there)
         if known is not None:
             known.close()

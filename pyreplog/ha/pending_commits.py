@@ -140,4 +140,6 @@ class PendingCommits:
 def check_may_wait(reactor: Reactor) -> None:
     """InvalidArgumentError: who calls must not block."""
     if _get_running_loop() is not None or reactor.in_driver():
-        raise InvalidArgumentError("an event loop, or a callback, must not wait: await what submit gives")
+        raise InvalidArgumentError(
+            "append waits, and must not be called in an event loop or a callback: use submit, and await its future"
+        )

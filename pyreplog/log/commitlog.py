@@ -562,7 +562,9 @@ class CommitLog(LogView, Appender):
         except ReplogError:
             raise
         except OSError as error:  # too many open files, for one: no sync failed
-            raise DiskError(error.errno, f"a segment cannot be opened: {error}") from error
+            raise DiskError(
+                error.errno, f"{self.path}: a segment cannot be opened: {error}; free descriptors, or raise ulimit -n"
+            ) from error
         if not segment.sealed and segment.end <= HEADER_BYTES:
             return now_us
         return segment.head_at(HEADER_BYTES)[3]
@@ -710,7 +712,10 @@ class CommitLog(LogView, Appender):
                     finally:
                         os.close(fd)
         except OSError as error:
-            raise PoisonedError(f"{self.path}: the sync at the end of the process failed: {error}") from error
+            raise PoisonedError(
+                f"{self.path}: the sync at the end of the process failed ({error}); what reached the disk is "
+                "unknown until reopened"
+            ) from error
 
     def _finish(self) -> None:
         """Let nobody append any more, and sync all that was."""

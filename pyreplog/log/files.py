@@ -118,10 +118,14 @@ class RealFiles:
             os.posix_fallocate(fd, 0, size)
         except OSError as error:
             if error.errno in _FULL:
-                raise DiskFullError(error.errno, f"{path}: no room for a segment of {size} bytes") from error
+                raise DiskFullError(
+                    error.errno, f"{path}: no room for a segment of {size} bytes; free space, and retry"
+                ) from error
             if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV):
                 raise UnsupportedFilesystemError(
-                    error.errno, f"{path}: the file system cannot allocate space ahead (fallocate)"
+                    error.errno,
+                    f"{path}: the file system cannot allocate space ahead (fallocate): put the log on "
+                    "ext4, xfs, btrfs or tmpfs",
                 ) from error
             raise
 
@@ -256,7 +260,8 @@ def lock_range(fd: int, *, exclusive: bool) -> bool:
             return False
         if error.errno in (errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP):
             raise UnsupportedFilesystemError(
-                error.errno, "the file system has no open-file-description locks"
+                error.errno,
+                "the file system has no open-file-description locks: put the log on ext4, xfs, btrfs or tmpfs",
             ) from error
         raise
     return True

@@ -25,7 +25,7 @@ class WriterLock:
         try:
             self._fd = open_regular(path, os.O_RDWR | os.O_CREAT)
         except PermissionError as error:
-            raise ReadOnlyError(f"{path} belongs to somebody else; open the log with mode='r'") from error
+            raise ReadOnlyError(f"{path} belongs to another user; open the log with mode='r'") from error
         try:
             if not lock_range(self._fd, exclusive=True):
                 raise LockedError(directory, _pid_in(self._fd))

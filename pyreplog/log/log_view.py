@@ -191,9 +191,11 @@ class LogView(LogViewBase, Closeable):
         try:
             start, stop, step = item.indices(self.end)
         except TypeError as error:
-            raise WrongTypeError(f"expected integers in a slice, found {item!r}") from error
+            raise WrongTypeError(f"log[a:b]: expected integers or None, found {item!r}") from error
         except ValueError as error:
-            raise InvalidArgumentError(f"{item!r}: {error}") from error
+            raise InvalidArgumentError(
+                f"log[a:b]: expected a slice with a step other than 0, found {item!r} ({error})"
+            ) from error
         if step != 1:
             return [self.get(n).value for n in range(start, stop, step)]
         values: list[bytes] = []
@@ -244,7 +246,9 @@ class LogView(LogViewBase, Closeable):
                 if entry == self.end:
                     return
                 if entry > self.end:
-                    raise TruncatedError(f"entries from {self.end} on were cut; this read was at {entry}")
+                    raise TruncatedError(
+                        f"entries from {self.end} on were cut, and this read was at {entry}; read again"
+                    )
                 truncations, position = self.truncation_count, self._position_of(entry)
             batch = self._batch_at(position, batch_bytes, -1 if end is None else end - entry)
             if batch is None:
@@ -446,7 +450,7 @@ class LogView(LogViewBase, Closeable):
         self._check_numbered()
         first = self.end if start is None else as_int("start", start)
         if not 0 <= first <= _NUMBER_MAX:
-            raise OutOfRangeError(f"entry {first}: numbers are not negative and fit into 64 bits")
+            raise OutOfRangeError(f"start: expected an entry number of 0 or more that fits into 64 bits, found {first}")
         timeout = as_timeout(timeout)
         return LogFollower(self, first, -1 if timeout is None else int(timeout * 1e6), batch_bytes)
 
@@ -514,7 +518,10 @@ class LogFollower(LogFollowerBase):
         if end >= self.entry and self.entry - 1 < self._log.start:
             return  # trimmed since: there is nothing left to compare
         if end < self.entry or self._log.get(self.entry - 1).raw[: len(last)] != last:
-            raise TruncatedError(f"entries before {self.entry}, where this follower was, have been cut")
+            raise TruncatedError(
+                f"entries before {self.entry}, where this follower was, have been cut: discard what it gave of them, "
+                "and follow again"
+            )
 
 
 def _as_position(what: str, value: int) -> int:
@@ -522,7 +529,7 @@ def _as_position(what: str, value: int) -> int:
     if as_int(what, value) % 8:
         raise InvalidArgumentError(f"{what}: expected a position where a record begins, found {value}")
     if abs(value) > _NUMBER_MAX:
-        raise OutOfRangeError(f"{what} {value}: positions fit into 64 bits")
+        raise OutOfRangeError(f"{what}: expected a position that fits into 64 bits, found {value}")
     return value
 
 

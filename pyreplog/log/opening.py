@@ -76,12 +76,12 @@ def open(
     directory = as_directory(path)
     if mode == "r":
         if config is not None or settings:
-            raise InvalidArgumentError("a log opened for reading takes no settings")
+            raise InvalidArgumentError("mode 'r' takes no settings; give them to the writer")
         return LogReader(directory)
     if mode != "a":
         raise InvalidArgumentError(f"mode: expected 'a' or 'r', found {mode!r}")
     if config is not None and settings:
-        raise InvalidArgumentError("give either config or settings, not both")
+        raise InvalidArgumentError("config: expected either config or settings, found both")
     if config is not None:
         check_type("config", config, LogConfig, "a LogConfig")
     return CommitLog(directory, config or LogConfig.of(settings), create=create, clock=clock, files=files)

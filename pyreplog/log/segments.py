@@ -122,7 +122,10 @@ class SegmentPool:
     def _next_base(self) -> int:
         """Where the segment after the prepared ones begins. For the holder of `_making`."""
         if self._halted:
-            raise DiskError(errno.EIO, f"{self._directory}: a truncation failed half way; open the log again")
+            raise DiskError(
+                errno.EIO,
+                f"{self._directory}: a truncation failed half way; close the log and open it again, which completes it",
+            )
         with self._lock:
             return self.next_base + len(self._prepared) * self._size
 

@@ -69,7 +69,7 @@ def start(path: Path, files: Files, config: LogConfig, *, create: bool) -> Start
     found = recovery.recover(path, files, checkpoint, writable=True)
     size = found.checkpoint.segment_bytes
     if config.segment_bytes not in (size, LogConfig.segment_bytes):
-        raise ConfigError(f"segment_bytes: the log was made with {size}, found {config.segment_bytes}")
+        raise ConfigError(f"segment_bytes: expected {size}, with which the log was made, found {config.segment_bytes}")
     _settle(path, files, found)
     return StartupResult(found.checkpoint, found)
 

@@ -122,7 +122,9 @@ class Database:
             tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
             found = self._connection.execute("PRAGMA application_id").fetchone()[0]  # comes with the tables
             if tables and found != APPLICATION_ID:
-                raise InvalidArgumentError(f"{self.path} is an SQLite database of something else")
+                raise InvalidArgumentError(
+                    f"{self.path}: expected the metadata of a cluster, found an SQLite database of another application"
+                )
             self._use_wal()
             self._connection.execute("PRAGMA synchronous = FULL")
         with self._lock, self._immediate():
@@ -145,7 +147,10 @@ class Database:
                     raise
                 time.sleep(0.01)
         if mode != "wal":
-            raise UnsupportedFilesystemError(errno.EOPNOTSUPP, f"{self.path}: no write-ahead log here, only {mode}")
+            raise UnsupportedFilesystemError(
+                errno.EOPNOTSUPP,
+                f"{self.path}: expected journal mode wal, found {mode}: put the file on a local file system",
+            )
 
     # ---- transactions ---------------------------------------------------------------------------------------
 

@@ -26,32 +26,34 @@ def check_key(key: str) -> None:
     Errors: WrongTypeError, InvalidArgumentError.
     """
     if not isinstance(key, str):
-        raise WrongTypeError(f"a key is a str, not {type(key).__name__}")
+        raise WrongTypeError(f"key: expected a str, found {type(key).__name__}")
     if len(key) > KEY_MAX:
-        raise InvalidArgumentError(f"a key has at most {KEY_MAX} characters, this one has {len(key)}: {key[:40]!r}...")
+        raise InvalidArgumentError(f"key: expected at most {KEY_MAX} characters, found {len(key)}: {key[:40]!r}...")
     first, *names = key.split("/")
     if first or not names or not all(_NAME.fullmatch(name) and name not in (".", "..") for name in names):
-        raise InvalidArgumentError(f"a key is /name/name..., names of printable ASCII characters; not {key!r}")
+        raise InvalidArgumentError(
+            f"key: expected /name/name... with names of printable ASCII characters, found {key!r}"
+        )
     if key == _RESERVED or key.startswith(_RESERVED + "/"):
-        raise InvalidArgumentError(f"{key!r}: ZooKeeper keeps {_RESERVED} for itself")
+        raise InvalidArgumentError(f"key: expected a key outside {_RESERVED}, which ZooKeeper reserves, found {key!r}")
 
 
 def check_value(value: bytes | bytearray | memoryview) -> bytes:
     """The value as bytes. Errors: WrongTypeError; InvalidArgumentError, over VALUE_MAX bytes."""
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise WrongTypeError(f"a value is bytes-like, not {type(value).__name__}")
+        raise WrongTypeError(f"value: expected bytes-like, found {type(value).__name__}")
     data = bytes(value)
     if len(data) > VALUE_MAX:
-        raise InvalidArgumentError(f"a value has at most {VALUE_MAX} bytes, this one has {len(data)}")
+        raise InvalidArgumentError(f"value: expected at most {VALUE_MAX} bytes, found {len(data)}")
     return data
 
 
 def check_version(version: int) -> None:
     """ZooKeeper takes -1 for "any version"; here it is refused, as every write is to be compared."""
     if not isinstance(version, int) or isinstance(version, bool):
-        raise WrongTypeError(f"a version is an int, not {type(version).__name__}")
+        raise WrongTypeError(f"version: expected an int, found {type(version).__name__}")
     if not 0 <= version <= VERSION_MAX:
-        raise InvalidArgumentError(f"a version is what a read or a write returned, not {version}")
+        raise InvalidArgumentError(f"version: expected one that a read or a write returned, found {version}")
 
 
 def parent_of(key: str) -> str:

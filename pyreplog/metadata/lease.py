@@ -76,7 +76,7 @@ class Lease(Handle):
         check_key(key)
         data = check_value(value)
         if self._heartbeat.state is LeaseState.LOST:
-            raise LeaseLostError(f"the lease under which {key} was to be created is lost")
+            raise LeaseLostError(f"{key} was not created: its lease is lost; begin a new lease")
         return self._create(key, data)
 
     @abstractmethod

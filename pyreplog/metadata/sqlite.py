@@ -83,7 +83,7 @@ class SQLiteStore(MetadataStore):
     def _insert(self, key: str, value: bytes, lease: int | None) -> int:
         with self._database.writing() as connection:
             if lease is not None and not connection.execute("SELECT 1 FROM leases WHERE id = ?", (lease,)).fetchone():
-                raise LeaseLostError(f"the lease under which {key} was to be created is lost")
+                raise LeaseLostError(f"{key} was not created: its lease is lost; begin a new lease")
             if connection.execute("SELECT 1 FROM keys WHERE path = ?", (key,)).fetchone():
                 raise KeyExistsError(f"{key} exists")
             revision = self._database.next_revision()

@@ -206,7 +206,7 @@ class MetadataStore(Handle):
         """
         self._check_open()
         if not 0 < ttl <= 86400:
-            raise InvalidArgumentError(f"a lease is kept for 0 to 86400 seconds, not {ttl}")
+            raise InvalidArgumentError(f"ttl: expected more than 0 and at most 86400 seconds, found {ttl}")
         lease = self._lease(ttl, on_loss)
         make_part_of(lease, self)
         with self._lease_lock:

@@ -194,7 +194,7 @@ def _refused(key: str, error: KazooException, version: int | None = None) -> NoR
         case NotEmptyError():
             raise KeyNotEmptyError(f"{key} has children") from error
         case NoChildrenForEphemeralsError():
-            raise InvalidArgumentError(f"{key} would lie below a key that belongs to a lease") from error
+            raise InvalidArgumentError(f"{key}: its parent belongs to a lease and cannot have children") from error
     raise MetadataUnavailableError(f"{key}: ZooKeeper refused: {type(error).__name__}") from error
 
 

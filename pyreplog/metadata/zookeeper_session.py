@@ -58,7 +58,7 @@ class ZooKeeperSession:
                 hosts, timeout=ttl, connection_retry=KazooRetry(**_RECONNECT), logger=_kazoo_logger
             )
         except ValueError as error:
-            raise InvalidArgumentError(f"zk://{hosts} names no hosts: {error}") from error
+            raise InvalidArgumentError(f"hosts: expected host:port,host:port, found {hosts!r} ({error})") from error
         self._note_granted_ttl()
         self._client.add_listener(self._changed)
         try:

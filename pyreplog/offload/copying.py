@@ -115,7 +115,7 @@ def offload(
     """
     source, storage = Path(path), Storage(url, options_text(storage_options or {}), files or RealFiles())
     if storage.folder is not None and storage.folder.resolve().is_relative_to(source.resolve()):
-        raise InvalidArgumentError(f"{url} lies in the log {source}; expected a place outside")
+        raise InvalidArgumentError(f"url: expected a place outside the log {source}, found {url}")
     with LogReader(source) as log:
         return _Offload(source, storage, progress, verify=verify).run(log.start_position, log.end_position)
 

@@ -58,9 +58,12 @@ class Storage:
 
     def __post_init__(self) -> None:
         if _WITH_PASSWORD.match(self.url):
-            raise ConfigError("a URL with credentials in it: give those in storageOptions, or in the environment")
+            raise ConfigError(
+                "url: expected one without credentials, found one with a password: give it in storage_options (of "
+                "Spark: storageOptions), or in the environment"
+            )
         if not _URL.fullmatch(self.url):
-            raise ConfigError(f"expected a URL, as in s3://bucket/prefix or file:///directory, found {self.url!r}")
+            raise ConfigError(f"url: expected s3://bucket/prefix or file:///directory, found {self.url!r}")
         object.__setattr__(self, "url", self.url.rstrip("/"))
 
     def __reduce__(self) -> tuple[type[Storage], tuple[str, str]]:

@@ -78,7 +78,9 @@ class RocketMQMaster(Endpoint):
         limits: Limits | None = None,
     ) -> None:
         if slaves < 1 or (max_bytes_per_s is not None and max_bytes_per_s < 1):
-            raise InvalidArgumentError(f"expected 1 or more of each, found {slaves=}, {max_bytes_per_s=}")
+            raise InvalidArgumentError(
+                f"slaves, max_bytes_per_s: expected 1 or more of each, found {slaves} and {max_bytes_per_s}"
+            )
         self.log, self._needed, self._max_bytes_per_s = log, slaves, max_bytes_per_s
         self._times, self._limits = times or Timeouts(), limits or Limits()
         self.refused = 0

@@ -180,7 +180,9 @@ class RawLog(Handle):
             )
         record = encode(message, self._end)
         if len(record) + BLANK_BYTES > self.file_bytes:
-            raise RecordTooLargeError(f"a record of {len(record)} bytes and a blank do not fit into {self.file_bytes}")
+            raise RecordTooLargeError(
+                f"message: expected a record of at most {self.file_bytes - BLANK_BYTES} bytes, found {len(record)}"
+            )
         room = self.file_bytes - self._end % self.file_bytes
         if len(record) + BLANK_BYTES > room:
             self.land(self._end, blank(room).ljust(room, b"\0"))
@@ -193,7 +195,10 @@ class RawLog(Handle):
         if position != self._end and not (self.empty and position >= 0 and position % self.file_bytes == 0):
             raise InvalidArgumentError(f"position: expected {self._end}, where the log ends, found {position}")
         if position % self.file_bytes + size > self.file_bytes:
-            raise InvalidArgumentError(f"{size} bytes at {position} cross the end of a file of {self.file_bytes} bytes")
+            raise InvalidArgumentError(
+                f"data: expected bytes that lie in one file of {self.file_bytes} bytes, found {size} bytes at "
+                f"position {position}"
+            )
 
     def _file_for(self, position: int) -> RawFile:
         """The file to write to; a new one, after all before it was synced and proven."""
@@ -368,7 +373,7 @@ def _size_of_first(directory: Path, bases: list[int]) -> int | None:
 
 def _checked(wanted: int | None, found: int | None) -> int:
     if wanted is not None and found is not None and wanted != found:
-        raise InvalidArgumentError(f"file_bytes: the log has files of {found} bytes, not of {wanted}")
+        raise InvalidArgumentError(f"file_bytes: expected {found}, the size of the existing files, found {wanted}")
     size = next(size for size in (wanted, found, FILE_BYTES) if size is not None)
     if not _FILE_BYTES_MIN <= size <= _FILE_BYTES_MAX:
         raise InvalidArgumentError(f"file_bytes: expected {_FILE_BYTES_MIN} to {_FILE_BYTES_MAX}, found {size}")

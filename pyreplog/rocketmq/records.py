@@ -88,7 +88,9 @@ class RecordFault(NamedTuple):
 def encode(message: RocketMQMessage, position: int) -> bytes:
     """The record (version 1, IPv4) of `message` at `position` of the log. Errors: InvalidArgumentError."""
     if _reserved(message):
-        raise InvalidArgumentError(f"{message}: topics and properties cannot hold the characters 0, 1 and 2")
+        raise InvalidArgumentError(
+            f"message: expected a topic and properties without the characters 0, 1 and 2, found {message}"
+        )
     topic = message.topic.encode()
     properties = "".join(
         f"{name}{_NAME_END}{value}{_PROPERTY_END}" for name, value in message.properties.items()
@@ -112,7 +114,9 @@ def encode(message: RocketMQMessage, position: int) -> bytes:
             bytes((len(topic),)), topic, len(properties).to_bytes(2, "big"), properties,
         ))  # fmt: skip
     except (struct.error, OSError) as error:
-        raise InvalidArgumentError(f"{message}: a field does not fit into its place: {error}") from None
+        raise InvalidArgumentError(
+            f"message: expected fields that fit into their places, found {message}: {error}"
+        ) from None
 
 
 def _reserved(message: RocketMQMessage) -> bool:

@@ -251,9 +251,9 @@ def test_what_an_event_loop_must_not_call_appends_nothing(lab: Lab) -> None:
     a = lab.master(sync_replicas=0)
 
     async def task() -> None:
-        with pytest.raises(InvalidArgumentError, match="await what submit gives"):
+        with pytest.raises(InvalidArgumentError, match="use submit, and await its future"):
             a.append(b"blocks")
-        with pytest.raises(InvalidArgumentError, match="await what submit gives"):
+        with pytest.raises(InvalidArgumentError, match="use submit, and await its future"):
             a.append_batch([b"blocks"])
 
     asyncio.run(task())

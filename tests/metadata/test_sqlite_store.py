@@ -79,7 +79,7 @@ def test_other_applications_databases(path):
         connection.execute("CREATE TABLE theirs (x)")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(InvalidArgumentError, match="something else"):
+    with pytest.raises(InvalidArgumentError, match="database of another application"):
         SQLiteStore(path)
     assert path.read_bytes() == before
 

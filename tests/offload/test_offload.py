@@ -193,7 +193,7 @@ def test_refusals(folder: Place, log: Path, tmp_path: Path) -> None:
     samples.make_log(tmp_path / "other")
     with pytest.raises(InvalidArgumentError, match="or nothing, found log"):
         folder.copy(tmp_path / "other")
-    with pytest.raises(InvalidArgumentError, match="lies in the log"):
+    with pytest.raises(InvalidArgumentError, match="url: expected a place outside the log"):
         Place(f"file://{log}/inside", {}).copy(log)
     with embedded(tmp_path / "cluster") as cluster:
         fill(cluster, [3])

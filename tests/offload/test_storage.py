@@ -87,7 +87,7 @@ def test_urls_with_credentials(url: str) -> None:
 
 def test_what_cannot_be_opened(tmp_path: Path) -> None:
     for url in ("nothing", str(tmp_path), "://x"):
-        with pytest.raises(ConfigError, match="expected a URL"):
+        with pytest.raises(ConfigError, match="url: expected s3://"):
             Storage(url)
     with pytest.raises(ConfigError, match="nosuch://a cannot be opened"):
         Place("nosuch://a/b".removesuffix("/b"), {}).table()

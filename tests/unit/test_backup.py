@@ -223,11 +223,11 @@ def test_a_target_that_holds_something(log, copy, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").write_bytes(b"")
     for target in (tmp_path / "full", tmp_path / "full" / "x"):
-        with pytest.raises(pyreplog.InvalidArgumentError, match="no empty directory"):
+        with pytest.raises(pyreplog.InvalidArgumentError, match="target: expected a new or empty directory"):
             backup(log, target)
-        with pytest.raises(pyreplog.InvalidArgumentError, match="no empty directory"):
+        with pytest.raises(pyreplog.InvalidArgumentError, match="target: expected a new or empty directory"):
             restore(copy, target)
-    with pytest.raises(pyreplog.InvalidArgumentError, match="lies in the log"):
+    with pytest.raises(pyreplog.InvalidArgumentError, match="target: expected a directory outside the log"):
         backup(log, log / "copy")
 
 

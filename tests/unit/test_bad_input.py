@@ -325,8 +325,8 @@ def test_numbers_beyond_all_bounds(handle, number):
         assert [len(batch) for batch in handle.read(0, batch_bytes=number)] == [3]
         assert [len(batch) for batch in handle.follow_batches(0, batch_bytes=number, timeout=0)] == [3]
     if abs(number) >= 1 << 63:
-        refused(handle, OutOfRangeError, handle.read_positions, number & ~7, match="fit into 64 bits")
-        refused(handle, OutOfRangeError, handle.read_positions, 0, number & ~7, match="fit into 64 bits")
+        refused(handle, OutOfRangeError, handle.read_positions, number & ~7, match="fits into 64 bits")
+        refused(handle, OutOfRangeError, handle.read_positions, 0, number & ~7, match="fits into 64 bits")
     if isinstance(handle, pyreplog.CommitLog):
         refused(handle, OutOfRangeError, handle.truncate, number)
         assert handle.trim(number) == 0

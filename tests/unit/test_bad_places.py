@@ -82,7 +82,7 @@ def test_settings_outside_of_their_bounds(tmp_path, settings):
 def test_unknown_settings(tmp_path):
     with pytest.raises(ConfigError, match=r"unknown setting 'segment_byte'; there are .*segment_bytes"):
         pyreplog.open(tmp_path / "log", segment_byte=SIZE)
-    with pytest.raises(InvalidArgumentError, match="not both"):
+    with pytest.raises(InvalidArgumentError, match="expected either config or settings, found both"):
         pyreplog.open(tmp_path / "log", config=pyreplog.LogConfig(), segment_bytes=SIZE)
     with pytest.raises(WrongTypeError, match="config: expected a LogConfig, found dict"):
         pyreplog.open(tmp_path / "log", config={"segment_bytes": SIZE})
@@ -101,7 +101,9 @@ def test_settings_are_frozen():
 
 def test_another_segment_size_than_the_log_has(log, tmp_path):
     log.close()
-    with pytest.raises(ConfigError, match=f"made with {SIZE}, found {2 * SIZE}"):
+    with pytest.raises(
+        ConfigError, match=f"segment_bytes: expected {SIZE}, with which the log was made, found {2 * SIZE}"
+    ):
         pyreplog.open(tmp_path / "log", segment_bytes=2 * SIZE)
     pyreplog.open(tmp_path / "log").close()
 
@@ -297,7 +299,7 @@ def test_a_directory_that_may_not_be_written():
             assert told.startswith(f"{error}: {path} cannot be written; open it with mode='r'"), told
         (top / "log").chmod(0o777)  # the directory may be written, and what is in it may not
         told = in_child(lambda: as_reader(lambda: pyreplog.open(top / "log")))
-        assert told == f"ReadOnlyError: {top / 'log' / 'lock'} belongs to somebody else; open the log with mode='r'"
+        assert told == f"ReadOnlyError: {top / 'log' / 'lock'} belongs to another user; open the log with mode='r'"
         (top / "log").chmod(0o555)
         assert in_child(lambda: as_reader(lambda: read_and_close(top / "log"))) == f"{samples.value_of(7)!r} 1199"
     finally:

@@ -98,7 +98,9 @@ class Members:
     def change(self, wanted: Quorum) -> Members:
         """Begin a change. ChangeUnderWayError."""
         if self.former is not None:
-            raise ChangeUnderWayError(f"a change is under way, from {self.former} to {self.quorum}")
+            raise ChangeUnderWayError(
+                f"a change of the members is under way, from {self.former} to {self.quorum}: wait until it is complete"
+            )
         return Members(self._next(), wanted, self.quorum)
 
     def forced(self, wanted: Quorum) -> Members:

@@ -115,7 +115,10 @@ class Applier(Handle):
         if limit is not None and limit < least:
             raise InvalidArgumentError(f"space_limit_bytes: expected at least two segments, {least}, found {limit}")
         if self.config.workers > 1 and not in_two_phases(apply):
-            raise InvalidArgumentError("several workers need a generator function that yields before it commits")
+            raise InvalidArgumentError(
+                "workers: expected 1, or a generator function as apply that yields before it commits, found "
+                f"{self.config.workers} and a function"
+            )
 
     # ---- commands -------------------------------------------------------------------------------------------
 

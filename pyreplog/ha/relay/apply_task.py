@@ -48,7 +48,9 @@ class ApplyTask:
         assert isinstance(run, Generator), "a generator function returns nothing else"
         self._run = run
         if next(run, self) is self:
-            raise InvalidArgumentError("the callback has ended without its yield")
+            raise InvalidArgumentError(
+                "apply: expected a generator function that yields once, found one that ended without a yield"
+            )
 
     def commit(self) -> None:
         """The rest. Errors: whatever the callback raises; InvalidArgumentError."""
@@ -58,7 +60,9 @@ class ApplyTask:
             self._apply(self._batch, self.group.advance)
         elif next(self._run, self) is not self:
             self._run.close()
-            raise InvalidArgumentError("the callback has yielded twice")
+            raise InvalidArgumentError(
+                "apply: expected a generator function that yields once, found one that yielded twice"
+            )
 
     def roll_back(self) -> None:
         """Its turn will not come. Errors: whatever the callback raises."""

@@ -53,7 +53,7 @@ def discard(directory: str | Path, *, files: Files | None = None) -> None:
     if not path.exists():
         return
     if not (path / names.REPLICA).exists():
-        raise NotALogError(f"{path} is no copy of another log: it is not thrown away")
+        raise NotALogError(f"{path}: expected a relay log, found another directory: it was not removed")
     lock = WriterLock(path)
     try:
         disk.rename(path, discarded)

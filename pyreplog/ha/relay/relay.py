@@ -135,7 +135,10 @@ class Relay(Handle):
 
     def _wait(self, timeout: float, replica: Replica) -> None:
         if not self._made.wait(timeout):
-            raise NotConnectedError(f"{self._context.path}: there is no relay log yet: {replica.trouble}")
+            raise NotConnectedError(
+                f"{self._context.path}: there is no relay log yet, and the master was not reached in time: "
+                f"{replica.trouble}"
+            )
         if self._failure is not None:
             raise self._failure
 

@@ -73,7 +73,9 @@ class SqlPosition:
         if paramstyle not in _MARKS:
             raise InvalidArgumentError(f"paramstyle: expected one of {', '.join(_MARKS)}, found {paramstyle!r}")
         if not _TABLE.fullmatch(table):
-            raise InvalidArgumentError(f"table: expected a plain name, found {table!r}")
+            raise InvalidArgumentError(
+                f"table: expected a name of letters, digits and _, with or without a schema, found {table!r}"
+            )
         if not 0 < len(name) <= 255:
             raise InvalidArgumentError(f"name: expected 1 to 255 characters, found {len(name)}")
         self.name, self.table = name, table
@@ -115,7 +117,7 @@ class SqlPosition:
             log, position, entry, check = found
             return Applied(bytes.fromhex(log), int(position), int(entry), int(check))
         except (TypeError, ValueError) as error:
-            raise PositionError(f"{self.table}: {self.name!r} holds no position but {found!r}") from error
+            raise PositionError(f"{self.table}: {self.name!r}: expected a position, found {found!r}") from error
 
     def begin(self, applied: Applied) -> None:
         """Store the first position, in a transaction of its own.

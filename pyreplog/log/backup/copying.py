@@ -82,7 +82,7 @@ def _check_uncut(source: Path, epoch: int) -> None:
 
 def _make_target(source: Path, target: Path, files: Files) -> None:
     if target.resolve().is_relative_to(source.resolve()):
-        raise InvalidArgumentError(f"{target} lies in the log {source}; a backup belongs somewhere else")
+        raise InvalidArgumentError(f"target: expected a directory outside the log {source}, found {target}")
     check_target(target)
     files.make_directory(target)
 
@@ -90,7 +90,9 @@ def _make_target(source: Path, target: Path, files: Files) -> None:
 def check_target(target: Path) -> None:
     """InvalidArgumentError unless `target` is free: not there, or an empty directory."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InvalidArgumentError(f"{target} exists and is no empty directory")
+        raise InvalidArgumentError(
+            f"target: expected a new or empty directory, found {target}, which holds files or is a file"
+        )
 
 
 class _Copy:

@@ -117,4 +117,6 @@ def _check(path: Path, made: Manifest) -> None:
         for i, piece in enumerate(made.pieces)
     )
     if not right or made.end_position != made.pieces[-1].base + made.pieces[-1].stop:
-        raise CorruptionError(path, 0, "segments of one size, one behind the other", "others")
+        raise CorruptionError(
+            path, 0, "segments of one size, each behind the one before", "a gap, an overlap or another size"
+        )

@@ -109,7 +109,7 @@ def test_bytes_land_at_the_end_and_nowhere_else(tmp_path: Path) -> None:
         for position in (-FILE_BYTES, 1, FILE_BYTES - 1):
             with pytest.raises(InvalidArgumentError, match="where the log ends"):
                 log.land(position, b"x")
-        with pytest.raises(InvalidArgumentError, match="cross the end"):
+        with pytest.raises(InvalidArgumentError, match="expected bytes that lie in one file"):
             log.land(0, bytes(FILE_BYTES + 1))
         end = fill(log, 1)
         for position in (0, end - 1, end + 1, FILE_BYTES):
@@ -346,7 +346,9 @@ def test_foreign_contents(tmp_path: Path) -> None:
 
 
 def test_another_size_of_files(master: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"has files of {FILE_BYTES} bytes"):
+    with pytest.raises(
+        InvalidArgumentError, match=f"file_bytes: expected {FILE_BYTES}, the size of the existing files"
+    ):
         RawLog(master, file_bytes=2 * FILE_BYTES)
     for size in (0, 4095, 1 << 31):
         with pytest.raises(InvalidArgumentError):
