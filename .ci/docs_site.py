@@ -114,7 +114,7 @@ class NativeDocstrings(Extension):
         if obj.docstring is None and Path(obj.filepath).suffix == ".pyi" and obj.name != "__init__":
             text = _compiled_docstring(obj)
             if text:
-                obj.docstring = Docstring(text, parent=obj)
+                obj.docstring = Docstring(text, parent=obj, parser="google")
         if obj.docstring is not None:
             obj.docstring.value = GUIDE.sub(_guide_link, obj.docstring.value)
 

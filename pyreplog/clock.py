@@ -18,7 +18,8 @@ STEP_US = 10_000
 class Clock(Protocol):
     """A source of wall time and monotonic time, which any thread may read.
 
-    Nothing below the drivers reads a clock. Pass a `ManualClock` to `pyreplog.open` to test code that depends on time.
+    Wall time stamps records, and monotonic time measures delays. Pass a `ManualClock` to `pyreplog.open`
+    to test code that depends on time.
     """
 
     def now_us(self) -> int:

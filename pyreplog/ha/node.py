@@ -324,8 +324,8 @@ class Node(Handle):
             properties: str or bytes by name, at most 65,535 bytes encoded.
 
         Returns:
-            An `AppendFuture`. It gives the number of the entry when enough replicas have it, and else raises what
-                `append` raises about replicas.
+            An `AppendFuture`. It gives the number of the entry when enough replicas have it; if they do not, it raises
+            the errors of `append` about replicas.
 
         Raises:
             ReplogError: as `append`. Nothing was appended.

@@ -173,8 +173,8 @@ class MetadataStore(Handle):
         """Call a function now, and after every change of a key: of its value, its existence, or its set of children.
 
         A call says "look again", not what changed. Several changes may lead to one call, and a call may come without a
-        change. A lost connection delays calls until it is back at most. Values of children are not watched. One thread
-        of the store makes the calls, one after the other. Does not block, and needs no connection.
+        change. If the connection is lost, calls come when it is back, at the latest. Values of children are not
+        watched. One thread of the store makes the calls, one after the other. Does not block, and needs no connection.
 
         Args:
             key: the key, or "/".

@@ -20,8 +20,8 @@ _BUFFER_BYTES = 256 << 10
 class SlaveState(Enum):
     """What a slave does now.
 
-    WAITING: it waits before the next attempt to connect. CONNECTING and STREAMING: as the words say. STOPPED: the
-    master cannot be the one that this log came from; `RocketMQSlave.error` says why.
+    WAITING: it waits before the next attempt to connect. CONNECTING: an attempt runs. STREAMING: it copies. STOPPED:
+    the master cannot be the one that this log came from; `RocketMQSlave.error` says why.
     """
 
     WAITING = "waiting"

@@ -166,3 +166,11 @@ def test_what_is_missing_is_noticed(docstring: str, expected: str) -> None:
     with griffe.temporary_visited_module(code) as module:
         found = [*complaints("read", module["read"])]
     assert len(found) == bool(expected) and all(expected in complaint for complaint in found), found
+
+
+def test_sections_of_compiled_docstrings_are_rendered() -> None:
+    """Without a parser the reference shows `Args:` as text, and no warning tells of a wrong argument."""
+    native = package()["CommitLog"].all_members["append"]
+    docstring = (native.final_target if native.is_alias else native).docstring
+    assert docstring is not None and docstring.parser == "google"
+    assert {section.kind.value for section in docstring.parsed} >= {"parameters", "returns", "raises"}
