@@ -31,7 +31,7 @@ from pyreplog.ledger.reader import LedgerReader
 from pyreplog.topic.model.topic_position import EntryPosition, TopicPosition
 from pyreplog.topic.owner.managed import entryreader
 from pyreplog.topic.owner.managed.chainstore import find_chain
-from pyreplog.topic.owner.managed.ledgermaker import LedgerMaker
+from pyreplog.topic.owner.managed.ledgers import LedgerMaker
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from tests.ledger.standins import FailingStore, Meddler
 from tests.topic.batches import submit

@@ -22,8 +22,8 @@ from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledgermetadata import State
 from pyreplog.topic.model import chain
 from pyreplog.topic.owner.managed.chainstore import ChainStore, find_chain
+from pyreplog.topic.owner.managed.ledgers import delete_orphans
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
-from pyreplog.topic.owner.managed.orphans import delete_orphans
 from tests.ledger.standins import FailingStore, Meddler, OnReply
 from tests.topic.batches import submit
 from tests.topic.counting import Faults

@@ -26,7 +26,7 @@ from pyreplog.tables.cluster.origins import ClusterView
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.cursor_pages import Chains, Key
 from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, load_subscription
-from pyreplog.topic.owner.managed.ledgermaker import PASSWORD
+from pyreplog.topic.owner.managed.ledgers import PASSWORD
 
 logger = logging.getLogger(__name__)
 

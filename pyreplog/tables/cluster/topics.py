@@ -39,7 +39,7 @@ from pyreplog.topic.model.routing import partition_of
 from pyreplog.topic.model.topic_position import EntryPosition, TopicPosition
 from pyreplog.topic.owner.managed.chainreader import Search
 from pyreplog.topic.owner.managed.chainstore import find_chain
-from pyreplog.topic.owner.managed.ledgermaker import PASSWORD
+from pyreplog.topic.owner.managed.ledgers import PASSWORD
 
 NARROW_BYTES = 8 << 20
 """In larger ledgers, a bound is looked for; of smaller ones all is read, and not all of it given out."""

@@ -10,7 +10,7 @@
 | `trend`, `stats` | how fast a backlog shrinks; the numbers that topics and subscriptions report |
 | `cursor`, `cursor_record`, `cursor_pages` | what a subscription has acknowledged; the same as records and pages |
 | `subscription_metadata` | what the metadata store keeps of a durable subscription |
-| `dedup`, `sequences`, `producer_snapshot` | which messages were published before, by producer and sequence number |
+| `dedup`, `producer_snapshot` | sequence numbers: those that callers give; which messages were published before |
 | `compression` | codecs of entries |
 | `routing`, `partition_offset`, `partitioned_metadata`, `partitioned_stats` | topics with partitions |
 | `dispatch` | who gets which message next |

@@ -1,4 +1,4 @@
-"""Which messages of named producers were published before, by their sequence numbers; pure.
+"""Sequence numbers: those that callers give, and which messages of named producers were published before; pure.
 
 Of each producer: the highest number that was stored, the highest on its way, and which below these are known to have
 failed. A number at or below the first is a duplicate, one between them is in doubt until the outcome of what is on its
@@ -11,14 +11,18 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from enum import Enum
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy
 from numpy.typing import NDArray
 
 from pyreplog._native.topic.rangeset import RangeSet
+from pyreplog.errors import InvalidArgumentError, SequenceError, WrongTypeError
 from pyreplog.topic.model import producer_snapshot as producersnapshot
-from pyreplog.topic.model.producer_snapshot import ProducerState
+from pyreplog.topic.model.producer_snapshot import SEQUENCE_MAX, ProducerState
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 PRODUCERS_MAX = 10_000
 FAILED_RANGES_MAX = 1024
@@ -258,3 +262,37 @@ def _state(name: bytes, known: _Producer, ahead_us: int) -> ProducerState:
         for starts, ends in known.retried.chunks():
             failed.add_ranges(starts, ends)
     return ProducerState(name, known.persisted, known.active_us + ahead_us, failed or None)
+
+
+def check_sequence(sequence: int | None) -> int:
+    """The number of one message; -1: it has none. Errors: WrongTypeError, InvalidArgumentError."""
+    if sequence is None:
+        return -1
+    if isinstance(sequence, bool) or not isinstance(sequence, int):
+        raise WrongTypeError(f"sequence: expected an int, found {type(sequence).__name__}")
+    if not 0 <= sequence <= SEQUENCE_MAX:
+        raise InvalidArgumentError(f"sequence: expected 0 to {SEQUENCE_MAX}, found {sequence}")
+    return sequence
+
+
+def check_sequences(topic: str, sequences: ArrayLike, count: int) -> range | NDArray[numpy.int64]:
+    """The numbers of `count` messages, a range if they are consecutive.
+
+    Errors: SequenceError, they do not ascend; WrongTypeError; InvalidArgumentError.
+    """
+    column = numpy.asarray(sequences)
+    if column.ndim != 1 or (column.dtype.kind not in "iu" and len(column)):
+        raise WrongTypeError(f"sequences: expected integers in one dimension, found {column.dtype} of {column.shape}")
+    if len(column) != count:
+        raise InvalidArgumentError(f"sequences: expected {count}, one per value, found {len(column)}")
+    if not count:
+        return range(0)
+    for number in (int(column.min()), int(column.max())):
+        check_sequence(number)
+    column = numpy.array(column, numpy.int64)  # the caller's may change before it is used
+    descends = numpy.flatnonzero(column[1:] <= column[:-1])
+    if len(descends):
+        at = int(descends[0]) + 1
+        raise SequenceError(topic, f"sequences must ascend: message {at} has {column[at]} behind {column[at - 1]}")
+    first, last = int(column[0]), int(column[-1])
+    return range(first, last + 1) if last - first == count - 1 else column

@@ -17,11 +17,11 @@ from pyreplog.topic.client.partitions.partitioned_consumer import left
 from pyreplog.topic.client.partitions.topic_like import PartitionSink
 from pyreplog.topic.client.publishing.delivery_times import check_delivery, delivery_times
 from pyreplog.topic.client.publishing.outgoing import Outgoing
+from pyreplog.topic.model.dedup import check_sequences
 from pyreplog.topic.model.interfaces import WaitFunction
 from pyreplog.topic.model.partition_offset import PartitionOffset, PartitionRange
 from pyreplog.topic.model.positions import then
 from pyreplog.topic.model.routing import Router
-from pyreplog.topic.model.sequences import check_sequences
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -15,8 +15,7 @@ from pyreplog.future import AppendFuture, Outcome
 from pyreplog.topic.client.publishing.batcher import MessageGroup
 from pyreplog.topic.model.compression import codec_number, compressor
 from pyreplog.topic.model.config import TopicConfig
-from pyreplog.topic.model.dedup import Producers, Sequences
-from pyreplog.topic.model.sequences import check_sequence
+from pyreplog.topic.model.dedup import Producers, Sequences, check_sequence
 
 STAGE_BYTES = 512 << 10
 """What waits while something is on its way is sent with it behind it, but for so much, which goes at once."""

@@ -25,9 +25,8 @@ from pyreplog.topic.client.publishing.window import Window
 from pyreplog.topic.model.arguments import check_may_block
 from pyreplog.topic.model.backlog import Publishing
 from pyreplog.topic.model.config import TopicConfig
-from pyreplog.topic.model.dedup import Producers
+from pyreplog.topic.model.dedup import Producers, check_sequence, check_sequences
 from pyreplog.topic.model.names import check_name
-from pyreplog.topic.model.sequences import check_sequence, check_sequences
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

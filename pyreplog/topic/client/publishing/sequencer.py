@@ -31,9 +31,8 @@ from pyreplog.topic.client.publishing.publish_batch import (
 )
 from pyreplog.topic.client.publishing.window import Window
 from pyreplog.topic.model.backlog import Publishing
-from pyreplog.topic.model.dedup import DedupVerdict, Producers
+from pyreplog.topic.model.dedup import DedupVerdict, Producers, check_sequence
 from pyreplog.topic.model.event_queue import EventQueue
-from pyreplog.topic.model.sequences import check_sequence
 
 DUPLICATE = -1
 """Instead of an offset: the message was published before."""

@@ -4,11 +4,10 @@
 |---|---|
 | `managedledger` | the whole: publishes to, reads and trims a topic's chain |
 | `chainstore` | keeps the chain in the metadata store, and changes it by compare-and-set |
-| `takeover`, `ledgerend` | becoming the owner: nobody else can change the chain, then its last ledger gets an end |
+| `takeover` | becoming the owner: nobody else can change the chain, then its last ledger gets an end |
 | `chainwriter`, `append_pipeline` | entries on their way from ledger to ledger, in order, whatever becomes of these |
 | `chainreader`, `entryreader` | messages from an offset on; the entries of closed ledgers |
-| `ledgermaker`, `preallocated_ledger` | ledgers made ahead of their need |
-| `ledger_deleter`, `orphans` | deleting ledgers that the chain has given up, or never came to name |
+| `ledgers` | ledgers made ahead of their need, ended, and deleted, also those that no chain came to name |
 | `jobs` | calls that block, one at a time per topic, by the cluster's workers |
 | `managedstats` | how a managed ledger stands |
 """

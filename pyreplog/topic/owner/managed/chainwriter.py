@@ -38,9 +38,14 @@ from pyreplog.topic.model.topic_position import TopicPosition
 from pyreplog.topic.owner.managed.append_pipeline import AppendPipeline, together
 from pyreplog.topic.owner.managed.chainstore import ChainStore
 from pyreplog.topic.owner.managed.jobs import RETRY_FIRST_S, Jobs
-from pyreplog.topic.owner.managed.ledgerend import LedgerEnd
-from pyreplog.topic.owner.managed.ledgermaker import LedgerMaker, counts_between, counts_of
-from pyreplog.topic.owner.managed.preallocated_ledger import PreallocatedLedger, let_go
+from pyreplog.topic.owner.managed.ledgers import (
+    LedgerEnd,
+    LedgerMaker,
+    PreallocatedLedger,
+    counts_between,
+    counts_of,
+    let_go,
+)
 
 logger = logging.getLogger(__name__)
 

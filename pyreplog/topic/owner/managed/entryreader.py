@@ -11,7 +11,7 @@ from pyreplog.future import AppendFuture
 from pyreplog.ledger.driver import Runtime
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.reader import LedgerReader
-from pyreplog.topic.owner.managed.ledgermaker import LedgerMaker
+from pyreplog.topic.owner.managed.ledgers import LedgerMaker
 
 READERS_MAX = 16
 

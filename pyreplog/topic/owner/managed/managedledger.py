@@ -24,8 +24,7 @@ from pyreplog.topic.owner.managed.chainreader import ChainReader, View
 from pyreplog.topic.owner.managed.chainstore import ChainStore, Change
 from pyreplog.topic.owner.managed.chainwriter import ChainWriter
 from pyreplog.topic.owner.managed.entryreader import EntryReader
-from pyreplog.topic.owner.managed.ledger_deleter import LedgerDeleter
-from pyreplog.topic.owner.managed.ledgermaker import LedgerMaker
+from pyreplog.topic.owner.managed.ledgers import LedgerDeleter, LedgerMaker
 from pyreplog.topic.owner.managed.managedstats import ManagedLedgerStats
 from pyreplog.topic.owner.managed.takeover import remove, take_over
 

@@ -16,7 +16,7 @@ from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.topic.model.chain import ANY_US, LedgerTotals
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.owner.managed.chainstore import ChainStore
-from pyreplog.topic.owner.managed.ledgermaker import LedgerMaker, counts_of
+from pyreplog.topic.owner.managed.ledgers import LedgerMaker, counts_of
 
 logger = logging.getLogger(__name__)
 
