@@ -103,7 +103,7 @@ def test_against_a_twin(events: list[tuple[str, object]]) -> None:
         offset += len(messages)
     assert len(twin.kept) == offset
     entries, size = sum(count for count, _ in twin.given_all), sum(size for _, size in twin.given_all)
-    assert twin.pipeline.end == TopicPosition(offset, entries, size)
+    assert twin.pipeline.end == TopicPosition(offset, entries, size) and twin.pipeline.pending == (0, 0)
     assert [
         (one.cut_entries + len(one.entries), one.cut_bytes + one.entry_bytes) for one, _ in twin.submitted
     ] == twin.given_all
@@ -149,7 +149,9 @@ def test_what_bookies_refuse_is_tried_a_few_times() -> None:
         assert isinstance(pipeline.land()[1], EntryRefusedError) and pipeline.end_ledger(0) == []
         assert pipeline.refuse_first() == []
         pipeline.begin_ledger(0)
-    assert pipeline.refuse_first() == [bad] and pipeline.drop() == [good] and pipeline.refuse_first() == []
+    assert pipeline.pending == (7, 2)
+    assert pipeline.refuse_first() == [bad] and pipeline.pending == (4, 1)
+    assert pipeline.drop() == [good] and pipeline.refuse_first() == [] and pipeline.pending == (0, 0)
 
 
 def test_half_of_a_submission() -> None:
@@ -159,7 +161,7 @@ def test_half_of_a_submission() -> None:
     for submission in (one, two):
         pipeline.add([submission])
     pipeline.flew(pipeline.take(9), AppendFuture())
-    assert pipeline.end_ledger(1) == [] and pipeline.end == TopicPosition(1, 1, 1)
+    assert pipeline.end_ledger(1) == [] and pipeline.end == TopicPosition(1, 1, 1) and pipeline.pending == (4, 3)
     pipeline.begin_ledger(0)
     pipeline.flew(pipeline.take(9), AppendFuture())
     assert pipeline.end_ledger(1) == [] and pipeline.end == TopicPosition(3, 2, 3)
