@@ -35,30 +35,53 @@ class LogLike(Protocol):
     def get(self, entry: SupportsIndex) -> Record:
         """Return the record of one entry, verified.
 
-        Raises: OutOfRangeError, there is no such entry, or not yet; TrimmedError; CorruptionError or UnreadableError;
-        ClosedError.
+        Args:
+            entry: number of the entry.
+
+        Raises:
+            OutOfRangeError: there is no such entry, or not yet.
+            TrimmedError: the entry was removed.
+            CorruptionError, UnreadableError: the record is damaged; no copy can be read now.
+            ClosedError: the log was closed.
         """
         ...
 
     def read(self, start: int | None = None, end: int | None = None) -> Iterator[RecordBatch]:
-        """Return entries [start, end) in verified batches.
+        """Iterate over verified batches of entries, from one entry to before another.
 
-        start: None, the first entry. end: None, all that can be read. Raises: as get.
+        Args:
+            start: number of the first entry; None: the first entry there is.
+            end: number of the entry to stop before; None: the end of what can be read.
+
+        Raises:
+            ReplogError: as `get`.
         """
         ...
 
     def follow(self, start: int | None = None, *, timeout: float | None = None) -> Iterator[Record]:
-        """Return the records from entry `start` on one by one, and wait for more at the end.
+        """Iterate over records one by one, and wait for more at the end of the log.
 
-        start: None, entries that come from now on. timeout: seconds without a new entry after which it ends; None:
-        never. Raises: as get.
+        Args:
+            start: number of the first entry; None: the entries that come from now on.
+            timeout: seconds without a new entry after which the iteration ends; None: it never ends.
+
+        Raises:
+            ReplogError: as `get`.
         """
         ...
 
     def follow_batches(self, start: int | None = None, *, timeout: float | None = None) -> Iterator[RecordBatch]:
-        """Return entries from `start` on in batches, and wait for more at the end. Otherwise as follow."""
+        """Iterate over verified batches of entries, and wait for more at the end of the log.
+
+        Args:
+            start: number of the first entry; None: the entries that come from now on.
+            timeout: seconds without a new entry after which the iteration ends; None: it never ends.
+
+        Raises:
+            ReplogError: as `get`.
+        """
         ...
 
     def close(self) -> None:
-        """Let go of it. Calls that wait for entries end with ClosedError."""
+        """Close the handle. Calls that wait for entries end with ClosedError."""
         ...

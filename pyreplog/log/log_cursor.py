@@ -204,7 +204,10 @@ class LogCursor(Closeable):
         return max(self._log.end - self._place.entry, 0)
 
     def follow(self, *, timeout: float | None = None) -> Iterator[Record]:
-        """Return the records from the cursor's place on, as `LogView.follow` does. This does not move the cursor.
+        """Return the records from the cursor's place on, as `follow` of the log does. This does not move the cursor.
+
+        Args:
+            timeout: seconds without a new record after which the iteration ends; None: it never ends.
 
         Raises:
             TrimmedError: they were removed, as `cursor_hold_bytes` allows.
@@ -214,7 +217,14 @@ class LogCursor(Closeable):
         return self._log.follow(self._place.entry, timeout=timeout)
 
     def follow_batches(self, *, timeout: float | None = None) -> Iterator[RecordBatch]:
-        """Return batches of records from the cursor's place on, as `LogView.follow_batches` does. Raises: as follow."""
+        """Return batches of records from the cursor's place on. This does not move the cursor.
+
+        Args:
+            timeout: seconds without a new record after which the iteration ends; None: it never ends.
+
+        Raises:
+            TrimmedError, TruncatedError: as `follow`.
+        """
         self._check_place()
         return self._log.follow_batches(self._place.entry, timeout=timeout)
 
@@ -237,7 +247,7 @@ class LogCursor(Closeable):
     # ---- moving it ------------------------------------------------------------------------------------------
 
     def advance(self, entry: int) -> None:
-        """Declare all entries before `entry` done. The cursor stands there durably when this returns.
+        """Move the cursor forward: all entries before `entry` are done. The new place is durable when this returns.
 
         Args:
             entry: a number from the cursor's `entry` to the log's `end`.
@@ -259,7 +269,15 @@ class LogCursor(Closeable):
                 self._write(self._kept(entry))
 
     def seek(self, entry: int) -> None:
-        """Move the cursor to any entry that the log holds, or to its end, durably. Raises: as advance; TrimmedError."""
+        """Move the cursor to any entry that the log holds, or to its end. The new place is durable when this returns.
+
+        Args:
+            entry: number of the first entry that is not done.
+
+        Raises:
+            TrimmedError, OutOfRangeError: the log does not hold the entry.
+            DiskError: the disk refused; the cursor stands where it stood.
+        """
         as_int("entry", entry)
         with self._lock:
             self._check_open()
@@ -295,7 +313,7 @@ class LogCursor(Closeable):
         self.close()
 
     def close(self) -> None:
-        """Let go of the cursor, which stays where it is. Closing twice is fine."""
+        """Close this handle; the cursor stays where it is. Closing twice is fine."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -22,14 +22,15 @@ def test_the_guide_runs() -> None:
         printed = run(block, namespace)
     finally:
         namespace["cluster"].close()
-    assert " ".join(printed) == "[0 1 2 3] [b'value', b'a', b'b', b'later']"
+    assert " ".join(printed) == "[0 1 2 3] [b'value', b'a', b'b', b'later'] b'value' b'key'"
 
 
 def test_the_guide_to_logs_runs() -> None:
-    (block,) = blocks(ROOT / "docs" / "log.md")
+    block, cursors = blocks(ROOT / "docs" / "log.md")
     printed = run(block, {})
     assert printed[0].startswith("b'order 1' b'customer 7' "), "and where the log ends: what was submitted may be there"
     assert printed[-5:] == ["b'order 1'", "b'a'", "b'b'", "b'c'", "b'later'"], "all of it, followed by a reader"
+    assert run(cursors, {}) == printed[-5:] and run(cursors, {}) == [], "those that are done do not come again"
 
 
 def test_the_readme_runs() -> None:

@@ -76,7 +76,7 @@ class Chained:
     ) -> Callable[[int, int], RecordBatch]:
         sizes, sums = [0, *accumulate(map(len, made))], [0, *accumulate(counts)]
 
-        def read(first: int, last: int) -> RecordBatch:
+        def read(start: int, end: int) -> RecordBatch:
             parts = [
                 bytes(
                     encode_entries(
@@ -84,15 +84,15 @@ class Chained:
                         ledger_messages=sums[n], messages=[counts[n]],
                     ).view
                 )
-                for n in range(first, last + 1)
+                for n in range(start, end)
             ]  # fmt: skip
-            return parse_entries(b"".join(parts), ledger=ledger, first=first, last=last)
+            return parse_entries(b"".join(parts), ledger=ledger, first=start, last=end - 1)
 
         return read
 
-    def _read(self, ledger: int, first: int, last: int, bytes_max: int) -> AppendFuture[RecordBatch]:
+    def _read(self, ledger: int, start: int, end: int, bytes_max: int) -> AppendFuture[RecordBatch]:
         done: AppendFuture[RecordBatch] = AppendFuture()
-        done.complete(self._records[ledger](first, first if bytes_max == 1 else last))
+        done.complete(self._records[ledger](start, start + 1 if bytes_max == 1 else end))
         return done
 
 

@@ -105,7 +105,7 @@ def canonical(requirement: str) -> str:
 
 @pytest.mark.parametrize(
     ("folder", "groups", "apart"),
-    [("benchmarks", ["bench"], "kafka"), ("tests", ["test", "lint", "bench"], "fuzz")],
+    [("benchmarks", ["bench"], "kafka"), ("tests", ["test", "lint", "docs", "bench"], "fuzz")],
 )
 def test_the_groups_of_a_target_hold_what_it_imports(folder: str, groups: list[str], apart: str) -> None:
     """A target of the Makefile installs the extras `cli` and `report`, and its groups. `apart` has a group of its own."""
