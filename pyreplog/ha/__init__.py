@@ -32,6 +32,7 @@ from typing import Unpack
 
 from pyreplog.clock import Clock
 from pyreplog.ha.config import NodeConfig, NodeSettings
+from pyreplog.ha.failover import Failover
 from pyreplog.ha.node import Node
 from pyreplog.ha.protocol.master_machine import GroupConfig
 from pyreplog.ha.protocol.stats import GroupStats
@@ -39,7 +40,7 @@ from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits
 from pyreplog.stream.log_position import LogPosition
 
-__all__ = ["GroupConfig", "GroupStats", "LogPosition", "Node", "NodeConfig", "open_master", "open_replica"]
+__all__ = ["Failover", "GroupConfig", "GroupStats", "LogPosition", "Node", "NodeConfig", "open_master", "open_replica"]
 
 
 def open_master(

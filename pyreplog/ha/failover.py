@@ -59,11 +59,19 @@ _RESTS_MOST = 8
 
 
 class Failover(Handle):
-    """Keeps one node in its role: it follows whoever holds the lease, and tries to be master when nobody does.
+    """Keep one node in its role: it follows the node that holds the lease, and stands for election when none does.
 
-    store: shared by all nodes of the group, closed by the caller behind this. group: its name there. lease_s: after
-    about that long without its master a group looks for another. random: a number from 0 to 1, so that not all try at
-    once.
+    Close it, or use `with`, before the node and the store. Any thread may call it. Guide: docs/ha.md, "By itself".
+
+    Args:
+        node: the node that this keeps.
+        store: shared by all nodes of the group (`pyreplog.metadata.open_store`); the caller closes it, after this.
+        group: the group's name in the store.
+        lease_s: seconds; after about that long without its master a group looks for another one.
+        random: gives a number from 0 to 1, so that not all nodes stand for election at once.
+
+    Raises:
+        ClosedError: the store was closed.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pyreplog import ha
 from pyreplog.errors import NotMasterError
+from pyreplog.metadata import open_store
 from tests.guides import ROOT, blocks, placed, run
 from tests.ports import free_ports
 from tests.waiting import until
@@ -16,7 +17,7 @@ PATIENCE_S = 60.0
 
 def test_the_guide_runs(tmp_path: Path) -> None:
     """What the master's machine runs; and when it is gone, another one, that has a copy already: it is master then."""
-    (block,) = blocks(ROOT / "docs" / "ha.md")
+    block, _ = blocks(ROOT / "docs" / "ha.md")
     at = block.index("peers = ")
     port, own, others = free_ports(3)
     master, a, b, c = f"127.0.0.1:{port}", *(tmp_path / name / "data" / "orders" for name in "abc")
@@ -37,6 +38,31 @@ def test_the_guide_runs(tmp_path: Path) -> None:
             until(lambda: [ends(node) for node in (second, third)] == [1, 1])
         printed = run(f"{replacing}    print(node.role, list(node.log))\n", {"ha": ha})
     assert printed[-1] == "master [b'order 1']"
+
+
+def test_the_guide_fails_over(tmp_path: Path) -> None:
+    """The program of one node, which is elected once the master is gone; the third node has no part in the leases."""
+    _, block = blocks(ROOT / "docs" / "ha.md")
+    ports, url = free_ports(3), f"sqlite:{tmp_path / 'metadata.sqlite'}"
+    a, b, c = (f"127.0.0.1:{port}" for port in ports)
+    places = {"host-a:7001": a, "host-c:7001": c, "7001": str(ports[1]), "zk://host:2181/root": url}
+    program = placed(block, {'"data/orders"': f'"{tmp_path / "b"}"', **places}) + "    print(list(node.log))\n"
+    third = ha.open_replica(tmp_path / "c", name="c", port=ports[2], master=a, peers={"a": a, "b": b})
+    with ThreadPoolExecutor(1) as pool, third:
+        with (
+            ha.open_master(tmp_path / "a", name="a", port=ports[0], members=["a", "b", "c"], sync_replicas=1) as first,
+            open_store(url) as store,
+            ha.Failover(first, store, "orders"),
+        ):
+            until(lambda: store.get("/ha/orders/master") is not None)
+            running = pool.submit(run, program, {})
+            first.append(b"order 1")
+            until(
+                lambda: (
+                    {replica["name"] for replica in first.stats()["replicas"] if not replica["lag_bytes"]} == {*"bc"}
+                )
+            )
+        assert running.result(PATIENCE_S)[-1] == "[b'order 1', b'order 2']"
 
 
 def ends(node: ha.Node) -> int:
