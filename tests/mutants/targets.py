@@ -52,5 +52,9 @@ TARGETS = (
     ),
     Target("topic server and client", ("topic/client/remote/*.py", "topic/model/wire/*.py", "topic/server/*.py"), ("tests/topic",)),
     Target("requests", ("net/*.py", "_native/net/*.pyx", "purgatory.py", "timing_wheel.py"), ("tests/unit", "tests/net")),
-    Target("tables", ("tables/*.py", "tables/cluster/*.py", "_native/tables/*.pyx"), ("tests/spark",)),
+    Target(
+        "tables",
+        ("tables/*.py", "tables/cluster/*.py", "_native/tables/*.pyx"),
+        ("tests/native", "tests/property", "tests/spark"),
+    ),
 )  # fmt: skip
