@@ -472,6 +472,15 @@ class LogView(LogViewBase, Closeable):
     def _sleep(self, visible: int, timeout_us: int) -> None:
         self.tail.wait_for(visible, timeout_us)
 
+    def wait_growth(self, position: int, timeout_us: int) -> None:
+        """Wait while the visible end is at a position, at most so many microseconds; it may return sooner. For who has
+        looked at `end_position` just before, and looks again."""
+        self._sleep(position, timeout_us)
+
+    def wake(self) -> None:
+        """Wake all who wait for the log to grow, as far as this process may."""
+        self.tail.wake()
+
 
 class LogFollower(LogFollowerBase):
     """Iterator and asynchronous iterator over the records of a log; made by `follow`. Use one of the two at a time."""

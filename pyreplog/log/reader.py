@@ -313,6 +313,10 @@ class LogReader(LogView):
         else:
             time.sleep(min(timeout_us / 1e6, _POLL_S if self._live else _LOOK_S))
 
+    def wake(self) -> None:
+        if self._live and self.tail.writable:
+            self.tail.wake()
+
     def _forked(self) -> None:
         """In a forked child: refuse everything."""
         self._error = self._parents = ForkedError(
@@ -344,6 +348,20 @@ class LogReader(LogView):
         if self._parents is not None:
             raise self._parents
         return self.tail.visible_entry if self._look() else self._own_visible_entry
+
+    @property
+    def uuid(self) -> bytes:
+        """The 16 bytes that tell this log from others; a replica has those of its master."""
+        self._check_process()
+        return self._uuid
+
+    @property
+    def segment_bytes(self) -> int:
+        """Size of the log's segment files, bytes. Raises: CorruptionError, the checkpoint is lost."""
+        checkpoint = checkpoints.load(self.path)
+        if checkpoint is None:
+            raise CorruptionError(self.path / names.CHECKPOINT, 0, "the checkpoint of a log", "none intact")
+        return checkpoint.segment_bytes
 
     @property
     def unreplicated(self) -> bool:

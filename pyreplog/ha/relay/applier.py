@@ -14,7 +14,6 @@ from pyreplog.errors import (
     InvalidArgumentError,
     OutOfRangeError,
     PositionError,
-    ReadOnlyError,
     ReplogError,
 )
 from pyreplog.future import AppendFuture
@@ -52,17 +51,20 @@ class Applier(Handle):
     the relay log.
 
     Args:
-        relay: the log that a receiver fills, open in this process for writing. Close it after the applier.
+        relay: the log that a receiver fills, or any other. Of one that is open for writing, the segments whose entries
+            are applied are removed (`purge`); one that is open for reading stays as it is. Close it after the applier.
         apply: called as `apply(batch, advance)`; see `Apply`.
         store: where the applied position is kept: `SqlPosition` (exactly once) or `PositionFile` (at least once).
         start: number of the first entry to apply if no position is stored. Required if the relay log begins behind
             entry 0.
+        cursor: name of a cursor of the log, made if there is none, which keeps the entries that are not applied from
+            the retention of the log's writer; None: retention alone decides.
         receiver: is paused and resumed if there is a space limit.
         clock: source of time; None: the clock of the machine.
         settings: fields of `ApplierConfig` as keywords.
 
     Raises:
-        ReadOnlyError: the log was opened for reading.
+        LockedError: another applier or reader has the cursor.
         TrimmedError: the relay log begins behind the entry to apply next.
         PositionError: the stored position belongs to another log.
         ConfigError: a setting is unknown or outside its bounds.
@@ -83,16 +85,12 @@ class Applier(Handle):
     """
 
     def __init__(
-        self, relay: CommitLog, apply: Apply, store: PositionStore, *, start: int | None = None,
-        receiver: PausableReceiver | None = None, clock: Clock | None = None, **settings: Unpack[ApplierSettings],
+        self, relay: CommitLog | LogReader, apply: Apply, store: PositionStore, *, start: int | None = None,
+        cursor: str | None = None, receiver: PausableReceiver | None = None, clock: Clock | None = None,
+        **settings: Unpack[ApplierSettings],
     ) -> None:  # fmt: skip
         self.config = ApplierConfig.of(settings)
-        if isinstance(relay, LogReader):
-            raise ReadOnlyError(
-                f"{relay.path} was opened for reading: an applier removes what is applied: it "
-                "needs the handle that writes the log, a Relay's or that of pyreplog.open without a mode"
-            )
-        segment_bytes = relay.stats().segment_bytes
+        segment_bytes = relay.segment_bytes
         self._check_settings(apply, 2 * segment_bytes + landing_bytes(segment_bytes))
         self._relay = relay
         self._clock: Clock = clock if clock is not None else SystemClock()
@@ -103,10 +101,10 @@ class Applier(Handle):
         self._told: ReplogError | None = None  # the failure that was logged last
         self._purgatory = Purgatory()
         space = SpaceLimit(self.config.space_limit_bytes, segment_bytes, receiver)
-        source = RelayLogReader(relay, self.config.batch_bytes)
-        self._pipeline = ApplyPipeline(source, apply, store, space, self.config, start)
+        self._source = source = RelayLogReader(relay, self.config.batch_bytes)
+        self._pipeline = ApplyPipeline(source, apply, store, space, self.config, start, cursor)
         self._machine = self._pipeline.machine
-        self.landed(relay.tail.end)
+        self.landed(source.received[0])
         self._purgatory.advance(_APPLIED, self._machine.applied.entry)
         super().__init__(f"applier of {relay.path}")
 
@@ -267,19 +265,19 @@ class Applier(Handle):
         """
         self._check_open()
         relay, space, machine = self._relay, self._pipeline.space, self._machine
-        applied, tail = machine.applied, relay.tail
+        applied, (position, entry) = machine.applied, self._source.received
         return ApplierStats(
             state=machine.state.value,
             error="" if machine.error is None else str(machine.error),
-            received_entry=tail.end_entry,
-            received_position=tail.end,
+            received_entry=entry,
+            received_position=position,
             visible_entry=relay.end,
             applied_entry=applied.entry,
             applied_position=applied.position,
-            lag_entries=max(tail.end_entry - applied.entry, 0),
-            lag_bytes=max(tail.end - applied.position, 0),
+            lag_entries=max(entry - applied.entry, 0),
+            lag_bytes=max(position - applied.position, 0),
             lag_us=self._lag_us(applied.entry),
-            relay_bytes=tail.end - relay.start_position,
+            relay_bytes=position - relay.start_position,
             space_limit_bytes=self.config.space_limit_bytes,
             paused=space.paused,
             pauses=space.pauses,
@@ -308,7 +306,7 @@ class Applier(Handle):
         """The next group, waited for; None when the applier has ended."""
         with self._changed:
             while self._machine.state is ApplierState.RUNNING or self._machine.in_flight:
-                visible = self._relay.tail.visible
+                visible = self._relay.end_position
                 found = self._pipeline.take(self._clock.now_us())
                 if isinstance(found, ApplyTask):
                     self._changed.notify_all()
@@ -329,7 +327,7 @@ class Applier(Handle):
             self._watching = True
             self._changed.release()
             try:
-                self._relay.tail.wait_for(visible, _SLICE_US)
+                self._relay.wait_growth(visible, _SLICE_US)
             finally:
                 self._changed.acquire()
                 self._watching = False
@@ -416,7 +414,7 @@ class Applier(Handle):
             self._machine.stop()
             self._changed.notify_all()
         if threading.current_thread() in self._threads:
-            self._relay.tail.wake()
+            self._relay.wake()
         else:
             self._join()
 
@@ -436,9 +434,10 @@ class Applier(Handle):
         for thread in self._threads:
             while thread.is_alive():
                 if self._watching:  # it may be falling asleep this moment
-                    self._relay.tail.wake()
+                    self._relay.wake()
                 thread.join(_NUDGE_S if self._watching else None)
 
     def _let_go(self) -> None:
         self._halt()
+        self._pipeline.close()
         self._purgatory.fail(_APPLIED, ClosedError(f"the {self._what} was closed"))

@@ -11,6 +11,8 @@ from pyreplog.ha.relay.config import ApplierConfig
 from pyreplog.ha.relay.position import Advance, Applied, PositionStore
 from pyreplog.ha.relay.relay_log_reader import RelayLogReader
 from pyreplog.ha.relay.space_limit import SpaceLimit
+from pyreplog.log.log_cursor import LogCursor
+from pyreplog.log.reader import LogReader
 
 logger = logging.getLogger(__name__)
 
@@ -37,15 +39,40 @@ class ApplyPipeline:
         space: SpaceLimit,
         config: ApplierConfig,
         first: int | None,
+        cursor: str | None,
     ) -> None:
+        """cursor: the name of a cursor of the log, which keeps what is not applied; None: there is none."""
         self.source, self.store, self.space = source, store, space
+        self._cursor: LogCursor | None = None
         self._apply, self._config = apply, config
         self._proven = False  # that the callback stores its position
         self.machine = ApplierMachine(
             self._load(first), workers=config.workers, batch_entries=config.batch_entries,
             delay_us=config.delay_s * 1_000_000,
         )  # fmt: skip
-        self.purge(self.machine.applied)
+        try:
+            if cursor is not None:
+                self._cursor = self._hold(cursor, self.machine.applied)
+            self.purge(self.machine.applied)
+        except BaseException:
+            self.close()
+            raise
+
+    def _hold(self, name: str, applied: Applied) -> LogCursor:
+        relay = self.source.relay
+        cursor = relay.cursor(name, min(max(applied.entry, relay.start), relay.end))
+        try:
+            if cursor.entry > applied.entry:  # the store was put back
+                cursor.seek(max(applied.entry, relay.start))
+        except BaseException:
+            cursor.close()
+            raise
+        return cursor
+
+    def close(self) -> None:
+        """Let go of the cursor, which stays."""
+        if self._cursor is not None:
+            self._cursor.close()
 
     def _load(self, first: int | None) -> Applied:
         applied = self.store.load()
@@ -96,8 +123,10 @@ class ApplyPipeline:
 
         Errors: those of CommitLog.trim.
         """
-        relay = self.source.relay
-        if self._config.purge:
+        relay, cursor = self.source.relay, self._cursor
+        if cursor is not None and applied.position // relay.segment_bytes > cursor.position // relay.segment_bytes:
+            cursor.advance(min(applied.entry, relay.end))  # whole segments go, so it needs no more syncs than they are
+        if self._config.purge and not isinstance(relay, LogReader):
             relay.retention_floor = applied.position
             relay.trim(applied.entry)
         self.space.applied(relay.start_position, applied.entry, relay.end)

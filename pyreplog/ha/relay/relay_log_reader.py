@@ -7,12 +7,13 @@ from pyreplog._native.log.record import Record
 from pyreplog.errors import PositionError, TrimmedError, TruncatedError
 from pyreplog.ha.relay.position import Applied, check_of
 from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.reader import LogReader
 
 
 class RelayLogReader:
     """Reads a relay log from where an applier stands. One thread at a time."""
 
-    def __init__(self, relay: CommitLog, batch_bytes: int) -> None:
+    def __init__(self, relay: CommitLog | LogReader, batch_bytes: int) -> None:
         self.relay = relay
         self._batch_bytes = batch_bytes
         self._compared = -1  # the log's truncations when its history was last found to be the one applied
@@ -30,6 +31,14 @@ class RelayLogReader:
         if wanted < start:
             raise TrimmedError(f"{self.relay.path} begins at entry {start}, behind entry {wanted}")
         return Applied(self.relay.uuid, self.relay.position_of(wanted), wanted, self._check_before(wanted))
+
+    @property
+    def received(self) -> tuple[int, int]:
+        """Position and entry number where the log ends; of a writer, with what readers do not see yet."""
+        relay = self.relay
+        if isinstance(relay, LogReader):
+            return relay.end_position, relay.end
+        return relay.tail.end, relay.tail.end_entry
 
     def check_log(self, applied: Applied) -> None:
         """PositionError when the position is of another log."""
@@ -52,11 +61,11 @@ class RelayLogReader:
                 "discard the relay log, and receive again from the applied position"
             )
         while at.entry < self.relay.end:
-            truncations = self.relay.tail.truncations
+            truncations = self.relay.truncation_count
             if truncations != self._compared:
                 self._compare(at)
             batch = next(self.relay.read(at.entry, at.entry + limit, batch_bytes=self._batch_bytes), None)
-            if self.relay.tail.truncations == truncations:
+            if self.relay.truncation_count == truncations:
                 self._compared = truncations
                 return batch
         return None

@@ -16,8 +16,8 @@ from pyreplog.errors import (
     ClosedError,
     ConfigError,
     InvalidArgumentError,
+    LockedError,
     PositionError,
-    ReadOnlyError,
     TrimmedError,
 )
 from pyreplog.ha.relay import Advance, Applied, Applier, ApplierState, PositionFile
@@ -45,10 +45,54 @@ def applier_of(relay: pyreplog.CommitLog, memory: Memory, workers: int = 1, **se
     return Applier(relay, apply, memory, workers=workers, **settings)
 
 
-def test_a_log_that_was_opened_for_reading_is_refused(relay) -> None:
-    """It met with an AttributeError: what is applied cannot be removed by a reader."""
-    with pyreplog.open(relay.path, mode="r") as reader, pytest.raises(ReadOnlyError, match="opened for reading"):
-        applier_of(reader, Memory())
+def test_a_log_that_was_opened_for_reading(relay, workers) -> None:
+    """Nothing is removed by the applier; what comes is applied, and its position is that of the log."""
+    memory = Memory()
+    fill(relay, 200)
+    with pyreplog.open(relay.path, mode="r") as reader, applier_of(reader, memory, workers) as applier:
+        applier.start()
+        applier.wait_applied(199, WAIT_S)
+        fill(relay, 300)
+        applier.wait_applied(499, WAIT_S)
+        stats = applier.stats()
+        assert (stats.applied_entry, stats.lag_entries, stats.lag_bytes) == (500, 0, 0)
+        applier.stop()
+    assert relay.start == 0 and len(memory.values) == 500
+    with pyreplog.open(relay.path, mode="r") as reader, applier_of(reader, memory, workers) as applier:
+        assert applier.position.entry == 500
+
+
+def test_a_cursor_keeps_what_is_not_applied(relay, workers) -> None:
+    """From the retention of the process that writes the log, as long as the cursor is there."""
+    memory = Memory()
+    fill(relay, 5000)
+    segments = relay.stats().segments
+    assert segments > 3
+    with pyreplog.open(relay.path, mode="r") as reader:
+        with applier_of(reader, memory, workers, cursor="applier") as applier:
+            assert reader.cursors() == {"applier": 0} and relay.trim(5000) == 0
+            with pytest.raises(LockedError):
+                applier_of(reader, Memory(), cursor="applier")
+            applier.start(until_entry=3000)
+            assert applier.wait_ended(WAIT_S) is ApplierState.FINISHED
+        first = relay.trim(5000)
+        assert 0 < reader.cursors()["applier"] <= 3000 and 0 < first <= 3000
+        with applier_of(reader, memory, workers, cursor="applier") as applier:
+            applier.start()
+            applier.wait_applied(4999, WAIT_S)
+    assert len(memory.values) == 5000 and relay.trim(5000) > 3000
+
+
+def test_a_cursor_beyond_the_stored_position_goes_back(relay) -> None:
+    """The database was put back: what it lacks is applied again, and kept until then."""
+    fill(relay, 5000)
+    relay.cursor("applier", 4000).close()
+    memory = Memory()
+    with applier_of(relay, memory, cursor="applier", purge=False) as applier:
+        assert relay.cursors() == {"applier": 0}
+        applier.start()
+        applier.wait_applied(4999, WAIT_S)
+    assert len(memory.values) == 5000
 
 
 @pytest.mark.parametrize("transactional", [True, False])
