@@ -28,16 +28,18 @@ def cluster(plan: Plan) -> Iterator[Cluster]:
         yield made
 
 
+def topic_of(owner: Cluster, **more: Any) -> Topic:
+    """A topic of E=3 Qw=3 Qa=2, appended, of which nothing is trimmed."""
+    return owner.topic(
+        "bench", ensemble=COPIES, write_quorum=COPIES, ack_quorum=2, durability="appended",
+        retention_bytes=None, retention_ms=None, **more,
+    )  # fmt: skip
+
+
 @contextmanager
 def topic(plan: Plan, **more: Any) -> Iterator[Topic]:
-    """A topic of E=3 Qw=3 Qa=2, appended, of which nothing is trimmed."""
-    with (
-        cluster(plan) as there,
-        there.topic(
-            "bench", ensemble=COPIES, write_quorum=COPIES, ack_quorum=2, durability="appended",
-            retention_bytes=None, retention_ms=None, **more,
-        ) as made,
-    ):  # fmt: skip
+    """The same, in a cluster of its own."""
+    with cluster(plan) as owner, topic_of(owner, **more) as made:
         yield made
 
 

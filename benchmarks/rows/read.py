@@ -64,9 +64,9 @@ def _runs(log: CommitLog, store: lmdb.Environment, values: list[bytes], count: i
             read(n)
 
     def records() -> None:
-        read = log.read
+        get = log.get
         for n in picks:
-            _ = read(n).value
+            _ = get(n).value
 
     def gets() -> None:
         with store.begin() as transaction:

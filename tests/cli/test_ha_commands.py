@@ -337,7 +337,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path
         (["master", "{a}", "--group", "g"], 2, "--metadata"),
         (["master", "{a}", "--peer", "b"], 2, "NAME=HOST:PORT"),
         (["master", "{a}", "--set", "unheard-of=1"], 2, "unheard_of"),
-        (["master", "{a}", "--set", "nonsense=1"], 2, "there are ack, ack_timeout_ms, durability, election_timeout_ms"),
+        (["master", "{a}", "--set", "nonsense=1"], 2, "there are ack, ack_timeout_ms, cursor_hold_bytes, durability"),
         (["replica", "{b}", "--master", "127.0.0.1:1", "--set", "port=1"], 2, "unknown setting 'port'"),
         (["master", "{a}", "--set", "in_sync_ms=-1"], 2, "in_sync_ms"),
         (["master", "{a}", "--ack", "synced", "--durability", "appended"], 2, "durability"),

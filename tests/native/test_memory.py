@@ -49,7 +49,7 @@ def scans(folder: Path) -> None:
     with pyreplog.open(folder / "log") as log:
         if not log.end:
             log.append_batch([b"value" * 20] * 20_000, keys=[b"key"] * 20_000)
-        for batch in log.scan():
+        for batch in log.read():
             batch.values(), batch.keys(), batch.entry, batch.timestamp, batch.key_size
 
 

@@ -41,7 +41,7 @@ def test_advancing_a_manual_clock_moves_both_times() -> None:
 
 def test_a_manual_clock_does_not_go_back() -> None:
     clock = ManualClock(start_us=100)
-    with pytest.raises(InvalidArgumentError, match="not by -1"):
+    with pytest.raises(InvalidArgumentError, match="0 or more, found -1"):
         clock.advance(-1)
     assert (clock.now_us(), clock.monotonic_us()) == (100, 0)
 

@@ -67,7 +67,7 @@ PATH_METHODS = {
 }  # fmt: skip
 KINDS = ast.Call | ast.Attribute | ast.ImportFrom | ast.Name
 LAYER_OBJECTS = re.compile(r"(\w+\.)*_?files|steps|disk")  # what the methods of the layer are called on
-NO_PATHS = {"topic", "bookie", "self._group"}  # have methods of the same names
+NO_PATHS = {"topic", "bookie", "self._group", "self._context", "context"}  # have methods of the same names
 
 NATIVE_OS = re.compile(rf"(?<!\w)os\.({'|'.join(sorted(OS))})\s*\(")
 NATIVE_C = re.compile(

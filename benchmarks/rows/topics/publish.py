@@ -10,7 +10,8 @@ from benchmarks.logs import recycled
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.sampling import interleave
-from benchmarks.topics import COPIES, collect, fill, topic, verify_topic
+from benchmarks.topics import COPIES, cluster, collect, fill, topic_of, verify_topic
+from pyreplog.cluster import Cluster
 from pyreplog.topic.owner.topic import Topic
 
 _SIZE = 100
@@ -23,8 +24,8 @@ def publish(plan: Plan) -> Section:
     """`submit_batch`, until the last one is confirmed."""
     section = Section("topics-publish", f"Publish, embedded, E=3 Qw=3 Qa=2, batches of {BATCH}, appended, recycled")
     count = max(int((SPARES - 1) * plan.segment_bytes * _FULL) // (_SIZE + 8) // BATCH, 1) * BATCH
-    with topic(plan) as ours, recycled(plan, _SIZE) as log:
-        turns = _Turns(ours, log.values, count)
+    with cluster(plan) as owner, topic_of(owner) as ours, recycled(plan, _SIZE) as log:
+        turns = _Turns(owner, ours, log.values, count)
         for _ in range(_WARM_UPS if plan.budget >= 1 else 1):
             turns.publish()
         found = interleave(plan, {"ours": turns.publish, "log": log.batches})
@@ -45,15 +46,15 @@ def publish(plan: Plan) -> Section:
 class _Turns:
     """What was published in the turn before is dropped, so that its segments are written over."""
 
-    def __init__(self, topic: Topic, values: list[bytes], count: int) -> None:
-        self._topic, self._values, self._count = topic, values, count
+    def __init__(self, owner: Cluster, topic: Topic, values: list[bytes], count: int) -> None:
+        self._owner, self._topic, self._values, self._count = owner, topic, values, count
         self._start = 0
 
     def publish(self) -> float:
         """Messages per second."""
         topic = self._topic
         topic.publisher.wait(topic.managed.clear())
-        collect(topic.topics.runtime)
+        collect(self._owner.runtime)
         topic.publish_batch(self._values)  # the ledger is made
         self._start = topic.end
         begin = time.perf_counter()

@@ -72,7 +72,7 @@ class Batch(list[Record]):
 class Relay:
     """A copy of the master's records, from the segment of `start` on."""
 
-    path, uuid = "relay", UUID
+    path, uuid, segment_bytes, truncation_count = "relay", UUID, SEGMENT_BYTES, 0
 
     def __init__(self, master: list[Record], start: int, steps: Steps) -> None:
         self._master, self._steps = master, steps
@@ -82,8 +82,7 @@ class Relay:
 
     @property
     def tail(self) -> Any:
-        visible, end = self.end * STRIDE, self.end_position
-        return SimpleNamespace(truncations=0, visible=visible, end=end, end_entry=self.landed, wake=lambda: None)
+        return SimpleNamespace(end=self.landed * STRIDE, end_entry=self.landed)
 
     @property
     def start_position(self) -> int:
@@ -91,21 +90,18 @@ class Relay:
 
     @property
     def end_position(self) -> int:
-        return self.landed * STRIDE
-
-    def stats(self) -> Any:
-        return SimpleNamespace(segment_bytes=SEGMENT_BYTES)
+        return self.end * STRIDE
 
     def position_of(self, entry: int) -> int:
         return entry * STRIDE
 
-    def read(self, entry: int) -> Record:
+    def get(self, entry: int) -> Record:
         demand(self.start <= entry < self.end, "NothingIsReadThatIsNotThere", f"{entry}, {self.start} to {self.end}")
         return self._master[entry]
 
-    def scan(self, start: int, stop: int, *, batch_bytes: int) -> Iterator[Batch]:
+    def read(self, start: int, end: int, *, batch_bytes: int) -> Iterator[Batch]:
         demand(self.start <= start, "NothingIsReadThatIsNotThere", f"{start}, {self.start} to {self.end}")
-        stop = min(stop, self.end, (start // SEGMENT + 1) * SEGMENT, start + batch_bytes // STRIDE)
+        stop = min(end, self.end, (start // SEGMENT + 1) * SEGMENT, start + batch_bytes // STRIDE)
         yield Batch(self._master[start:stop])
 
     def trim(self, entry: int) -> None:

@@ -115,7 +115,7 @@ class Schedule:
         demand(age >= self._delay_s * 1_000_000, "DelayHolds", f"{record.entry} is {age} us old")
 
     def check(self) -> None:
-        used = self._relay.end_position - self._relay.start_position
+        used = self._relay.tail.end - self._relay.start_position
         holds = not self._limited or used <= LIMIT_BYTES or self._uncommitted != (0,)
         demand(holds, "LimitHolds", f"{used} bytes, {LIMIT_BYTES} allowed")
         stored, so_far = max(self._stored(), 0), self.disk.applied_to
@@ -174,7 +174,7 @@ class Schedule:
             if not self.paused and self._relay.landed < len(self.master):
                 self._relay.landed += 1
                 self._show(self._relay.landed - self._rng.choice(self._uncommitted))
-                self.applier.landed(self._relay.end_position)
+                self.applier.landed(self._relay.tail.end)
         if not self.paused and self._relay.landed == ENTRIES:
             self._show(ENTRIES)
 
