@@ -42,7 +42,7 @@ class RocketMQMaster(Endpoint):
     Args:
         reactor: drives the connections.
         log: the log to feed from.
-        host: address to listen at. Whoever can connect to it gets the log.
+        host: address to listen at. Every peer that can connect to it gets the log.
         port: port to listen at; 0: a free one.
         slaves: slaves that must have a record before it counts as replicated. Connections from one address count as
             one slave, since the protocol does not identify slaves.

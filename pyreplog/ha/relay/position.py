@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from pyreplog._native.log.record import Record
-from pyreplog._native.system.checksum import crc32c
-
-_HEADER = 24  # length, CRC, stamp, time: what tells one record from another in its place
-
 
 class Applied(NamedTuple):
     """An applied position: all entries before it are applied.
@@ -36,11 +31,6 @@ class Advance(NamedTuple):
 
     before: Applied
     after: Applied
-
-
-def check_of(record: Record) -> int:
-    """Of the last record applied; never 0."""
-    return crc32c(record.raw[:_HEADER]) or 1
 
 
 class PositionStore(Protocol):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.record import Record
 from pyreplog.errors import PositionError, TrimmedError, TruncatedError
-from pyreplog.ha.relay.position import Applied, check_of
+from pyreplog.ha.relay.position import Applied
 from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.log_cursor import record_check
 from pyreplog.log.reader import LogReader
 
 
@@ -72,7 +73,7 @@ class RelayLogReader:
 
     def behind(self, record: Record) -> Applied:
         """The position behind a record."""
-        return Applied(self.relay.uuid, record.position + len(record.raw), record.entry + 1, check_of(record))
+        return Applied(self.relay.uuid, record.position + len(record.raw), record.entry + 1, record_check(record))
 
     def _compare(self, at: Applied) -> None:
         """The last record that was handed out must still be the one in the log."""
@@ -86,4 +87,4 @@ class RelayLogReader:
     def _check_before(self, entry: int) -> int:
         """Of the record before `entry`; 0 when it is not there."""
         before: Record | None = self.relay.get(entry - 1) if self.relay.start < entry <= self.relay.end else None
-        return 0 if before is None else check_of(before)
+        return 0 if before is None else record_check(before)

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 def era_of(metadata: SubscriptionMetadata) -> int:
-    """Before the first seek: the same for whoever owns it, and another one when it is deleted and made anew."""
+    """The era before the first seek. Every owner computes the same one; a subscription made anew has another."""
     return 1 + int.from_bytes(hashlib.blake2b(metadata.token.encode(), digest_size=7).digest())
 
 

@@ -84,7 +84,7 @@ class Sink:
 
 
 def gated(world: World) -> None:
-    """Whoever waits for a quota that has room again, or is lifted, goes on; what it refuses fails."""
+    """A publisher that a quota holds goes on when the quota has room again or is lifted; a message that it refuses fails."""
     one = _publisher(world, Sink(), FakeRuntime(world))
     one.set_quota("held", "")
     refused = []

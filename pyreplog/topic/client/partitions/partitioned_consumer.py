@@ -38,7 +38,7 @@ class PartitionConsumer(Consumer):
     """
 
     waiting = 0
-    """Deliveries that `on_change` was called for, and that nobody has asked for; kept by whoever it tells."""
+    """Deliveries that `on_change` has announced and no call has taken; the consumer of all partitions counts."""
 
     def __init__(
         self,

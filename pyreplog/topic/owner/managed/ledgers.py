@@ -208,7 +208,7 @@ class LedgerEnd:
 
 
 class LedgerDeleter:
-    """Of one owner of a topic. Any thread. Whoever comes after finds in the chain what is left to be deleted."""
+    """Of one owner of a topic. Any thread. The next owner finds in the chain which ledgers are left to delete."""
 
     def __init__(self, name: str, store: ChainStore, maker: LedgerMaker, runtime: Runtime) -> None:
         self._name, self._store, self._maker, self._runtime = name, store, maker, runtime
