@@ -35,7 +35,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerCluster]
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """What failed is tried again soon."""
     for module, name in (
-        (writer, "RETRY_METADATA_S"), (recovery, "RETRY_METADATA_S"), (jobs, "RETRY_FIRST_S"), (ledgers, "RETRY_FIRST_S"),
+        (writer, "RETRY_METADATA_S"), (recovery, "RETRY_METADATA_S"), (jobs, "RETRY_FIRST_S"), (ledgers, "DELETE_RETRY_FIRST_S"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 0.001)
 

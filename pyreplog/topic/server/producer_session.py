@@ -16,13 +16,13 @@ from pyreplog.topic.model.wire.error_codec import encode_fault
 from pyreplog.topic.model.wire.protocol import OK, PUBLISHED, STALE
 from pyreplog.topic.owner.topic import Topic
 
-Reply = Callable[..., object]
+SendReply = Callable[..., object]
 
 
 class ProducerSession:
     """Any thread; steps take turns, and none waits. producer, client: as of `protocol.Open`."""
 
-    def __init__(self, topic: Topic, producer: str, client: str, reply: Reply) -> None:
+    def __init__(self, topic: Topic, producer: str, client: str, reply: SendReply) -> None:
         self.topic, self.producer, self.client = topic, producer, client
         self._publisher = topic.publisher
         self._reply = reply

@@ -46,7 +46,7 @@ END_S = 5.0
 AT_A_TIME = 32
 """Ledgers that one job deletes; then other topics have their turn."""
 
-RETRY_FIRST_S = 1.0
+DELETE_RETRY_FIRST_S = 1.0
 """Before deleting is tried again, the first time."""
 
 
@@ -214,7 +214,7 @@ class LedgerDeleter:
         self._name, self._store, self._maker, self._runtime = name, store, maker, runtime
         self._lock = threading.Lock()
         self._is_under_way = self._is_over = False
-        self._backoff = Backoff(RETRY_FIRST_S, 12 * BACKOFF_MOST_S, random.random)
+        self._backoff = Backoff(DELETE_RETRY_FIRST_S, 12 * BACKOFF_MOST_S, random.random)
 
     def begin(self) -> None:
         """Delete what the chain has given up, unless that is under way."""
