@@ -61,6 +61,11 @@ class LedgerLog(Closeable):
         return self._log.path
 
     @property
+    def commit_log(self) -> MultiLedgerLog:
+        """The log below, by position and segment. For tests and for tools; entries are appended and read here."""
+        return self._log
+
+    @property
     def segment_bytes(self) -> int:
         """Size of a segment file; fixed when the log was made."""
         return self._log.segment_bytes

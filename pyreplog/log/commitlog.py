@@ -10,7 +10,7 @@ import threading
 import time
 import uuid as uuid_module
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -388,6 +388,17 @@ class CommitLog(LogView, Appender):
                     count += 1
                 self._remove_front(count)
         return self.start
+
+    @contextlib.contextmanager
+    def still_files(self) -> Iterator[None]:
+        """Let no file of the log be made, renamed or removed for the length of a `with` block.
+
+        For tests, and for operators who copy the directory of an open log. A backup (`pyreplog.log.backup`) does not
+        need it. Retention, trimming, truncation, and an append that needs another segment wait for the end of the
+        block; other appends go on.
+        """
+        with self._lock, self._pool.paused():
+            yield
 
     def lower_retention_floor(self, position: int) -> None:
         """Keep all from `position` on, and return when no retention is at work that knew another floor."""

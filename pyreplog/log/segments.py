@@ -72,6 +72,12 @@ class SegmentPool:
             self.next_base, self.epoch = next_base, epoch
 
     @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let no other thread make, rename or remove a segment file for the length of a `with` block."""
+        with self._making:
+            yield
+
+    @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
         """While held, no other thread makes a segment: for who removes files behind the log's end. After an error in
         there nobody does any more: it would get the name of a file that may still be needed."""

@@ -38,6 +38,7 @@ from pyreplog.errors import (
 )
 from pyreplog.log.lock import WriterLock
 from pyreplog.metadata.memory import MemoryLease, MemoryStore
+from tests import running
 from tests.bookie.asking import ANY_SPACE, Facts, add, last, read
 from tests.bookie.test_local import WAIT_S, ask
 
@@ -377,13 +378,10 @@ def tear(path: Path, store: MemoryStore) -> None:
     _, bookie = opened(path, store)
     ask(bookie, add(0, 1))
     ask(bookie, add(0, ledger=8))
-    passing = shutil.ignore_patterns("fresh-*", "spare-*", "*.new")  # they come and go at any time
-    log = bookie.log.log._log
-    with log._lock, log._pool.quiet():
-        shutil.copytree(path, path.with_name("copy"), ignore=passing)
+    copy = running.copied(bookie.log.log.commit_log, path, path.with_name("copy"))
     bookie.close()
     shutil.rmtree(path)
-    shutil.move(path.with_name("copy"), path)
+    shutil.move(copy, path)
     (segment,) = [file for file in (path / LOG).glob("*.log") if file.read_bytes().find(b"7/0") >= 0]
     data = bytearray(segment.read_bytes())
     data[data.index(b"7/0")] ^= 1

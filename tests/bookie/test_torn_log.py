@@ -17,6 +17,7 @@ from pyreplog.bookie.opening import open_bookie
 from pyreplog.bookie.protocol import Flag, ReplyStatus
 from pyreplog.errors import CorruptionError
 from pyreplog.metadata.memory import MemoryStore
+from tests import running
 from tests.bookie.asking import ANY_SPACE, Facts, add, entries_in, read
 from tests.bookie.test_local import ask
 
@@ -46,13 +47,10 @@ def killed(path: Path, store: MemoryStore) -> tuple[Path, int, int]:
     first = bookie.log.log.end_position
     ask(bookie, add(COUNT - 1, flags=Flag.UNSYNCED))
     end = bookie.log.log.end_position
-    log = bookie.log.log._log
-    with log._lock, log._pool.quiet():
-        passing = shutil.ignore_patterns("fresh-*", "spare-*", "*.new")  # they come and go at any time
-        shutil.copytree(path, path.with_name("copy"), ignore=passing)
+    copy = running.copied(bookie.log.log.commit_log, path, path.with_name("copy"))
     bookie.close()
     shutil.rmtree(path)
-    shutil.move(path.with_name("copy"), path)
+    shutil.move(copy, path)
     (segment,) = [file for file in (path / LOG).glob("*.log") if b"7/9" in file.read_bytes()]
     return segment, first, end
 

@@ -18,6 +18,7 @@ from pyreplog.bookie.unclean_shutdown_marker import NAME
 from pyreplog.log import housekeeper
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.metadata.sqlite import SQLiteStore
+from tests import running
 from tests.bookie.asking import ANY_SPACE, Facts, add, entries_in, last, read
 from tests.bookie.test_local import ask
 from tests.crash.disk import Disk, PowerCutFiles
@@ -49,11 +50,7 @@ def reboot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def copied(bookie: LocalBookie) -> Path:
     """What the disk holds of a bookie that runs."""
-    target = bookie.path.with_name("copy")
-    log = bookie.log.log._log
-    with log._lock, log._pool.quiet():
-        shutil.copytree(bookie.path, target, ignore=shutil.ignore_patterns("fresh-*", "spare-*", "*.new"))
-    return target
+    return running.copied(bookie.log.log.commit_log, bookie.path, bookie.path.with_name("copy"))
 
 
 def cut_power(bookie: LocalBookie, disk: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 from pyreplog.bookie.ledgerlog import LedgerLog
+from pyreplog.bookie.ledgermap import LedgerExtent
 from pyreplog.errors import DiskError, PoisonedError
 from pyreplog.log import commitlog, housekeeper
 from tests.ledgers import SEGMENT_BYTES, open_log, read_all, record_of, without_stamp
@@ -86,7 +87,7 @@ class LedgerWork:
 
     def __init__(self, log: LedgerLog, rng: Random, record: Recorder, history: LedgerHistory) -> None:
         self.log, self._rng, self._record, self._history = log, rng, record, history
-        self._waits = log._log.config.durability == "synced"
+        self._waits = log.commit_log.config.durability == "synced"
 
     def run(self, steps: int) -> None:
         actions: dict[Callable[[], None], int] = {
@@ -135,10 +136,10 @@ class LedgerWork:
     def _remove(self, bases: list[int], call: Callable[[], object]) -> None:
         shares = dict(self.log.segments())
         pairs = [
-            (ledger, int(entry))
+            (ledger, entry)
             for base in bases
             for ledger, share in shares[base]
-            for entry in self.log._log._entries_in(base, ledger, share.first, share.last + 1, 1 << 62)[0]
+            for entry in self._entries_in(base, ledger, share)
         ]
         self._record("remove", pairs)
         try:
@@ -147,8 +148,12 @@ class LedgerWork:
             return
         self._record("removal_done")
 
+    def _entries_in(self, base: int, ledger: int, share: LedgerExtent) -> list[int]:
+        entries, _ = self.log.commit_log.look(base, lambda index: index.entries(ledger, share.first, share.last + 1))
+        return entries.tolist()
+
     def keep_house(self) -> None:
-        log = self.log._log
+        log = self.log.commit_log
         try:
             log.run_background_tasks()
         except OSError as error:

@@ -71,7 +71,7 @@ class LogLife(Life[History]):
             if self._disk_is_fine:
                 raise
             return None
-        with log._lock:  # retention waits for the verdict
+        with log.still_files():  # retention waits for the verdict
             record("now_holds", record.history.check(log))
         fine = self.act(log, rng, record, steps)
         if self.closes or not fine:
@@ -83,7 +83,7 @@ class LogLife(Life[History]):
         return run_until_poisoned(log, rng, record, steps, threads=self.threads)
 
     def _close(self, log: CommitLog, record: Recorder) -> bool:
-        poisoned = log._error is not None
+        poisoned = not log.is_usable
         try:
             log.close()
         except PoisonedError:

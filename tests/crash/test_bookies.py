@@ -19,6 +19,7 @@ from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.log import names
 from pyreplog.log.files import Files
 from pyreplog.metadata.sqlite import SQLiteStore
+from tests import running
 from tests.bookie.asking import ANY_SPACE, Facts, add, read
 from tests.bookie.test_local import ask
 
@@ -41,10 +42,7 @@ def make_killed(home: Path) -> None:
     with SQLiteStore(home / METADATA) as store, closing(opened(home, store, "appended")) as bookie:
         for entry in range(9):
             assert ask(bookie, add(entry, flags=Flag.UNSYNCED)).status == ReplyStatus.OK
-        log = bookie.log.log._log
-        with log._lock, log._pool.quiet():
-            passing = shutil.ignore_patterns("fresh-*", "spare-*", "*.new")
-            shutil.copytree(home / "b1", home / "copy", ignore=passing)
+        running.copied(bookie.log.log.commit_log, home / "b1", home / "copy")
     shutil.rmtree(home / "b1")
     shutil.move(home / "copy", home / "b1")
 

@@ -13,6 +13,7 @@ from pyreplog.errors import CorruptionError
 from pyreplog.log import housekeeper, names
 from pyreplog.log.fsck import check as fsck
 from pyreplog.log.fsck.repair import repair
+from tests import running
 
 from .process import in_process
 
@@ -232,7 +233,8 @@ def test_a_place_has_another_stamp_after_a_truncation(tmp_path: Path) -> None:
         stamps = []
         for _ in range(2):
             log.append_batch([bytes(1000)] * 80)
-            stamps.append((log._state[0].base, log._state[0].stamp))
+            segment = running.active_segment(log)
+            stamps.append((segment.base, segment.stamp))
             log.truncate(10)
         (base, first), (again, second) = stamps
         assert base == again == SEGMENT_BYTES and first != second

@@ -13,7 +13,7 @@ import pytest
 
 import pyreplog
 from pyreplog.errors import DiskFullError, PoisonedError, ReplogError
-from pyreplog.log import checkpoint, commitlog
+from pyreplog.log import checkpoint, commitlog, housekeeper
 from pyreplog.log import files as log_files
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import RealFiles
@@ -152,7 +152,7 @@ def test_housekeeping_after_a_failed_sync_proves_nothing(
     files.failing.clear()
     monkeypatch.setattr(commitlog, "LAZY_SYNC_S", -1.0)
     log.run_background_tasks()
-    with log._lock:
+    with log.still_files():
         log._sync_sealed()  # as its thread would that waited for the lock meanwhile
     assert log.synced_end == 0 and checkpoint.load(log.path) == was
     log.close()
@@ -198,32 +198,33 @@ def test_close_says_that_its_sync_failed_and_lets_go(durability: str, tmp_path: 
 def fill_up(log: CommitLog) -> int:
     """Append until there is no room; the number of entries. Nothing of what is refused may be there."""
     for _ in range(10_000):
-        end = log._state[2]
+        end, position = log.end, log.stats().end_position
         try:
             log.append(KILOBYTE)
         except DiskFullError:
-            assert log._state[2] == end
+            assert (log.end, log.stats().end_position) == (end, position)
             return end
     raise AssertionError("never full")
 
 
 @pytest.mark.parametrize("durability", ["appended", "interval", "synced"])
 def test_full_disk_refuses_whole_calls_and_is_written_again_later(
-    durability: str, tmp_path: Path, files: FaultyFiles
+    durability: str, tmp_path: Path, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(housekeeper, "THREADS", False)  # or it would be in the middle of preparing one
     with open_log(tmp_path / "log", files, durability) as log:
-        log._housekeeper.stop()  # or it would be in the middle of preparing one
-        log._pool.prepare(1)
+        log.run_background_tasks()
+        empty = log.stats().end_position
         files.full = True
         with pytest.raises(DiskFullError):
             log.append_batch([KILOBYTE] * 200)  # there is room for some of it
-        assert log._state[2] == 0
-        end = fill_up(log)
+        assert (log.end, log.stats().end_position) == (0, empty)
+        end, filled = fill_up(log), log.stats().end_position
         with pytest.raises(DiskFullError):
             log.append_batch([KILOBYTE] * 200, control=b"none of this")
         with pytest.raises(DiskFullError):
             log.submit(KILOBYTE)
-        assert log._state[2] == end and not list(log.control_records())
+        assert log.stats().end_position == filled and not list(log.control_records())
         log.sync()
         assert log.synced_end == log.end == end and log[:] == [KILOBYTE] * end
         files.full = False
@@ -235,17 +236,16 @@ def test_full_disk_refuses_whole_calls_and_is_written_again_later(
 @pytest.mark.parametrize("call", ["create", "run"])
 def test_no_room_for_a_name_is_a_full_disk(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system may have none for another file, or for a longer directory."""
+    monkeypatch.setattr(housekeeper, "THREADS", False)
     log = pyreplog.open(tmp_path / "log", files=(files := RealFiles()), segment_bytes=SEGMENT_BYTES, spare_segments=1)
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with log:
-        log._housekeeper.stop()
-        monkeypatch.setattr(files, call, full)
-        with pytest.raises(DiskFullError):
+        with monkeypatch.context() as patch, pytest.raises(DiskFullError):
+            patch.setattr(files, call, full)
             log.append_batch([KILOBYTE] * 200)
-        monkeypatch.undo()
         log.append_batch([KILOBYTE] * 200)
     monkeypatch.setattr(files, "replace_small", full)
     with pytest.raises(DiskFullError, match="another cannot be opened: "):

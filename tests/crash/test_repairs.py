@@ -12,7 +12,7 @@ import pyreplog
 from pyreplog.log import names
 from pyreplog.log.fsck import check as fsck
 from pyreplog.log.fsck.repair import repair
-from tests import samples
+from tests import running, samples
 
 from .disk import PowerCutFiles
 from .operation import Operation, Report, cut_at_every_step
@@ -124,9 +124,7 @@ class TornTail(Operation):
             log.sync()
             for value in self.VALUES:
                 log.append(value)
-            with log._lock, log._pool.quiet():
-                passing = shutil.ignore_patterns("fresh-*", "spare-*", "*.new")
-                shutil.copytree(log.path, home / "log", ignore=passing)
+            running.copied(log, log.path, home / "log")
         (segment,) = [path for path in samples.segments(home / "log") if self.VALUES[0] in path.read_bytes()]
         samples.flip(segment, segment.read_bytes().index(self.VALUES[2]))
         (home / "log" / names.TAIL).unlink()  # which would tell of all that was appended

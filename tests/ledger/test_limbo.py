@@ -12,6 +12,7 @@ from pyreplog.errors import UnreadableError
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.ledgermetadata import metadata_key
+from tests import running
 from tests.ledger.conftest import SEGMENT_BYTES
 from tests.ledger.test_cluster import EXPECTED, values
 
@@ -39,12 +40,10 @@ class PowerCut:
         """As of now; what comes later is in memory alone."""
         runtime: Any = self.cluster._runtime
         (bookie,) = (there for there in runtime.bookies.values() if there.path.name == name)
-        log = bookie.log.log._log
-        with log._lock, log._pool.quiet():
+        log = bookie.log.log.commit_log
+        with log.still_files():
             bookie.log.sync()
-            target = self._folder.with_name(f"disk of {name}")
-            shutil.copytree(bookie.path, target, ignore=shutil.ignore_patterns("fresh-*", "spare-*", "*.new"))
-        return target
+            return running.copied(log, bookie.path, self._folder.with_name(f"disk of {name}"))
 
     def happens(self, *lost: str) -> LedgerCluster:
         """To these bookies' page cache, or all."""

@@ -17,7 +17,10 @@ import pytest
 import pyreplog
 import pyreplog.log.commit
 import pyreplog.log.commitlog
+from pyreplog.log import housekeeper
 from pyreplog.log.files import RealFiles
+from tests import samples
+from tests.running import flush_stage
 
 
 class HeaderFails(RealFiles):
@@ -33,11 +36,14 @@ class HeaderFails(RealFiles):
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
-def test_a_roll_whose_header_cannot_be_written_leaves_the_log_as_it_was(tmp_path: Path, durability: str):
+def test_a_roll_whose_header_cannot_be_written_leaves_the_log_as_it_was(
+    tmp_path: Path, durability: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(housekeeper, "THREADS", False)
     files = HeaderFails()
     log = pyreplog.open(tmp_path / "log", files=files, segment_bytes=1 << 16, durability=durability)
-    log._housekeeper.stop()
-    log._pool.prepare(2)
+    log.run_background_tasks()
+    assert log.stats().ready_segments == 2
     written, failed = 0, 0
     files.armed = True
     for number in range(200):
@@ -102,7 +108,7 @@ def test_nothing_is_committed_past_a_group_whose_sync_failed(tmp_path: Path):
 def test_retention_by_age_spares_a_log_cut_to_an_empty_segment(tmp_path: Path):
     with pyreplog.open(tmp_path / "log", segment_bytes=1 << 16, retention_ms=3_600_000) as log:
         log.append_batch([bytes(1000)] * 80)
-        log.truncate(log._segment_table()[1][1])
+        log.truncate(samples.first_entries(log.path)[1])
         log.run_background_tasks()
         assert log.start == 0
 
@@ -280,15 +286,8 @@ def test_ctrl_c_at_any_bytecode_of_a_flush_loses_nothing(tmp_path: Path):
         values.append(b"%d" % step)
         log.append_pending(values[-1])
 
-        def flush() -> None:
-            log._enter()
-            try:
-                log._commits.flush()
-            finally:
-                log._leave()
-
         try:
-            came = interrupted_at(step, flush)
+            came = interrupted_at(step, lambda: flush_stage(log))
         finally:
             log._leave_if_inside()
         values.append(b"after")

@@ -123,7 +123,7 @@ def test_a_segment_taken_while_headers_are_read(tmp_path, monkeypatch):
     with pyreplog.open(path, segment_bytes=SEGMENT_BYTES) as writer:
         writer.append(b"x")
         while not writer.stats().ready_segments:
-            writer._pool.prepare(writer._pool.ready + 1)
+            writer.run_background_tasks()
 
         def roll_first(*args):
             writer.append_batch([b"x" * 1000] * 64)

@@ -11,12 +11,12 @@ import pyreplog
 from pyreplog._native.ledgerlog.entries import parse_entries
 from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.errors import DiskError, DiskFullError, InvalidArgumentError
-from pyreplog.log import names
+from pyreplog.log import commitlog, names
 from pyreplog.log.backup.copying import backup
 from pyreplog.log.backup.restoring import restore
 from pyreplog.log.files import RealFiles
 from pyreplog.log.fsck.check import check
-from tests import twin
+from tests import running, twin
 from tests.ledgers import SEGMENT_BYTES, open_log, read_all, record_of, records_of
 
 SPARED_BYTES = 16 << 10
@@ -84,7 +84,7 @@ def test_readers_keep_what_they_hold(path: Path) -> None:
         base = fill(log)[0]
         before = [r.value for batch in reader.read_positions(0) for r in batch]
         held = next(reader.read_positions(base))
-        mine = next(log._log.read_positions(base))
+        mine = next(log.commit_log.read_positions(base))
         log.punch_hole(base)
         assert mine.values() == held.values()
         assert [r.value for batch in reader.read_positions(0) for r in batch] == before
@@ -96,7 +96,7 @@ def test_readers_keep_what_they_hold(path: Path) -> None:
 def test_a_scan_that_stands_in_it_goes_on_behind_it(path: Path) -> None:
     with open_log(path) as log:
         base = fill(log)[0]
-        scan = log._log.read_positions(base, batch_bytes=5000)
+        scan = log.commit_log.read_positions(base, batch_bytes=5000)
         first = next(scan)
         assert first.next_position < base + SEGMENT_BYTES
         log.punch_hole(base)
@@ -107,7 +107,7 @@ def test_a_scan_that_stands_in_it_goes_on_behind_it(path: Path) -> None:
 def test_a_reader_that_maps_it_late_goes_on_behind_it(path: Path) -> None:
     with open_log(path) as log:
         base = fill(log)[0]
-        inside = int(next(log._log.read_positions(base)).position[3])
+        inside = int(next(log.commit_log.read_positions(base)).position[3])
         log.punch_hole(base)
         with pyreplog.open(path, "r") as reader:
             assert int(next(reader.read_positions(inside)).position[0]) == base + SEGMENT_BYTES + 4096
@@ -151,7 +151,7 @@ def test_it_goes_with_a_trim_and_is_not_recycled(durability: str, path: Path) ->
         log.trim(bases[-1] + SEGMENT_BYTES)
         assert log.start_position == bases[-1] + SEGMENT_BYTES
         log.append(records_of(4, *range(300), size=1000))
-        for base in [*(base for base, _ in log.segments()), log._log._state[0].base]:
+        for base in [*(base for base, _ in log.segments()), running.active_segment(log.commit_log).base]:
             assert on_disk(path, base) >= SEGMENT_BYTES
         assert list(read_all(log, 4)) == list(range(300))
 
@@ -160,19 +160,19 @@ def test_it_goes_with_a_trim_and_is_not_recycled(durability: str, path: Path) ->
 def test_what_is_no_sealed_segment_is_refused(base: int, path: Path) -> None:
     with open_log(path) as log:
         fill(log)
-        for other in (base, log._log._state[0].base):
+        for other in (base, running.active_segment(log.commit_log).base):
             with pytest.raises(InvalidArgumentError, match="no sealed segment"):
                 log.punch_hole(other)
 
 
-def test_a_segment_not_mapped_and_not_indexed(path: Path) -> None:
+def test_a_segment_not_mapped_and_not_indexed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_log(path) as log:
         base = fill(log)[0]
     for side in (names.index_path(path, base), names.ledgers_path(path, base)):
         side.unlink()
+    monkeypatch.setattr(commitlog, "MAPPED_MAX", 0)
     with open_log(path) as log:
-        row = [base for base, _, _ in log._log._segment_table()].index(base)
-        log._log._unmap(row)
+        log.commit_log.run_background_tasks()  # unmaps what is sealed
         log.punch_hole(base)
         assert on_disk(path, base) <= SPARED_BYTES
         assert len(read_all(log, 3)) == 150

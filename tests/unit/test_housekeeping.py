@@ -13,7 +13,7 @@ import pytest
 import pyreplog
 from pyreplog._native.log.disk import Steps
 from pyreplog.errors import CorruptionError, DiskError, DiskFullError, PoisonedError
-from pyreplog.log import housekeeper, truncation
+from pyreplog.log import housekeeper, retention, truncation
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import RealFiles
 from pyreplog.log.housekeeper import BackgroundTask
@@ -61,7 +61,9 @@ def test_an_interval_sync_does_not_wait_for_a_segment_to_be_prepared(tmp_path: P
     ) as log:  # fmt: skip
         try:
             while not files.stuck.is_set():  # until a full one is removed, and about to be prepared again
-                until(lambda: files.stuck.is_set() or log._pool.ready)  # an append that finds none has to wait for it
+                until(
+                    lambda: files.stuck.is_set() or log.stats().ready_segments
+                )  # an append that finds none has to wait for it
                 log.append(KILOBYTE)
             entry = log.append(b"meanwhile")
             until(lambda: log.synced_end > entry)
@@ -93,21 +95,23 @@ def test_retention_that_fails_keeps_nobody_from_preparing(tmp_path: Path, monkey
     def damaged(*_: object) -> int:
         raise CorruptionError("a segment", 0, "a record", "none")
 
+    monkeypatch.setattr(housekeeper, "THREADS", False)
     log = pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT_BYTES, retention_ms=1, spare_segments=2)
-    with log:
-        log._housekeeper.stop()
-        monkeypatch.setattr(CommitLog, "_first_time", damaged)
-        while log._pool.ready:
+    with log, monkeypatch.context() as patch:
+        patch.setattr(retention, "may_go", damaged)
+        while log.stats().ready_segments or log.stats().segments < 2:
             log.append(KILOBYTE)
         log.run_background_tasks()
-        assert log._pool.ready == 2
+        assert log.stats().ready_segments == 2
         assert log.stats().trouble == "retention: a segment at position 0: expected a record, found none"
-        monkeypatch.undo()
+        patch.undo()
         log.run_background_tasks()
         assert log.stats().trouble == ""
 
 
-def test_a_disk_that_fails_while_a_file_is_prepared_again_costs_no_more_than_the_file(tmp_path: Path):
+def test_a_disk_that_fails_while_a_file_is_prepared_again_costs_no_more_than_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     class Failing(RealFiles):
         left = 0  # header writes before one fails
 
@@ -121,23 +125,27 @@ def test_a_disk_that_fails_while_a_file_is_prepared_again_costs_no_more_than_the
                     raise OSError(errno.EIO, os.strerror(errno.EIO))
             super().write(fd, data, offset)
 
+    monkeypatch.setattr(housekeeper, "THREADS", False)
     files, path = Failing(), tmp_path / "log"
+
+    def recycled() -> int:
+        return len(list(path.glob("*.seg")))
+
     with pyreplog.open(path, files=files, segment_bytes=SEGMENT_BYTES, spare_segments=4) as log:
-        log._housekeeper.stop()
         log.append_batch([KILOBYTE] * 400)
         log.trim(log.end)
-        while log._pool.ready:
+        while log.stats().ready_segments:
             log.append(KILOBYTE)
-        recycled = len(log._pool._recycled)
-        assert recycled >= 4
+        kept = recycled()
+        assert kept >= 4
         files.left = 3
-        with pytest.raises(DiskError):
-            log._pool.prepare_ahead()
-        assert (log._pool.ready, len(log._pool._recycled)) == (0, recycled - 4)
+        log.run_background_tasks()
+        assert "cannot be prepared" in log.stats().trouble
+        assert (log.stats().ready_segments, recycled()) == (0, kept - 4)
         files.left = 0
-        assert len(list(path.glob("*.log"))) == len(log._segment_table())
-        assert len(list(path.glob("*.seg"))) == recycled - 4
-        log._pool.prepare_ahead()
+        assert len(list(path.glob("*.log"))) == log.stats().segments
+        log.run_background_tasks()
+        assert log.stats().trouble == "" and log.stats().ready_segments
         log.append_batch([b"on" * 500] * 100)
         values = log[log.start :]
     with pyreplog.open(path) as log:
@@ -148,10 +156,11 @@ def test_nothing_is_prepared_over_the_segments_that_a_failed_truncation_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path, preparing = tmp_path / "log", list[threading.Thread]()
+    monkeypatch.setattr(housekeeper, "THREADS", False)
 
     def prepare(log: CommitLog) -> None:
         with pytest.raises(DiskError):
-            log._pool.prepare_ahead()
+            log.run_background_tasks()
 
     def fail(*_: object) -> None:
         preparing.append(threading.Thread(target=prepare, args=(log,)))
@@ -161,7 +170,6 @@ def test_nothing_is_prepared_over_the_segments_that_a_failed_truncation_left(
     log = pyreplog.open(path, segment_bytes=SEGMENT_BYTES)
     values = [b"%d," % i + KILOBYTE for i in range(400)]
     log.append_batch(values)
-    log._housekeeper.stop()
     monkeypatch.setattr(truncation, "announce", fail)
     with pytest.raises(PoisonedError):
         log.truncate(20)

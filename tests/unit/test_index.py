@@ -16,6 +16,7 @@ from pyreplog._native.ledgerlog.sealed import SealedIndex
 from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.errors import ClosedError, CorruptionError, InvalidArgumentError
+from tests import running
 
 BLOCK = 4096
 HEADER_SIZE = 4096  # of the segment: its first record's offset
@@ -412,8 +413,8 @@ def test_a_log_indexes_batches_as_it_would_single_records(tmp_path: Path) -> Non
     for appended in (data + control, b""):
         with LedgerLog(tmp_path / "log", LogConfig(segment_bytes=1 << 20)) as log:
             log.append(appended)
-            _, index = log._log._active_index()  # made by appends; then, by a walk over the segment
-            assert index is not None
+            index = running.active_segment(log.commit_log).ledgers  # made by appends; then, by a walk over the segment
+            assert isinstance(index, LedgerIndex)
             assert index.to_bytes(**SEGMENT) == expected.to_bytes(**SEGMENT)
 
 

@@ -41,7 +41,7 @@ from pyreplog.log.backup.restoring import restore
 from pyreplog.log.fsck.check import check
 from pyreplog.log.fsck.repair import repair
 from pyreplog.log.segments import SegmentPool
-from tests import samples, twin
+from tests import running, samples, twin
 from tests.ledgers import (
     SEGMENT_BYTES,
     control_of,
@@ -67,9 +67,7 @@ def fill(log: LedgerLog, *ledgers: int, count: int = 120) -> None:
 
 def killed(log: LedgerLog, to: Path) -> Path:
     """The directory as it is when the process ends now, but for work files."""
-    with log._log._lock, log._log._pool.quiet():  # else files come and go while they are copied
-        shutil.copytree(log.path, to, ignore=shutil.ignore_patterns("fresh-*", "spare-*", "*.new"))
-    return to
+    return running.copied(log.commit_log, log.path, to)
 
 
 @pytest.fixture
@@ -175,7 +173,7 @@ def test_control_records_of_a_code_the_newest_counts(path: Path) -> None:
 def test_what_is_not_synced_is_not_here_yet(path: Path) -> None:
     with open_log(path, "synced") as log:
         log.append(records_of(3, 0, 1))
-        append_entries(log._log, records_of(3, 2, 3) + records_of(4, 0))
+        append_entries(log.commit_log, records_of(3, 2, 3) + records_of(4, 0))
         assert (list(read_all(log, 3)), log.last_entry(3)) == ([0, 1], 1)
         assert (read_all(log, 4), log.last_entry(4)) == ({}, None)
         log.sync()
@@ -187,7 +185,7 @@ def test_a_copy_that_is_not_synced_does_not_hide_the_one_that_is(wide: bool, pat
     """wide: the range asked for is larger than the ledger has records."""
     with open_log(path, "synced") as log:
         log.append(records_of(3, 5, 6) + control_of(3, 1, b"old"))
-        append_entries(log._log, records_of(3, 6, 5, 7) + control_of(3, 1, b"new"))
+        append_entries(log.commit_log, records_of(3, 6, 5, 7) + control_of(3, 1, b"new"))
         records, after = log.read(3, 0 if wide else 5, 1001 if wide else 7, 1 << 20)
         assert (list(split(records, 3, 0, after)), log.last_entry(3)) == ([5, 6], 6)
         assert read_all(log, 3 + CONTROL) == {1: without_stamp(control_of(3, 1, b"old"))}
@@ -433,7 +431,7 @@ def test_numbers_are_refused_with_the_reason(durability: str, path: Path) -> Non
         fill(log, 3)
         for call in (*BY_NUMBER.values(), *BY_WRITERS.values()):
             with pytest.raises(UnnumberedError, match="many ledgers"):
-                call(log._log)
+                call(log.commit_log)
         assert len(read_all(log, 3)) == 120
         with pyreplog.open(path, "r") as reader:
             for call in BY_NUMBER.values():
@@ -631,7 +629,7 @@ def test_damage_met_by_an_open_log(path: Path) -> None:
         file = ledger_files(path)[0]
         samples.flip(file, 4096 + 48 * 2 + 5)  # mapped by the log; its directory's block was read, and is trusted
         base = log.segments()[0][0]
-        _, segment = log._log.hold_segment(base)
+        _, segment = log.commit_log.hold_segment(base)
         segment.ledgers = None
         assert len(read_all(log, 3)) == 120
     assert check(path).damages == ()
@@ -650,7 +648,7 @@ def test_an_index_file_without_its_segment_is_removed(path: Path) -> None:
 def test_an_index_that_points_elsewhere_is_corruption(path: Path) -> None:
     with open_log(path) as log:
         log.append(records_of(3, 0, 1))
-        segment = log._log._state[0]
+        segment = running.active_segment(log.commit_log)
         index = segment.ledgers
         entry, offset = index.entries(3, 0, 2)
         with pytest.raises(CorruptionError, match="ids of the ledger"):

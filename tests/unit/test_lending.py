@@ -15,7 +15,7 @@ from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.errors import CorruptionError, InvalidArgumentError
 from pyreplog.log import names
-from tests import samples
+from tests import running, samples
 from tests.ledgers import SEGMENT_BYTES, open_log, read_all, record_of, records_of, split
 
 
@@ -65,7 +65,7 @@ def test_what_makes_no_sense_is_refused(wrong: tuple[int, ...], path: Path) -> N
 def test_what_lies_end_to_end_is_viewed_and_pins_its_segment(path: Path) -> None:
     with open_log(path) as log:
         log.append(records_of(3, *range(6)) + records_of(9, 0) + records_of(3, 6, 7))
-        segment = log._log._state[0]
+        segment = running.active_segment(log.commit_log)
         before = segment.pinned
         view, after = log.lend(3, 0, 6, 1 << 20)
         assert (list(split(view, 3, 0, 5)), after, segment.pinned) == ([0, 1, 2, 3, 4, 5], 6, before + 1)
@@ -96,7 +96,7 @@ def test_records_are_not_verified_but_are_the_ones_meant(path: Path) -> None:
     with open_log(path) as log:
         records = records_of(3, *range(4))
         log.append(records)
-        segment = log._log._state[0]
+        segment = running.active_segment(log.commit_log)
         entries, offsets = segment.ledgers.entries(3, 0, 4)
         samples.flip(names.segment_path(path, 0), int(offsets[2]) - 2)  # at the end of entry 1
         lent, after = log.lend(3, 0, 4, 1 << 20)

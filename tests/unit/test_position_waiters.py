@@ -20,6 +20,7 @@ from pyreplog._native.log.position_waiters import PositionWaiters
 from pyreplog.errors import PoisonedError
 from pyreplog.future import AppendFuture
 from pyreplog.log.files import RealFiles
+from tests.running import flush_stage
 from tests.waiting import until
 
 PATIENCE_S = 30
@@ -238,11 +239,7 @@ def test_what_another_thread_commits_is_told_too(tmp_path: Path) -> None:
             """Once for each submission: nobody but the committing thread is there to tell of it afterwards."""
             while turns.acquire() and not over:
                 log.append_pending(b"y")
-                log._enter()
-                try:
-                    log._commits.flush()
-                finally:
-                    log._leave()
+                flush_stage(log)
 
         disturber = threading.Thread(target=disturb)
         disturber.start()
@@ -265,11 +262,7 @@ def test_what_is_committed_in_the_append_path_is_told_by_the_committing_thread(t
         submitted.asleep = False  # it is awake
         future = log.submit(b"late")
         submitted.asleep = True  # it has found nothing staged
-        log._enter()
-        try:
-            log._commits.flush()
-        finally:
-            log._leave()
+        flush_stage(log)
         assert future.result(PATIENCE_S) == 1
 
 
@@ -312,11 +305,7 @@ def test_what_is_submitted_before_the_committing_thread_sleeps_is_told(committed
         def then() -> None:
             late.put(log.submit(b"late"))
             if committed:
-                log._enter()
-                try:
-                    log._commits.flush()
-                finally:
-                    log._leave()
+                flush_stage(log)
 
         for turn in range(5):  # the request for the first ack of all lets it stay awake once
             log.submit(b"early").add_done_callback(lambda _: about.__dict__.update(then=then))

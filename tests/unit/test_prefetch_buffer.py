@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,51 +33,73 @@ class Consumer(PrefetchBuffer):
     def _acknowledge(self, what: Any) -> None:
         self.acknowledged.append(what)
 
+    def begin(self, delivery: tuple[MessageBatch, dict[int, int]]) -> None:
+        self._begin(delivery)
+
+    def end(self) -> None:
+        self._end()
+
+    def take_next(self) -> Message:
+        return self._next()
+
+    def gather(self, on: bool) -> None:
+        self._gather(on)
+
+    @property
+    def gathers(self) -> bool:
+        return self._gathers
+
+    def take_acked(self) -> npt.NDArray[np.int64] | None:
+        return self._take_acked()
+
+    def take_run(self) -> tuple[int, int] | None:
+        return self._take_run()
+
 
 def batch_of(count: int) -> MessageBatch:
     return decoded([encode_messages([b"%d" % at for at in range(count)])], [count])
 
 
 def taken(consumer: Consumer) -> list[int] | None:
-    offsets = consumer._take_acked()
+    offsets = consumer.take_acked()
     return None if offsets is None else offsets.tolist()
 
 
 def test_messages_in_turn() -> None:
     consumer = Consumer()
-    consumer._begin((batch_of(3), {}))
-    found = [consumer.receive(), consumer.receive(timeout=5), consumer._next()]
+    consumer.begin((batch_of(3), {}))
+    found = [consumer.receive(), consumer.receive(timeout=5), consumer.take_next()]
     assert [message.value for message in found if message is not None] == [b"0", b"1", b"2"]
     assert consumer.asked == []
     assert consumer.receive(timeout=0.5) is None
     assert consumer.receive(None, 2) is None
     with pytest.raises(StopIteration):
-        consumer._next()
+        consumer.take_next()
     assert consumer.asked == [(None, 0.5), (None, 2)]
 
 
 def test_several_at_once_are_asked_for() -> None:
     consumer = Consumer()
-    consumer._begin((batch_of(3), {}))
+    consumer.begin((batch_of(3), {}))
     consumer.receive(2)
     consumer.receive(max_messages=1, timeout=3)
     assert consumer.asked == [(2, None), (1, 3)]
-    assert consumer._next().offset == 0
+    assert consumer.take_next().offset == 0
 
 
 def test_how_often_messages_came_before() -> None:
     consumer = Consumer()
-    consumer._begin((batch_of(4), {1: 2, 3: 7}))
-    assert [consumer._next().redelivered for _ in range(4)] == [0, 2, 0, 7]
-    consumer._begin((batch_of(2), {}))
-    assert [consumer._next().redelivered for _ in range(2)] == [0, 0]
+    consumer.begin((batch_of(4), {1: 2, 3: 7}))
+    assert [consumer.take_next().redelivered for _ in range(4)] == [0, 2, 0, 7]
+    consumer.begin((batch_of(2), {}))
+    assert [consumer.take_next().redelivered for _ in range(2)] == [0, 0]
 
 
 def test_what_was_begun_is_dropped() -> None:
     consumer = Consumer()
-    consumer._begin((batch_of(4), {1: 2}))
-    consumer._next()
-    consumer._end()
+    consumer.begin((batch_of(4), {1: 2}))
+    consumer.take_next()
+    consumer.end()
     assert consumer.receive() is None
     assert consumer.asked == [(None, None)]
 
@@ -84,35 +107,35 @@ def test_what_was_begun_is_dropped() -> None:
 @given(st.lists(st.integers(0, 99), max_size=60))
 def test_acknowledgements_ascend_and_come_once(offsets: list[int]) -> None:
     consumer, batch = Consumer(), batch_of(100)
-    consumer._gather(True)
+    consumer.gather(True)
     for offset in offsets:
         consumer.acknowledge(batch[offset])
     assert consumer.acknowledged == []
-    found = consumer._take_acked()
+    found = consumer.take_acked()
     assert (None if found is None else found.tolist()) == (sorted(set(offsets)) or None)
     assert found is None or found.dtype == np.int64
-    assert consumer._take_acked() is None
+    assert consumer.take_acked() is None
 
 
 def test_what_is_no_message_is_not_gathered() -> None:
     consumer, batch = Consumer(), batch_of(2)
-    consumer._gather(True)
+    consumer.gather(True)
     whats: Iterable[Any] = (batch, 5, [batch[0]], None)
     for what in whats:
         consumer.acknowledge(what)
     assert consumer.acknowledged == [batch, 5, consumer.acknowledged[2], None]
-    assert consumer._take_acked() is None
+    assert consumer.take_acked() is None
 
 
 def test_nothing_is_gathered_before_it_is_wanted() -> None:
     consumer, message = Consumer(), batch_of(1)[0]
-    assert not consumer._gathers
+    assert not consumer.gathers
     consumer.acknowledge(message)
     assert consumer.acknowledged == [message]
-    consumer._gather(True)
-    assert consumer._gathers
+    consumer.gather(True)
+    assert consumer.gathers
     consumer.acknowledge(message)
-    consumer._gather(False)
+    consumer.gather(False)
     consumer.acknowledge(message)
     assert len(consumer.acknowledged) == 2
     assert taken(consumer) == [0]
@@ -120,11 +143,11 @@ def test_nothing_is_gathered_before_it_is_wanted() -> None:
 
 def test_so_many_are_gathered() -> None:
     consumer, batch = Consumer(), batch_of(GATHERED_MAX + 1)
-    consumer._gather(True)
+    consumer.gather(True)
     for message in batch:
         consumer.acknowledge(message)
     assert [what.offset for what in consumer.acknowledged] == [GATHERED_MAX]
-    assert consumer._take_run() == (0, GATHERED_MAX)
+    assert consumer.take_run() == (0, GATHERED_MAX)
     for at in (*range(0, GATHERED_MAX, 2), *range(1, GATHERED_MAX, 2), GATHERED_MAX):
         consumer.acknowledge(batch[at])
     assert len(consumer.acknowledged) == 2
@@ -134,24 +157,24 @@ def test_so_many_are_gathered() -> None:
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 40)), max_size=12))
 def test_one_run_is_known_as_such(runs: list[tuple[int, int]]) -> None:
     consumer, batch = Consumer(), batch_of(340)
-    consumer._gather(True)
+    consumer.gather(True)
     offsets = [at for start, count in runs for at in range(start, start + count)]
     for at in offsets:
         consumer.acknowledge(batch[at])
-    run = consumer._take_run()
+    run = consumer.take_run()
     if run is not None:
         assert list(range(*run)) == offsets
         assert taken(consumer) is None
     else:
         assert len(runs) != 1
         assert taken(consumer) == (sorted(set(offsets)) or None)
-    assert consumer._take_run() is None
+    assert consumer.take_run() is None
 
 
 def test_threads_share_what_was_begun() -> None:
     consumer, found = Consumer(), list[int]()
     counts = dict.fromkeys(range(0, 30_000, 3), 1)
-    consumer._begin((batch_of(30_000), counts))
+    consumer.begin((batch_of(30_000), counts))
     start = threading.Barrier(4)
 
     def receive() -> None:
@@ -172,13 +195,13 @@ def test_threads_share_what_was_begun() -> None:
 
 def test_a_batch_of_something_else() -> None:
     with pytest.raises(TypeError):
-        Consumer()._begin((5, {}))  # type: ignore[arg-type]
+        Consumer().begin((5, {}))  # type: ignore[arg-type]
 
 
 def test_messages_stay_what_they_are() -> None:
     consumer = Consumer()
-    consumer._begin((batch_of(4), {0: 1}))
-    kept = [consumer._next() for _ in range(4)]
+    consumer.begin((batch_of(4), {0: 1}))
+    kept = [consumer.take_next() for _ in range(4)]
     assert [message.offset for message in kept] == [0, 1, 2, 3]
     assert isinstance(kept[0], Message)
     assert [message.redelivered for message in kept] == [1, 0, 0, 0]

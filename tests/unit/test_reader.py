@@ -22,6 +22,7 @@ from pyreplog.log import headers, names, reader, startup, truncation
 from pyreplog.log.files import RealFiles, boot_id
 from pyreplog.log.segments import PREPARED
 from pyreplog.log.truncation import Truncation
+from tests import samples
 
 SIZE = 1 << 16
 BOOT_AT, UUID_AT, WORDS_AT = 16, 32, 48
@@ -149,9 +150,9 @@ def test_a_follower_goes_on_where_a_later_writer_has_trimmed_what_it_was_given(c
         assert [next(follower).value for _ in range(3)] == [b"0", b"1", b"2"]
         with pyreplog.open(cold) as log:
             log.truncate(3)
-            while len(log._segment_table()) < 2:
+            while log.stats().segments < 2:
                 log.append(bytes(1000))
-            first = log._segment_table()[1][1]
+            first = samples.first_entries(cold)[1]
             assert first > 3
             log.trim(first)
             with pytest.raises(pyreplog.TrimmedError):
@@ -271,7 +272,7 @@ def test_a_missing_segment_is_named(tmp_path: Path, gone: int, told: str):
     path = tmp_path / "log"
     with pyreplog.open(path, segment_bytes=SIZE) as log:
         log.append_batch([bytes(1000)] * 230)
-        assert len(log._segment_table()) == 4
+        assert log.stats().segments == 4
     missing = names.segment_path(path, gone * SIZE)
     missing.unlink()
     if told == "by nobody":
@@ -301,7 +302,7 @@ def test_readers_keep_few_segments_mapped(tmp_path: Path, monkeypatch):
     path = tmp_path / "log"
     with pyreplog.open(path, segment_bytes=SIZE) as log:
         log.append_batch([b"%06d" % n + bytes(1000) for n in range(3000)])
-        segments = len(log._segment_table())
+        segments = log.stats().segments
     assert segments > 40
     with pyreplog.open(path, "r") as handle:
         assert sum(len(batch) for batch in handle.read()) == 3000

@@ -17,7 +17,7 @@ def test_no_segment_is_prepared_while_files_are_removed(tmp_path: Path, monkeypa
 
         def announce_beside_the_housekeeper(*args) -> None:
             announce(*args)
-            preparing.append(threading.Thread(target=log._pool.prepare, args=(log._pool.ready + 1,)))
+            preparing.append(threading.Thread(target=log.run_background_tasks))
             preparing[-1].start()
             preparing[-1].join(0.2)  # comes to an end only if it may go on beside the truncation
 

@@ -1,0 +1,32 @@
+"""Logs that are open: copies of them as a killed process leaves them, and their active segment."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from pyreplog._native.log.segment import Segment
+from pyreplog.log.commitlog import CommitLog
+
+
+def copied(log: CommitLog, directory: Path, to: Path) -> Path:
+    """`directory`, in which the log lies, as it is when the process ends now, but for work files."""
+    with log.still_files():
+        shutil.copytree(directory, to, ignore=shutil.ignore_patterns("fresh-*", "spare-*", "*.new"))
+    return to
+
+
+def active_segment(log: CommitLog) -> Segment:
+    """The segment that is being written."""
+    end = log.stats().end_position
+    _, segment = log.hold_segment(end - end % log.segment_bytes)
+    return segment
+
+
+def flush_stage(log: CommitLog) -> None:
+    """Write what is staged from inside the append path, as an append does that finds no room in the stage."""
+    log._enter()
+    try:
+        log._commits.flush()
+    finally:
+        log._leave()
