@@ -65,6 +65,16 @@ class KeyVerifier:
         self._unproven: Counter[ServerConnection] = Counter()
         self._away_until_us = 0
 
+    @property
+    def waiting(self) -> int:
+        """How many claims wait for the metadata store, or for the end of their time."""
+        return max(len(self._waiting), len(self._timers))
+
+    @property
+    def is_store_away(self) -> bool:
+        """Whether nothing is asked, as the metadata store did not answer within the last `AWAY_S` seconds."""
+        return self._reactor.clock.monotonic_us() < self._away_until_us
+
     def ask(self, connection: ServerConnection, number: int, request: Request) -> None:
         """Have `proceed` called with it; not before this returns."""
         claim = _Claim(connection, request.ledger, request.key)
@@ -73,7 +83,7 @@ class KeyVerifier:
             self._waiting[claim].append((number, kept))
             return
         self._waiting[claim] = [(number, kept)]
-        if self._reactor.clock.monotonic_us() < self._away_until_us:
+        if self.is_store_away:
             self._reactor.call_soon(partial(self._end, claim, KeyVerdict.UNKNOWN))
             return
         self._timers[claim] = self._reactor.call_later(PATIENCE_S, partial(self._end, claim, KeyVerdict.UNKNOWN))

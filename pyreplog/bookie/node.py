@@ -104,6 +104,16 @@ class BookieNode(Handle):
         host, port = self._server.address
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
+    @property
+    def server(self) -> Server:
+        """The server: its address and its connections. For tests and for operators."""
+        return self._server
+
+    @property
+    def service(self) -> BookieService:
+        """The requests that wait. For tests and for operators."""
+        return self._service
+
     def _availability(self) -> Availability:
         return Availability(self.address, self._rack, self.bookie.read_only, self.bookie.free_bytes)
 

@@ -59,6 +59,21 @@ class BookieService(BookieServiceBase):
         self._reads: dict[ServerConnection, deque[tuple[int, Request]]] = {}  # READs that wait
         self._timer: Timer = reactor.call_later(_LOOK_S, self._look)
 
+    @property
+    def waiting_readers(self) -> int:
+        """How many connections have READs that wait until the replies before them have left."""
+        return len(self._reads)
+
+    @property
+    def waiting_claims(self) -> int:
+        """How many keys of ledgers wait for the metadata store."""
+        return self._keys.waiting
+
+    @property
+    def is_store_away(self) -> bool:
+        """Whether keys are not asked for, as the metadata store did not answer lately."""
+        return self._keys.is_store_away
+
     # ---- requests -------------------------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:

@@ -396,6 +396,11 @@ class LedgerCluster(Handle):
         return self._runtime.metadata
 
     @property
+    def open_ledgers(self) -> list[Ledger]:
+        """Handles of ledgers that are open for appending here."""
+        return list(self._ledgers)
+
+    @property
     def runtime(self) -> RuntimeBase:
         """What is built on ledgers shares with them: timers, threads for what blocks."""
         return self._runtime

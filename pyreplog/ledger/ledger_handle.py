@@ -319,7 +319,7 @@ class Ledger(Handle, LedgerBase):
     def _let_go(self) -> None:
         timeout, done = self._close_s, self.begin_close()
         if in_callback():
-            done.add_done_callback(lambda _: self._abandon())
+            done.add_done_callback(lambda _: self.abandon())
             if timeout is not None:
                 self._runtime.wake_after(timeout, self.give_up)
             return
@@ -330,7 +330,7 @@ class Ledger(Handle, LedgerBase):
                 self.give_up()
             self._runtime.wait(done, self._give_up_s)
         finally:
-            self._abandon()
+            self.abandon()
 
     def give_up(self) -> None:
         """Close at the last confirmed entry, whatever is on its way."""
@@ -339,7 +339,12 @@ class Ledger(Handle, LedgerBase):
         )
         self._driver.post(lambda: self._writer.give_up(why))
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
+        """Let go of the ledger and leave it open, as the end of the process does; whoever opens it next recovers it.
+
+        For tests, and for owners that were told that another one has taken over. What is on its way fails with
+        ClosedError. Does not wait.
+        """
         self._driver.post(lambda: self._writer.abandon(ClosedError(f"the {self._what} was closed")))
         self._driver.end()
 
@@ -348,4 +353,4 @@ class Ledger(Handle, LedgerBase):
         if self._is_forgotten():
             self._error = ClosedError(f"the {self._what} was forgotten")
             warn_of_leak(self._what, self, self._opened_at)
-            self._abandon()
+            self.abandon()

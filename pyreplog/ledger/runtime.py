@@ -236,10 +236,10 @@ class EmbeddedRuntime(RuntimeBase):
             make_part_of(bookie, cluster)
 
     def _collect_later(self) -> None:
-        self.work(self._collect)
+        self.work(self.collect)
 
-    def _collect(self) -> None:
-        """A round of garbage collection on every bookie; then the next one is waited for."""
+    def collect(self) -> None:
+        """Do a round of garbage collection on every bookie now, and set the timer for the next one."""
         for bookie, collector in self._collectors.items():
             try:
                 while not self._closed and collector.step():

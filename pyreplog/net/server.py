@@ -81,6 +81,11 @@ class Server(Endpoint):
         reactor.register(self._listener.fileno(), weak_callback(self._accept), READ)
 
     @property
+    def handshakes(self) -> int:
+        """How many connections have not finished their handshake."""
+        return len(self._pending)
+
+    @property
     def inflight_bytes(self) -> int:
         """Of requests that were read and whose replies have not left."""
         return self._budget.used_bytes

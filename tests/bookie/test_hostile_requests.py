@@ -189,7 +189,7 @@ def test_a_mutated_session_is_answered_or_ended_and_others_are_served(served: Bo
     with Client(served.address) as honest:
         assert honest.ask(add(0, 1, 2, 3)).status == ReplyStatus.OK
         for turn in range(20):
-            with RawClient(served._server) as peer:
+            with RawClient(served.server) as peer:
                 asked = {}
                 for number in range(40):
                     body = mutated(rng)
@@ -219,7 +219,7 @@ def test_a_mutated_session_is_answered_or_ended_and_others_are_served(served: Bo
 
 
 def test_polls_end_with_their_connection(served: BookieNode) -> None:
-    with RawClient(served._server) as peer:
+    with RawClient(served.server) as peer:
         for number in range(10):
             peer.send(number, encode_request(wait_lac(5, limit=60_000)))
         until(lambda: served.bookie.gauges().long_polls == 10)
@@ -229,10 +229,10 @@ def test_polls_end_with_their_connection(served: BookieNode) -> None:
 def test_bytes_that_make_no_request_end_the_connection(served: BookieNode) -> None:
     good = encode_request(read(0, 5))
     for at, value in ((0, 0), (0, 7), (1, 8), (2, 0), (2, 2)):
-        with RawClient(served._server) as peer:
+        with RawClient(served.server) as peer:
             peer.send(1, good[:at] + bytes((value,)) + good[at + 1 :])
             assert peer.ended()
-    with RawClient(served._server) as peer:
+    with RawClient(served.server) as peer:
         peer.send(1, encode_request(set_lac(5)) + b"more")
         assert peer.ended()
     with Client(served.address) as client:

@@ -117,7 +117,7 @@ def test_what_takes_the_short_way_is_in_flight_until_it_is_synced(
     taken: list[int | None] = []
 
     def sync() -> None:
-        inflight.append([connection.inflight for connection in node._server.connections])
+        inflight.append([connection.inflight for connection in node.server.connections])
         real()
 
     def note(bookie: LocalBookie, plain: FastAdd, respond: Respond) -> int | None:
@@ -199,13 +199,13 @@ def test_reads_wait_for_the_replies_before_them(start: Start) -> None:
         answers = client.send(*[read(0, 99)] * 300)
         for _ in range(5):
             assert entries_in(other.ask(read(0, 0))) == [0]
-            assert max(connection.queued_bytes for connection in node._server.connections) <= (1 << 20) + 400_000
+            assert max(connection.queued_bytes for connection in node.server.connections) <= (1 << 20) + 400_000
         assert all(entries_in(answer) == list(range(100)) for answer in client.wait(answers, 300))
-        assert node._service._reads == {}
+        assert node.service.waiting_readers == 0
         client.send(*[read(0, 99)] * 300)
         assert entries_in(other.ask(read(0, 0))) == [0]
     node.close()
-    assert node._service._reads == {}
+    assert node.service.waiting_readers == 0
 
 
 def test_an_entry_too_large_for_a_client_is_unknown_to_it(start: Start) -> None:

@@ -64,7 +64,7 @@ def test_recovering_what_was_left_open(
     with LedgerCluster.embedded(folder) as cluster:
         left = cluster.create_ledger(password=b"secret")
         left.append_batch([b"a", b"b"])
-        left._abandon()
+        left.abandon()
     secret = folder / "password"
     secret.write_bytes(b"secret\n")
     assert ledger("recover", left.id).code == 7
@@ -95,7 +95,7 @@ def test_a_degraded_ledger_is_shown(run: Run, folder: Path) -> None:
         bookie = made.metadata.last_fragment.ensemble[1]
         note_repair(cluster.metadata, made.id, bookie, 3, lacking_since_us=1_700_000_000_000_000)
         note_repair(cluster.metadata, made.id, "elsewhere@00", 3, lacking_since_us=1)
-        made._abandon()
+        made.abandon()
     printed = run("cluster", "--embedded", folder, "status").out
     assert f"degraded: its writer goes on without copies on {bookie}, since 2023-11-14T22:13:20" in printed
     assert "health amber" in printed
@@ -181,7 +181,7 @@ def test_limbo_is_shown_and_ended(ledger: Callable[..., Done], run: Run, folder:
     with LedgerCluster.embedded(folder, durability="appended") as cluster:
         made = cluster.create_ledger(durability="appended")
         made.append_batch([b"a", b"b"])
-        made._abandon()
+        made.abandon()
     for bookie in folder.glob("bookie-*"):
         (bookie / "unsynced").write_bytes(b"another boot's")
     assert run("cluster", "--embedded", folder, "status").out.count(f"in limbo: ledger {made.id} on bookie-") == 3

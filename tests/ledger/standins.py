@@ -22,7 +22,7 @@ class Meddler:
     behind that, whatever became of the test: the next one may have the same cluster."""
 
     def __init__(self, cluster: LedgerCluster) -> None:
-        self._runtime: Any = cluster._runtime
+        self._runtime: Any = cluster.runtime
         self._send = self._runtime.send
         self._rules: list[tuple[int | None, str | None, Deed]] = []
         self._held: deque[tuple[str, Request, OnReply]] = deque()
@@ -126,7 +126,7 @@ class FailingStore:
 
     @classmethod
     def before(cls, cluster: LedgerCluster) -> FailingStore:
-        runtime: Any = cluster._runtime
+        runtime: Any = cluster.runtime
         made = cls(runtime.metadata)
         runtime.metadata = made
         return made

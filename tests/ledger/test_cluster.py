@@ -82,7 +82,7 @@ def test_a_cluster_lasts(folder: Path) -> None:
         first = fill(cluster)
         open_one = cluster.create_ledger()
         open_one.append(b"left open")
-        open_one._abandon()  # as if its process had died
+        open_one.abandon()  # as if its process had died
     with embedded(folder) as cluster:
         assert cluster.ledgers() == [first, open_one.id]
         assert values(cluster, first) == EXPECTED
@@ -219,7 +219,7 @@ def test_closing_ends_the_waiting_of_others(folder: Path) -> None:
 def test_a_forgotten_cluster_says_so(folder: Path) -> None:
     with pytest.warns(ResourceWarning, match="unclosed cluster in"):
         cluster = embedded(folder)
-        runtime = cluster._runtime
+        runtime = cluster.runtime
         del cluster
     for thread in threading.enumerate():
         if thread.name == "pyreplog-close":
@@ -522,10 +522,10 @@ def test_all_copies_of_a_ledger_can_be_looked_at(folder: Path) -> None:
         number = fill(cluster, 4, 3, 2)
         metadata = cluster.ledger_metadata(number)
         lost = metadata.last_fragment.ensemble[1]
-        runtime: Any = cluster._runtime
+        runtime: Any = cluster.runtime
         fresh = embedded(folder.with_name("elsewhere"), 1)
         with fresh:
-            (empty,) = cast(Any, fresh._runtime).bookies.values()
+            (empty,) = cast(Any, fresh.runtime).bookies.values()
             whole, runtime.bookies[lost] = runtime.bookies[lost], empty
             assert sorted(cluster.count_copies(number).tolist()) == [2] * 15 + [3] * 5
             done, left = cluster.repair(number)

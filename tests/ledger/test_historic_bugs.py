@@ -60,7 +60,7 @@ def test_a_writer_adds_nothing_to_empty_bookies_at_the_addresses_of_its_own(tmp_
             node.close()
             shutil.rmtree(tmp_path / name)
         nodes = start(make_new=True)
-        channels = list(cast(Any, cluster._runtime)._channels.values())
+        channels = list(cast(Any, cluster.runtime)._channels.values())
         assert len(channels) == 3
         until(lambda: all(channel.connected or isinstance(channel.error, IncarnationError) for channel in channels))
         with pytest.raises((LedgerClosedError, LedgerFencedError)):
@@ -77,7 +77,7 @@ def test_a_copy_in_a_fenced_ledger_is_repaired(cluster: LedgerCluster) -> None:
         first = reader.metadata.last_fragment.ensemble[0]
         meddler.rule(meddler.answering(_damaged), kind=RequestKind.READ, bookie=first)
         assert [bytes(record.value) for batch in reader.read() for record in batch] == [b"%d" % n for n in range(10)]
-        counts = cluster._runtime.counts
+        counts = cluster.runtime.counts
         until(lambda: 0 < len(cluster.status().repairs) == counts.bad_copies)  # they are noted behind one's back
         meddler.clear()
         repaired, failed = cluster.repair()

@@ -171,7 +171,7 @@ def test_what_cannot_be_appended_harms_nothing_else(ledger: Ledger, meddler: Med
 
 
 def test_the_largest_entry_fits(ledger: Ledger, cluster: LedgerCluster) -> None:
-    size = cluster._runtime.entry_bytes_max - 64
+    size = cluster.runtime.entry_bytes_max - 64
     assert ledger.append(bytes(size)) == 0
     with pytest.raises(RecordTooLargeError):
         ledger.append(bytes(size + 8))
@@ -202,7 +202,7 @@ def test_coroutines_go_on_to_twice_the_window_and_never_wait(cluster: LedgerClus
         futures: list[AppendFuture[range]] = []
         with pytest.raises(WindowFullError):
             futures.extend(ledger.submit_batch([bytes(100)]) for _ in range(1000))
-        assert WINDOW < ledger._writer.pending_bytes <= 2 * WINDOW + 256
+        assert WINDOW < ledger.pending_bytes <= 2 * WINDOW + 256
         room = ledger.room()
         assert not room.done()
         meddler.clear()
@@ -316,7 +316,7 @@ def test_callbacks_may_close(cluster: LedgerCluster, meddler: Meddler) -> None:
     ledger.submit(b"last").add_done_callback(lambda _: ledger.close())
     meddler.clear()
     meddler.release()
-    assert ledger._driver.done.result(30).state is State.CLOSED
+    assert ledger.ended.result(30).state is State.CLOSED
     with pytest.raises(ClosedError):
         ledger.append(b"")
     assert values(cluster, ledger.id) == [b"last"]
@@ -594,7 +594,7 @@ def test_who_lacks_entries_is_noted_before_the_ledger_is_closed(
         ledger.close(timeout=0.05)
     assert [call for call in store.calls if call in ("create", "put")] == ["create", "create", "put"]
     meddler.clear()
-    assert cluster.status().repairs == [(ledger.id, 0, silent)] and cluster._runtime.counts.bad_copies == 1
+    assert cluster.status().repairs == [(ledger.id, 0, silent)] and cluster.runtime.counts.bad_copies == 1
     done, left = cluster.repair()
     assert len(done) == 3 and not left
     assert cluster.count_copies(ledger.id).tolist() == [3] * 3 and cluster.status().repairs == []
@@ -634,7 +634,7 @@ def test_a_store_that_is_away_is_told_once_and_counted(
 ) -> None:
     monkeypatch.setattr(ledger_handle, "GIVE_UP_S", 0.05)
     monkeypatch.setattr(writer, "RETRY_METADATA_S", 0.001)
-    counts = cluster._runtime.counts
+    counts = cluster.runtime.counts
     ledger, other = cluster.create_ledger(), cluster.create_ledger()
     store = FailingStore.before(cluster)
     store.fail("put", MetadataUnavailableError("put"))
@@ -660,14 +660,14 @@ def test_closing_the_cluster_ends_a_recovery_that_waits_for_the_store(
     monkeypatch.setattr(recovery, "RETRY_METADATA_S", 0.001)
     cluster = LedgerCluster.embedded(folder, bookies=3, segment_bytes=SEGMENT_BYTES)
     ledger = cluster.create_ledger()
-    ledger._abandon()
+    ledger.abandon()
     store = FailingStore.before(cluster)
     store.fail("put", *[MetadataUnavailableError("put")] * 100_000)
     store.fail("get", None, *[MetadataUnavailableError("get")] * 100_000)
     waiting = threading.Thread(target=lambda: caught.append(error_of(lambda: cluster.open_ledger(ledger.id))))
     caught: list[object] = []
     waiting.start()
-    until(lambda: cluster._runtime.counts.waiting_for_metadata)
+    until(lambda: cluster.runtime.counts.waiting_for_metadata)
     apart(cluster.close)
     waiting.join(30)
     assert isinstance(caught[0], ClosedError)

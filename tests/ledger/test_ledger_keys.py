@@ -16,6 +16,7 @@ from pyreplog.bookie.protocol import Flag, ReplyStatus, Request, RequestKind
 from pyreplog.errors import MetadataUnavailableError
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_store import StoredLedgers
+from pyreplog.ledger.ledgermetadata import ledger_key
 from pyreplog.metadata.sqlite import SQLiteStore
 from tests.bookie.asking import ANY_SPACE, add, last, read, set_lac
 from tests.bookie.tcp import Client
@@ -120,7 +121,7 @@ def test_a_ledger_that_is_there_takes_its_own_key_only(bookies: Bookies, cluster
     cluster.delete_ledger(ledger.id)
     free = next(node for node in bookies.nodes if node.identity.id not in ledger.metadata.bookies())
     with Client(free.address) as client:
-        right = add(0, ledger=ledger.id, key=ledger._writer.key)
+        right = add(0, ledger=ledger.id, key=ledger_key(b""))
         assert client.ask(right).status == ReplyStatus.UNAUTHORIZED
 
 
@@ -138,7 +139,7 @@ def test_bookies_that_took_a_key_while_the_metadata_were_away_are_replaced(
         for coming in range(ledger.id + 1, ledger.id + 6):
             assert client.ask(last(ledger=coming, fence=True, key=EVIL)).status == ReplyStatus.OK
     bookies.facts.away = False
-    until(lambda: bookies.nodes[0]._service._keys._away_until_us < misled._clock.monotonic_us())
+    until(lambda: not misled.service.is_store_away)
     with caplog.at_level(logging.WARNING):
         for _ in range(4):  # each bookie has its turns
             with cluster.create_ledger() as ledger:
@@ -160,7 +161,7 @@ def test_a_ledger_begins_while_the_metadata_are_away(
         assert ledger.append(b"fine") == 0
         bookies.facts.away = False
         for node in bookies.nodes:
-            until(lambda node=node: node._service._keys._away_until_us < node._clock.monotonic_us())
+            until(lambda node=node: not node.service.is_store_away)
         bookies.facts.may_answer.clear()
         assert other.append(b"fine") == 0
         bookies.facts.may_answer.set()
@@ -181,7 +182,7 @@ def test_keys_that_one_connection_may_give_meanwhile_are_bounded(
 def test_what_comes_together_is_asked_once_and_answered_in_order(bookies: Bookies, cluster: LedgerCluster) -> None:
     with cluster.create_ledger(4, 4, 4) as ledger, Client(bookies.nodes[0].address) as client:
         bookies.facts.may_answer.clear()
-        key, before = ledger._writer.key, bookies.facts.asked
+        key, before = ledger_key(b""), bookies.facts.asked
         answers = client.send(
             *(add(entry, ledger=ledger.id, key=key) for entry in range(5)), Request(RequestKind.STATUS)
         )
@@ -194,9 +195,9 @@ def test_what_comes_together_is_asked_once_and_answered_in_order(bookies: Bookie
 
 def test_claims_end_with_their_connection(bookies: Bookies) -> None:
     bookies.facts.may_answer.clear()
-    keys = bookies.nodes[0]._service._keys
+    service = bookies.nodes[0].service
     with Client(bookies.nodes[0].address) as client:
         client.send(*(add(0, ledger=ledger) for ledger in range(100, 120)))
-        until(lambda: client.reactor.drive(lambda: len(keys._waiting) == 20, 0.01))
-    until(lambda: not keys._waiting and not keys._timers)
+        until(lambda: client.reactor.drive(lambda: service.waiting_claims == 20, 0.01))
+    until(lambda: not service.waiting_claims)
     bookies.facts.may_answer.set()

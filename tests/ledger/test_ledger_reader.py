@@ -123,7 +123,7 @@ def test_what_is_read_is_let_go(cluster: LedgerCluster, monkeypatch: pytest.Monk
             next(dropped)
             del dropped
             assert sum(map(len, reader.read())) == 300
-            until(lambda: cluster._runtime._expected == set())  # what was on its way for the one that was dropped
+            until(lambda: cluster.runtime._expected == set())  # what was on its way for the one that was dropped
             until(lambda: not any(type(found) is RecordBatch and id(found) not in others for found in gc.get_objects()))
         finally:
             gc.enable()
@@ -152,7 +152,7 @@ def test_bad_copies_are_noted_and_repaired(cluster: LedgerCluster, meddler: Medd
         liar = reader.metadata.last_fragment.ensemble[2]  # which has entries 0 to 2 of every four
         meddler.rule(meddler.answering(lambda reply: reply._replace(body=flipped(reply.body))), bookie=liar)
         list(reader.read())
-        found = cluster._runtime.counts.bad_copies
+        found = cluster.runtime.counts.bad_copies
         assert found > 0
         until(lambda: len(cluster.status().repairs) == found)  # they are noted behind one's back
         noted = cluster.status().repairs

@@ -27,7 +27,7 @@ class PowerCut:
         ledger.append_batch([b"%d" % entry for entry in range(10)])
         self._disks = {name: self._disk(name) for name in self._names()}
         ledger.append_batch([b"%d" % entry for entry in range(10, 20)])
-        ledger._abandon()
+        ledger.abandon()
         self.ledger = ledger.id
 
     def open(self) -> LedgerCluster:
@@ -38,7 +38,7 @@ class PowerCut:
 
     def _disk(self, name: str) -> Path:
         """As of now; what comes later is in memory alone."""
-        runtime: Any = self.cluster._runtime
+        runtime: Any = self.cluster.runtime
         (bookie,) = (there for there in runtime.bookies.values() if there.path.name == name)
         log = bookie.log.log.commit_log
         with log.still_files():
@@ -63,17 +63,17 @@ def test_after_a_power_cut_nothing_is_cut_short_unless_by_force(folder: Path) ->
             cluster.open_ledger(cut.ledger)
         with cluster.open_ledger(cut.ledger, force=True) as reader:
             assert len(reader) == 10
-        runtime: Any = cluster._runtime
-        runtime._collect()
+        runtime: Any = cluster.runtime
+        runtime.collect()
         assert cluster.status().limbo == [] and len(values(cluster, cut.ledger)) == 10
 
 
 def test_limbo_ends_with_the_repair_of_what_was_lost(folder: Path) -> None:
     cut = PowerCut(folder)
     with cut.happens("bookie-1") as cluster:
-        runtime: Any = cluster._runtime
+        runtime: Any = cluster.runtime
         assert values(cluster, cut.ledger) == EXPECTED, "recovery writes them back"
-        runtime._collect()
+        runtime.collect()
         assert cluster.status().limbo == []
 
 
@@ -82,14 +82,14 @@ def test_a_closed_ledger_that_lost_copies_is_in_limbo_until_they_are_repaired(
 ) -> None:
     cut = PowerCut(folder)
     with cut.happens("bookie-1") as cluster:
-        runtime: Any = cluster._runtime
+        runtime: Any = cluster.runtime
         bookie = next(name for name, there in runtime.bookies.items() if there.path.name == "bookie-1")
         there = load_ledger(cluster.metadata, cut.ledger)
         cluster.metadata.put(metadata_key(cut.ledger), there.metadata.closed(19, 30, 20).encode(), there.version)
-        runtime._collect()
+        runtime.collect()
         assert cluster.status().limbo == [(cut.ledger, bookie)], "it is closed, and its copies are not here"
         assert values(cluster, cut.ledger) == EXPECTED
         done, left = cluster.repair()
         assert not left and {repair.bookie for repair in done} == {bookie}
-        runtime._collect()
+        runtime.collect()
         assert cluster.status().limbo == [] and cluster.count_copies(cut.ledger).tolist() == [3] * 20

@@ -159,7 +159,7 @@ def test_another_opener_recovers_the_messages(folder: Path) -> None:
         for at in range(0, 1000, 10):
             ledger.append_batch([encode_messages(VALUES[at : at + 3]), encode_messages(VALUES[at + 3 : at + 10])],
                                 messages=[3, 7])  # fmt: skip
-        ledger._abandon()  # as if its process had died
+        ledger.abandon()  # as if its process had died
     with LedgerCluster.embedded(folder, bookies=3, segment_bytes=SEGMENT_BYTES) as cluster:
         assert cluster.ledger_metadata(ledger.id).state is State.OPEN
         assert read_back(cluster, ledger.id) == VALUES

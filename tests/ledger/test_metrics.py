@@ -36,7 +36,7 @@ def test_a_scrape_of_an_embedded_cluster(tmp_path: Path) -> None:
             closed.append(b"value")
         ledger = cluster.create_ledger(3, 3, 2)
         ledger.append_batch([b"value"] * 10)
-        bookies = cluster._runtime.bookies  # type: ignore[attr-defined]
+        bookies = cluster.runtime.bookies  # type: ignore[attr-defined]
         bookies.pop(ledger.metadata.last_fragment.ensemble[0]).close()
         ledger.append_batch([b"value"] * 10)
         ledger.close()
@@ -44,7 +44,7 @@ def test_a_scrape_of_an_embedded_cluster(tmp_path: Path) -> None:
         other.append(b"value")
         cluster.open_ledger(other.id).close()
         cluster.open_ledger(closed.id).close()
-        cluster._runtime.report(other.id, BadCopy(other.metadata.last_fragment.ensemble[0], 0))
+        cluster.runtime.report(other.id, BadCopy(other.metadata.last_fragment.ensemble[0], 0))
         found, names = scrape(server)
     assert found == {
         "pyreplog_client_open_ledgers": 1,
@@ -78,7 +78,7 @@ def test_what_is_on_its_way_is_seen(tmp_path: Path) -> None:
     with LedgerCluster.embedded(tmp_path, bookies=3, segment_bytes=1 << 20) as cluster:
         ledger = cluster.create_ledger(3, 3, 3)
         ledger.append(b"value")
-        bookies = cluster._runtime.bookies  # type: ignore[attr-defined]
+        bookies = cluster.runtime.bookies  # type: ignore[attr-defined]
         late = {name: _Late(bookies[name]) for name in list(bookies)[:2]}
         bookies.update(late)
         ledger.submit_batch([b"value"] * 5)
@@ -109,5 +109,5 @@ class _Late:
 
 
 def numbers_of(cluster: LedgerCluster) -> dict[str, float]:
-    found = client_metrics(list(cluster._ledgers), cluster._runtime.counts, 0)
+    found = client_metrics(cluster.open_ledgers, cluster.runtime.counts, 0)
     return {metric.name: value for metric in found for _, value in metric.samples if isinstance(value, float)}

@@ -133,11 +133,11 @@ def test_callbacks_run_in_the_driver_and_must_not_wait(cluster: LedgerCluster, a
         meddler.release()
         *errors, more = told.result(30)
         assert errors == [InvalidArgumentError] * 3
-        assert apart(cluster._runtime.wait, more) == 1
+        assert apart(cluster.runtime.wait, more) == 1
 
 
 def test_the_largest_entry_and_large_batches(cluster: LedgerCluster) -> None:
-    size = cluster._runtime.entry_bytes_max - 64
+    size = cluster.runtime.entry_bytes_max - 64
     big = bytes(size)
     with cluster.create_ledger(3, 3, 2) as ledger:
         assert ledger.append(big) == 0
@@ -267,7 +267,7 @@ def test_closing_wakes_those_who_drive(store: SQLiteStore) -> None:
     meddler.rule(meddler.lose)
     future = ledger.submit(b"fills the window")
     with ThreadPoolExecutor(3) as pool:
-        waiting = [pool.submit(ledger.append, b"waits"), pool.submit(cluster._runtime.wait, future)]
+        waiting = [pool.submit(ledger.append, b"waits"), pool.submit(cluster.runtime.wait, future)]
         meddler.wait_for(RequestKind.ADD, 3)
         with pytest.raises(OutcomeUnknownError):
             ledger.close(timeout=0.05)

@@ -180,7 +180,7 @@ def test_a_flood_of_garbage_while_others_are_served(seed: int, reactor: Reactor,
             except ConnectionError:
                 continue
         survives(reactor, server, channel)
-    wait(reactor, lambda: len(server.connections) == 1 and not server._pending and server.refused >= 60)
+    wait(reactor, lambda: len(server.connections) == 1 and not server.handshakes and server.refused >= 60)
     assert server.refused == 60
 
 
@@ -292,7 +292,7 @@ def test_silent_sockets_keep_nobody_out(secret: Secret | None, reactor: Reactor,
         assert call(reactor, first, b"x") == b"x"
         mute = [stack.enter_context(sock) for sock in silent(server, 60)]
         assert call(reactor, connect(server, secret=secret), b"x") == b"x"
-        wait(reactor, lambda: len(server._pending) == 60 - server.refused)
+        wait(reactor, lambda: server.handshakes == 60 - server.refused)
         assert server.refused >= 50 and len(server.connections) == 2
         for sock in mute[:50]:
             while sock.recv(1000):
@@ -309,7 +309,7 @@ def test_silent_sockets_of_one_address_take_no_room_of_another(reactor: Reactor,
         for _ in range(3):
             for sock in silent(server, 20):
                 stack.enter_context(sock)
-            wait(reactor, lambda: len(server._pending) == 20)
+            wait(reactor, lambda: server.handshakes == 20)
         for sock in slow:  # none of these was closed
             sock.setblocking(False)
             assert sock.recv(1) == b"\xff"
@@ -389,9 +389,9 @@ def test_a_hello_takes_its_time_only(opened: Any) -> None:
     reactor.start()
     server = opened.enter_context(Server(reactor, Recorder(), limits=PATIENCE))
     with socket.create_connection(server.address, timeout=TIMEOUT_S) as sock:
-        wait(reactor, lambda: bool(server._pending))
+        wait(reactor, lambda: bool(server.handshakes))
         tick(reactor, clock, 2.5)
-        wait(reactor, lambda: not server._pending and server.refused == 1)
+        wait(reactor, lambda: not server.handshakes and server.refused == 1)
         while sock.recv(1000):
             continue
 

@@ -223,4 +223,4 @@ def test_arbitrary_bytes_on_a_tls_port(
         with socket.create_connection(server.address, timeout=TIMEOUT_S) as sock:
             sock.sendall(draw.randbytes(draw.randrange(1, 3000)))
     assert call(reactor, connect(server, tls=certificates.client()), b"x") == b"x"
-    wait(reactor, lambda: not server._pending)
+    wait(reactor, lambda: not server.handshakes)

@@ -132,7 +132,7 @@ def bury(cluster: Cluster) -> None:
         topic.managed._release()
     topics.cursors._error = topics.ownership._error = topics._error = dead
     topics.cursors._flusher._thread.close()
-    for ledger in list(cluster._ledgers):
+    for ledger in cluster.open_ledgers:
         ledger._error = ledger._error or dead
-        ledger._abandon()
+        ledger.abandon()
     cluster._error = dead

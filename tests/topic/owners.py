@@ -94,8 +94,8 @@ def process(cluster: LedgerCluster, faults: Faults) -> Iterator[LedgerCluster]:
     try:
         yield one
     finally:
-        for ledger in list(one._ledgers):
+        for ledger in one.open_ledgers:
             ledger._error = ledger._error or ClosedError("its process died")
-            ledger._abandon()
+            ledger.abandon()
         one._error = ClosedError("it died")
         faults.settle()
