@@ -9,7 +9,7 @@ import secrets
 import ssl
 import threading
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Self, Unpack
 
 import numpy as np
@@ -190,9 +190,9 @@ class LedgerCluster(Handle):
         check_bool("allow_degraded", allow_degraded)
         key = _key(password)
         away_max = copies - acks if allow_degraded else 0
-        self._members(0, ensemble, away_max)  # an id is not taken in vain
+        self._members(0, ensemble, copies, away_max)  # an id is not taken in vain
         ledger = next_id(self._runtime.metadata)
-        members = self._members(ledger, ensemble, away_max)
+        members = self._members(ledger, ensemble, copies, away_max)
         made = LedgerMetadata(
             ledger=ledger, ensemble_size=ensemble, write_quorum=copies, ack_quorum=acks,
             fragments=(Fragment(0, tuple(members)),), proof=key_proof(key), durability=durability,
@@ -206,20 +206,31 @@ class LedgerCluster(Handle):
         self._ledgers.add(opened, self)
         return opened
 
-    def _members(self, ledger: int, ensemble: int, away_max: int) -> list[str]:
-        """The first ensemble of a ledger. away_max: so many may be bookies that take no entries now."""
-        members = choose(ledger, ensemble, self._runtime.candidates(), frozenset())
-        members += choose(ledger, ensemble - len(members), self._runtime.candidates(suspects=True), frozenset(members))
-        missing = ensemble - len(members)
-        if 0 < missing <= away_max:
-            away = (Candidate(bookie) for bookie in known_bookies(self._runtime.metadata))
-            members += choose(ledger, missing, away, frozenset(members))
-        if len(members) < ensemble:
-            take = f"{ensemble - missing} take entries"
-            if missing <= away_max:
-                take += f", and the cluster has {len(members)}"
+    def _members(self, ledger: int, ensemble: int, copies: int, away_max: int) -> list[str]:
+        """Choose the first ensemble of a ledger. away_max: so many may be bookies that take no entries now."""
+        members: list[str | None] = [None] * ensemble
+
+        def fill(candidates: Iterable[Candidate]) -> int:
+            """Choose bookies for the places that are left. Returns how many places stay empty."""
+            places = [place for place, bookie in enumerate(members) if bookie is None]
+            racks = self._runtime.racks()
+            chosen = choose(ledger, members, places, candidates, write_quorum=copies, racks=racks)
+            for place, bookie in chosen.items():
+                members[place] = bookie
+            return len(places) - len(chosen)
+
+        missing = fill(self._runtime.candidates())
+        missing = missing and fill(self._runtime.candidates(suspects=True))
+        if not missing:
+            return [bookie for bookie in members if bookie is not None]
+        take, left = f"{ensemble - missing} take entries", missing
+        if missing <= away_max:
+            racks = self._runtime.racks()
+            left = fill(Candidate(name, rack=racks.get(name, "")) for name in known_bookies(self._runtime.metadata))
+            take += f", and the cluster has {ensemble - left}"
+        if left:
             raise NotEnoughBookiesError(f"an ensemble of {ensemble} bookies was asked for, {take}")
-        return members
+        return [bookie for bookie in members if bookie is not None]
 
     def open_ledger(
         self, ledger: int, *, password: bytes = b"", recover: bool = True, force: bool = False
@@ -416,13 +427,21 @@ class LedgerCluster(Handle):
                 raise
             return there.version
 
-    def _choose(self, metadata: LedgerMetadata, count: int, taken: Set[str], last_resort: bool) -> list[str]:
-        turn = len(metadata.fragments) + len(taken)
-        chosen = choose(metadata.ledger, count, self._runtime.candidates(), taken, turn=turn)
-        if last_resort:
-            left, known = count - len(chosen), taken | set(chosen)
-            chosen += choose(metadata.ledger, left, self._runtime.candidates(suspects=True), known, turn=turn)
-        if chosen and not set(chosen) & set(metadata.last_fragment.ensemble):  # else one takes up its own place again
+    def _choose(
+        self, metadata: LedgerMetadata, places: Sequence[int], taken: Set[str], last_resort: bool
+    ) -> dict[int, str]:
+        """Choose bookies for places of the last fragment, see `protocol.writer.Choose`."""
+        ensemble, racks = metadata.last_fragment.ensemble, self._runtime.racks()
+        members: list[str | None] = [None if place in places else bookie for place, bookie in enumerate(ensemble)]
+        chosen: dict[int, str] = {}
+        for suspects in (False, True) if last_resort else (False,):
+            more = choose(
+                metadata.ledger, members, places[len(chosen) :], self._runtime.candidates(suspects=suspects),
+                write_quorum=metadata.write_quorum, racks=racks, taken=taken, turn=len(metadata.fragments) + len(taken),
+            )  # fmt: skip
+            for place, bookie in more.items():
+                members[place] = chosen[place] = bookie
+        if chosen and not set(chosen.values()) & set(ensemble):  # else one takes up its own place again
             self._runtime.counts.change_ensemble()
         return chosen
 

@@ -1,15 +1,23 @@
 """Which bookies hold a ledger: rendezvous hashing, weighted by free space, spread over racks when there are any.
 
 (Weighted rendezvous: score = weight / -ln(hash in (0, 1)); the k highest win. Losing a bookie moves only what it held.)
+
+Copies of an entry lie on a *window*: Qw neighbouring places of the ensemble, the last place being the first one's
+neighbour. A ledger survives the loss of a rack only if no window lies within it. So what is compared is the number of
+racks in each window, of the members that stay and those that are chosen together: BookKeeper #3971, where only those
+chosen counted, and one replacement after the other gathered the copies in one rack.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import mmh3
+
+STEPS_MAX = 2000
+"""So many places are filled on trial; then the best ensemble so far is taken. Reached only where racks are scarce."""
 
 
 @dataclass(frozen=True)
@@ -21,24 +29,124 @@ class Candidate:
     rack: str = ""
 
 
-def choose(ledger: int, count: int, candidates: Iterable[Candidate], taken: Set[str], *, turn: int = 0) -> list[str]:
-    """Up to `count` bookies for a ledger, none of `taken`.
+def choose(
+    ledger: int,
+    ensemble: Sequence[str | None],
+    places: Sequence[int],
+    candidates: Iterable[Candidate],
+    *,
+    write_quorum: int,
+    racks: Mapping[str, str] | None = None,
+    taken: Set[str] = frozenset(),
+    turn: int = 0,
+) -> dict[int, str]:
+    """Choose bookies for places of an ensemble, none of those that stay in it.
 
-    turn: changes with every choice for the same ledger, so that not always the same one replaces a failed bookie.
-    Racks of which the ledger has least come first. The same arguments give the same answer in every process.
+    The window with the fewest racks gets as many as possible, then all windows together. Where racks leave a choice,
+    those of which the ensemble has least come first, then the highest scores. The same arguments give the same answer
+    in every process.
+
+    Args:
+        ledger: its id, which the scores depend on.
+        ensemble: the members, None where there is none. Whoever is at one of `places` leaves.
+        places: to be filled; the first ones if there are fewer candidates.
+        candidates: bookies that may be chosen.
+        write_quorum: Qw, the size of a window.
+        racks: of the members that stay. One that is not named is in no rack that is known, and counts for none.
+        taken: bookies that may not be chosen.
+        turn: changes with every choice for the same ledger, so that not always the same one replaces a failed bookie.
+
+    Returns:
+        The bookie for each place that is filled, in the order of `places`.
     """
-    ranked = sorted(
-        (candidate for candidate in candidates if candidate.bookie not in taken),
-        key=lambda candidate: (-_score(ledger, turn, candidate), candidate.bookie),
-    )
-    chosen: list[str] = []
-    used: dict[str, int] = {}
-    while ranked and len(chosen) < count:
-        best = min(ranked, key=lambda candidate: used.get(candidate.rack, 0))  # stable: the highest score of those
-        ranked.remove(best)
-        chosen.append(best.bookie)
-        used[best.rack] = used.get(best.rack, 0) + 1
-    return chosen
+    leaving = set(places)
+    members = {place: bookie for place, bookie in enumerate(ensemble) if bookie is not None and place not in leaving}
+    unavailable = taken | set(members.values())
+    ranked: dict[str, list[tuple[float, str]]] = {}
+    for candidate in candidates:
+        if candidate.bookie not in unavailable:
+            score = _score(ledger, turn, candidate)
+            ranked.setdefault(candidate.rack, []).append((-score, candidate.bookie))
+    for bookies in ranked.values():
+        bookies.sort()
+    known = racks or {}
+    layout: list[str | None] = [known.get(members.get(place, "")) for place in range(len(ensemble))]
+    filled = list(places[: sum(map(len, ranked.values()))])
+    used = dict.fromkeys(ranked, 0)
+    chosen: dict[int, str] = {}
+    for place, rack in _Search(layout, filled, ranked, write_quorum).run():
+        chosen[place] = ranked[rack][used[rack]][1]
+        used[rack] += 1
+    return {place: chosen[place] for place in filled}
+
+
+class _Search:
+    """Tries racks for places, one after the other, the most promising first, until nothing can be better."""
+
+    def __init__(
+        self,
+        layout: list[str | None],
+        places: Sequence[int],
+        ranked: Mapping[str, Sequence[tuple[float, str]]],
+        write_quorum: int,
+    ) -> None:
+        self._layout, self._places, self._ranked, self._size = layout, sorted(places), ranked, write_quorum
+        self._left = {rack: len(bookies) for rack, bookies in ranked.items()}
+        count = len(set(ranked).union(rack for rack in layout if rack is not None))
+        most = min(write_quorum, count)
+        self._bound = (most, most * len(layout))  # nothing is better
+        self._value = (-1, -1)
+        self._best: list[tuple[int, str]] = []
+        self._steps = 0
+
+    def run(self) -> list[tuple[int, str]]:
+        """Return the rack for each place."""
+        self._fill(0)
+        return self._best
+
+    def _fill(self, at: int) -> bool:
+        """Fill the places from index `at` on. Returns whether the search is over."""
+        if at == len(self._places):
+            value = self._spread()
+            if value > self._value:
+                self._value = value
+                self._best = [(place, self._layout[place] or "") for place in self._places]
+            return value >= self._bound or self._steps >= STEPS_MAX
+        place = self._places[at]
+        for rack in self._promising(place):
+            self._steps += 1
+            self._layout[place] = rack
+            self._left[rack] -= 1
+            over = self._fill(at + 1)
+            self._left[rack] += 1
+            self._layout[place] = None
+            if over:
+                return True
+        return False
+
+    def _promising(self, place: int) -> list[str]:
+        """Racks with bookies left: first those that share fewest windows with the place, then the rarest ones."""
+        layout, size = self._layout, len(self._layout)
+        near: dict[str, int] = {}
+        members: dict[str, int] = {}
+        for other, rack in enumerate(layout):
+            if rack is not None:
+                distance = min((other - place) % size, (place - other) % size)
+                near[rack] = near.get(rack, 0) + max(self._size - distance, 0)
+                members[rack] = members.get(rack, 0) + 1
+
+        def badness(rack: str) -> tuple[int, int, float, str]:
+            bookies = self._ranked[rack]
+            return (near.get(rack, 0), members.get(rack, 0), *bookies[len(bookies) - self._left[rack]])
+
+        return sorted((rack for rack, left in self._left.items() if left), key=badness)
+
+    def _spread(self) -> tuple[int, int]:
+        """Racks of the window with the fewest, and of all windows together."""
+        size = len(self._layout)
+        twice = self._layout * 2
+        counts = [len({rack for rack in twice[at : at + self._size] if rack is not None}) for at in range(size)]
+        return min(counts, default=0), sum(counts)
 
 
 def _score(ledger: int, turn: int, candidate: Candidate) -> float:

@@ -58,6 +58,7 @@ class RuntimeBase:
         self.counts = ClientCounters()
         self.degraded: dict[int, DegradedLedger] = {}  # of those that are written here
         self._quarantine = Quarantine(self.reactor.clock, random.random)
+        self._racks: dict[str, str] = {}  # of bookies, as they registered last
         self.on_bookies: Callable[[], object] = lambda: None
         """Called when bookies came, went, or say something else of themselves."""
         self._closed = False
@@ -158,6 +159,11 @@ class RuntimeBase:
             for status in there
             if (status.bookie in self._quarantine) is suspects
         ]
+
+    def racks(self) -> Mapping[str, str]:
+        """Return the racks of bookies, for placement: of those that run, and of those that ran since this was made."""
+        self._racks.update((status.bookie, status.rack) for status in self.bookie_statuses())
+        return self._racks
 
     def end_calls_by(self, deadline: float) -> None:
         """No call of the metadata store waits any longer; see `MetadataStore.end_calls_by`."""

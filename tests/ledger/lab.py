@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from simulation.disk import MemoryLog
@@ -42,9 +42,11 @@ class Lab:
         )
         self.version = 1
 
-    def choose(self, metadata: LedgerMetadata, count: int, taken: Set[str], last_resort: bool) -> list[str]:
+    def choose(
+        self, metadata: LedgerMetadata, places: Sequence[int], taken: Set[str], last_resort: bool
+    ) -> dict[int, str]:
         names = [name for name in self.bookies if name not in taken and name not in self.down]
-        return sorted(names, key=lambda name: (name in self._first, name))[:count]
+        return dict(zip(places, sorted(names, key=lambda name: (name in self._first, name)), strict=False))
 
     def writer(self, *, key: bytes = KEY, **options: bool) -> Bench:
         machine = LedgerWriter(self.metadata, self.version, key, self.choose, random=lambda: 0.5, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence, Set
 
 import pytest
 
@@ -17,7 +18,7 @@ from pyreplog.errors import (
     UnauthorizedError,
     UnreadableError,
 )
-from pyreplog.ledger.ledgermetadata import State, key_proof, ledger_key
+from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, key_proof, ledger_key
 from pyreplog.ledger.protocol import recovery as recovery_module
 from pyreplog.ledger.protocol.effects import BadCopy
 
@@ -410,6 +411,27 @@ def test_the_same_place_fails_twice() -> None:
     recovery.fail("d")
     recovery.run()
     assert lab.fragments == {0: "ebc"} and "e" in lab.holders(0)
+
+
+def test_a_second_replacement_is_chosen_beside_the_first() -> None:
+    """The metadata do not have the first one yet; it counts for racks all the same."""
+    lab = Lab(spares=3)
+    written(lab, 1)
+    ensembles: list[tuple[str, ...]] = []
+    choose = lab.choose
+
+    def noting(metadata: LedgerMetadata, places: Sequence[int], taken: Set[str], last_resort: bool) -> dict[int, str]:
+        ensembles.append(metadata.last_fragment.ensemble)
+        return choose(metadata, places, taken, last_resort)
+
+    lab.choose = noting
+    recovery = lab.recovery()
+    fenced(recovery, "abc")
+    recovery.deliver("abc")
+    recovery.fail("a")
+    recovery.fail("b")
+    recovery.run()
+    assert ensembles == [tuple("abc"), tuple("dbc")] and lab.fragments == {0: "dec"}
 
 
 def test_nobody_gets_two_places() -> None:

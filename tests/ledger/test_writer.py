@@ -317,7 +317,9 @@ def test_batches_are_kept_while_a_change_is_stored() -> None:
 def test_a_bookie_of_a_later_fragment_takes_no_second_place_in_it() -> None:
     """c has entries from 0 on, d those from 2 on; whoever replaces the slow b from entry 1 must be neither."""
     lab = Lab(size=3, write_quorum=3, ack_quorum=1, spares=2)
-    lab.choose = lambda metadata, count, taken, last_resort: [n for n in "cde" if n not in taken][:count]
+    lab.choose = lambda metadata, places, taken, last_resort: dict(
+        zip(places, [n for n in "cde" if n not in taken], strict=False)
+    )
     writer = lab.writer()
     for _ in range(4):
         writer.append()
@@ -432,7 +434,9 @@ def test_a_place_fails_again_while_its_change_is_stored() -> None:
 
 def test_bookies_that_store_nothing_take_a_place_only_so_often_without_a_pause() -> None:
     lab = Lab(spares=2, ack_quorum=3)
-    lab.choose = lambda metadata, count, taken, last_resort: [n for n in lab.bookies if n not in taken][:count]
+    lab.choose = lambda metadata, places, taken, last_resort: dict(
+        zip(places, [n for n in lab.bookies if n not in taken], strict=False)
+    )
     writer = lab.writer()
     writer.append()
     lab.down = {"a", "d", "e"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from functools import partial
 
 from pyreplog._native.bookie.fast_add import LATER, FastAdd, parse_fast_add
@@ -138,7 +139,9 @@ class Nodes:
         self.places[place] = self.by_name[new.name] = new
         self._world.note(old.name, "has lost everything and is", new.name, "now")
 
-    def choose(self, metadata: LedgerMetadata, count: int, taken: set[str], last_resort: bool) -> list[str]:
+    def choose(
+        self, metadata: LedgerMetadata, places: Sequence[int], taken: Set[str], last_resort: bool
+    ) -> dict[int, str]:
         """As clients do: those that are registered. A registration may be out of date."""
         world = self._world
         candidates = [
@@ -147,4 +150,7 @@ class Nodes:
             if (node.is_up and not node.bookie.read_only) or world.random.random() < 0.1
         ]
         self._turn += 1
-        return choose(metadata.ledger, count, candidates, taken, turn=self._turn)
+        return choose(
+            metadata.ledger, metadata.last_fragment.ensemble, places, candidates,
+            write_quorum=metadata.write_quorum, taken=taken, turn=self._turn,
+        )  # fmt: skip

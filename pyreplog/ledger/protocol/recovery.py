@@ -326,7 +326,7 @@ class LedgerRecovery:
         suspect = Suspect(self._push.ensemble[index])
         without = {index, *filter(self._push.tracker.is_excused, range(self.metadata.ensemble_size))}
         can_do_without = self._push.keeps_quorums(without)
-        chosen = self._choose(self.metadata, 1, self._used, not can_do_without)
+        chosen = self._choose(self._changed(), [index], self._used, not can_do_without)
         if not chosen and not can_do_without:
             error = f"ledger {self.metadata.ledger}: nobody can take the place of {suspect.bookie} in its recovery"
             return self._fail(NotEnoughBookiesError(error))
@@ -334,8 +334,8 @@ class LedgerRecovery:
             self._push.tracker.mute(index)
             self._push.tracker.excuse(index)
             return [suspect, *self.acked()]
-        self._used.update(chosen)
-        change: Change = {index: (chosen[0], self._push.since(index))}
+        self._used.update(chosen.values())
+        change: Change = {place: (bookie, self._push.since(place)) for place, bookie in chosen.items()}
         self._changes.append(change)
         return [suspect, *self._push.replace(change)]
 
@@ -383,14 +383,18 @@ class LedgerRecovery:
         return self._close()
 
     def _close(self) -> list[Effect]:
-        meta = self.metadata
-        for change in self._changes:
-            meta = meta.replace_bookies(change)
-        closed = meta.closed(self._last, self._length, self._messages)
+        closed = self._changed().closed(self._last, self._length, self._messages)
         unsure = list(self._fences.unsure(closed, self._written_from))
         known = {copy.bookie for copy in unsure}
         given_up = [copy for copy in self._push.lacking(self._last) if copy.bookie not in known]
         return self._store(closed, [*unsure, *given_up])
+
+    def _changed(self) -> LedgerMetadata:
+        """The metadata with the changes of the ensemble that are known here alone."""
+        metadata = self.metadata
+        for change in self._changes:
+            metadata = metadata.replace_bookies(change)
+        return metadata
 
     def _done(self) -> list[Effect]:
         self._step = _Step.DONE

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random as _random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from pyreplog._native.ledger.ledger_writer_base import LedgerWriterBase
@@ -48,9 +48,9 @@ CHURN_MAX = 3
 
 ANOTHER_WRITER = "somebody else changed its ensemble"
 
-Choose = Callable[[LedgerMetadata, int, Set[str], bool], list[str]]
-"""(ledger, how many, bookies not to take, whether one that failed lately is better than none) -> as many bookies as
-there are, at most so many; see `placement`."""
+Choose = Callable[[LedgerMetadata, Sequence[int], Set[str], bool], Mapping[int, str]]
+"""(ledger, places of its last ensemble that others are to take, bookies not to choose, whether a bookie that failed
+lately is better than none) -> a bookie for each place; for the first ones if bookies are too few. See `placement`."""
 
 
 class _Retry(NamedTuple):
@@ -183,35 +183,33 @@ class LedgerWriter(LedgerWriterBase):
             del self._churn[index]
         starts = {i: self._push.since(i) for i in sorted(self._failed) if self._churn[i] < CHURN_MAX}
         chosen = self._choose_for(starts)
-        taken = self._most_needed(len(chosen))
-        if not self._push.keeps_quorums(self._failed.keys() - taken):
+        if not self._push.keeps_quorums(self._failed.keys() - chosen.keys()):
             chosen = self._choose_for(starts, last_resort=True)
-            taken = self._most_needed(len(chosen))
-        if not self._push.keeps_quorums(self._failed.keys() - taken):
+        if not self._push.keeps_quorums(self._failed.keys() - chosen.keys()):
             return self._cannot_go_on(len(chosen), may_churn=len(starts) < len(self._failed))
-        if not taken:
+        if not chosen:
             return self._go_without()
-        self._change = {index: (bookie, self._push.since(index)) for index, bookie in zip(taken, chosen, strict=True)}
+        self._change = {index: (bookie, self._push.since(index)) for index, bookie in chosen.items()}
         return self._store(self.metadata.replace_bookies(self._change))
 
     def _choose_for(
         self, starts: Mapping[int, int], *, but: Set[str] = frozenset(), last_resort: bool = False
-    ) -> list[str]:
+    ) -> Mapping[int, str]:
         """Bookies to take places from these entries on; those of `but` may take the places that they have."""
         if not starts:
-            return []
+            return {}
         taken = self.metadata.bookies(min(starts.values())) - but
-        return self._choose(self.metadata, len(starts), taken, last_resort)
+        return self._choose(self.metadata, self._by_need(starts), taken, last_resort)
 
-    def _most_needed(self, count: int) -> list[int]:
-        """So many of the places that failed, and may change: those first without which write sets lack most."""
-        left = set(self._failed)
-        found: list[int] = []
-        while len(found) < count:
-            may = (index for index in sorted(left) if self._churn[index] < CHURN_MAX)
-            found.append(min(may, key=lambda index: self._missing(left - {index})))
-            left.remove(found[-1])
-        return found
+    def _by_need(self, places: Iterable[int]) -> list[int]:
+        """Sort places that failed: those first without which write sets lack most."""
+        failed, left = set(self._failed), sorted(places)
+        ordered: list[int] = []
+        while left:
+            ordered.append(min(left, key=lambda index: self._missing(failed - {index})))
+            left.remove(ordered[-1])
+            failed.remove(ordered[-1])
+        return ordered
 
     def _missing(self, places: Set[int]) -> int:
         """How many of these places are in the write set that has most of them."""
@@ -286,7 +284,7 @@ class LedgerWriter(LedgerWriterBase):
         away = {ensemble[index]: index for index in self._failed if tracker.is_excused(index)}
         own = self._choose_for({index: self._push.since(index) for index in away.values()}, but=away.keys())
         request = Request(RequestKind.LAST, self.metadata.ledger, key=self._push.key)
-        return [*effects, *(Send(bookie, request, _Probe(away[bookie])) for bookie in own if bookie in away)]
+        return [*effects, *(Send(bookie, request, _Probe(away[bookie])) for bookie in own.values() if bookie in away)]
 
     def _probed(self, bookie: str, place: int, reply: Reply) -> list[Effect]:
         """The bookie that failed at a place answers: it takes it up again, from the first entry that is still here."""

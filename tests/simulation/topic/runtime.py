@@ -199,6 +199,9 @@ class FakeRuntime:
         nodes = [] if suspects else self.process.schedule.nodes.places
         return [Candidate(node.name) for node in nodes if node.is_up or self.world.chance(0.1)]
 
+    def racks(self) -> dict[str, str]:
+        return {}
+
     def end_calls_by(self, deadline: float) -> None:
         return
 
