@@ -23,9 +23,11 @@ import json
 import re
 import struct
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import (
@@ -47,7 +49,7 @@ from pyreplog.errors import (
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.lock import WriterLock
 from pyreplog.metadata.store import MetadataStore, Versioned
-from pyreplog.metadata.values import decode_object, field
+from pyreplog.metadata.values import check_reader, decode_object, field
 from pyreplog.regular_files import read_regular
 
 IDENTITY = "identity"
@@ -56,6 +58,9 @@ LOG = "log"
 
 CLUSTER = "/cluster"
 BOOKIES = "/bookies"
+
+METADATA_VERSION = 1
+"""Of the values of CLUSTER and of the keys below BOOKIES."""
 
 FILE_MAX = 4096  # bytes
 MAGIC = b"RPBOOK01"
@@ -217,8 +222,8 @@ def register(
     if identity.registered:
         files.replace_small(path / IDENTITY, opened.encode())
     body = {"id": opened.id, "incarnation": opened.incarnation.hex(), "log": uuid.hex(), "opens": opened.opens}
-    value = json.dumps(body).encode()
     known = store.get(identity.key)
+    value = json.dumps({**_unknown_fields(identity.key, known, body), **body}).encode()
     if known is None:
         store.create(identity.key, value)
     elif known.value != value:
@@ -226,6 +231,24 @@ def register(
     opened = replace(opened, registered=True, told=True)
     files.replace_small(path / IDENTITY, opened.encode())
     return opened
+
+
+def _unknown_fields(key: str, known: Versioned | None, body: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of a registration that a newer version stored, to be kept. Raises InvalidMetadataError."""
+    if known is None:
+        return {}
+    value = _object(key, known)
+    return {name: value[name] for name in value if name not in body}
+
+
+def _object(key: str, found: Versioned) -> dict[str, Any]:
+    """Decode the value of a key. Raises InvalidMetadataError."""
+    try:
+        value = decode_object(found.value)
+        check_reader(key, value, METADATA_VERSION)
+    except ValueError as error:
+        raise InvalidMetadataError(f"{key}: {error}") from error
+    return value
 
 
 def note(path: Path, identity: BookieIdentity, *, files: Files | None = None) -> None:
@@ -313,7 +336,7 @@ def _why_older(kept: BookieIdentity, known: Versioned | None, next_ledger: int) 
 def _opens(key: str, known: Versioned) -> int:
     """How often metadata says that a bookie was opened."""
     try:
-        return field(decode_object(known.value), "opens", int)
+        return field(_object(key, known), "opens", int)
     except ValueError as error:
         raise InvalidMetadataError(f"{key}: {error}") from error
 
@@ -321,7 +344,7 @@ def _opens(key: str, known: Versioned) -> int:
 def _bytes(key: str, found: Versioned | None, name: str) -> bytes:
     """16 bytes, of a key's value."""
     try:
-        value = bytes.fromhex(field(decode_object(found.value), name, str)) if found is not None else b""
+        value = bytes.fromhex(field(_object(key, found), name, str)) if found is not None else b""
     except ValueError as error:
         raise InvalidMetadataError(f"{key}: {error}") from error
     if len(value) != 16:

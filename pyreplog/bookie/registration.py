@@ -12,11 +12,12 @@ from pyreplog.errors import InvalidMetadataError, KeyExistsError, NoSuchKeyError
 from pyreplog.handles import Handle
 from pyreplog.metadata.lease import Lease, LeaseState
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.metadata.values import decode_object, field
+from pyreplog.metadata.values import check_reader, decode_object, field
 
 logger = logging.getLogger(__name__)
 
 AVAILABLE = "/available"
+VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,11 @@ class Availability:
 
     @classmethod
     def decode(cls, data: bytes) -> Availability:
-        """InvalidMetadataError."""
+        """InvalidMetadataError; MetadataVersionError when it needs a newer reader. Unknown fields are ignored: nobody
+        but the bookie writes this."""
         try:
             body = decode_object(data)
+            check_reader("availability of a bookie", body, VERSION)
             address, free_bytes = field(body, "address", str), field(body, "free_bytes", int)
             if not address.isprintable() or not 0 <= free_bytes < 1 << 63:
                 raise ValueError("expected an address, and how much is free")

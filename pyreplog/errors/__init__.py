@@ -88,6 +88,7 @@ from pyreplog.errors.metadata import (
     KeyNotEmptyError,
     LeaseLostError,
     MetadataUnavailableError,
+    MetadataVersionError,
     NoSuchKeyError,
     VersionConflictError,
 )
@@ -166,6 +167,7 @@ __all__ = [
     "LedgerRefusedError",
     "LockedError",
     "MetadataUnavailableError",
+    "MetadataVersionError",
     "MissingExtraError",
     "MissingIdentityError",
     "MonkeyPatchedError",

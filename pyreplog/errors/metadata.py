@@ -41,3 +41,25 @@ class InvalidMetadataError(ReplogError):
     """The metadata of a ledger, bookie or cluster contradicts itself, or was written by another version."""
 
     exit_code = 4
+
+
+class MetadataVersionError(InvalidMetadataError):
+    """A newer version of pyreplog wrote the value, and this build must not read it. Nothing was changed.
+
+    Attributes:
+        kind: what the value is of.
+        found: lowest version of a reader that may read it.
+        supported: highest version that this build knows.
+    """
+
+    def __init__(self, kind: str, found: int = 0, supported: int = 0) -> None:
+        self.kind, self.found, self.supported = kind, found, supported
+        super().__init__(
+            f"{kind}: a reader of version {found} or later is needed, this build reads up to {supported}: upgrade "
+            "pyreplog in this process"
+            if found
+            else kind  # the text of an error of another process
+        )
+
+    def __reduce__(self) -> tuple[type[MetadataVersionError], tuple[str, int, int]]:
+        return type(self), (self.kind, self.found, self.supported)

@@ -238,7 +238,7 @@ class Failover(Handle):
     def _parse(self, held: Versioned) -> tuple[str, str] | None:
         """(name, address) of who holds the lease."""
         try:
-            name, address = json.loads(held.value)
+            name, address, *_ = json.loads(held.value)  # a newer version may say more
         except (ValueError, TypeError):
             logger.error("%s/master: expected a name and an address, found %r", self._root, held.value[:80])
             return None

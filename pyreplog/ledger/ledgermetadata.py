@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import hmac
-import json
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,9 +17,10 @@ from typing import Any, NamedTuple, Self
 from pyreplog._native.quorum.quorum import check_quorums
 from pyreplog.bookie.protocol import ID_MAX
 from pyreplog.errors import InvalidArgumentError, InvalidMetadataError
-from pyreplog.metadata.values import decode_object
+from pyreplog.metadata.values import Kept, split_object
 
-VERSION = 1
+VERSION = 2
+_NEW = Kept(VERSION, VERSION)
 KEY_BYTES = 16
 LEDGERS = "/ledgers"
 ID_DIGITS = 19
@@ -66,6 +66,7 @@ class LedgerMetadata:
     """One ledger. last_entry, length (bytes of all values) and messages are known once it is CLOSED, -1 and 0 before.
 
     token: random, of who created it: tells "exists already" from "mine, the reply was lost". custom: the caller's.
+    kept: what a newer version stored, and this one does not know; every change keeps it.
     """
 
     ledger: int
@@ -82,6 +83,7 @@ class LedgerMetadata:
     created_us: int = 0
     token: str = ""
     custom: Mapping[str, str] = field(default_factory=dict)
+    kept: Kept = _NEW
 
     def __post_init__(self) -> None:
         try:
@@ -197,29 +199,30 @@ class LedgerMetadata:
     # ---- bytes ----------------------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        body = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        body = {name: getattr(self, name) for name in _FIELDS}
         body["fragments"] = [[fragment.first, list(fragment.ensemble)] for fragment in self.fragments]
         body["custom"] = dict(self.custom)
-        return json.dumps({"version": VERSION, **body}, separators=(",", ":")).encode()
+        return self.kept.encode(body)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """InvalidMetadataError when it is none, contradicts itself, or is of a version unknown here."""
+        """InvalidMetadataError when it is none, or contradicts itself; MetadataVersionError when it needs a newer
+        reader."""
         try:
-            body = decode_object(data)
-            if (version := body.pop("version")) != VERSION:
-                raise InvalidMetadataError(f"ledger metadata: version {version}, this build reads {VERSION}")
+            body, kept = split_object("ledger metadata", data, _FIELDS, VERSION)
             body["fragments"] = tuple(_decode_fragment(*fragment) for fragment in body["fragments"])
             body["state"] = State(body["state"])
-            for item in dataclasses.fields(cls):
-                expected = _TYPES.get(str(item.type), object)
-                if not isinstance(body[item.name], expected) or type(body[item.name]) is bool:
-                    raise TypeError(f"{item.name}: {body[item.name]!r}")
+            for name, kind in _FIELDS.items():
+                if not isinstance(body[name], _TYPES.get(kind, object)) or type(body[name]) is bool:
+                    raise TypeError(f"{name}: {body[name]!r}")
             if not all(isinstance(word, str) for word in body["custom"].values()):
                 raise TypeError(f"custom: {body['custom']!r}")
-            return cls(**body)
+            return cls(**body, kept=kept)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidMetadataError(f"ledger metadata: {data[:80]!r}: {error}") from error
+
+
+_FIELDS = {item.name: str(item.type) for item in dataclasses.fields(LedgerMetadata) if item.name != "kept"}
 
 
 def _decode_fragment(first: Any, bookies: Any) -> Fragment:

@@ -114,7 +114,7 @@ def test_what_makes_no_sense_is_said(memory) -> None:
     assert TopicOwner.decode(good.encode()) == good
     body = json.loads(good.encode())
     bad = [b"", b"[]", b"7", b"\xff", b'{"pid": 1}', *(json.dumps({**body, **wrong}).encode() for wrong in (
-        {"pid": "7"}, {"address": 7}, {"since_us": 1.5}, {"more": 1}, {"pid": True}))]  # fmt: skip
+        {"pid": "7"}, {"address": 7}, {"since_us": 1.5}, {"version": "2"}, {"pid": True}))]  # fmt: skip
     for value in bad:
         with pytest.raises(InvalidMetadataError, match="owner of a topic"):
             TopicOwner.decode(value)

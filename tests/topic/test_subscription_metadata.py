@@ -71,9 +71,9 @@ def test_bytes_come_back(snapshot: bytes, ledger: int, first: int, properties: d
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"version": 2}, {"type": "other"}, {"token": 1}, {"created_us": True}, {"cursor_ledger": -2},
-        {"cursor_from": -1}, {"durable": 1}, {"snapshot": "?"}, {"properties": {"a": 1}}, {"properties": []}, {"new": 1},
-        {"snapshot": "A" * (SNAPSHOT_BYTES_MAX * 2)}, {"settings": {}}, {"properties": {SETTINGS_PROPERTY: "[]"}},
+        {"version": 0}, {"type": "other"}, {"token": 1}, {"created_us": True}, {"cursor_ledger": -2},
+        {"cursor_from": -1}, {"durable": 1}, {"snapshot": "?"}, {"properties": {"a": 1}}, {"properties": []},
+        {"snapshot": "A" * (SNAPSHOT_BYTES_MAX * 2)}, {"properties": {SETTINGS_PROPERTY: "[]"}},
         {"properties": {SETTINGS_PROPERTY: "{"}}, {"properties": {SETTINGS_PROPERTY: '{"max_unacked":0}'}},
     ],
 )  # fmt: skip
@@ -83,13 +83,13 @@ def test_what_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
 
 
 OLDER_FIELDS = {
-    "version", "token", "created_us", "type", "durable", "properties", "owner", "snapshot", "cursor_ledger",
+    "version", "min_reader", "token", "created_us", "type", "durable", "properties", "owner", "snapshot", "cursor_ledger",
     "cursor_from", "moved_us",
 }  # fmt: skip
 
 
 def test_settings_are_a_property_that_older_readers_keep() -> None:
-    """They refuse a field that they do not know."""
+    """Those of version 1 refused a field that they did not know."""
     config = SubscriptionConfig(type="key_shared", max_redeliveries=3, dead_letter="ä")
     stored = MADE.with_config(config)
     body = json.loads(stored.encode())

@@ -8,7 +8,6 @@ stored may make it again.
 from __future__ import annotations
 
 import dataclasses
-import json
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +16,12 @@ from typing import Any, NamedTuple, Self
 
 from pyreplog.errors import ConfigError, InvalidMetadataError, NoSuchTopicError, TopicFullError
 from pyreplog.metadata.keys import VALUE_MAX
+from pyreplog.metadata.values import Kept, split_object
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
 
-VERSION = 1
+VERSION = 2
+_NEW = Kept(VERSION, VERSION)
 RESERVE_BYTES = 4096
 """Are left free by every change that adds a ledger: closing and trimming always fit."""
 
@@ -75,7 +76,8 @@ class LedgerChain:
     topic: its name. token: random, of its creation. epoch: raised by every owner that takes over; owner, nonce: who
     that was, and something random, so that no two write the same. start: of the first ledger, behind what was trimmed.
     ledgers: in order; only the last one may lack an end. doomed: ledgers taken off the chain, yet to be deleted.
-    deleted: the topic is gone, its remains are to be removed.
+    deleted: the topic is gone, its remains are to be removed. unknown_settings, kept: settings, and fields, that a
+    newer version stored, and this one does not know; every change keeps them.
     """
 
     topic: str
@@ -90,6 +92,8 @@ class LedgerChain:
     ledgers: tuple[ChainLedger, ...] = ()
     doomed: tuple[int, ...] = ()
     deleted: bool = False
+    unknown_settings: Mapping[str, Any] = field(default_factory=dict)
+    kept: Kept = _NEW
 
     # ---- where things are -----------------------------------------------------------------------------------
 
@@ -188,26 +192,27 @@ class LedgerChain:
 
     def encode(self) -> bytes:
         """Of a ledger, seven numbers; its start follows from those before it."""
-        body = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        body["config"] = dataclasses.asdict(self.config)
+        body = {name: getattr(self, name) for name in _TYPES}
+        body["config"] = {**dataclasses.asdict(self.config), **self.unknown_settings}
         body["properties"] = dict(self.properties)
         body["start"] = list(self.start)
         body["ledgers"] = [[item.ledger, *item[2:]] for item in self.ledgers]
-        return json.dumps({"version": VERSION, **body}, separators=(",", ":")).encode()
+        return self.kept.encode(body)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """InvalidMetadataError when it is none, contradicts itself, or is of a version unknown here."""
+        """InvalidMetadataError when it is none, or contradicts itself; MetadataVersionError when it needs a newer
+        reader."""
         try:
-            body: dict[str, Any] = json.loads(data)
-            if (version := body.pop("version")) != VERSION:
-                raise InvalidMetadataError(f"topic metadata: version {version}, this build reads {VERSION}")
+            body, kept = split_object("topic metadata", data, _TYPES, VERSION)
             _check_types(body)
-            body["config"] = TopicConfig.stored(body["config"])
+            config = body["config"]
+            unknown = {name: config.pop(name) for name in list(config) if name not in _SETTINGS}
+            body["config"] = TopicConfig.stored(config)
             body["start"] = TopicPosition(*_numbers(body["start"], 3))
             body["ledgers"] = tuple(_chained(body["ledgers"], body["start"]))
             body["doomed"] = tuple(_numbers(body["doomed"], None))
-            return cls(**body)
+            return cls(**body, unknown_settings=unknown, kept=kept)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ConfigError) as error:
             raise InvalidMetadataError(f"topic metadata: {data[:80]!r}: {error}") from error
 
@@ -216,6 +221,9 @@ _TYPES: dict[str, type] = {
     "topic": str, "token": str, "epoch": int, "owner": str, "nonce": str, "created_us": int, "config": dict,
     "properties": dict, "start": list, "ledgers": list, "doomed": list, "deleted": bool,
 }  # fmt: skip
+
+
+_SETTINGS = frozenset(item.name for item in dataclasses.fields(TopicConfig))
 
 
 def _check_types(body: dict[str, Any]) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import secrets
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 from pyreplog.errors import (
     InvalidArgumentError,
@@ -17,32 +16,34 @@ from pyreplog.errors import (
     VersionConflictError,
 )
 from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.values import Kept, split_object
 from pyreplog.topic.model.names import check_name, quote_name, unquote_name
 from pyreplog.topic.model.routing import PARTITIONS_MAX
 
-VERSION = 1
+VERSION = 2
+_NEW = Kept(VERSION, VERSION)
 ROOT = "/partitioned-topics"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionedMetadata:
-    """One partitioned topic. token: random, of its creation."""
+    """One partitioned topic. token: random, of its creation. kept: what a newer version stored, and this one does not
+    know; every change keeps it."""
 
     partitions: int
     created_us: int
     token: str
+    kept: Kept = _NEW
 
     def encode(self) -> bytes:
-        return json.dumps({"version": VERSION, **asdict(self)}, separators=(",", ":")).encode()
+        return self.kept.encode({name: getattr(self, name) for name in _FIELDS})
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """InvalidMetadataError when it is none, or of a version unknown here."""
+        """InvalidMetadataError when it is none; MetadataVersionError when it needs a newer reader."""
         try:
-            body: dict[str, Any] = json.loads(data)
-            if (version := body.pop("version")) != VERSION:
-                raise InvalidMetadataError(f"partitioned topic: version {version}, this build reads {VERSION}")
-            found = cls(**body)
+            body, kept = split_object("partitioned topic", data, _FIELDS, VERSION)
+            found = cls(**body, kept=kept)
             if type(found.partitions) is not int or not 1 <= found.partitions <= PARTITIONS_MAX:
                 raise ValueError(f"partitions: expected 1 to {PARTITIONS_MAX}, found {found.partitions!r}")
             if type(found.created_us) is not int or type(found.token) is not str:
@@ -50,6 +51,9 @@ class PartitionedMetadata:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise InvalidMetadataError(f"partitioned topic: {data[:80]!r}: {error}") from error
         return found
+
+
+_FIELDS = ("partitions", "created_us", "token")
 
 
 def partitioned_key(topic: str) -> str:

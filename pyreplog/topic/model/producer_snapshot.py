@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pyreplog._native.topic.rangeset import OFFSET_END, RangeSet
-from pyreplog.errors import InvalidMetadataError, ReplogError
+from pyreplog.errors import InvalidMetadataError, MetadataVersionError, ReplogError
 
 VERSION = 1
 SEQUENCE_MAX = OFFSET_END - 1
@@ -37,12 +37,15 @@ def encode(states: Sequence[ProducerState]) -> bytes:
 
 
 def decode(data: bytes) -> list[ProducerState]:
-    """In the order in which they were encoded. InvalidMetadataError: these are none, or of a version unknown here."""
+    """In the order in which they were encoded. InvalidMetadataError: these are none; MetadataVersionError: a newer
+    reader is needed."""
     if len(data) < _HEADER.size:
         raise InvalidMetadataError(f"producer snapshot: expected {_HEADER.size} bytes or more, found {len(data)}")
-    version, _, count = _HEADER.unpack_from(data)
-    if version != VERSION:
-        raise InvalidMetadataError(f"producer snapshot: expected version {VERSION}, found {version}")
+    version, min_reader, count = _HEADER.unpack_from(data)
+    if (min_reader or version) > VERSION:
+        raise MetadataVersionError("producer snapshot", min_reader or version, VERSION)
+    if version < 1:
+        raise InvalidMetadataError(f"producer snapshot: expected a version from 1 on, found {version}")
     try:
         states = list(_read(data))
     except (struct.error, ReplogError) as error:

@@ -25,16 +25,18 @@ from pyreplog.errors import (
     VersionConflictError,
 )
 from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.values import Kept, split_object
 from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionType
 from pyreplog.topic.model.names import check_name, quote_name, topic_key, unquote_name
 
-VERSION = 1
+VERSION = 2
+_NEW = Kept(VERSION, VERSION)
 SNAPSHOT_BYTES_MAX = 64 << 10
 """Of a cursor record that is kept in the metadata store; larger ones stay in a ledger."""
 
 SETTINGS_PROPERTY = "pyreplog.settings"
-"""Name of the property that has the settings, but for the type, as JSON: older readers refuse a field that they do not
-know, and keep all properties."""
+"""Name of the property that has the settings, but for the type, as JSON: readers of version 1 refused a field that they
+did not know, and kept all properties."""
 
 _TYPES = {"token": str, "owner": str, "type": str, "created_us": int, "cursor_ledger": int, "cursor_from": int}
 
@@ -57,7 +59,7 @@ class SubscriptionMetadata:
     b"", none. cursor_ledger: where newer records are, from a snapshot in entry `cursor_from` on; -1: there are none.
     moved_us: when its mark last moved, or was set, as of when the place of its records was last stored; 0: not known.
     settings: the fields of SubscriptionConfig, without the type, that are not the defaults; those that this build does
-    not know are kept.
+    not know are kept. kept: what a newer version stored beside; every change keeps it.
     """
 
     token: str
@@ -71,6 +73,7 @@ class SubscriptionMetadata:
     cursor_ledger: int = -1
     cursor_from: int = 0
     moved_us: int = 0
+    kept: Kept = _NEW
 
     def __post_init__(self) -> None:
         _ = self.config  # it raises
@@ -104,20 +107,19 @@ class SubscriptionMetadata:
         return dataclasses.replace(self, type=config.type, settings={**unknown, **given})
 
     def encode(self) -> bytes:
-        body = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        settings, body["properties"] = body.pop("settings"), dict(self.properties)
-        if settings:
-            body["properties"][SETTINGS_PROPERTY] = json.dumps(settings, separators=(",", ":"))
+        body = {name: getattr(self, name) for name in _FIELDS}
+        body["properties"] = dict(self.properties)
+        if self.settings:
+            body["properties"][SETTINGS_PROPERTY] = json.dumps(self.settings, separators=(",", ":"))
         body["snapshot"] = base64.b64encode(self.snapshot).decode()
-        return json.dumps({"version": VERSION, **body}, separators=(",", ":")).encode()
+        return self.kept.encode(body)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """InvalidMetadataError when it is none, contradicts itself, or is of a version unknown here."""
+        """InvalidMetadataError when it is none, or contradicts itself; MetadataVersionError when it needs a newer
+        reader."""
         try:
-            body: dict[str, Any] = json.loads(data)
-            if (version := body.pop("version")) != VERSION:
-                raise InvalidMetadataError(f"subscription metadata: version {version}, this build reads {VERSION}")
+            body, kept = split_object("subscription metadata", data, _FIELDS, VERSION)
             for name, expected in _TYPES.items():
                 if type(body[name]) is not expected:
                     raise TypeError(f"{name}: {body[name]!r}")
@@ -125,12 +127,14 @@ class SubscriptionMetadata:
                 raise TypeError(f"durable: {body['durable']!r}, properties: {body['properties']!r}")
             body["snapshot"] = base64.b64decode(body["snapshot"], validate=True)
             settings = json.loads(body["properties"].pop(SETTINGS_PROPERTY, "{}"))
-            if type(settings) is not dict or "settings" in body:
+            if type(settings) is not dict:
                 raise TypeError(f"settings: {settings!r}")
-            return cls(**body, settings=settings)
+            return cls(**body, settings=settings, kept=kept)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error) as error:
             raise InvalidMetadataError(f"subscription metadata: {data[:80]!r}: {error}") from error
 
+
+_FIELDS = [item.name for item in dataclasses.fields(SubscriptionMetadata) if item.name not in ("settings", "kept")]
 
 Change = Callable[[SubscriptionMetadata], SubscriptionMetadata]
 

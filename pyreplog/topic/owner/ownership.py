@@ -13,9 +13,8 @@ import threading
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
-from typing import Any
 
 from pyreplog.clock import SystemClock
 from pyreplog.errors import (
@@ -30,12 +29,14 @@ from pyreplog.errors import (
 from pyreplog.handles import Handle, make_part_of
 from pyreplog.metadata.lease import Lease, LeaseState
 from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.values import check_reader, decode_object
 from pyreplog.net.sockets import weak_callback
 from pyreplog.topic.model.names import check_name, quote_name
 
 logger = logging.getLogger(__name__)
 
 LEASE_S = 10.0
+VERSION = 1
 _ROOT = "/topic-owners"
 
 
@@ -55,14 +56,16 @@ class TopicOwner:
 
     @classmethod
     def decode(cls, data: bytes) -> TopicOwner:
-        """InvalidMetadataError."""
+        """InvalidMetadataError; MetadataVersionError when it needs a newer reader. Unknown fields are ignored: nobody
+        but the owner writes this."""
         try:
-            body: dict[str, Any] = json.loads(data)
-            found = cls(**body)
+            body = decode_object(data)
+            check_reader("owner of a topic", body, VERSION)
+            found = cls(*(body[item.name] for item in fields(cls)))
             texts, numbers = (found.address, found.host, found.incarnation), (found.pid, found.since_us)
             if not all(type(text) is str for text in texts) or not all(type(number) is int for number in numbers):
                 raise TypeError("a field is of another type")
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise InvalidMetadataError(f"owner of a topic: {data[:80]!r}: {error}") from error
         return found
 

@@ -37,6 +37,7 @@ _CLASSES: tuple[type[ReplogError], ...] = (
     errors.EntryRefusedError,
     errors.SubscriptionError,
     errors.TopicError,
+    errors.MetadataVersionError,
 )  # numbers are places in it: add at the end only
 _NUMBERS = {kind: number for number, kind in enumerate(_CLASSES)}
 
