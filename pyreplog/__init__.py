@@ -160,6 +160,7 @@ if TYPE_CHECKING:
     from pyreplog.topic.client.remote.client import Client, connect
     from pyreplog.topic.client.remote.remote_partitioned import RemotePartitionedTopic
     from pyreplog.topic.client.remote.remote_topic import RemoteTopic
+    from pyreplog.topic.client.topic_like import ConsumerLike, ProducerLike, TopicLike
     from pyreplog.topic.model.partition_offset import PartitionOffset, PartitionRange
     from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
     from pyreplog.topic.owner.topic import Topic
@@ -172,6 +173,7 @@ _LATER = {
     "Cluster": "cluster",
     "CommitLog": "log.commitlog",
     "Consumer": "topic.client.consumer",
+    "ConsumerLike": "topic.client.topic_like",
     "Ledger": "ledger.ledger_handle",
     "LedgerReader": "ledger.reader",
     "LogConfig": "config",
@@ -185,12 +187,14 @@ _LATER = {
     "PartitionedProducer": "topic.client.partitions.partitioned_producer",
     "PartitionedTopic": "topic.owner.partitioned_topic",
     "Producer": "topic.client.publishing.producer",
+    "ProducerLike": "topic.client.topic_like",
     "Record": "_native.log.record",
     "RecordBatch": "_native.log.batch",
     "RemotePartitionedTopic": "topic.client.remote.remote_partitioned",
     "RemoteTopic": "topic.client.remote.remote_topic",
     "SystemClock": "clock",
     "Topic": "topic.owner.topic",
+    "TopicLike": "topic.client.topic_like",
     "TopicServer": "topic.server.topic_server",
     "connect": "topic.client.remote.client",
     "open": "log.opening",
@@ -211,6 +215,7 @@ __all__ = [
     "CommitLog",
     "ConfigError",
     "Consumer",
+    "ConsumerLike",
     "CorruptionError",
     "DamagedMessageError",
     "DeposedError",
@@ -280,6 +285,7 @@ __all__ = [
     "PoisonedError",
     "PositionError",
     "Producer",
+    "ProducerLike",
     "PromotionRefusedError",
     "ProtocolVersionError",
     "ReadOnlyError",
@@ -308,6 +314,7 @@ __all__ = [
     "TopicExistsError",
     "TopicFencedError",
     "TopicFullError",
+    "TopicLike",
     "TopicOwnedError",
     "TopicServer",
     "TrimmedError",

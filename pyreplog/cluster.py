@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
-from typing import Any, overload
+from typing import Unpack, overload
 
 from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.arguments import check_bool, check_seconds
@@ -17,6 +17,7 @@ from pyreplog.ledger.closing import reserve_s
 from pyreplog.ledger.ledger_handle import CLOSE_S
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.metrics import Metric
+from pyreplog.topic.model.config import TopicSettings
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.owner.topics import Topics
@@ -35,17 +36,29 @@ class Cluster(ledgers.LedgerCluster):
 
     @overload
     def topic(
-        self, name: str, *, partitions: int, create: bool = True, wait: float = 0.0, **settings: Any
+        self, name: str, *, partitions: int, create: bool = True, wait: float = 0.0, **settings: Unpack[TopicSettings]
     ) -> PartitionedTopic: ...
     @overload
     def topic(
-        self, name: str, *, partitions: None = None, create: bool = True, wait: float = 0.0, **settings: Any
-    ) -> Topic | Any: ...  # of one that has partitions it is a PartitionedTopic, which few programs do not know before
+        self,
+        name: str,
+        *,
+        partitions: None = None,
+        create: bool = True,
+        wait: float = 0.0,
+        **settings: Unpack[TopicSettings],
+    ) -> Topic | PartitionedTopic: ...
     def topic(
-        self, name: str, *, partitions: int | None = None, create: bool = True, wait: float = 0.0, **settings: Any
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        create: bool = True,
+        wait: float = 0.0,
+        **settings: Unpack[TopicSettings],
     ) -> Topic | PartitionedTopic:
         """The topic of that name, owned by this process until it is closed; the same object each time. A
-        PartitionedTopic, if it has partitions.
+        PartitionedTopic, if it has partitions. Both are a `TopicLike`.
 
         name: any text of up to 200 bytes, without control characters. partitions: make it with so many, 1 to 65536, if
         there is none, and let it grow if it has fewer. create: make it if there is none, with `settings`, fields of

@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pyreplog.errors import CheckpointError
+from pyreplog.errors import CheckpointError, NoSuchTopicError
 from pyreplog.spark.stream.offsets import SOURCE, StreamOffset
 from pyreplog.tables.slices import NO_PARTITION
+from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle
 from pyreplog.topic.model.routing import partition_name
 
 if TYPE_CHECKING:
@@ -34,7 +35,10 @@ def acknowledge(
     for offset in _offsets(progress):
         for (topic, partition), position in offset.positions.items():
             name = topic if partition == NO_PARTITION else partition_name(topic, partition)
-            cluster.topic(name, create=False).skip_to(subscription, position.offset, token=position.token)
+            place = cluster.topic(name, create=False)
+            if isinstance(place, PartitionedHandle):
+                raise NoSuchTopicError(name, "it was deleted, and made anew with partitions")
+            place.skip_to(subscription, position.offset, token=position.token)
             done[name] = position.offset
     return done
 

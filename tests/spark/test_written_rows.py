@@ -11,6 +11,7 @@ from pyreplog.errors import InvalidArgumentError
 from pyreplog.spark.write import rows as writtenrows
 from pyreplog.spark.write.columns import WrittenColumns
 from pyreplog.spark.write.rows import RowBatch, rows_of
+from pyreplog.topic.model.times import as_times_us
 
 pa = pytest.importorskip("pyarrow")
 
@@ -29,7 +30,7 @@ def draw(chance: random.Random, rows: int) -> list[dict[str, Any]]:
             "value": chance.randbytes(chance.choice([0, 5, 40])),
             "key": None if chance.random() < keys else f"key {chance.randrange(9)}",
             "headers": chance.choice([None, [], [{"key": f"h{n}", "value": b"%d" % n} for n in range(3)]]),
-            "eventTime": chance.choice([None, chance.randrange(1 << 50)]),
+            "eventTime": chance.choice([None, chance.randrange(1 << 50), chance.randrange(1 << 42)]),
             "topic": f"topic {chance.randrange(chance.choice([1, 3]))}",
         }
         for _ in range(rows)
@@ -49,7 +50,8 @@ def flat(calls: list[RowBatch]) -> dict[str, list[tuple[Any, ...]]]:
         values = [item if isinstance(item, bytes) else item.as_py() for item in given["values"]]
         keys = given["keys"] if given["keys"] is not None else [None] * count
         keys = [key if key is None or isinstance(key, bytes) else key.as_py() for key in keys]
-        times = given["event_times"] if given["event_times"] is not None else [None] * count
+        times = as_times_us("event_times", given["event_times"])  # a timestamp has a type: no number is in doubt
+        times = times if times is not None else [None] * count
         times = [None if time in (None, -(1 << 63)) else int(time) for time in times]
         headers = given["properties"] or [None] * count
         assert {len(values), len(keys), len(times), len(headers)} == {count}

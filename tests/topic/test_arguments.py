@@ -15,7 +15,7 @@ from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, ConfigError, InvalidArgumentError, OutOfRangeError, ReplogError, WrongTypeError
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.client.remote.client import Client, connect
-from pyreplog.topic.model.positions import EPOCH, moment_at, time_us
+from pyreplog.topic.model.times import EPOCH, moment_at, moment_us
 from tests.topic.remoting import PATIENCE_S, PLAIN
 from tests.waiting import until
 
@@ -155,11 +155,24 @@ def test_an_offset_says_nothing_of_partitions(place: Cluster | Client) -> None:
 
 @pytest.mark.parametrize("moment", [datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC), EPOCH])
 def test_every_moment_of_utc_can_be_sought(topic: Any, moment: datetime) -> None:
-    assert moment_at(time_us(moment)) == moment
+    assert moment_at(moment_us("start", moment)) == moment
     where = 8 if moment > datetime.now(UTC) else 0
     assert topic.seek("s", moment) == where
     with topic.subscribe("s") as consumer:
         assert consumer.seek(moment) == where
+
+
+def test_a_moment_without_a_time_zone_is_no_place(topic: Any) -> None:
+    naive = datetime(2033, 5, 18)
+    calls: list[Callable[[], object]] = [
+        lambda: topic.seek("s", naive), lambda: topic.subscribe("t", start=naive), lambda: topic.read(naive),
+        lambda: topic.create_subscription("t", start=naive),
+    ]  # fmt: skip
+    with topic.subscribe("s") as consumer:
+        for call in (*calls, lambda: consumer.seek(naive)):
+            with pytest.raises(InvalidArgumentError, match="start: expected a datetime with a time zone, found"):
+                call()
+    assert topic.subscriptions() == ["s"]
 
 
 @pytest.mark.parametrize("url", ["pyreplog://", "pyreplog://a", "pyreplog://a:b", "pyreplog://a:1,b:70000", "http://a"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -54,6 +55,19 @@ def test_a_topic_that_is_there_keeps_its_settings(cluster: Cluster) -> None:
         before = there.config
         refuse(some, [b"bad"], dead_letter="there")
         assert (there.config, len(there)) == (before, 1)
+
+
+@pytest.mark.parametrize("partitions", [None, 2])
+def test_their_times_stay_whatever_they_look_like(cluster: Cluster, partitions: int | None) -> None:
+    """A device whose clock was not set has datetimes that look like seconds when they are numbers."""
+    name, clock_unset = f"devices-{partitions}", datetime(1970, 1, 1, 0, 20, tzinfo=UTC)
+    with cluster.topic(name, **PLAIN) as devices, cluster.topic(f"{name}-DLQ", partitions=partitions, **PLAIN) as dead:
+        with devices.subscribe("s", **AT_ONCE, dead_letter=f"{name}-DLQ") as consumer:
+            devices.publish(b"v", b"k", event_time=clock_unset)
+            consumer.nack(consumer.receive(timeout=PATIENCE_S))
+            until(lambda: devices.stats().subscriptions[0].dead_lettered_messages == 1)
+        batches = [batch for at in range(partitions or 1) for batch in (dead.read(at) if partitions else dead.read())]
+        assert [message.event_time for batch in batches for message in batch] == [1_200_000_000]
 
 
 def test_it_may_have_partitions(cluster: Cluster) -> None:

@@ -88,6 +88,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "neither": ({"deliver_at": 5}, "found 5.*: give an aware datetime, or delay="),
     "just before 2001": ({"deliver_at": EARLIEST_US - 1}, "expected microseconds since the epoch, from 2001 on"),
     "negative": ({"deliver_at": -1}, "from 2001 on, found -1"),
+    "nanoseconds": ({"deliver_at": 1_800_000_000_000_000_000}, "look like nanoseconds: divide by 1,000"),
     "both": ({"deliver_at": MOMENT, "delay": 1.0}, "expected deliver_at or delay, found both"),
     "delay is nan": ({"delay": float("nan")}, "delay: expected at most"),
 }

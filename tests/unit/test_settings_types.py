@@ -19,15 +19,22 @@ from pyreplog.ha.relay.applier import Applier
 from pyreplog.ha.relay.config import ApplierConfig, ApplierSettings
 from pyreplog.ha.relay.relay import Relay
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionSettings, TopicConfig, TopicSettings
 
 ROOT = Path(pyreplog.__file__).parent.parent
 KINDS = [
     (LogConfig, LogSettings), (BookieConfig, BookieSettings), (NodeConfig, NodeSettings),
-    (ApplierConfig, ApplierSettings),
+    (ApplierConfig, ApplierSettings), (TopicConfig, TopicSettings), (SubscriptionConfig, SubscriptionSettings),
 ]  # fmt: skip
+TOPICS = (
+    pyreplog.TopicLike, pyreplog.Topic, pyreplog.RemoteTopic, pyreplog.PartitionedTopic, pyreplog.RemotePartitionedTopic,
+)  # fmt: skip
 TAKERS: list[tuple[Callable[..., Any], type]] = [
     (pyreplog.open, LogSettings), (LedgerCluster.embedded, BookieSettings), (ha.open_master, NodeSettings),
     (ha.open_replica, NodeSettings), (Applier.__init__, ApplierSettings), (Relay.__init__, ApplierSettings),
+    (pyreplog.Cluster.topic, TopicSettings), (pyreplog.Client.topic, TopicSettings),
+    *((getattr(kind, name), SubscriptionSettings) for kind in TOPICS for name in ("subscribe", "create_subscription")),
+    *((kind.configure, TopicSettings) for kind in TOPICS),
 ]  # fmt: skip
 
 
@@ -81,14 +88,82 @@ newest("text")  # wrong
 pyreplog.open("log").scan()  # wrong
 """
 
+TOPIC_PROGRAM = """\
+from datetime import UTC, datetime
 
-def test_a_type_checker_finds_wrong_settings(tmp_path: Path) -> None:
+import pyreplog
+
+cluster = pyreplog.Cluster.embedded("cluster")
+client = pyreplog.connect("pyreplog://127.0.0.1:7400")
+
+
+def work(topic: pyreplog.TopicLike) -> int | pyreplog.PartitionOffset:
+    topic.configure(retention_ms=None, compression="zstd")
+    topic.configure(retention_m=1)  # wrong
+    topic.create_subscription("s", start="earliest", max_redeliveries=3)
+    topic.create_subscription("s", start=5)  # wrong
+    with topic.subscribe("s", type="shared", queue=10) as consumer:
+        topic.subscribe("s", type="share")  # wrong
+        message = consumer.receive(timeout=5.0)
+        message.value  # wrong
+        if message is not None:
+            consumer.acknowledge(message)
+            value: bytes = message.value
+        for batch in consumer.batches(timeout=1.0):
+            consumer.acknowledge(batch)
+        consumer.seek(datetime.now(UTC))
+        consumer.recieve()  # wrong
+    with topic.producer("p") as producer:
+        producer.publish(b"value", event_time=datetime.now(UTC), deliver_at=1_800_000_000_000_000)
+        producer.publish("value")  # wrong
+        producer.submit(b"value").result(1.0)
+    return topic.publish(b"value", b"key", delay=5)
+
+
+work(cluster.topic("orders", deduplicate=True, linger_ms=5))
+work(cluster.topic("clicks", partitions=4))
+work(client.topic("orders", create=False))
+work(client.topic("clicks", partitions=4, ensemble=1))
+work(cluster)  # wrong
+cluster.topic("orders", lingerms=5)  # wrong
+cluster.topic("orders", compression="gzip")  # wrong
+cluster.topic("clicks", partitions=4, linger_ms="5")  # wrong
+client.topic("orders", wait=1.0)  # wrong
+client.topic("clicks", partitions=4, retention_ms="1d")  # wrong
+
+place: int = cluster.topic("orders").publish(b"value")  # wrong
+cluster.topic("orders").end  # wrong
+clicks = cluster.topic("clicks", partitions=4)
+parted: pyreplog.PartitionOffset = clicks.publish(b"value")
+clicks.partition(0).skip("s", 1)
+clicks.seek("s", 5)  # wrong
+visits = client.topic("clicks", partitions=4)
+visits.seek("s", parted)
+for at in visits.publish_batch([b"a", b"b"]):
+    at.offsets.start
+
+orders = cluster.topic("orders")
+assert isinstance(orders, pyreplog.Topic)
+offset: int = orders.publish(b"value")
+offsets: range = orders.publish_batch([b"a", b"b"], event_times=[datetime.now(UTC), None])
+orders.skip_to("s", orders.end - len(offsets))
+remote = client.topic("orders")
+if isinstance(remote, pyreplog.RemoteTopic):
+    mine: int = remote.submit(b"value").result(1.0)
+    remote.submit(b"value", priority=1)  # wrong
+consumer: pyreplog.Consumer = orders.subscribe("s", start=offset)
+orders.subscribe("s", start="first")  # wrong
+"""
+
+
+@pytest.mark.parametrize("source", [PROGRAM, TOPIC_PROGRAM], ids=["logs", "topics"])
+def test_a_type_checker_finds_wrong_settings(source: str, tmp_path: Path) -> None:
     """In a program of a user, with the strictest checks."""
     mypy = pytest.importorskip("mypy.api")
     program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
+    program.write_text(source)
     config = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache")]
     out, err, _ = mypy.run([*config, "--strict", str(program)])
     found = sorted({int(line.split(":")[1]) for line in out.splitlines() if ": error:" in line})
-    wrong = [number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# wrong")]
+    wrong = [number for number, line in enumerate(source.splitlines(), 1) if line.endswith("# wrong")]
     assert found == wrong, out + err

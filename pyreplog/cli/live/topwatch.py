@@ -45,7 +45,7 @@ class ServerWatch:
         rows = []
         for name in self._client.topics():
             with suppress(NoSuchTopicError):  # it was deleted meanwhile
-                rows.append(topic_row(self._client.topic(name, create=False).stats()))
+                rows.append(topic_row(self._client.one(name, create=False, settings={}).stats()))
         return Frame(at_us=self._clock.now_us(), topics=by_backlog(rows))
 
 
@@ -77,7 +77,7 @@ class EmbeddedWatch(_ClusterWatch):
         super().__init__(cluster)
 
     def _row(self, name: str) -> TopicRow:
-        return topic_row(self._cluster.topic(name, create=False, wait=self._wait_s).stats())
+        return topic_row(self._cluster.topics.open(name, create=False, wait=self._wait_s).stats())
 
 
 class OwnersWatch(_ClusterWatch):
@@ -97,7 +97,7 @@ class OwnersWatch(_ClusterWatch):
         if not owner.address:
             return TopicRow(name=name, states=(f"owned by {owner}",))
         try:
-            return topic_row(self._client(owner.address).topic(name, create=False).stats())
+            return topic_row(self._client(owner.address).one(name, create=False, settings={}).stats())
         except PeerError as error:  # what others serve is still shown
             return TopicRow(name=name, owner=owner.address, states=(str(error),))
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.spark.write.columns import WrittenColumns
+from pyreplog.topic.model.times import KnownTimes, known_time
 
 CALL_BYTES = 4 << 20
 """What is published at once, about: a row more."""
@@ -45,9 +46,9 @@ class RowBatch(NamedTuple):
             given["keys"] = None
         elif self.keys is not None and self.keys.null_count:
             given = {"values": self.values.to_pylist(), "keys": self.keys.to_pylist()}
-            times = None if times is None else times.to_pylist()
+            times = None if times is None else [*map(known_time, times.to_pylist())]
         if isinstance(times, pa.Array):
-            times = pc.fill_null(times, _NO_TIME).to_numpy(zero_copy_only=False)
+            times = pc.fill_null(times, _NO_TIME).to_numpy(zero_copy_only=False).view(KnownTimes)
         return given | {"event_times": times, "properties": _properties(self.headers, self.numbers)}
 
 

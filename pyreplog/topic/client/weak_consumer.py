@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class WeakConsumer:
-    """A ConsumerLike: passes all on to its consumer, while somebody has that. What comes in the moment in which the
+    """A DeliveryTarget: passes all on to its consumer, while somebody has that. What comes in the moment in which the
     consumer is forgotten is nobody's: it comes again to others when the consumer is detached, which its finalizer asks
     for."""
 

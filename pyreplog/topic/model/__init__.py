@@ -3,6 +3,7 @@
 | module | what it holds |
 |---|---|
 | `names`, `config`, `arguments` | names and keys of topics; their settings; checks of what callers pass |
+| `times` | times that callers give: datetimes, and microseconds since 1970 |
 | `positions`, `topic_position` | where a subscription may start; places in a topic as offset, entry and bytes |
 | `interfaces` | Protocols between consumers, subscriptions and topics |
 | `chain`, `locating` | the ledgers of a topic, in order; the entry that holds an offset or a time |

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypedDict
 
 from pyreplog._native.quorum.quorum import MAX_ENSEMBLE
 from pyreplog.config import Settings, check_retention
@@ -130,6 +130,30 @@ class TopicConfig(Settings):
         return self.copies // 2 + 1 if self.ack_quorum is None else self.ack_quorum
 
 
+class TopicSettings(TypedDict, total=False):
+    """The settings of a TopicConfig, as keywords of `Cluster.topic`, `Client.topic` and `configure`."""
+
+    ensemble: int
+    write_quorum: int | None
+    ack_quorum: int | None
+    durability: Literal["synced", "appended"]
+    roll_entries: int
+    roll_bytes: int
+    roll_ms: int
+    retention_bytes: int | None
+    retention_ms: int | None
+    ttl_ms: int | None
+    quota_bytes: int | None
+    quota_ms: int | None
+    quota_policy: QuotaPolicy
+    subscription_expiry_ms: int | None
+    deduplicate: bool
+    linger_ms: int
+    batch_messages: int
+    batch_bytes: int
+    compression: Compression
+
+
 @dataclass(frozen=True, kw_only=True)
 class SubscriptionConfig(Settings):
     """Settings of a subscription, kept with it. A durable one keeps them in the metadata store.
@@ -170,3 +194,16 @@ class SubscriptionConfig(Settings):
     def changed(self, settings: Mapping[str, Any]) -> Self:
         """These settings with others in their place. ConfigError names the first unknown key."""
         return self.of({**vars(self), **settings})
+
+
+class SubscriptionSettings(TypedDict, total=False):
+    """The settings of a SubscriptionConfig, as keywords of `subscribe` and `create_subscription`."""
+
+    type: SubscriptionType
+    ack_timeout_ms: int | None
+    nack_min_ms: int
+    nack_max_ms: int
+    max_redeliveries: int | None
+    dead_letter: str | None
+    max_unacked: int
+    max_unacked_consumer: int

@@ -73,7 +73,7 @@ class SubscriptionLike(Protocol):
     def wake_after(self, seconds: float, call: Callable[[], None]) -> object: ...
 
 
-class ConsumerLike(Protocol):
+class DeliveryTarget(Protocol):
     """What a subscription delivers to: a Consumer, or what stands for one of another process. Calls come one at a time;
     none waits."""
 

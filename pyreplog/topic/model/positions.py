@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 from pyreplog.future import AppendFuture
+from pyreplog.topic.model.times import moment_us
 from pyreplog.topic.model.topic_position import EntryPosition, TopicPosition
 
 T = TypeVar("T")
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Start = int | datetime | Literal["earliest", "latest"]
-"""An offset; a moment of publishing, in local time unless it says another; or an end of the topic."""
+"""An offset; a moment of publishing, with a time zone; or an end of the topic."""
 
 
 class Located(Protocol):
@@ -32,27 +32,14 @@ class Located(Protocol):
 
 
 def check_start(start: Start) -> Start:
-    """Errors: WrongTypeError, InvalidArgumentError: it is none."""
+    """Errors: WrongTypeError, InvalidArgumentError: it is none, or a datetime without a time zone."""
     if isinstance(start, str) and start not in ("earliest", "latest"):
         raise InvalidArgumentError(f"start: expected an offset, a datetime, 'earliest' or 'latest', found {start!r}")
     if isinstance(start, bool) or not isinstance(start, int | np.integer | datetime | str):
         raise WrongTypeError(f"start: expected an offset, a datetime, 'earliest' or 'latest', found {start!r}")
     if isinstance(start, datetime):
-        time_us(start)
+        moment_us("start", start)
     return start
-
-
-def time_us(moment: datetime, what: str = "start") -> int:
-    """Microseconds since 1970, to the last one. InvalidArgumentError: its time zone takes it out of all years."""
-    try:
-        return (moment.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
-    except (OverflowError, ValueError, OSError) as error:
-        raise InvalidArgumentError(f"{what}: expected a moment that UTC has, found {moment}: {error}") from None
-
-
-def moment_at(time_us: int) -> datetime:
-    """OverflowError: there is no such."""
-    return EPOCH + timedelta(microseconds=time_us)
 
 
 def position(log: Located, start: Start) -> AppendFuture[TopicPosition]:
@@ -62,7 +49,7 @@ def position(log: Located, start: Start) -> AppendFuture[TopicPosition]:
     if isinstance(check_start(start), str):
         done.complete(log.start if start == "earliest" else log.end)
     elif isinstance(start, datetime):
-        then(log.offset_at_time(time_us(start)), done, lambda offset: _at_offset(log, offset, done))
+        then(log.offset_at_time(moment_us("start", start)), done, lambda offset: _at_offset(log, offset, done))
     else:
         _at_offset(log, int(start), done)
     return done

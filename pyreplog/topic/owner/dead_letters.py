@@ -14,6 +14,7 @@ from pyreplog.topic.model.dispatch.effects import DeadLetter
 from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.positions import then
 from pyreplog.topic.model.routing import partition_of
+from pyreplog.topic.model.times import known_time
 from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.topic_context import DeadLetterTopic, TopicContext
 
@@ -70,7 +71,10 @@ def _submit(target: DeadLetterTopic, origin: str, dead: DeadLetter) -> AppendFut
     ]
     try:
         return target.submit_batch(
-            batch.values(), batch.keys(), properties=properties, event_times=[one.event_time for one in batch]
+            batch.values(),
+            batch.keys(),
+            properties=properties,
+            event_times=[known_time(one.event_time) for one in batch],
         )
     except RecordTooLargeError:
         return gathered([_submit_one(target, *one) for one in zip(batch, properties, strict=True)])
@@ -78,7 +82,8 @@ def _submit(target: DeadLetterTopic, origin: str, dead: DeadLetter) -> AppendFut
 
 def _submit_one(target: DeadLetterTopic, message: Message, properties: Any) -> AppendFuture[Any]:
     """One that leaves no room for where it comes from goes without."""
+    event_time = known_time(message.event_time)
     try:
-        return target.submit(message.value, message.key, properties=properties, event_time=message.event_time)
+        return target.submit(message.value, message.key, properties=properties, event_time=event_time)
     except RecordTooLargeError:
-        return target.submit(message.value, message.key, properties=message.properties, event_time=message.event_time)
+        return target.submit(message.value, message.key, properties=message.properties, event_time=event_time)

@@ -35,7 +35,7 @@ from pyreplog.topic.model.dispatch.effects import (
     WakeAt,
 )
 from pyreplog.topic.model.event_queue import EventQueue
-from pyreplog.topic.model.interfaces import ConsumerLike, DeliveredMessages, Noted
+from pyreplog.topic.model.interfaces import DeliveredMessages, DeliveryTarget, Noted
 from pyreplog.topic.model.positions import Start, done_ack, position, then
 from pyreplog.topic.model.topic_position import EntryPosition, TopicPosition
 from pyreplog.topic.owner.cursors.slot import CursorSlot
@@ -61,7 +61,7 @@ class _Discard(NamedTuple):
 class _Attachment(NamedTuple):
     """A consumer, held weakly, and the counters of its messages."""
 
-    reference: weakref.ref[ConsumerLike]
+    reference: weakref.ref[DeliveryTarget]
     counts: ConsumerCounters
 
 
@@ -176,7 +176,7 @@ class Subscription:
             attachment.counts.deliver(effect.batch, effect.redelivered, now_us)
             consumer.deliver(DeliveredMessages(effect.batch, effect.redelivered))
 
-    def _tell(self, number: int, call: Callable[[ConsumerLike], None]) -> None:
+    def _tell(self, number: int, call: Callable[[DeliveryTarget], None]) -> None:
         attachment = self._consumers.get(number)
         consumer = None if attachment is None else attachment.reference()
         if consumer is not None:
@@ -306,7 +306,7 @@ class Subscription:
         """How many are attached."""
         return len(self._consumers)
 
-    def attached(self) -> list[ConsumerLike]:
+    def attached(self) -> list[DeliveryTarget]:
         """The consumers that are attached, without those that were forgotten."""
         with self._lock:
             references = [attachment.reference for attachment in self._consumers.values()]
@@ -318,7 +318,7 @@ class Subscription:
         return self._failed is not None
 
     def attach(
-        self, consumer: ConsumerLike, settings: SubscriptionConfig | None, *, priority: int = 0, address: str = ""
+        self, consumer: DeliveryTarget, settings: SubscriptionConfig | None, *, priority: int = 0, address: str = ""
     ) -> int:
         """Attach a consumer; returns its number. settings: those that it expects, None: any. address: HOST:PORT of a
         remote one, for statistics.

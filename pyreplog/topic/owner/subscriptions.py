@@ -26,7 +26,7 @@ from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.topic.model.backlog import is_system
 from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.cursor import Cursor
-from pyreplog.topic.model.interfaces import ConsumerLike
+from pyreplog.topic.model.interfaces import DeliveryTarget
 from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.positions import Start, check_start, position
 from pyreplog.topic.model.subscription_metadata import (
@@ -126,7 +126,7 @@ class Subscriptions:
 
     def attach(
         self,
-        consumer: ConsumerLike,
+        consumer: DeliveryTarget,
         name: str,
         start: Start,
         durable: bool,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
 import numpy as np
 
@@ -28,8 +28,8 @@ from pyreplog.topic.client.consumer import QUEUE, Consumer
 from pyreplog.topic.client.publishing.producer import Producer
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer
-from pyreplog.topic.model.config import SubscriptionConfig, TopicConfig
-from pyreplog.topic.model.interfaces import ConsumerLike
+from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionSettings, TopicConfig, TopicSettings
+from pyreplog.topic.model.interfaces import DeliveryTarget
 from pyreplog.topic.model.positions import Start, after_all, position, then
 from pyreplog.topic.model.stats import InternalStats, TopicStats
 from pyreplog.topic.owner.cursors.log import CursorLog
@@ -233,7 +233,7 @@ class Topic(Handle):
         name: str | None = None,
         queue: int = QUEUE,
         priority: int = 0,
-        **settings: Any,
+        **settings: Unpack[SubscriptionSettings],
     ) -> Consumer:
         """A consumer of a subscription, which is made if there is none.
 
@@ -259,7 +259,7 @@ class Topic(Handle):
 
     def attach(
         self,
-        consumer: ConsumerLike,
+        consumer: DeliveryTarget,
         subscription: str,
         start: Start,
         durable: bool,
@@ -281,7 +281,7 @@ class Topic(Handle):
         *,
         start: Start = "latest",
         properties: Mapping[str, str] | None = None,
-        **settings: Any,
+        **settings: Unpack[SubscriptionSettings],
     ) -> None:
         """Make a durable subscription, unless it is there: it keeps messages from now on.
 
@@ -349,7 +349,7 @@ class Topic(Handle):
         self._wait(there.skip_to(self.end))
         self._wait(there.flush_async())
 
-    def configure(self, **settings: Any) -> None:
+    def configure(self, **settings: Unpack[TopicSettings]) -> None:
         """Change settings, fields of TopicConfig; those of publishing hold when the topic is opened next.
 
         Errors: ConfigError; TopicFencedError; those of the metadata store.

@@ -33,7 +33,7 @@ _FIRST_SIZE = 16 << 10
 
 
 class ConsumerSession:
-    """A ConsumerLike. Any thread; steps take turns, and none waits.
+    """A DeliveryTarget. Any thread; steps take turns, and none waits.
 
     reply: sends the answer to a request.
     """

@@ -390,7 +390,7 @@ class Managed:
 
 
 class Receiver:
-    """A ConsumerLike that notes what it is given."""
+    """A DeliveryTarget that notes what it is given."""
 
     name = "a"
 

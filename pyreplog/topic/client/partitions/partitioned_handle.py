@@ -8,7 +8,7 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
 from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog._native.topic.messages import MessageBatch
@@ -23,12 +23,12 @@ from pyreplog.errors import (
 from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle
 from pyreplog.topic.client.consumer import QUEUE
+from pyreplog.topic.client.partitions.partition_topic import PartitionTopic
 from pyreplog.topic.client.partitions.partitioned_consumer import PartitionConsumer, PartitionedConsumer
 from pyreplog.topic.client.partitions.partitioned_producer import PartitionedProducer
-from pyreplog.topic.client.partitions.partitioned_publisher import PartitionedPublisher, gathered
-from pyreplog.topic.client.partitions.topic_like import TopicLike
+from pyreplog.topic.client.partitions.partitioned_publisher import PartitionedPublisher
 from pyreplog.topic.model.arguments import check_consumer, check_may_block
-from pyreplog.topic.model.config import SubscriptionConfig
+from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionSettings, TopicSettings
 from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.partition_offset import PartitionedStart, PartitionOffset, is_offset
 from pyreplog.topic.model.partitioned_stats import PartitionedInternalStats, PartitionedStats, partitioned_stats
@@ -38,7 +38,7 @@ from pyreplog.topic.model.routing import Router
 if TYPE_CHECKING:
     from pyreplog.topic.model.interfaces import SubscriptionLike, WaitFunction
 
-T = TypeVar("T", bound=TopicLike)
+T = TypeVar("T", bound=PartitionTopic)
 
 
 class SubscribeOptions(NamedTuple):
@@ -134,9 +134,9 @@ class PartitionedHandle(Handle, Generic[T]):
             raise
         return made
 
-    def room(self) -> AppendFuture[Any]:
+    def room(self) -> AppendFuture[None]:
         """An AppendFuture that is done as soon as there is room for messages of whatever key; as `Publisher.room`."""
-        return gathered([topic.room() for topic in self._here()])
+        return all_done([topic.room() for topic in self._here()])
 
     def flush(self, timeout: float | None = None) -> None:
         """As `Topic.flush`, of the partitions in `served`; timeout: for all of them together."""
@@ -168,7 +168,7 @@ class PartitionedHandle(Handle, Generic[T]):
         name: str | None = None,
         queue: int = QUEUE,
         priority: int = 0,
-        **settings: Any,
+        **settings: Unpack[SubscriptionSettings],
     ) -> PartitionedConsumer:
         """A consumer of a subscription of all partitions; as `Topic.subscribe`.
 
@@ -228,7 +228,7 @@ class PartitionedHandle(Handle, Generic[T]):
         *,
         start: PartitionedStart = "latest",
         properties: Mapping[str, str] | None = None,
-        **settings: Any,
+        **settings: Unpack[SubscriptionSettings],
     ) -> None:
         """Make a durable subscription of all partitions, where it is not. As `Topic.create_subscription`."""
         _check_common(start)
@@ -280,7 +280,7 @@ class PartitionedHandle(Handle, Generic[T]):
         for topic in self._having(subscription).values():
             topic.clear(subscription)
 
-    def configure(self, **settings: Any) -> None:
+    def configure(self, **settings: Unpack[TopicSettings]) -> None:
         """Change settings of all partitions; as `Topic.configure`. TopicOwnedError: nothing was changed."""
         topics = self._all()
         for topic in topics:

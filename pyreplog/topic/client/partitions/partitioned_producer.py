@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Closeable
+from pyreplog.topic.client.partitions.partition_topic import PartitionTopic
 from pyreplog.topic.client.partitions.partitioned_consumer import left
 from pyreplog.topic.client.partitions.partitioned_publisher import PartitionedPublisher
-from pyreplog.topic.client.partitions.topic_like import TopicLike
 from pyreplog.topic.model.arguments import check_may_block
 from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.partition_offset import PartitionOffset, PartitionRange
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import ArrayLike
 
-    from pyreplog.topic.client.publishing.delivery_times import DeliveryTime, DeliveryTimes
-    from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Times, Values
+    from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Values
     from pyreplog.topic.client.publishing.producer import Producer
+    from pyreplog.topic.model.times import Time, Times
 
 
 class PartitionedProducer(Closeable):
@@ -37,14 +37,14 @@ class PartitionedProducer(Closeable):
     lowest of `last_sequences`: what is there already is dropped.
     """
 
-    def __init__(self, name: str, publisher: PartitionedPublisher, serving: Callable[[int], TopicLike]) -> None:
+    def __init__(self, name: str, publisher: PartitionedPublisher, serving: Callable[[int], PartitionTopic]) -> None:
         """name: 1 to 200 bytes of UTF-8 without control characters. publisher: of the topic; serving: its partitions.
         Errors: WrongTypeError, InvalidArgumentError."""
         self.name = check_name(name)
         self._serving = serving
         self._publisher = PartitionedPublisher(publisher.router, self.part, publisher.wait, publisher.timeout)
         self._lock = threading.Lock()  # of all below
-        self._parts: dict[int, tuple[TopicLike, Producer]] = {}
+        self._parts: dict[int, tuple[PartitionTopic, Producer]] = {}
         self._error: ReplogError | None = None
 
     def part(self, partition: int) -> Producer:
@@ -74,8 +74,8 @@ class PartitionedProducer(Closeable):
         key: ReadableBuffer | None = None,
         *,
         properties: Mapping[str, str | bytes] | None = None,
-        event_time: int | None = None,
-        deliver_at: DeliveryTime | None = None,
+        event_time: Time | None = None,
+        deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
         timeout: float | None = None,
@@ -92,8 +92,8 @@ class PartitionedProducer(Closeable):
         key: ReadableBuffer | None = None,
         *,
         properties: Mapping[str, str | bytes] | None = None,
-        event_time: int | None = None,
-        deliver_at: DeliveryTime | None = None,
+        event_time: Time | None = None,
+        deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
         timeout: float | None = None,
@@ -111,7 +111,7 @@ class PartitionedProducer(Closeable):
         *,
         properties: Properties | None = None,
         event_times: Times | None = None,
-        deliver_at: DeliveryTimes | None = None,
+        deliver_at: Times | None = None,
         delay: float | None = None,
         sequences: ArrayLike | None = None,
         timeout: float | None = None,
@@ -129,7 +129,7 @@ class PartitionedProducer(Closeable):
         *,
         properties: Properties | None = None,
         event_times: Times | None = None,
-        deliver_at: DeliveryTimes | None = None,
+        deliver_at: Times | None = None,
         delay: float | None = None,
         sequences: ArrayLike | None = None,
         timeout: float | None = None,

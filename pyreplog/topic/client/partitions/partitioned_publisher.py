@@ -13,8 +13,8 @@ from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog._native.topic.spread import gather
 from pyreplog.errors import InvalidArgumentError, ReplogError
 from pyreplog.future import AppendFuture, as_timeout
+from pyreplog.topic.client.partitions.partition_topic import PartitionSink
 from pyreplog.topic.client.partitions.partitioned_consumer import left
-from pyreplog.topic.client.partitions.topic_like import PartitionSink
 from pyreplog.topic.client.publishing.delivery_times import check_delivery, delivery_times
 from pyreplog.topic.client.publishing.outgoing import Outgoing
 from pyreplog.topic.model.dedup import check_sequences
@@ -22,13 +22,14 @@ from pyreplog.topic.model.interfaces import WaitFunction
 from pyreplog.topic.model.partition_offset import PartitionOffset, PartitionRange
 from pyreplog.topic.model.positions import then
 from pyreplog.topic.model.routing import Router
+from pyreplog.topic.model.times import as_times_us
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import ArrayLike
 
-    from pyreplog.topic.client.publishing.delivery_times import DeliveryTime, DeliveryTimes
-    from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Times, Values
+    from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Values
+    from pyreplog.topic.model.times import Time, Times
 
 T = TypeVar("T")
 Rows = NDArray[np.int64]
@@ -121,8 +122,8 @@ class PartitionedPublisher:
         key: ReadableBuffer | None = None,
         *,
         properties: Mapping[str, str | bytes] | None = None,
-        event_time: int | None = None,
-        deliver_at: DeliveryTime | None = None,
+        event_time: Time | None = None,
+        deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
         producer: str | None = None,
@@ -144,8 +145,8 @@ class PartitionedPublisher:
         key: ReadableBuffer | None = None,
         *,
         properties: Mapping[str, str | bytes] | None = None,
-        event_time: int | None = None,
-        deliver_at: DeliveryTime | None = None,
+        event_time: Time | None = None,
+        deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
         producer: str | None = None,
@@ -169,7 +170,7 @@ class PartitionedPublisher:
         *,
         properties: Properties | None = None,
         event_times: Times | None = None,
-        deliver_at: DeliveryTimes | None = None,
+        deliver_at: Times | None = None,
         delay: float | None = None,
         sequences: ArrayLike | None = None,
         producer: str | None = None,
@@ -193,7 +194,7 @@ class PartitionedPublisher:
         *,
         properties: Properties | None = None,
         event_times: Times | None = None,
-        deliver_at: DeliveryTimes | None = None,
+        deliver_at: Times | None = None,
         delay: float | None = None,
         sequences: ArrayLike | None = None,
         producer: str | None = None,
@@ -202,7 +203,7 @@ class PartitionedPublisher:
         """As `Publisher.submit_batch`; the AppendFuture gives what publish_batch returns. Errors: as publish; those of
         a partition when others have taken their part are the AppendFuture's."""
         due = None if check_delivery(deliver_at, delay) is None else delivery_times(deliver_at)
-        batch = Outgoing.of(values, keys, properties, event_times, due)
+        batch = Outgoing.of(values, keys, properties, as_times_us("event_times", event_times), due)
         portions = split_batch(self.router, batch, sequences)
         topics = [self._serving(portion.partition) for portion in portions]
         coming: list[AppendFuture[range]] = []

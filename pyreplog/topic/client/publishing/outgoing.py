@@ -9,13 +9,12 @@ from pyreplog.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
-    from numpy.typing import ArrayLike
 
     from pyreplog._native.log.append_arguments import _Column
+    from pyreplog.topic.model.times import Times
 
     Values = Iterable[ReadableBuffer] | _Column
     Keys = Iterable[ReadableBuffer | None] | _Column
-    Times = Iterable[int | None] | ArrayLike
 
 Properties = Sequence[Mapping[str, str | bytes] | None]
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import ArrayLike
 
-    from pyreplog.topic.client.publishing.delivery_times import DeliveryTime, DeliveryTimes
-    from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Times, Values
+    from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Values
+    from pyreplog.topic.model.times import Time, Times
 
 
 class Producer(Closeable):
@@ -50,8 +50,8 @@ class Producer(Closeable):
         key: ReadableBuffer | None = None,
         *,
         properties: Mapping[str, str | bytes] | None = None,
-        event_time: int | None = None,
-        deliver_at: DeliveryTime | None = None,
+        event_time: Time | None = None,
+        deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
         timeout: float | None = None,
@@ -75,8 +75,8 @@ class Producer(Closeable):
         key: ReadableBuffer | None = None,
         *,
         properties: Mapping[str, str | bytes] | None = None,
-        event_time: int | None = None,
-        deliver_at: DeliveryTime | None = None,
+        event_time: Time | None = None,
+        deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
         timeout: float | None = None,
@@ -101,7 +101,7 @@ class Producer(Closeable):
         *,
         properties: Properties | None = None,
         event_times: Times | None = None,
-        deliver_at: DeliveryTimes | None = None,
+        deliver_at: Times | None = None,
         delay: float | None = None,
         sequences: ArrayLike | None = None,
         timeout: float | None = None,
@@ -126,7 +126,7 @@ class Producer(Closeable):
         *,
         properties: Properties | None = None,
         event_times: Times | None = None,
-        deliver_at: DeliveryTimes | None = None,
+        deliver_at: Times | None = None,
         delay: float | None = None,
         sequences: ArrayLike | None = None,
         timeout: float | None = None,

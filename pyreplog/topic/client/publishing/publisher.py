@@ -27,13 +27,14 @@ from pyreplog.topic.model.backlog import Publishing
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.dedup import Producers, check_sequence, check_sequences
 from pyreplog.topic.model.names import check_name
+from pyreplog.topic.model.times import as_time_us, as_times_us
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import ArrayLike
 
-    from pyreplog.topic.client.publishing.delivery_times import DeliveryTime, DeliveryTimes
-    from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Times, Values
+    from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Values
+    from pyreplog.topic.model.times import Time, Times
 
 WINDOW_BYTES = 16 << 20
 WINDOW_MESSAGES = 1 << 20
@@ -95,8 +96,8 @@ class Publisher:
         key: ReadableBuffer | None = None,
         *,
         properties: Mapping[str, str | bytes] | None = None,
-        event_time: int | None = None,
-        deliver_at: DeliveryTime | None = None,
+        event_time: Time | None = None,
+        deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
         producer: str | None = None,
@@ -104,9 +105,10 @@ class Publisher:
     ) -> int:
         """Publish one message; returns its offset once it is confirmed.
 
-        event_time: microseconds since the epoch. deliver_at: shared subscriptions get it then, others at once: an aware
-        datetime, or microseconds since the epoch; a moment before 2001 is refused, but for 0, which is no delay. delay:
-        in its place, seconds from now, by the clock of this process; less than 0 is 0. producer: who publishes;
+        event_time: when it happened. deliver_at: shared subscriptions get it then, others at once; a moment before 2001
+        is refused, but for 0, which is no delay. A time is a datetime with a time zone, or microseconds since 1970;
+        integers that can only be seconds, milliseconds or nanoseconds are refused. delay: in place of deliver_at,
+        seconds from now, by the clock of this process; less than 0 is 0. producer: who publishes;
         sequence: its number for the message. Where the topic deduplicates, a producer's numbers ascend: a message whose
         number was published before is dropped, and DUPLICATE (-1) returned; None is the next number.
         timeout: seconds; None: those of the client, where the topic is another process'; else as long as it takes.
@@ -118,6 +120,8 @@ class Publisher:
         check_may_wait()
         name = b"" if producer is None else _name(producer)
         number = -1 if sequence is None else check_sequence(sequence)
+        if event_time is not None:
+            event_time = as_time_us("event_time", event_time)
         if deliver_at is not None or delay is not None:
             deliver_at = delivery_time(deliver_at, delay, self._clock)
         single = SingleMessage.of(value, key, properties, event_time, deliver_at, number, name)
@@ -130,8 +134,8 @@ class Publisher:
         key: ReadableBuffer | None = None,
         *,
         properties: Mapping[str, str | bytes] | None = None,
-        event_time: int | None = None,
-        deliver_at: DeliveryTime | None = None,
+        event_time: Time | None = None,
+        deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
         producer: str | None = None,
@@ -142,6 +146,8 @@ class Publisher:
         the AppendFuture's."""
         name = b"" if producer is None else _name(producer)
         number = -1 if sequence is None else check_sequence(sequence)
+        if event_time is not None:
+            event_time = as_time_us("event_time", event_time)
         if deliver_at is not None or delay is not None:
             deliver_at = delivery_time(deliver_at, delay, self._clock)
         single = SingleMessage.of(value, key, properties, event_time, deliver_at, number, name)
@@ -177,7 +183,7 @@ class Publisher:
         *,
         properties: Properties | None = None,
         event_times: Times | None = None,
-        deliver_at: DeliveryTimes | None = None,
+        deliver_at: Times | None = None,
         delay: float | None = None,
         sequences: ArrayLike | None = None,
         producer: str | None = None,
@@ -203,7 +209,7 @@ class Publisher:
         *,
         properties: Properties | None = None,
         event_times: Times | None = None,
-        deliver_at: DeliveryTimes | None = None,
+        deliver_at: Times | None = None,
         delay: float | None = None,
         sequences: ArrayLike | None = None,
         producer: str | None = None,
@@ -222,7 +228,7 @@ class Publisher:
         keys: Keys | None,
         properties: Properties | None,
         event_times: Times | None,
-        deliver_at: DeliveryTimes | None,
+        deliver_at: Times | None,
         delay: float | None,
     ) -> Messages:
         times: Any = None
@@ -233,8 +239,9 @@ class Publisher:
             values = Outgoing.of(values).values  # an iterator is counted first
             times = np.full(Outgoing(values).messages, delivery_time(None, delay, self._clock), np.int64)
         return Messages(
-            values, keys, properties=properties, event_times=event_times, deliver_at=times, producer=producer
-        )
+            values, keys, properties=properties, event_times=as_times_us("event_times", event_times), deliver_at=times,
+            producer=producer,
+        )  # fmt: skip
 
     def _enter_batch(
         self,

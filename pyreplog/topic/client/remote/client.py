@@ -8,7 +8,7 @@ import ssl
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.arguments import check_bool, check_seconds, check_text
@@ -20,7 +20,7 @@ from pyreplog.net.limits import Limits, check_connecting
 from pyreplog.topic.client.remote.connection_pool import ConnectionPool, parse_address, reads
 from pyreplog.topic.client.remote.remote_partitioned import RemotePartitionedTopic
 from pyreplog.topic.client.remote.remote_topic import RemoteTopic
-from pyreplog.topic.model.config import TopicConfig
+from pyreplog.topic.model.config import TopicConfig, TopicSettings
 from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.partitioned_metadata import check_partitions
 from pyreplog.topic.model.wire.protocol import Call, CallResult, Open, Opened
@@ -74,16 +74,18 @@ class Client(Handle):
         super().__init__(f"client of {url}")
 
     @overload
-    def topic(self, name: str, *, partitions: int, create: bool = True, **settings: Any) -> RemotePartitionedTopic: ...
+    def topic(
+        self, name: str, *, partitions: int, create: bool = True, **settings: Unpack[TopicSettings]
+    ) -> RemotePartitionedTopic: ...
     @overload
     def topic(
-        self, name: str, *, partitions: None = None, create: bool = True, **settings: Any
-    ) -> RemoteTopic | Any: ...  # of one that has partitions it is a RemotePartitionedTopic, as of Cluster.topic
+        self, name: str, *, partitions: None = None, create: bool = True, **settings: Unpack[TopicSettings]
+    ) -> RemoteTopic | RemotePartitionedTopic: ...
     def topic(
-        self, name: str, *, partitions: int | None = None, create: bool = True, **settings: Any
+        self, name: str, *, partitions: int | None = None, create: bool = True, **settings: Unpack[TopicSettings]
     ) -> RemoteTopic | RemotePartitionedTopic:
         """The topic of that name, at whichever server owns it, or does from now on; the same object until it is closed.
-        A RemotePartitionedTopic, if it has partitions.
+        A RemotePartitionedTopic, if it has partitions. Both are a `TopicLike`.
 
         partitions, create, settings: as of `Cluster.topic`. Errors: those of `Cluster.topic`; PeerError, no server
         answers; AuthenticationError and other HandshakeErrors.

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from pyreplog.topic.client.remote.remote_subscription import RemoteSubscribeOpti
 from pyreplog.topic.client.remote.sender import EntrySender
 from pyreplog.topic.client.remote.sequence_allocator import SequenceAllocator
 from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer, check_may_block
-from pyreplog.topic.model.config import SubscriptionConfig, TopicConfig
+from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionSettings, TopicConfig, TopicSettings
 from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.positions import Start, all_done, check_start
 from pyreplog.topic.model.stats import InternalStats, TopicStats
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import ArrayLike
 
-    from pyreplog.topic.client.publishing.delivery_times import DeliveryTime, DeliveryTimes
-    from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Times, Values
+    from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Values
+    from pyreplog.topic.model.times import Time, Times
 
 READ_BYTES = 4 << 20
 
@@ -144,8 +144,8 @@ class RemoteTopic(Handle):
         key: ReadableBuffer | None = None,
         *,
         properties: Mapping[str, str | bytes] | None = None,
-        event_time: int | None = None,
-        deliver_at: DeliveryTime | None = None,
+        event_time: Time | None = None,
+        deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
         producer: str | None = None,
@@ -164,8 +164,8 @@ class RemoteTopic(Handle):
         key: ReadableBuffer | None = None,
         *,
         properties: Mapping[str, str | bytes] | None = None,
-        event_time: int | None = None,
-        deliver_at: DeliveryTime | None = None,
+        event_time: Time | None = None,
+        deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
         producer: str | None = None,
@@ -185,7 +185,7 @@ class RemoteTopic(Handle):
         *,
         properties: Properties | None = None,
         event_times: Times | None = None,
-        deliver_at: DeliveryTimes | None = None,
+        deliver_at: Times | None = None,
         delay: float | None = None,
         sequences: ArrayLike | None = None,
         producer: str | None = None,
@@ -205,7 +205,7 @@ class RemoteTopic(Handle):
         *,
         properties: Properties | None = None,
         event_times: Times | None = None,
-        deliver_at: DeliveryTimes | None = None,
+        deliver_at: Times | None = None,
         delay: float | None = None,
         sequences: ArrayLike | None = None,
         producer: str | None = None,
@@ -245,7 +245,7 @@ class RemoteTopic(Handle):
         name: str | None = None,
         queue: int = QUEUE,
         priority: int = 0,
-        **settings: Any,
+        **settings: Unpack[SubscriptionSettings],
     ) -> Consumer:
         """As `Topic.subscribe`. When the connection is lost, the consumer goes on as soon as there is one again: what
         it has not acknowledged comes again. Of one that is not durable what comes is what follows."""
@@ -294,7 +294,7 @@ class RemoteTopic(Handle):
         *,
         start: Start = "latest",
         properties: Mapping[str, str] | None = None,
-        **settings: Any,
+        **settings: Unpack[SubscriptionSettings],
     ) -> None:
         SubscriptionConfig.of(settings)
         check_mapping("properties", {} if properties is None else properties)
@@ -366,7 +366,7 @@ class RemoteTopic(Handle):
     def internal_stats(self) -> InternalStats:
         return decode_stats(InternalStats, self._call_raw("internal_stats"))
 
-    def configure(self, **settings: Any) -> None:
+    def configure(self, **settings: Unpack[TopicSettings]) -> None:
         self.config.changed(settings)
         self.config = _config(self._call_raw("configure", settings=settings))
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import DamagedMessageError, InvalidArgumentError, InvalidMessageError
-from pyreplog.topic.model.positions import Start, check_start, moment_at, time_us
+from pyreplog.topic.model.positions import Start, check_start
+from pyreplog.topic.model.times import moment_at, moment_us
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -168,7 +169,7 @@ def _encode_start(start: Start) -> bytes:
     if isinstance(check_start(start), str):
         return _START.pack(_EARLIEST if start == "earliest" else _LATEST, 0)
     if isinstance(start, datetime):
-        return _START.pack(_TIME, time_us(start))
+        return _START.pack(_TIME, moment_us("start", start))
     try:
         return _START.pack(_OFFSET, int(start))
     except struct.error:

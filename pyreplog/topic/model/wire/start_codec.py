@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from pyreplog.topic.model.positions import Start, moment_at, time_us
+from pyreplog.topic.model.positions import Start
+from pyreplog.topic.model.times import moment_at, moment_us
 
 
 def encode_start(start: Start) -> Any:
     """As JSON."""
     if isinstance(start, datetime):
-        return {"time_us": time_us(start)}
+        return {"time_us": moment_us("start", start)}
     return start if isinstance(start, str) else int(start)
 
 

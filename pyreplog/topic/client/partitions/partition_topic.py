@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, Unpack
 
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.future import AppendFuture
 from pyreplog.topic.client.publishing.producer import Producer
-from pyreplog.topic.model.config import TopicConfig
+from pyreplog.topic.model.config import SubscriptionSettings, TopicConfig, TopicSettings
 from pyreplog.topic.model.positions import Start
 from pyreplog.topic.model.stats import InternalStats, TopicStats
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import ArrayLike
 
-    from pyreplog.topic.client.publishing.delivery_times import DeliveryTime, DeliveryTimes
-    from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Times, Values
+    from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Values
+    from pyreplog.topic.model.times import Time, Times
 
 
 class PartitionSink(Protocol):
@@ -29,8 +29,8 @@ class PartitionSink(Protocol):
         key: ReadableBuffer | None = None,
         *,
         properties: Mapping[str, str | bytes] | None = None,
-        event_time: int | None = None,
-        deliver_at: DeliveryTime | None = None,
+        event_time: Time | None = None,
+        deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
         timeout: float | None = None,
@@ -42,8 +42,8 @@ class PartitionSink(Protocol):
         key: ReadableBuffer | None = None,
         *,
         properties: Mapping[str, str | bytes] | None = None,
-        event_time: int | None = None,
-        deliver_at: DeliveryTime | None = None,
+        event_time: Time | None = None,
+        deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
         timeout: float | None = None,
@@ -56,14 +56,14 @@ class PartitionSink(Protocol):
         *,
         properties: Properties | None = None,
         event_times: Times | None = None,
-        deliver_at: DeliveryTimes | None = None,
+        deliver_at: Times | None = None,
         delay: float | None = None,
         sequences: ArrayLike | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[range]: ...
 
 
-class TopicLike(PartitionSink, Protocol):
+class PartitionTopic(PartitionSink, Protocol):
     """A topic of one partition, here or at another process. See `Topic`, whose methods they are."""
 
     @property
@@ -84,13 +84,13 @@ class TopicLike(PartitionSink, Protocol):
         *,
         start: Start = "latest",
         properties: Mapping[str, str] | None = None,
-        **settings: Any,
+        **settings: Unpack[SubscriptionSettings],
     ) -> None: ...
 
     def delete_subscription(self, subscription: str, *, force: bool = False) -> None: ...
     def subscriptions(self) -> list[str]: ...
     def seek(self, subscription: str, start: Start) -> int: ...
     def clear(self, subscription: str) -> None: ...
-    def configure(self, **settings: Any) -> None: ...
+    def configure(self, **settings: Unpack[TopicSettings]) -> None: ...
     def trim(self) -> int: ...
     def delete(self) -> None: ...

@@ -1,0 +1,617 @@
+"""TopicLike, ProducerLike, ConsumerLike: topics here and at servers, with partitions and without, as types."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Protocol, Self, Unpack, overload
+
+from pyreplog._native.topic.messages import Message, MessageBatch
+from pyreplog.future import AppendFuture
+from pyreplog.topic.client.consumer import QUEUE
+from pyreplog.topic.model.config import SubscriptionSettings, TopicSettings
+from pyreplog.topic.model.partition_offset import PartitionOffset, PartitionRange
+from pyreplog.topic.model.partitioned_stats import PartitionedInternalStats, PartitionedStats
+from pyreplog.topic.model.stats import InternalStats, TopicStats
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+    from numpy.typing import ArrayLike
+
+    from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Values
+    from pyreplog.topic.model.times import Time, Times
+
+AnyStart = datetime | Literal["earliest", "latest"]
+"""A place that every topic has: a moment of publishing, with a time zone, or an end."""
+
+AnyOffset = int | PartitionOffset
+AnyOffsets = range | list[PartitionRange]
+OffsetFuture = AppendFuture[int] | AppendFuture[PartitionOffset]
+OffsetsFuture = AppendFuture[range] | AppendFuture[list[PartitionRange]]
+Delivered = Message | MessageBatch | Iterable[Message]
+
+
+class _Handle(Protocol):
+    """A handle that is closed."""
+
+    def close(self) -> None:
+        """Close the handle; closing twice has no effect."""
+        ...
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+class ConsumerLike(_Handle, Protocol):
+    """What receives messages: a Consumer or a PartitionedConsumer; made by `TopicLike.subscribe`.
+
+    The parameters mean what they mean for `Consumer`. Guide: docs/topics.md.
+    """
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic."""
+        ...
+
+    @property
+    def subscription(self) -> str:
+        """Name of the subscription."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Name of the consumer."""
+        ...
+
+    @property
+    def is_active(self) -> bool:
+        """Whether messages come: of a failover subscription, to one consumer at a time."""
+        ...
+
+    @overload
+    def receive(self, max_messages: None = None, timeout: float | None = None) -> Message | None: ...
+    @overload
+    def receive(self, max_messages: int, timeout: float | None = None) -> list[Message]: ...
+    def receive(self, max_messages: int | None = None, timeout: float | None = None) -> Message | list[Message] | None:
+        """Wait for the next message, or for a list of 1 to `max_messages`.
+
+        Args:
+            max_messages: at most so many, as a list; None: one message.
+            timeout: seconds; None: as long as it takes. When they are over: None, or an empty list.
+
+        Raises:
+            TopicFencedError: another process owns the topic now.
+            ClosedError: the consumer, its topic or its cluster was closed.
+        """
+        ...
+
+    def receive_batch(self, timeout: float | None = None) -> MessageBatch | None:
+        """Wait for the next messages, as columns.
+
+        Args:
+            timeout: seconds; None: as long as it takes. When they are over: None.
+
+        Raises:
+            ReplogError: as `receive`.
+        """
+        ...
+
+    def batches(self, timeout: float | None = None) -> Iterator[MessageBatch]:
+        """Iterate over batches as they come.
+
+        Args:
+            timeout: seconds without a message after which the iteration ends; None: it never ends.
+
+        Raises:
+            ReplogError: as `receive`.
+        """
+        ...
+
+    async def receive_async(self) -> Message:
+        """Wait for the next message, in a coroutine.
+
+        Raises:
+            ReplogError: as `receive`.
+        """
+        ...
+
+    async def receive_batch_async(self) -> MessageBatch:
+        """Wait for the next messages, as columns, in a coroutine.
+
+        Raises:
+            ReplogError: as `receive`.
+        """
+        ...
+
+    def __iter__(self) -> Iterator[Message]: ...
+    def __aiter__(self) -> AsyncIterator[Message]: ...
+
+    def acknowledge(self, what: Delivered, /) -> None:
+        """Record that messages are done with. It does not wait; `flush` does.
+
+        Args:
+            what: a message, a batch, or several messages.
+
+        Raises:
+            ClosedError: as `receive`.
+        """
+        ...
+
+    def acknowledge_cumulative(self, what: Message | MessageBatch, *, timeout: float | None = None) -> None:
+        """Record that a message and all before it, in its partition, are done with.
+
+        Args:
+            what: a message, or a batch, of which the last one counts.
+            timeout: seconds, as of `flush`.
+
+        Raises:
+            InvalidArgumentError: the subscription is shared.
+            OutcomeUnknownError: the time ran out.
+        """
+        ...
+
+    def nack(self, what: Delivered, *, delay: float | None = None) -> None:
+        """Give messages back: they come again.
+
+        Args:
+            what: as of `acknowledge`.
+            delay: seconds; None: the subscription's back-off.
+
+        Raises:
+            ClosedError: as `receive`.
+        """
+        ...
+
+    def redeliver(self) -> None:
+        """Give all messages back that this consumer has not acknowledged.
+
+        Raises:
+            ClosedError: as `receive`.
+        """
+        ...
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all acknowledgements so far are durable.
+
+        Args:
+            timeout: seconds; None: the client's time-out, of a topic of this process no limit.
+
+        Raises:
+            OutcomeUnknownError: the time ran out, or nobody can tell whether all of them count.
+        """
+        ...
+
+    def flush_async(self) -> AppendFuture[None]:
+        """Return a future that is done when all acknowledgements so far are durable.
+
+        Raises:
+            ClosedError: as `receive`.
+        """
+        ...
+
+    def seek(self, start: AnyStart, *, timeout: float | None = None) -> int | list[PartitionOffset]:
+        """Move the whole subscription; return where it goes on.
+
+        Args:
+            start: a moment of publishing, "earliest" or "latest".
+            timeout: seconds, as of `flush`.
+
+        Raises:
+            TrimmedError: the messages there were removed.
+            OutcomeUnknownError: the time ran out.
+        """
+        ...
+
+
+class ProducerLike(_Handle, Protocol):
+    """What publishes under a name: a Producer or a PartitionedProducer; made by `TopicLike.producer`.
+
+    The parameters mean what they mean for `TopicLike.publish`. Guide: docs/topics.md.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the producer."""
+        ...
+
+    def publish(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: Time | None = None,
+        deliver_at: Time | None = None,
+        delay: float | None = None,
+        sequence: int | None = None,
+        timeout: float | None = None,
+    ) -> AnyOffset:
+        """Publish one message, and wait until it is confirmed; see `TopicLike.publish`."""
+        ...
+
+    def submit(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: Time | None = None,
+        deliver_at: Time | None = None,
+        delay: float | None = None,
+        sequence: int | None = None,
+        timeout: float | None = None,
+    ) -> OffsetFuture:
+        """Publish one message without waiting; see `TopicLike.submit`."""
+        ...
+
+    def publish_batch(
+        self,
+        values: Values,
+        keys: Keys | None = None,
+        *,
+        properties: Properties | None = None,
+        event_times: Times | None = None,
+        deliver_at: Times | None = None,
+        delay: float | None = None,
+        sequences: ArrayLike | None = None,
+        timeout: float | None = None,
+    ) -> AnyOffsets:
+        """Publish several messages, and wait until all are confirmed; see `TopicLike.publish_batch`."""
+        ...
+
+    def submit_batch(
+        self,
+        values: Values,
+        keys: Keys | None = None,
+        *,
+        properties: Properties | None = None,
+        event_times: Times | None = None,
+        deliver_at: Times | None = None,
+        delay: float | None = None,
+        sequences: ArrayLike | None = None,
+        timeout: float | None = None,
+    ) -> OffsetsFuture:
+        """Publish several messages without waiting; see `TopicLike.submit_batch`."""
+        ...
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send what lingers, and wait until every message submitted so far has an outcome.
+
+        Args:
+            timeout: seconds; None: the client's time-out, of a topic of this process no limit.
+
+        Raises:
+            OutcomeUnknownError: the time ran out.
+        """
+        ...
+
+    def flush_async(self) -> AppendFuture[None]:
+        """Send what lingers; return a future that is done when every message submitted so far has an outcome.
+
+        Raises:
+            ClosedError: the producer was closed.
+        """
+        ...
+
+
+class TopicLike(_Handle, Protocol):
+    """A topic: a Topic, a RemoteTopic, a PartitionedTopic or a RemotePartitionedTopic. `Cluster.topic` and
+    `Client.topic` return one; write functions against this type, and tests may pass `Mock(spec=TopicLike)`:
+
+        def work(topic: pyreplog.TopicLike) -> None:
+            with topic.subscribe("workers", type="shared") as consumer:
+                for message in consumer:
+                    consumer.acknowledge(message)
+
+    An offset is an int, and of a topic with partitions a PartitionOffset. `isinstance(topic, pyreplog.Topic)` tells a
+    type checker which one it is. Guide: docs/topics.md.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the topic."""
+        ...
+
+    # ---- publishing -----------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: Time | None = None,
+        deliver_at: Time | None = None,
+        delay: float | None = None,
+        sequence: int | None = None,
+        producer: str | None = None,
+        timeout: float | None = None,
+    ) -> AnyOffset:
+        """Publish one message, and wait until it is confirmed; return its offset.
+
+        Args:
+            value: bytes, or anything with a buffer.
+            key: likewise; messages of one key have an order, also in a topic with partitions.
+            properties: names and values.
+            event_time: when it happened: a datetime with a time zone, or microseconds since 1970-01-01 UTC.
+            deliver_at: when shared subscriptions get it, likewise, from 2001 on; None, 0: at once.
+            delay: seconds from now, in place of `deliver_at`.
+            sequence: number of the producer for this message; where the topic deduplicates, a number that was published
+                before is dropped, and the offset is -1. None: the next one.
+            producer: name of the producer.
+            timeout: seconds; None: the client's time-out, of a topic of this process no limit.
+
+        Raises:
+            WindowFullError: there was no room all that time; nothing was published.
+            BacklogFullError, RecordTooLargeError, WrongTypeError, InvalidArgumentError: nothing was published.
+            OutcomeUnknownError: the time ran out, or the connection was lost: it is published, or will be, or not.
+            TopicFencedError: another process owns the topic now; the outcome is unknown.
+            ClosedError: the topic was closed.
+        """
+        ...
+
+    def submit(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: Time | None = None,
+        deliver_at: Time | None = None,
+        delay: float | None = None,
+        sequence: int | None = None,
+        producer: str | None = None,
+        timeout: float | None = None,
+    ) -> OffsetFuture:
+        """Publish one message without waiting; return the future of its offset.
+
+        Args:
+            value: as of `publish`, and so are the others.
+            key: as of `publish`.
+            properties: as of `publish`.
+            event_time: as of `publish`.
+            deliver_at: as of `publish`.
+            delay: as of `publish`.
+            sequence: as of `publish`.
+            producer: as of `publish`.
+            timeout: seconds that a thread waits for room.
+
+        Raises:
+            WindowFullError: there is no room; a coroutine awaits `room()` before.
+            ReplogError: as `publish`, of the arguments; others are the future's.
+        """
+        ...
+
+    def publish_batch(
+        self,
+        values: Values,
+        keys: Keys | None = None,
+        *,
+        properties: Properties | None = None,
+        event_times: Times | None = None,
+        deliver_at: Times | None = None,
+        delay: float | None = None,
+        sequences: ArrayLike | None = None,
+        producer: str | None = None,
+        timeout: float | None = None,
+    ) -> AnyOffsets:
+        """Publish several messages, and wait until all are confirmed; return their offsets.
+
+        Args:
+            values: bytes-like objects, or columns: (offsets, data), numpy or Arrow arrays.
+            keys: likewise; None: no keys.
+            properties: one mapping, or None, for each value.
+            event_times: one time, or None, for each value.
+            deliver_at: one time, or None, for each value.
+            delay: seconds from now, of all of them.
+            sequences: ascending numbers, one for each value.
+            producer: as of `publish`.
+            timeout: as of `publish`.
+
+        Raises:
+            SequenceError: the sequences do not ascend.
+            ReplogError: as `publish`; when the outcome is unknown a part may be stored.
+        """
+        ...
+
+    def submit_batch(
+        self,
+        values: Values,
+        keys: Keys | None = None,
+        *,
+        properties: Properties | None = None,
+        event_times: Times | None = None,
+        deliver_at: Times | None = None,
+        delay: float | None = None,
+        sequences: ArrayLike | None = None,
+        producer: str | None = None,
+        timeout: float | None = None,
+    ) -> OffsetsFuture:
+        """Publish several messages without waiting; return the future of their offsets.
+
+        Args:
+            values: as of `publish_batch`, and so are the others.
+            keys: as of `publish_batch`.
+            properties: as of `publish_batch`.
+            event_times: as of `publish_batch`.
+            deliver_at: as of `publish_batch`.
+            delay: as of `publish_batch`.
+            sequences: as of `publish_batch`.
+            producer: as of `publish`.
+            timeout: seconds that a thread waits for room.
+
+        Raises:
+            ReplogError: as `submit`.
+        """
+        ...
+
+    def room(self) -> AppendFuture[None]:
+        """Return a future that is done as soon as there is room for messages."""
+        ...
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send what lingers, and wait until every message submitted so far has an outcome.
+
+        Args:
+            timeout: as of `publish`.
+
+        Raises:
+            OutcomeUnknownError: the time ran out.
+        """
+        ...
+
+    def flush_async(self) -> AppendFuture[None]:
+        """Send what lingers; return a future that is done when every message submitted so far has an outcome.
+
+        Raises:
+            ClosedError: the topic was closed.
+        """
+        ...
+
+    def producer(self, name: str) -> ProducerLike:
+        """Make a named producer, whose messages have sequence numbers.
+
+        Args:
+            name: 1 to 200 bytes of UTF-8 without control characters.
+
+        Raises:
+            ClosedError: the topic was closed.
+        """
+        ...
+
+    # ---- subscribing ----------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        subscription: str,
+        *,
+        start: AnyStart = "latest",
+        durable: bool = True,
+        name: str | None = None,
+        queue: int = QUEUE,
+        priority: int = 0,
+        **settings: Unpack[SubscriptionSettings],
+    ) -> ConsumerLike:
+        """Make a consumer of a subscription; make the subscription if there is none.
+
+        Args:
+            subscription: its name.
+            start: where a new subscription begins.
+            durable: keep the subscription, and what it has not acknowledged, until it is deleted; False: it ends with
+                its last consumer.
+            name: of the consumer; None: a random one.
+            queue: messages that may wait in the consumer.
+            priority: of several consumers, those with the lowest number are served first.
+            settings: fields of SubscriptionConfig, which the subscription keeps.
+
+        Raises:
+            SubscriptionBusyError: it has consumers, and takes no more, or no other settings.
+            ConfigError, InvalidArgumentError: a setting, or the start.
+            TopicFencedError: another process owns the topic now.
+        """
+        ...
+
+    def create_subscription(
+        self,
+        subscription: str,
+        *,
+        start: AnyStart = "latest",
+        properties: Mapping[str, str] | None = None,
+        **settings: Unpack[SubscriptionSettings],
+    ) -> None:
+        """Make a durable subscription, unless it is there: it keeps messages from now on.
+
+        Args:
+            subscription: its name.
+            start: where a new subscription begins.
+            properties: names and values, for statistics.
+            settings: as of `subscribe`.
+
+        Raises:
+            SubscriptionBusyError: a setting differs from that of a subscription with consumers.
+            ReplogError: as `subscribe`.
+        """
+        ...
+
+    def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
+        """Delete a subscription with its acknowledgements; nothing is kept for it any more.
+
+        Args:
+            subscription: its name.
+            force: though it has consumers, which fail then.
+
+        Raises:
+            NoSuchSubscriptionError: there is none of that name.
+            SubscriptionBusyError: it has consumers.
+        """
+        ...
+
+    def subscriptions(self) -> list[str]:
+        """List the names of the subscriptions."""
+        ...
+
+    def seek(self, subscription: str, start: AnyStart) -> int | list[PartitionOffset]:
+        """Move a subscription; return where it goes on.
+
+        Args:
+            subscription: its name.
+            start: a moment of publishing, "earliest" or "latest".
+
+        Raises:
+            NoSuchSubscriptionError: there is none of that name.
+            TrimmedError: the messages there were removed.
+        """
+        ...
+
+    def clear(self, subscription: str) -> None:
+        """Record that all messages of now are done with, for a subscription.
+
+        Args:
+            subscription: its name.
+
+        Raises:
+            NoSuchSubscriptionError: there is none of that name.
+        """
+        ...
+
+    # ---- the topic ------------------------------------------------------------------------------------------
+
+    def configure(self, **settings: Unpack[TopicSettings]) -> None:
+        """Change settings; those of publishing hold when the topic is opened next.
+
+        Args:
+            settings: fields of TopicConfig.
+
+        Raises:
+            ConfigError: a setting.
+            TopicFencedError: another process owns the topic now.
+        """
+        ...
+
+    def trim(self) -> int | list[PartitionOffset]:
+        """Remove the ledgers that nothing keeps; return the first message left."""
+        ...
+
+    def stats(self) -> TopicStats | PartitionedStats:
+        """Return backlogs, rates and consumers."""
+        ...
+
+    def internal_stats(self) -> InternalStats | PartitionedInternalStats:
+        """Return ledgers and cursors."""
+        ...
+
+    def delete(self) -> None:
+        """Delete the topic with its messages and subscriptions, for ever.
+
+        Raises:
+            TopicOwnedError: another process owns a partition.
+            TopicFencedError: another process owns the topic now.
+        """
+        ...

@@ -1,0 +1,134 @@
+"""Times as callers give them: a datetime with a time zone, or microseconds since 1970-01-01 UTC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+
+import numpy as np
+
+from pyreplog.arguments import as_int
+from pyreplog.errors import InvalidArgumentError, WrongTypeError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    Times = Iterable[int | datetime | None] | ArrayLike
+
+Time = int | datetime
+"""Microseconds since the epoch, or a datetime with a time zone."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+YEAR_2001_US = 978_307_200_000_000
+YEAR_2100_US = 4_102_444_800_000_000
+
+PLAIN_MIN_US, PLAIN_MAX_US = YEAR_2100_US // 1_000, YEAR_2001_US * 1_000
+"""Integers from the one up to the other are no seconds, milliseconds or nanoseconds of a moment from 2001 to 2100."""
+
+
+class KnownTime(int):
+    """Microseconds since the epoch that were a datetime, or were stored: their unit is not in doubt."""
+
+
+class KnownTimes(np.ndarray[Any, np.dtype[np.int64]]):
+    """A column of microseconds since the epoch whose unit is not in doubt; see `KnownTime`."""
+
+
+def known_time(time_us: int | None) -> KnownTime | None:
+    """Return a time of a stored message for publishing it again."""
+    return None if time_us is None else KnownTime(time_us)
+
+
+def moment_us(name: str, moment: datetime) -> int:
+    """Return the microseconds since the epoch of a datetime. Raises: InvalidArgumentError, it has no time zone, or its
+    time zone takes it out of all years."""
+    if moment.utcoffset() is None:
+        raise InvalidArgumentError(
+            f"{name}: expected a datetime with a time zone, found {moment!r}: give it one, as in "
+            f"datetime.now(UTC) or moment.astimezone()"
+        )
+    try:
+        return (moment.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
+    except (OverflowError, ValueError, OSError) as error:
+        raise InvalidArgumentError(f"{name}: expected a moment that UTC has, found {moment}: {error}") from None
+
+
+def moment_at(time_us: int) -> datetime:
+    """Return the datetime of microseconds since the epoch. Raises: OverflowError, there is none."""
+    return EPOCH + timedelta(microseconds=time_us)
+
+
+def as_time_us(name: str, time: Time) -> int:
+    """Return the microseconds since the epoch of one time.
+
+    Raises: WrongTypeError; InvalidArgumentError, a datetime without a time zone, or an integer that can only be
+    seconds, milliseconds or nanoseconds.
+    """
+    if type(time) is int and PLAIN_MIN_US <= time < PLAIN_MAX_US:
+        return time
+    if isinstance(time, KnownTime):
+        return int(time)
+    if isinstance(time, datetime):
+        return moment_us(name, time)
+    if isinstance(time, bool) or not isinstance(time, SupportsIndex):
+        found = type(time).__name__
+        raise WrongTypeError(f"{name}: expected an int, of microseconds, or an aware datetime, found {found}")
+    time_us = as_int(name, time)
+    if has_other_unit(time_us):
+        refuse_unit(name, time_us)
+    return time_us
+
+
+def as_times_us(name: str, times: Times | None) -> Any:
+    """Return a column of times as `Messages` takes it, or refuses it with WrongTypeError. Raises: as `as_time_us`."""
+    if times is None or isinstance(times, KnownTimes):
+        return times
+    if isinstance(times, np.ndarray) and times.dtype.kind in "iu":
+        _check_column(name, times)
+        return times
+    if not isinstance(times, Iterable) or isinstance(times, str | bytes) or hasattr(times, "buffers"):
+        return times
+    several: Any = times if isinstance(times, list | tuple) else list(times)
+    if all(type(time) is int and PLAIN_MIN_US <= time < PLAIN_MAX_US for time in several):
+        return several
+    return [_time_of_row(name, time, row) for row, time in enumerate(several)]
+
+
+def _time_of_row(name: str, time: Any, row: int) -> Any:
+    if isinstance(time, datetime):
+        return KnownTime(moment_us(name, time))
+    if isinstance(time, KnownTime):
+        return time
+    if isinstance(time, SupportsIndex) and not isinstance(time, bool) and has_other_unit(int(time)):
+        refuse_unit(name, int(time), f" for message {row}")
+    return time
+
+
+def _check_column(name: str, times: Any) -> None:
+    doubtful = times[(times < PLAIN_MIN_US) & (times >= YEAR_2001_US // 1_000_000) | (times >= PLAIN_MAX_US)]
+    for time in doubtful.tolist():
+        if has_other_unit(time):
+            refuse_unit(name, time, f" for message {int((times == time).argmax())}")
+
+
+def has_other_unit(time: int) -> bool:
+    """Whether an integer is a number of seconds, milliseconds or nanoseconds, of a moment from 2001 to 2100."""
+    return (
+        time >= YEAR_2001_US * 1_000
+        or YEAR_2001_US // 1_000 <= time < YEAR_2100_US // 1_000
+        or YEAR_2001_US // 1_000_000 <= time < YEAR_2100_US // 1_000_000
+    )
+
+
+def refuse_unit(name: str, time: int, where: str = "", *, bounds: str = "", otherwise: str = "") -> NoReturn:
+    """Raise InvalidArgumentError: these are no microseconds since the epoch, in `bounds`. otherwise: what else may be
+    given than a datetime."""
+    hint = f"give an aware datetime{otherwise}"
+    if time >= YEAR_2001_US * 1_000:
+        hint = f"these look like nanoseconds: divide by 1,000, or {hint}"
+    elif time >= YEAR_2001_US // 1_000:
+        hint = f"these look like milliseconds: multiply by 1,000, or {hint}"
+    elif time >= YEAR_2001_US // 1_000_000:
+        hint = f"these look like seconds: multiply by 1,000,000, or {hint}"
+    raise InvalidArgumentError(f"{name}: expected microseconds since the epoch{bounds}, found {time}{where}: {hint}")

@@ -1,0 +1,127 @@
+"""TopicLike, ProducerLike and ConsumerLike: all topics have their methods, with their parameters."""
+
+from __future__ import annotations
+
+import inspect
+import pydoc
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+import pyreplog
+from tests.topic.remoting import PATIENCE_S, PLAIN, Served
+
+TOPICS = (pyreplog.Topic, pyreplog.RemoteTopic, pyreplog.PartitionedTopic, pyreplog.RemotePartitionedTopic)
+KINDS: dict[type, tuple[type, ...]] = {
+    pyreplog.TopicLike: TOPICS,
+    pyreplog.ProducerLike: (pyreplog.Producer, pyreplog.PartitionedProducer),
+    pyreplog.ConsumerLike: (pyreplog.Consumer, pyreplog.PartitionedConsumer),
+}
+NATIVE = ("receive", "acknowledge")
+"""Of Consumer: compiled for speed, without a signature that `inspect` can read; mypy compares those."""
+
+
+def methods(protocol: type) -> list[str]:
+    return [
+        name
+        for kind in protocol.__mro__[:-3]
+        for name, value in vars(kind).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    ]
+
+
+PAIRS = [
+    (protocol, kind, name) for protocol, kinds in KINDS.items() for kind in kinds for name in methods(protocol)
+]  # fmt: skip
+
+
+def parameters(kind: type, name: str) -> list[inspect.Parameter]:
+    return list(inspect.signature(getattr(kind, name)).parameters.values())
+
+
+def shown(parameter: inspect.Parameter) -> tuple[str, Any, Any]:
+    return parameter.name, parameter.kind, parameter.default
+
+
+def test_the_protocols_have_the_verbs() -> None:
+    assert {*methods(pyreplog.TopicLike)} >= {
+        "publish", "submit", "publish_batch", "submit_batch", "room", "flush", "flush_async", "producer", "subscribe",
+        "create_subscription", "delete_subscription", "subscriptions", "seek", "clear", "configure", "trim", "stats",
+        "internal_stats", "delete", "close",
+    }  # fmt: skip
+    assert {*methods(pyreplog.ProducerLike)} >= {"publish", "submit", "publish_batch", "submit_batch", "flush", "close"}
+    assert {*methods(pyreplog.ConsumerLike)} >= {"receive", "batches", "acknowledge", "nack", "flush", "seek", "close"}
+    for protocol in KINDS:
+        for name in methods(protocol):
+            assert inspect.getdoc(getattr(protocol, name)), name
+
+
+@pytest.mark.parametrize(("protocol", "kind", "name"), PAIRS)
+def test_all_have_its_parameters(protocol: type, kind: type, name: str) -> None:
+    """More of them are keywords that may be left out."""
+    if name in NATIVE and kind is pyreplog.Consumer:
+        assert callable(getattr(kind, name))
+        return
+    expected = [shown(parameter) for parameter in parameters(protocol, name)]
+    if name == "acknowledge":
+        expected = [(key, inspect.Parameter.POSITIONAL_OR_KEYWORD, default) for key, _, default in expected]
+        expected[0] = shown(parameters(kind, name)[0])
+    found = parameters(kind, name)
+    assert [shown(parameter) for parameter in found[: len(expected)]] == expected
+    for parameter in found[len(expected) :]:
+        assert parameter.default is not parameter.empty, parameter
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *TOPICS])
+def test_help_shows_the_parameters(kind: type) -> None:
+    text = pydoc.plain(pydoc.render_doc(kind))
+    if kind in (pyreplog.TopicLike, *TOPICS):
+        assert "subscribe(self, subscription: 'str', *, start: " in text
+        assert "configure(self, **settings: 'Unpack[TopicSettings]')" in text
+    if kind is not pyreplog.ConsumerLike:
+        assert "publish(self, value: 'ReadableBuffer', key: 'ReadableBuffer | None' = None, *, properties: " in text
+
+
+@pytest.mark.parametrize("kind", [*TOPICS, *KINDS])
+def test_a_stand_in_has_the_methods_and_no_others(kind: Any) -> None:
+    stand_in = Mock(spec=kind)
+    for name in ("flush", "close", *(() if "Consumer" in kind.__name__ else ("publish", "submit", "publish_batch"))):
+        getattr(stand_in, name)()
+    with pytest.raises(AttributeError):
+        stand_in.send  # noqa: B018
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
+    with ExitStack() as stack:
+        here = Served(tmp_path_factory.mktemp("cluster"), stack)
+        yield [here.cluster, here.client()]
+
+
+@pytest.mark.parametrize("partitions", [None, 2])
+def test_one_function_works_with_all(places: list[Any], partitions: int | None) -> None:
+    def work(topic: pyreplog.TopicLike) -> list[bytes]:
+        topic.create_subscription("s", start="earliest")
+        with topic.producer("p") as producer, topic.subscribe("s", queue=8) as consumer:
+            for at in range(4):
+                producer.publish(b"%d" % at, b"key", properties={"at": str(at)})
+            topic.publish_batch([b"4", b"5"], [b"key"] * 2)
+            messages = [consumer.receive(timeout=PATIENCE_S) for _ in range(6)]
+            consumer.acknowledge(message for message in messages if message is not None)
+            consumer.flush(PATIENCE_S)
+            assert (consumer.topic, consumer.subscription, producer.name) == (topic.name, "s", "p")
+        topic.seek("s", "earliest")
+        topic.clear("s")
+        topic.configure(ttl_ms=60_000)
+        assert topic.subscriptions() == ["s"]
+        topic.delete_subscription("s")
+        topic.delete()
+        return sorted(message.value for message in messages if message is not None)
+
+    for number, place in enumerate(places):
+        topic = place.topic(f"t{number}-{partitions}", partitions=partitions, **PLAIN)
+        assert isinstance(topic, TOPICS)
+        assert work(topic) == [b"0", b"1", b"2", b"3", b"4", b"5"]
