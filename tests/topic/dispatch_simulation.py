@@ -60,7 +60,7 @@ class Simulation(Rig):
         super().do(effects)
         for letters in self.dead[dead:]:
             for offset in letters.batch.offset.tolist():
-                assert letters.counts[offset] == self.settings.max_redeliveries
+                assert letters.failures[offset].redeliveries == self.settings.max_redeliveries
                 assert offset not in self.dead_letters and offset not in self.acked
                 assert offset not in self.held or self.is_late(self.held.pop(offset)[1])
                 self.dead_letters.add(offset)

@@ -171,8 +171,11 @@ class Rig:
     def ack(self, consumer: int, offsets: Sequence[int]) -> None:
         self.do(self.dispatcher.acknowledge(consumer, np.array(offsets, np.int64), self.now))
 
-    def nack(self, consumer: int, offsets: Sequence[int], delay_us: int | None = None) -> None:
-        self.do(self.dispatcher.nack(consumer, np.array(offsets, np.int64), self.now, delay_us=delay_us))
+    def nack(
+        self, consumer: int, offsets: Sequence[int], delay_us: int | None = None, reason: str | None = None
+    ) -> None:
+        at = np.array(offsets, np.int64)
+        self.do(self.dispatcher.nack(consumer, at, self.now, delay_us=delay_us, reason=reason))
 
     def cumulative(self, consumer: int, to: int) -> None:
         place = self.log.place(self.cursor.cumulative_start(to) - 1)

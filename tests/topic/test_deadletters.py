@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pyreplog._native.topic.messages import Message
 from pyreplog.cluster import Cluster
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, ReplogError
+from pyreplog.topic.client.remote import connection_pool
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.owner.dead_letters import INHERITED
 from pyreplog.topic.owner.topic import Topic
+from pyreplog.topic.server import topic_server
 from tests.topic.partitioning import PLAIN, stored
+from tests.topic.remoting import served
 from tests.waiting import PATIENCE_S, until
 
+ALWAYS = ("cause", "offset", "publish_time", "redeliveries", "subscription", "topic")
+"""What a dead letter says, if it has room for it."""
 AT_ONCE: dict[str, Any] = {"type": "shared", "start": "earliest", "nack_min_ms": 0, "max_redeliveries": 0}
 
 
@@ -70,6 +77,77 @@ def test_their_times_stay_whatever_they_look_like(cluster: Cluster, partitions: 
         assert [message.event_time for batch in batches for message in batch] == [1_200_000_000]
 
 
+def letters(cluster: Cluster, name: str) -> list[Message]:
+    return [message for batch in cluster.topic(name, create=False).read() for message in batch]
+
+
+def test_they_say_where_they_come_from_and_why(cluster: Cluster) -> None:
+    with cluster.topic("said", **PLAIN) as said:
+        with said.subscribe("s", **{**AT_ONCE, "max_redeliveries": 1}) as consumer:
+            said.publish(b"bad", b"key", properties={"mine": "kept"}, event_time=1_700_000_000_000_000)
+            for reason in ("first", "é" * 1000):
+                message = consumer.receive(timeout=PATIENCE_S)
+                consumer.nack(message, reason=reason)
+            until(lambda: said.stats().subscriptions[0].dead_lettered_messages == 1)
+        (original,) = [message for batch in said.read() for message in batch]
+    (letter,) = letters(cluster, "said-s-DLQ")
+    assert (letter.value, letter.key, letter.event_time) == (b"bad", b"key", 1_700_000_000_000_000)
+    assert letter.properties == {
+        "mine": b"kept",
+        "pyreplog.topic": b"said",
+        "pyreplog.subscription": b"s",
+        "pyreplog.offset": b"0",
+        "pyreplog.publish_time": b"%d" % original.publish_time,
+        "pyreplog.redeliveries": b"1",
+        "pyreplog.cause": b"nack",
+        "pyreplog.reason": ("é" * 512).encode(),
+    }
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("older", ["client", "server"])
+def test_reasons_of_remote_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: str, version: int) -> None:
+    """Before version 3 of the wire they stay where they are."""
+    monkeypatch.setattr(connection_pool if older == "client" else topic_server, "VERSION", version)
+    with served(tmp_path) as here, here.client() as client:
+        jobs = client.topic("jobs", **PLAIN)
+        with jobs.subscribe("s", **AT_ONCE) as consumer:
+            jobs.publish_batch([b"a", b"b"])
+            for _ in range(2):
+                message = consumer.receive(timeout=PATIENCE_S)
+                consumer.nack(message, reason=f"of {message.value.decode()}")
+            until(lambda: jobs.stats().subscriptions[0].dead_lettered_messages == 2)
+        dead = letters(here.cluster, "jobs-s-DLQ")
+    reasons = {letter.value: letter.properties.get("pyreplog.reason") for letter in dead}
+    assert reasons == ({b"a": b"of a", b"b": b"of b"} if version == 3 else {b"a": None, b"b": None})
+
+
+def test_reasons_of_partitioned_consumers(cluster: Cluster) -> None:
+    with cluster.topic("several", partitions=2, **PLAIN) as several:
+        with several.subscribe("s", **AT_ONCE, dead_letter="of-several") as consumer:
+            several.publish_batch([b"a", b"b", b"c"], keys=[b"1", b"2", b"3"])
+            for _ in range(3):
+                message = consumer.receive(timeout=PATIENCE_S)
+                consumer.nack([message], reason=f"of {message.value.decode()}")
+            until(lambda: several.stats().total.subscriptions[0].dead_lettered_messages == 3)
+    found = {letter.value: letter.properties for letter in letters(cluster, "of-several")}
+    assert {value: properties["pyreplog.reason"] for value, properties in found.items()} == {
+        b"a": b"of a", b"b": b"of b", b"c": b"of c",
+    }  # fmt: skip
+    assert {properties["pyreplog.topic"][:-1] for properties in found.values()} == {b"several-partition-"}
+
+
+def test_one_that_has_no_room_for_its_reason_goes_without_that(cluster: Cluster) -> None:
+    with cluster.topic("tight", **PLAIN) as tight:
+        size = largest(tight) - 400
+        with tight.subscribe("s", **AT_ONCE) as consumer:
+            tight.publish(bytes(size), properties={"mine": "kept"})
+            consumer.nack(consumer.receive(timeout=PATIENCE_S), reason="x" * 1000)
+            until(lambda: tight.stats().subscriptions[0].dead_lettered_messages == 1)
+    (letter,) = letters(cluster, "tight-s-DLQ")
+    assert sorted(letter.properties) == ["mine", *(f"pyreplog.{name}" for name in ALWAYS)]
+
+
 def test_it_may_have_partitions(cluster: Cluster) -> None:
     with cluster.topic("parts", partitions=2, **PLAIN) as parts, cluster.topic("others", **PLAIN) as others:
         refuse(others, [b"a", b"b"], dead_letter="parts")
@@ -82,7 +160,7 @@ def test_one_that_has_no_room_for_where_it_comes_from_goes_without(cluster: Clus
     with cluster.topic("large-s-DLQ", create=False) as dead:
         letters = [message for batch in dead.read() for message in batch]
     assert [(len(letter.value) > 5, *sorted(letter.properties)) for letter in letters] == [
-        (False, "mine", "pyreplog.offset", "pyreplog.redeliveries", "pyreplog.topic"),
+        (False, "mine", *(f"pyreplog.{name}" for name in ALWAYS)),
         (True, "mine"),
     ]
 

@@ -326,7 +326,7 @@ def test_what_was_delivered_too_often_becomes_a_dead_letter() -> None:
     for _ in range(3):
         one.nack(1, [8])
     assert [letter.batch.values() for letter in one.dead] == [[b"8"]]
-    assert one.dead[0].counts == {8: 2}
+    assert one.dead[0].failures == {8: (2, "nack", None)}
     assert one.status.dead_letters == 1 and one.backlog == 3
     one.ack(1, [7, 9])
     one.detach(1)
@@ -344,7 +344,7 @@ def test_dead_letters_that_cannot_be_published_stay() -> None:
     one.do(one.dispatcher.dead_letters_failed(np.array([4, 5]), one.now))
     assert one.status.replay == 1
     one.sleep(2.3)
-    assert [letter.counts for letter in one.dead] == [{4: 0}, {4: 0}]
+    assert [letter.failures for letter in one.dead] == [{4: (0, "nack", None)}] * 2
     assert one.got(1) == []
 
 

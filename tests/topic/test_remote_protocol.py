@@ -54,6 +54,7 @@ REQUESTS: list[Any] = [
     protocol.Resume(8, 0, 0, np.zeros((0, 2), np.int64)),
     protocol.AcknowledgeCumulative(8, 0, 5),
     protocol.Nack(8, -1, OFFSETS),
+    protocol.NackWithReason(8, 5_000_000, "no such customer", OFFSETS),
     protocol.Redeliver(8),
     protocol.Seek(8, "latest"),
     protocol.Flush(8),

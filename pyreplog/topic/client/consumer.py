@@ -17,7 +17,7 @@ from pyreplog._native.topic.prefetch_buffer import PrefetchBuffer
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError
 from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle, warn_of_leak
-from pyreplog.topic.model.arguments import as_delay_us, as_offsets, check_may_block, check_queue
+from pyreplog.topic.model.arguments import as_delay_us, as_offsets, as_reason, check_may_block, check_queue
 from pyreplog.topic.model.fair_lock import FairLock
 from pyreplog.topic.model.interfaces import DeliveredMessages, Noted, SubscriptionLike
 from pyreplog.topic.model.permits import Permits
@@ -303,13 +303,18 @@ class Consumer(Handle, PrefetchBuffer):
         end = int(offsets[-1]) + 1  # a batch's `end` is that of what was read, of which it may be a part
         self._await(self._source.acknowledge_cumulative(self._id, end), timeout)
 
-    def nack(self, what: What, *, delay: float | None = None) -> None:
-        """These are to come again: in `delay` seconds, or after the subscription's back-off. Errors as acknowledge."""
+    def nack(self, what: What, *, delay: float | None = None, reason: str | None = None) -> None:
+        """These are to come again: in `delay` seconds, or after the subscription's back-off.
+
+        reason: why, for people; a dead letter carries the last one that it was refused with. Of a longer text the first
+        1,024 bytes of UTF-8 are kept. Errors: as acknowledge.
+        """
         self._check_usable()
         self._send_acks()
         offsets, delay_us = what.offset if isinstance(what, MessageBatch) else as_offsets(what), as_delay_us(delay)
+        text = as_reason(reason)
         if len(offsets):
-            self._source.nack(self._id, offsets, delay_us)
+            self._source.nack(self._id, offsets, delay_us, text)
 
     def redeliver(self) -> None:
         """All that this consumer has not acknowledged is to come again, now. Errors as acknowledge."""

@@ -18,6 +18,8 @@ from pyreplog.errors import InvalidArgumentError, OutOfRangeError, WrongTypeErro
 QUEUE_MAX = 1 << 20
 OFFSET_MAX = 1 << 62
 DELAY_MAX_S = 10_000 * 366 * 86_400
+REASON_BYTES_MAX = 1024
+"""Of the text that a consumer refuses messages with, as UTF-8."""
 
 
 def check_may_block(call: str) -> None:
@@ -76,3 +78,11 @@ def as_delay_us(delay: float | None) -> int | None:
     if isnan(delay) or delay > DELAY_MAX_S:
         raise InvalidArgumentError(f"delay: expected at most {DELAY_MAX_S} seconds, found {delay}")
     return int(max(delay, 0.0) * 1e6)
+
+
+def as_reason(reason: str | None) -> str | None:
+    """The beginning of a text, of as many bytes as are kept; None: there is none. Errors: WrongTypeError."""
+    if reason is None:
+        return None
+    data = check_text("reason", reason).encode("utf-8", "replace")
+    return data[:REASON_BYTES_MAX].decode("utf-8", "ignore") or None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from pyreplog._native.topic.messages import Message
@@ -10,6 +10,7 @@ from pyreplog.errors import InvalidArgumentError, RecordTooLargeError
 from pyreplog.future import AppendFuture
 from pyreplog.topic.client.partitions.partitioned_publisher import gathered
 from pyreplog.topic.model.config import SubscriptionConfig
+from pyreplog.topic.model.dead_letter import REASON, Properties, dead_letter_properties
 from pyreplog.topic.model.dispatch.effects import DeadLetter
 from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.positions import then
@@ -17,10 +18,6 @@ from pyreplog.topic.model.routing import partition_of
 from pyreplog.topic.model.times import known_time
 from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.topic_context import DeadLetterTopic, TopicContext
-
-ORIGIN_TOPIC = "pyreplog.topic"
-ORIGIN_OFFSET = "pyreplog.offset"
-REDELIVERIES = "pyreplog.redeliveries"
 
 INHERITED = ("ensemble", "write_quorum", "ack_quorum", "durability", "compression")
 """Settings that a dead-letter topic has from the topic it is made for: there may not be bookies for others."""
@@ -42,15 +39,16 @@ def check_dead_letters(topic: str, subscription: str, settings: SubscriptionConf
 
 
 def publish_dead(context: TopicContext, subscription: Subscription, dead: DeadLetter) -> AppendFuture[Any]:
-    """Publish them, with where they come from in their properties. Where they were they are acknowledged afterwards:
-    after a crash they may be published again. A dead-letter topic that does not exist is made."""
+    """Publish them, with where they come from, and why, in their properties. Where they were they are acknowledged
+    afterwards: after a crash they may be published again. A dead-letter topic that does not exist is made."""
     done: AppendFuture[Any] = AppendFuture()
     name = dead_letter_topic(context.name, subscription.name, subscription.settings.dead_letter)
 
     def publish() -> None:
         inherited = {key: getattr(context.managed.config, key) for key in INHERITED}
         try:
-            then(_submit(context.open_topic(name, inherited), context.name, dead), done, done.complete)
+            target = context.open_topic(name, inherited)
+            then(_submit(target, context.name, subscription.name, dead), done, done.complete)
         except Exception as error:
             done.fail(error)
 
@@ -58,16 +56,10 @@ def publish_dead(context: TopicContext, subscription: Subscription, dead: DeadLe
     return done
 
 
-def _submit(target: DeadLetterTopic, origin: str, dead: DeadLetter) -> AppendFuture[Any]:
+def _submit(target: DeadLetterTopic, topic: str, subscription: str, dead: DeadLetter) -> AppendFuture[Any]:
     batch = dead.batch
-    properties: list[Mapping[str, str | bytes] | None] = [
-        {
-            **message.properties,
-            ORIGIN_TOPIC: origin,
-            ORIGIN_OFFSET: str(message.offset),
-            REDELIVERIES: str(dead.counts.get(message.offset, 0)),
-        }
-        for message in batch
+    properties = [
+        dead_letter_properties(message, topic, subscription, dead.failures[message.offset]) for message in batch
     ]
     try:
         return target.submit_batch(
@@ -80,10 +72,11 @@ def _submit(target: DeadLetterTopic, origin: str, dead: DeadLetter) -> AppendFut
         return gathered([_submit_one(target, *one) for one in zip(batch, properties, strict=True)])
 
 
-def _submit_one(target: DeadLetterTopic, message: Message, properties: Any) -> AppendFuture[Any]:
-    """One that leaves no room for where it comes from goes without."""
+def _submit_one(target: DeadLetterTopic, message: Message, properties: Properties) -> AppendFuture[Any]:
+    """One that leaves no room for the reason goes without that, or without all that says where it comes from."""
     event_time = known_time(message.event_time)
-    try:
-        return target.submit(message.value, message.key, properties=properties, event_time=event_time)
-    except RecordTooLargeError:
-        return target.submit(message.value, message.key, properties=message.properties, event_time=event_time)
+    without_reason = {name: value for name, value in properties.items() if name != REASON}
+    for kept in (properties, without_reason):
+        with suppress(RecordTooLargeError):
+            return target.submit(message.value, message.key, properties=kept, event_time=event_time)
+    return target.submit(message.value, message.key, properties=message.properties, event_time=event_time)

@@ -513,8 +513,8 @@ class Subscription:
             done.fail(error)
         return done
 
-    def nack(self, consumer: int, offsets: NDArray[np.int64], delay_us: int | None) -> None:
-        self._do(lambda now: self._dispatcher.nack(consumer, offsets, now, delay_us=delay_us))
+    def nack(self, consumer: int, offsets: NDArray[np.int64], delay_us: int | None, reason: str | None = None) -> None:
+        self._do(lambda now: self._dispatcher.nack(consumer, offsets, now, delay_us=delay_us, reason=reason))
 
     def redeliver(self, consumer: int) -> None:
         self._do(lambda now: [_Discard((consumer,)), *self._dispatcher.redeliver_unacked(consumer, now)])

@@ -19,6 +19,7 @@ from pyreplog.errors import (
 from pyreplog.net.connection import Connection
 from pyreplog.net.fair_executor import FairExecutor
 from pyreplog.net.server_connection import ServerConnection
+from pyreplog.topic.model.arguments import as_reason
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.batches import Delivered, encode_delivered
 from pyreplog.topic.model.wire.error_codec import encode_fault
@@ -72,6 +73,7 @@ class TopicService:
             protocol.AcknowledgeAndFetch: _acknowledge_and_fetch,
             protocol.AcknowledgeCumulative: _acknowledge_cumulative,
             protocol.Nack: _nack,
+            protocol.NackWithReason: _nack_with_reason,
             protocol.Redeliver: _redeliver,
             protocol.Seek: _seek,
             protocol.Flush: _flush,
@@ -321,6 +323,15 @@ def _nack(session: ClientSession, number: int, consumer_session: ConsumerSession
     consumer_session.source.nack(
         consumer_session.number, request.offsets, None if request.delay_us < 0 else request.delay_us
     )
+    session.done(number)
+
+
+def _nack_with_reason(
+    session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.NackWithReason
+) -> None:
+    delay_us = None if request.delay_us < 0 else request.delay_us
+    reason = as_reason(request.reason)
+    consumer_session.source.nack(consumer_session.number, request.offsets, delay_us, reason)
     session.done(number)
 
 

@@ -16,7 +16,7 @@ from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.net.sockets import weak_callback
 from pyreplog.topic.client.consumer import Consumer
-from pyreplog.topic.model.arguments import as_delay_us, check_may_block
+from pyreplog.topic.model.arguments import as_delay_us, as_reason, check_may_block
 from pyreplog.topic.model.interfaces import DeliveredMessages, WaitFunction
 from pyreplog.topic.model.partition_offset import (
     PartitionedStart,
@@ -342,10 +342,11 @@ class PartitionedConsumer(Handle):
         part = self._part(what.partition)
         part.acknowledge_cumulative(what.offset if isinstance(what, PartitionOffset) else what, timeout=timeout)
 
-    def nack(self, what: PartitionedWhat, *, delay: float | None = None) -> None:
+    def nack(self, what: PartitionedWhat, *, delay: float | None = None, reason: str | None = None) -> None:
         """These are to come again: in `delay` seconds, or after the subscription's back-off. As `Consumer.nack`."""
         as_delay_us(delay)  # also of what is empty
-        self._each(what, lambda part, of_it: part.nack(of_it, delay=delay))
+        text = as_reason(reason)
+        self._each(what, lambda part, of_it: part.nack(of_it, delay=delay, reason=text))
 
     def _each(self, what: PartitionedWhat, call: Callable[[PartitionConsumer, Any], None]) -> None:
         """With what is of each partition."""

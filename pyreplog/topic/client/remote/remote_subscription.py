@@ -411,10 +411,17 @@ class RemoteSubscription:
 
         self._pool.send(self._address, protocol.Flush(handle), came)
 
-    def nack(self, consumer: int, offsets: NDArray[np.int64], delay_us: int | None) -> None:
+    def nack(self, consumer: int, offsets: NDArray[np.int64], delay_us: int | None, reason: str | None = None) -> None:
+        """A server before version 3 is not told the reason."""
         delay = -1 if delay_us is None else max(delay_us, 0)
+
+        def request(handle: int, part: NDArray[np.int64]) -> Request:
+            if reason is None or self._pool.version(self._address) < 3:
+                return protocol.Nack(handle, delay, part)
+            return protocol.NackWithReason(handle, delay, reason, part)
+
         for at in range(0, len(offsets), OFFSETS_MAX):
-            self._tell(lambda handle, part=offsets[at : at + OFFSETS_MAX]: protocol.Nack(handle, delay, part))  # type: ignore[misc]
+            self._tell(partial(request, part=offsets[at : at + OFFSETS_MAX]))
 
     def redeliver(self, consumer: int) -> None:
         """While it is not attached it is in vain: all of it comes again."""

@@ -9,7 +9,7 @@
 | `key_shared_selector`, `keyring` | the same of key_shared ones, with what waits for its key; whose key it is |
 | `consumers` | who is attached, with how many permits |
 | `pending` | who has which messages without having acknowledged them |
-| `replay`, `delayed_delivery_tracker`, `redeliveries` | what comes again: which, when, how often it has |
+| `replay`, `delayed_delivery_tracker`, `redeliveries` | what comes again: which, when, how often it has, and why |
 | `offsets` | arrays of offsets |
 | `status` | what it is doing, and what it waits for |
 """

@@ -33,7 +33,7 @@ from pyreplog.topic.model.dispatch.key_shared_selector import KeySharedSelector
 from pyreplog.topic.model.dispatch.offsets import Offsets, ascending, runs
 from pyreplog.topic.model.dispatch.pending import DEAD_LETTERS, Pending, PendingRanges, Released
 from pyreplog.topic.model.dispatch.reading import Reading, Reread
-from pyreplog.topic.model.dispatch.redeliveries import Redeliveries
+from pyreplog.topic.model.dispatch.redeliveries import Cause, Redeliveries
 from pyreplog.topic.model.dispatch.replay import Ranges, Replay, neighbours
 from pyreplog.topic.model.dispatch.selector import Assignment, RoundRobinSelector, Selector, SingleActiveSelector
 from pyreplog.topic.model.dispatch.status import ConsumerStatus, DispatchStatus
@@ -137,7 +137,7 @@ class Dispatcher:
         if after is before:
             return self._run(now_us)
         if before is not None:
-            self._rewind()
+            self._rewind(Cause.CONSUMER_LOST)
         return _changed(before, after) + self._run(now_us)
 
     def detach(self, consumer: int, now_us: int) -> list[Effect]:
@@ -149,9 +149,9 @@ class Dispatcher:
         self._selector.left(gone)
         after = self._selector.active
         if not len(self._consumers) or after is not before:
-            self._rewind()
+            self._rewind(Cause.CONSUMER_LOST)
         else:
-            self._give_back(self._pending.release_holder(gone.holder))
+            self._give_back(self._pending.release_holder(gone.holder), Cause.CONSUMER_LOST)
             self._unblock()
         effects = [] if after is before else _changed(None if before is gone else before, after)
         return effects + self._run(now_us)
@@ -325,13 +325,20 @@ class Dispatcher:
 
     # ---- redelivery -----------------------------------------------------------------------------------------
 
-    def nack(self, consumer: int, offsets: Offsets, now_us: int, *, delay_us: int | None = None) -> list[Effect]:
-        """Take messages back from a consumer: they come again after a while, longer each time, or after `delay_us`."""
+    def nack(
+        self, consumer: int, offsets: Offsets, now_us: int, *, delay_us: int | None = None, reason: str | None = None
+    ) -> list[Effect]:
+        """Take messages back from a consumer: they come again after a while, longer each time, or after `delay_us`.
+
+        reason: why, as the consumer says; kept for dead letters, where there are any.
+        """
         attached = self._consumers.by_id.get(consumer)
         if attached is None:
             return []
         released = self._pending.release(ascending(offsets), attached.holder)
-        self._redeliveries.returned(released.offsets)
+        self._redeliveries.returned(released.offsets, Cause.NACK)
+        if reason is not None and self.settings.max_redeliveries is not None:
+            self._redeliveries.explain(released.offsets, reason)
         self._selector.released(released)
         if delay_us is not None or not len(self._redeliveries):
             self._replay.add_later(released.offsets, now_us + self._wait_us(0, delay_us), now_us)
@@ -356,42 +363,42 @@ class Dispatcher:
             return []
         if self._selector.active is attached:
             return self.rewind(now_us)
-        self._give_back(self._pending.release_holder(attached.holder))
+        self._give_back(self._pending.release_holder(attached.holder), Cause.REDELIVER)
         self._unblock()
         return self._run(now_us)
 
     def dead_letters_failed(self, offsets: Offsets, now_us: int) -> list[Effect]:
         """Note that dead letters were not published: they are published, or delivered, later."""
         released = self._pending.release(ascending(offsets), DEAD_LETTERS)
-        self._redeliveries.returned(released.offsets)
+        self._redeliveries.returned(released.offsets, None)
         self._replay.add_later(released.offsets, now_us + 1000 * self.settings.nack_max_ms, now_us)
         self._unblock()
         return self._run(now_us)
 
     def rewind(self, now_us: int) -> list[Effect]:
         """Deliver all that is not acknowledged again, from the mark on. Consumers have dropped what they had."""
-        self._rewind()
+        self._rewind(Cause.REDELIVER)
         return self._run(now_us)
 
     def seek(self, total: TopicPosition, now_us: int) -> list[Effect]:
         """Go on from there, back or forward: everything before is acknowledged, nothing behind. Consumers have
         dropped what they had. Dead letters on their way stay so."""
         self._cursor.seek(total, now_us)
-        self._rewind()
+        self._rewind(Cause.REDELIVER)
         self._redeliveries.clear()
         return [Dirty(), *self._run(now_us)]
 
-    def _give_back(self, released: Released) -> None:
+    def _give_back(self, released: Released, cause: Cause) -> None:
         """Deliver messages that a consumer had again, as soon as possible."""
         if len(released.offsets):
-            self._redeliveries.returned(released.offsets)
+            self._redeliveries.returned(released.offsets, cause)
             self._selector.released(released)
             if not self._selector.returned(released):
                 self._replay.add(released.offsets)
 
-    def _rewind(self) -> None:
+    def _rewind(self, cause: Cause) -> None:
         """Read all that is not acknowledged again, from the mark on. Dead letters stay where they are."""
-        self._redeliveries.returned(self._pending.release_consumers().offsets)
+        self._redeliveries.returned(self._pending.release_consumers().offsets, cause)
         self._selector.clear()
         self._replay, self._delayed = Replay(), DelayedDeliveryTracker()
         self._again = None
@@ -505,7 +512,7 @@ class Dispatcher:
             self._replay.add_ranges(bucket.intersect(self._floor))
         timeout_us = 1000 * (self.settings.ack_timeout_ms or 0)
         if timeout_us and now_us >= self._look_us:
-            self._give_back(self._pending.release_since(now_us - timeout_us))
+            self._give_back(self._pending.release_since(now_us - timeout_us), Cause.ACK_TIMEOUT)
             self._look_us = now_us + max(TICK_MIN_US, timeout_us // 8)
             self._unblock()
 

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.topic.model.dispatch.offsets import Offsets
+from pyreplog.topic.model.dispatch.redeliveries import Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,10 @@ class Deliver:
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """Messages that were delivered too often: publish them elsewhere, then acknowledge them, or tell
-    `dead_letters_failed`. counts: by offset, how often each was delivered again."""
+    `dead_letters_failed`. failures: why, by offset."""
 
     batch: MessageBatch
-    counts: dict[int, int]
+    failures: dict[int, Failure]
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ from pyreplog.topic.model.wire.fields import (
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-VERSION = 2
-"""As the hello says it. 2: RESUME, and checksums."""
+VERSION = 3
+"""As the hello says it. 2: RESUME, and checksums; 3: NACK_WITH_REASON."""
 
 OK, ERROR, STALE = range(3)
 """How a request went. STALE: the server knows no such lane or consumer (any more); nothing was done."""
@@ -149,6 +149,15 @@ class Nack(NamedTuple):
     offsets: NDArray[np.int64]
 
 
+class NackWithReason(NamedTuple):
+    """As Nack; reason: why, as the consumer says. To a peer of version 3."""
+
+    consumer: int
+    delay_us: int
+    reason: str
+    offsets: NDArray[np.int64]
+
+
 class Redeliver(NamedTuple):
     consumer: int
 
@@ -182,7 +191,7 @@ class Call(NamedTuple):
 Request = (
     Open | CloseProducer | Publish | Subscribe | Detach | Flow | Fetch | Acknowledge | AcknowledgeRange
     | AcknowledgeAndFetch
-    | AcknowledgeCumulative | Nack | Redeliver | Seek | Flush | ReadRequest | Call | Resume
+    | AcknowledgeCumulative | Nack | NackWithReason | Redeliver | Seek | Flush | ReadRequest | Call | Resume
 )  # fmt: skip
 
 _REQUESTS: dict[int, tuple[type[Any], Layout]] = {
@@ -204,6 +213,7 @@ _REQUESTS: dict[int, tuple[type[Any], Layout]] = {
     16: (Call, Layout(NAME, NAME, TEXT)),
     17: (AcknowledgeAndFetch, Layout(U32, U32, OFFSET, OFFSET)),
     18: (Resume, Layout(U32, OFFSET, OFFSET, RANGES)),
+    19: (NackWithReason, Layout(U32, OFFSET_OR_NONE, TEXT, OFFSETS)),
 }
 _KINDS = {request: kind for kind, (request, _) in _REQUESTS.items()}
 

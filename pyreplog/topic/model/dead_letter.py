@@ -1,0 +1,64 @@
+"""Properties of dead letters, and of messages that were sent back from a dead-letter topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyreplog._native.topic.messages import Message
+from pyreplog.topic.model.dispatch.redeliveries import Failure
+
+TOPIC = "pyreplog.topic"
+SUBSCRIPTION = "pyreplog.subscription"
+OFFSET = "pyreplog.offset"
+PUBLISH_TIME = "pyreplog.publish_time"
+REDELIVERIES = "pyreplog.redeliveries"
+CAUSE = "pyreplog.cause"
+REASON = "pyreplog.reason"
+REDRIVES = "pyreplog.redrives"
+
+_OF_DEAD_LETTERS = frozenset((TOPIC, OFFSET, PUBLISH_TIME, REDELIVERIES, CAUSE, REASON))
+"""What a message has no more when it was sent back."""
+
+Properties = dict[str, str | bytes]
+
+
+def dead_letter_properties(message: Message, topic: str, subscription: str, failure: Failure) -> Properties:
+    """Those of a message's dead letter: its own, and where it comes from and why."""
+    properties: Properties = {
+        **message.properties,
+        TOPIC: topic,
+        SUBSCRIPTION: subscription,
+        OFFSET: str(message.offset),
+        PUBLISH_TIME: str(message.publish_time),
+        REDELIVERIES: str(failure.redeliveries),
+        CAUSE: failure.cause.value,
+    }
+    if failure.reason is not None:
+        properties[REASON] = failure.reason
+    return properties
+
+
+def redriven_properties(properties: Mapping[str, str | bytes]) -> Properties:
+    """Those of the message that a dead letter becomes again: its own, which subscription failed, how often it was sent
+    back."""
+    kept: Properties = {name: value for name, value in properties.items() if name not in _OF_DEAD_LETTERS}
+    kept[REDRIVES] = str(redrives(properties) + 1)
+    return kept
+
+
+def redrives(properties: Mapping[str, str | bytes]) -> int:
+    """How often a message was sent back from a dead-letter topic."""
+    text = _text(properties.get(REDRIVES))
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def origin(properties: Mapping[str, str | bytes]) -> str | None:
+    """The topic, or partition of one, that a dead letter comes from; None: it does not say."""
+    return _text(properties.get(TOPIC)) or None
+
+
+def _text(value: str | bytes | None) -> str | None:
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return None

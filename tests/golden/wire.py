@@ -1,0 +1,52 @@
+"""Writes tests/golden/topics-wire-v<version>.txt: a request of each kind that clients send to topic servers, as bytes.
+
+As make.py: once for a new version of that wire. A line holds the name of the request and its body, in hexadecimal digits.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pyreplog.topic.model.wire import protocol
+from pyreplog.topic.model.wire.protocol import encode_request
+
+VERSION = 3
+OFFSETS = np.array([0, 3, 4, 1 << 40], np.int64)
+REQUESTS: list[Any] = [
+    protocol.Open(7, True, "news", "me", "c1", '{"ensemble": 1}'),
+    protocol.CloseProducer(7),
+    protocol.Publish(7, [b"one", b"", b"three"]),
+    protocol.Subscribe(8, -3, True, 17, "news", "\u00fc", "c", "{}"),
+    protocol.Detach(8),
+    protocol.Flow(8, 1 << 20),
+    protocol.Fetch(8),
+    protocol.Acknowledge(8, 3, OFFSETS),
+    protocol.AcknowledgeRange(8, 2, 0, 1 << 61),
+    protocol.AcknowledgeCumulative(8, 0, 5),
+    protocol.Nack(8, -1, OFFSETS),
+    protocol.Redeliver(8),
+    protocol.Seek(8, "latest"),
+    protocol.Flush(8),
+    protocol.ReadRequest(5, 9, 1 << 20, "news"),
+    protocol.Call("news", "skip", '{"messages": 3}'),
+    protocol.AcknowledgeAndFetch(8, 2, 7, 8),
+    protocol.Resume(8, (1 << 61) + 1, 5, np.array([[7, 9], [12, 13]])),
+    protocol.NackWithReason(8, 5_000_000, "no such customer", OFFSETS),
+]
+"""One of each kind; those of a kind that a later version adds go to the end."""
+
+
+def body_of(request: Any) -> bytes:
+    return b"".join(bytes(part) for part in encode_request(request))
+
+
+def main() -> None:
+    lines = [f"{type(request).__name__} {body_of(request).hex()}\n" for request in REQUESTS]
+    Path(__file__).with_name(f"topics-wire-v{VERSION}.txt").write_text("".join(lines))
+
+
+if __name__ == "__main__":
+    main()
