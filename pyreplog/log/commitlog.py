@@ -391,7 +391,7 @@ class CommitLog(LogView, Appender):
 
     @contextlib.contextmanager
     def still_files(self) -> Iterator[None]:
-        """Let no file of the log be made, renamed or removed for the length of a `with` block.
+        """Keep the log from making, renaming or removing files for the length of a `with` block.
 
         For tests, and for operators who copy the directory of an open log. A backup (`pyreplog.log.backup`) does not
         need it. Retention, trimming, truncation, and an append that needs another segment wait for the end of the
