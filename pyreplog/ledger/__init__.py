@@ -1,17 +1,17 @@
-"""Ledgers: striped over bookies, one writer, many readers.
+"""Ledgers: sequences of entries, striped over bookies, with one writer and many readers.
 
-| module | holds |
+| module | what it holds |
 |---|---|
-| protocol/ | BookKeeper's protocol as state machines: writing, reading, fencing, recovery, repairing |
-| cluster, ledger_handle, reader | what user code has: Cluster, Ledger, LedgerReader |
-| runtime, embedded, remote | what the drivers of a cluster share: in one directory; over TCP |
-| registrations, quarantine | which bookies run, as a client follows it; which of them failed lately |
-| driver, thread_pool | runs a state machine; threads for what blocks |
-| ledgermetadata, ledger_store | what the metadata store keeps of a ledger; getting it there |
-| status, metrics | how a cluster is; for Prometheus |
-| tail_cache | the last batches, for those who read them at once |
-| readahead, range_read | ranges in a row; a few entries that nobody waits for |
-| repair, repair_notes | missing copies written; which of them are noted |
-| openledgers, closing | those that are open for appending; closing several at once |
-| placement | which bookies |
+| `protocol/` | BookKeeper's protocol as state machines: writing, reading, fencing, recovery, repair |
+| `cluster`, `ledger_handle`, `reader` | the handles of user code: `LedgerCluster`, `Ledger`, `LedgerReader` |
+| `runtime`, `embedded`, `remote` | services that drivers share; a cluster in one directory; a cluster over TCP |
+| `registrations`, `quarantine` | which bookies run, as a client follows it; which of them failed lately |
+| `driver`, `thread_pool` | runs a state machine; threads for jobs that block |
+| `ledgermetadata`, `ledger_store` | the metadata of one ledger; ledgers in the metadata store |
+| `status`, `metrics` | a report on a cluster; metrics for Prometheus |
+| `tail_cache` | the batch that was appended last, for readers that want it at once |
+| `readahead`, `range_read` | reads consecutive ranges ahead; reads one range without waiting |
+| `repair`, `repair_notes` | writes missing copies; notes of copies that are missing or damaged |
+| `openledgers`, `closing` | the ledgers that are open for appending; closes several at once |
+| `placement` | chooses the bookies of an ensemble |
 """

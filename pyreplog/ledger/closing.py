@@ -1,4 +1,4 @@
-"""Closing several ledgers at once, within the time that one of them may take."""
+"""Closes several ledgers at once, within one time limit."""
 
 from __future__ import annotations
 
@@ -17,22 +17,27 @@ logger = logging.getLogger(__name__)
 
 
 def reserve_s(timeout: float) -> float:
-    """The last part of a time for closing: for what had no outcome by then, and is given up."""
+    """Return the last seconds of `timeout`, which are kept for closing ledgers that had no outcome until then."""
     return min(GIVE_UP_S, timeout / 4)
 
 
 def close_all(ledgers: Iterable[Ledger], runtime: Runtime, timeout: float | None = CLOSE_S) -> None:
-    """Close those that are open, as their own `close` does, but all of it within `timeout` seconds (None: for as long
-    as it takes): one that cannot be closed by then stays open, and is recovered by who opens it next. What goes wrong
-    with one is logged."""
+    """Close the ledgers that are open, all at once, as `Ledger.close` does.
+
+    Args:
+        ledgers: the ledgers; errors of one are logged.
+        runtime: runtime of their cluster.
+        timeout: seconds for all of them; None: as long as it takes. A ledger that cannot be closed in time stays open;
+            the next `open_ledger` recovers it.
+    """
     closing = [(ledger, ledger.begin_close()) for ledger in ledgers]
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     patience = deadline if timeout is None else deadline - reserve_s(timeout)
-    late = [one for one in closing if not _wait(one[1], runtime, patience)]
+    late = [(ledger, ended) for ledger, ended in closing if not _wait(ended, runtime, patience)]
     for ledger, _ in late:
         ledger.give_up()
-    for _, done in late:
-        _wait(done, runtime, deadline)
+    for _, ended in late:
+        _wait(ended, runtime, deadline)
     for ledger, _ in closing:
         try:
             ledger.end_close()
@@ -40,12 +45,12 @@ def close_all(ledgers: Iterable[Ledger], runtime: Runtime, timeout: float | None
             logger.warning("%s", error)
 
 
-def _wait(done: AppendFuture[LedgerMetadata], runtime: Runtime, deadline: float) -> bool:
-    """Whether there is an outcome."""
+def _wait(ended: AppendFuture[LedgerMetadata], runtime: Runtime, deadline: float) -> bool:
+    """Wait until the deadline; return whether the future has an outcome."""
     try:
-        runtime.wait(done, None if deadline == math.inf else max(deadline - time.monotonic(), 0.0))
+        runtime.wait(ended, None if deadline == math.inf else max(deadline - time.monotonic(), 0.0))
     except OutcomeUnknownError:
-        return done.done()
+        return ended.done()
     except ReplogError:
         return True
     return True

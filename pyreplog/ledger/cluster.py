@@ -1,4 +1,4 @@
-"""Cluster: bookies and metadata, in this process or elsewhere; makes and opens ledgers."""
+"""LedgerCluster: bookies and a metadata store, in this process or elsewhere; creates and opens ledgers."""
 
 from __future__ import annotations
 
@@ -75,8 +75,21 @@ logger = logging.getLogger(__name__)
 
 
 class LedgerCluster(Handle):
-    """Where ledgers live. `LedgerCluster.embedded(...)` or `LedgerCluster.connect(...)` make one; any thread may call
-    anything."""
+    """A set of bookies and a metadata store that hold ledgers; made by `embedded` or `connect`.
+
+    `pyreplog.Cluster` is this class with topics. Any thread may use it. Close it, or use `with`.
+
+    Example:
+        ```python
+        with LedgerCluster.embedded("data/cluster", bookies=3) as cluster:
+            with cluster.create_ledger() as ledger:
+                ledger.append(b"order 1")
+            with cluster.open_ledger(ledger.id) as reader:
+                print(reader[0])
+        ```
+
+    See docs/ledgers.md.
+    """
 
     def __init__(self, what: str, runtime: RuntimeBase, clock: Clock) -> None:
         self._runtime, self._clock = runtime, clock
@@ -97,16 +110,30 @@ class LedgerCluster(Handle):
         files: Files | None = None,
         **settings: Unpack[BookieSettings],
     ) -> Self:
-        """Bookies of this process, in folders of `path`, with their metadata in SQLite beside them.
+        """Open a cluster whose bookies run in this process, with their metadata in SQLite.
 
-        bookies: at least so many; those that the directory has already are opened, whatever this says. replace:
-        a bookie whose folder was lost begins anew; else that is an EmptyDirectoryError. older_metadata: go on with
-        metadata from a backup, and lose the ledgers that were made since; else that is a StaleMetadataError. files: the
-        disk. settings: fields of BookieConfig.
+        Each bookie has a folder in the directory; a new directory is made.
 
-        Errors: LockedError names the process that has the directory; ConfigError; DiskError, no
-        descriptor is left, or the disk refuses something; InvalidArgumentError, a name that is too long; those of
-        `open_bookie`.
+        Args:
+            path: directory of the cluster.
+            bookies: number of bookies, 1 to 1000; missing ones are made. Bookies that the directory has are all opened.
+            replace: let a bookie whose folder was lost start anew, without its entries.
+            older_metadata: go on with metadata from a backup, and lose the ledgers that were created since.
+            clock: source of time; None: the clock of the machine.
+            files: access to the disk; None: the real one. For tests.
+            settings: fields of `BookieConfig` as keywords.
+
+        Returns:
+            The open cluster.
+
+        Raises:
+            LockedError: another process has the directory open; the message names it.
+            ConfigError: a setting is unknown or outside its bounds.
+            InvalidArgumentError: `bookies` is out of range, or a path is too long.
+            EmptyDirectoryError: the folder of a bookie was lost, and `replace` is False.
+            StaleMetadataError: the metadata are older than the bookies, and `older_metadata` is False.
+            DiskError: no file descriptor is left, or the disk refuses a call.
+            IdentityError: the folder of a bookie does not belong to this cluster; see docs/troubleshooting.md.
         """
         check_not_patched()
         folder = as_path(path)
@@ -131,12 +158,25 @@ class LedgerCluster(Handle):
         busy_poll_us: int = 0,
         clock: Clock | None = None,
     ) -> Self:
-        """Bookies of other processes, which the metadata store at `url` knows: "zk://host:port/root", "sqlite:/path".
+        """Connect to a cluster whose bookies run in other processes.
 
-        secret: what the bookies were started with. tls: a client's context. limits: of each connection.
-        request_timeout_s: after that long without an answer a bookie counts as failed. busy_poll_us: as of Reactor.
-        Errors: those of `open_store` and of the store; InvalidArgumentError, a timeout of none or above a day;
-        DiskError, no descriptor is left.
+        Args:
+            url: metadata store that knows the bookies: "zk://host:port/root" or "sqlite:/path".
+            secret: secret that the bookies were started with; None: no authentication.
+            tls: TLS context of a client; None: no TLS.
+            limits: limits of each connection; None: the defaults.
+            request_timeout_s: seconds without an answer after which a bookie counts as failed; more than 0, at most a
+                day.
+            busy_poll_us: microseconds that a waiting thread polls its connections before it sleeps.
+            clock: source of time; None: the clock of the machine.
+
+        Returns:
+            The open cluster. Bookies are connected to when they are first needed.
+
+        Raises:
+            InvalidArgumentError: the URL is malformed, or the timeout is out of range.
+            MetadataUnavailableError: the metadata store cannot be reached or read.
+            DiskError: no file descriptor is left.
         """
         shared = Secret.of(secret)
         check_connecting(tls, limits)
@@ -169,15 +209,30 @@ class LedgerCluster(Handle):
         delay_ensemble_change: bool = False,
         allow_degraded: bool = False,
     ) -> Ledger:
-        """Make a ledger striped over `ensemble` bookies, `write_quorum` copies of each entry (default: all of them), of
-        which `ack_quorum` (default: a majority) confirm it.
+        """Create a ledger and open it for appending.
 
-        durability: "synced", a bookie acknowledges what is on its disk; "appended", what its memory holds. password:
-        whoever reads, recovers or writes to it needs it. metadata: kept with the ledger. window_bytes: of entries that
-        do not have all their copies yet, as encoded. allow_degraded: if too few bookies take entries, also choose some
-        that are away or read-only, as long as every write set has its ack quorum without them: the ledger is degraded
-        from its first entry on, until they come back or others take their places.
-        Errors: InvalidArgumentError; NotEnoughBookiesError; MetadataUnavailableError, OutcomeUnknownError.
+        Args:
+            ensemble: number of bookies over which the entries are striped.
+            write_quorum: number of copies of each entry; None: one on each bookie of the ensemble.
+            ack_quorum: number of copies that confirm an entry; None: a majority of `write_quorum`.
+            durability: "synced": a bookie acknowledges an entry when it is on its disk; "appended": when it is in
+                memory.
+            password: password that is needed to read, recover or write the ledger.
+            metadata: names and values that are kept with the ledger.
+            window_bytes: encoded bytes of entries that may lack copies before `append` waits.
+            delay_ensemble_change: keep the place of a failed bookie while entries reach their ack quorum without it.
+            allow_degraded: if too few bookies take entries, also choose some that are away or read-only, as long as
+                every write set has its ack quorum without them. The ledger is then degraded from its first entry on.
+
+        Returns:
+            The open `Ledger`.
+
+        Raises:
+            InvalidArgumentError: an argument is out of range.
+            NotEnoughBookiesError: too few bookies take entries.
+            MetadataUnavailableError: the metadata store does not answer.
+            OutcomeUnknownError: the metadata store may have created the ledger; it stays empty.
+            ClosedError: the cluster was closed.
         """
         self._check_open()
         ensemble = as_int("ensemble", ensemble)
@@ -190,21 +245,21 @@ class LedgerCluster(Handle):
         check_bool("allow_degraded", allow_degraded)
         key = _key(password)
         away_max = copies - acks if allow_degraded else 0
-        self._members(0, ensemble, copies, away_max)  # an id is not taken in vain
+        self._members(0, ensemble, copies, away_max)  # fails before a ledger id is taken
         ledger = next_id(self._runtime.metadata)
         members = self._members(ledger, ensemble, copies, away_max)
-        made = LedgerMetadata(
+        created = LedgerMetadata(
             ledger=ledger, ensemble_size=ensemble, write_quorum=copies, ack_quorum=acks,
             fragments=(Fragment(0, tuple(members)),), proof=key_proof(key), durability=durability,
             created_us=self._clock.now_us(), token=secrets.token_hex(16), custom=dict(metadata or {}),
         )  # fmt: skip
         writer = LedgerWriter(
-            made, self._create(made), key, self._choose, delay_ensemble_change=delay_ensemble_change,
+            created, self._create(created), key, self._choose, delay_ensemble_change=delay_ensemble_change,
             entry_bytes_max=self._runtime.entry_bytes_max,
         )  # fmt: skip
-        opened = Ledger(writer, self._runtime, self._clock, window_bytes=window_bytes)
-        self._ledgers.add(opened, self)
-        return opened
+        handle = Ledger(writer, self._runtime, self._clock, window_bytes=window_bytes)
+        self._ledgers.add(handle, self)
+        return handle
 
     def _members(self, ledger: int, ensemble: int, copies: int, away_max: int) -> list[str]:
         """Choose the first ensemble of a ledger. away_max: so many may be bookies that take no entries now."""
@@ -235,14 +290,28 @@ class LedgerCluster(Handle):
     def open_ledger(
         self, ledger: int, *, password: bytes = b"", recover: bool = True, force: bool = False
     ) -> LedgerReader:
-        """Open a ledger for reading. recover: end its writer, if it has not closed the ledger, and find the last entry;
-        else read up to what is confirmed, beside the writer. Waits while the metadata store is away.
+        """Open a ledger for reading, and recover it if its writer has not closed it.
 
-        force: recover also when too many bookies may have lost entries in a power cut (limbo): what they do not have
-        counts as never written. Entries that were confirmed may be lost that way.
+        Recovery ends the writer, finds the last entry and closes the ledger. It waits while the metadata store is away.
 
-        Errors: NoSuchLedgerError; UnauthorizedError; UnreadableError and NotEnoughBookiesError, it cannot be recovered
-        now; InvalidMetadataError; those of the metadata store.
+        Args:
+            ledger: number of the ledger.
+            password: password of the ledger.
+            recover: recover an open ledger. False: read beside its writer, up to the last confirmed entry.
+            force: recover also when too many bookies may have lost entries in a power cut (limbo). Entries that these
+                bookies lack count as never written, so confirmed entries may be lost.
+
+        Returns:
+            A `LedgerReader`.
+
+        Raises:
+            NoSuchLedgerError: the ledger does not exist.
+            UnauthorizedError: the password is wrong.
+            UnreadableError: too few bookies answer for a recovery.
+            NotEnoughBookiesError: too few bookies take the copies that a recovery writes.
+            InvalidMetadataError: the metadata of the ledger are damaged.
+            MetadataUnavailableError: the metadata store does not answer.
+            ClosedError: the cluster was closed.
         """
         self._check_open()
         check_may_wait()
@@ -251,7 +320,7 @@ class LedgerCluster(Handle):
         check_bool("force", force)
         metadata, version = load_ledger(self._runtime.metadata, as_int("ledger", ledger))
         if not metadata.admits(key):
-            raise UnauthorizedError(ledger, "the password is not the one it was made with")
+            raise UnauthorizedError(ledger, "the password differs from the one of create_ledger")
         if recover:
             if metadata.state is not State.CLOSED:
                 self._runtime.counts.recover()
@@ -270,14 +339,30 @@ class LedgerCluster(Handle):
     def begin_recovery(
         self, metadata: LedgerMetadata, version: int, key: bytes, *, force: bool = False
     ) -> AppendFuture[LedgerMetadata]:
-        """The recovery of `open_ledger`, without waiting: the AppendFuture gives the closed ledger's metadata, or
-        fails."""
+        """Begin the recovery of `open_ledger` without waiting.
+
+        Args:
+            metadata: metadata of the ledger.
+            version: version of the metadata in the store.
+            key: key of the ledger, derived from its password.
+            force: as `open_ledger`.
+
+        Returns:
+            An AppendFuture that gives the metadata of the closed ledger, or fails as `open_ledger` does.
+        """
         return self._start(metadata.ledger, LedgerRecovery(metadata, version, key, self._choose, force=force))
 
     def delete_ledger(self, ledger: int) -> None:
-        """Delete a ledger; its space comes back when the bookies collect garbage.
+        """Delete a ledger; the bookies free its space when they collect garbage.
 
-        Errors: NoSuchLedgerError; InvalidMetadataError, see `delete_garbled`.
+        Args:
+            ledger: number of the ledger.
+
+        Raises:
+            NoSuchLedgerError: the ledger does not exist.
+            InvalidMetadataError: the metadata of the ledger are damaged; `delete_garbled` deletes it.
+            MetadataUnavailableError: the metadata store does not answer.
+            ClosedError: the cluster was closed.
         """
         self._check_open()
         ledger, store = as_int("ledger", ledger), self._runtime.metadata
@@ -291,94 +376,158 @@ class LedgerCluster(Handle):
             return
 
     def delete_garbled(self, name: str) -> None:
-        """Delete a ledger whose metadata cannot be read, or should not be, by the last name of its key or its id.
+        """Delete a ledger whose metadata cannot be read. Its entries are lost.
 
-        Whatever was stored under it is lost. Errors: NoSuchKeyError.
+        Args:
+            name: number of the ledger, or the last part of its key in the metadata store; see `ClusterStatus.garbled`.
+
+        Raises:
+            NoSuchKeyError: there is no such key.
+            WrongTypeError: `name` is no str.
+            MetadataUnavailableError: the metadata store does not answer.
+            ClosedError: the cluster was closed.
         """
         self._check_open()
         delete_garbled(self._runtime.metadata, name)
 
     def ledgers(self) -> list[int]:
-        """Ids of all ledgers, ascending."""
+        """List the numbers of all ledgers, ascending.
+
+        Raises:
+            MetadataUnavailableError: the metadata store does not answer.
+            ClosedError: the cluster was closed.
+        """
         self._check_open()
         return list_ledgers(self._runtime.metadata)
 
     def ledger_metadata(self, ledger: int) -> LedgerMetadata:
-        """What is known of a ledger. Errors: NoSuchLedgerError."""
+        """Load the metadata of a ledger: quorums, fragments, state.
+
+        Args:
+            ledger: number of the ledger.
+
+        Raises:
+            NoSuchLedgerError: the ledger does not exist.
+            InvalidMetadataError: the metadata are damaged.
+            MetadataUnavailableError: the metadata store does not answer.
+            ClosedError: the cluster was closed.
+        """
         self._check_open()
         return load_ledger(self._runtime.metadata, as_int("ledger", ledger)).metadata
 
-    # ---- how it is ------------------------------------------------------------------------------------------
+    # ---- status ---------------------------------------------------------------------------------------------
 
     def metrics(self) -> list[Metric]:
-        """Numbers for `pyreplog.metrics`: of this client, and of the bookies in this process."""
+        """Return the metrics of this client and of the bookies in this process, for `pyreplog.metrics`.
+
+        Raises:
+            ClosedError: the cluster was closed.
+        """
         self._check_open()
         counts, degraded = self._runtime.counts, len(self._runtime.degraded)
         return [*client_metrics(list(self._ledgers), counts, degraded), *self._runtime.bookie_metrics()]
 
     def status(self) -> ClusterStatus:
-        """Bookies, ledgers, and what lacks copies. Asks the bookies of open ledgers. Errors: those of the store."""
+        """Report on bookies, ledgers and missing copies; asks the bookies of open ledgers, and waits for them.
+
+        Returns:
+            A `ClusterStatus`.
+
+        Raises:
+            MetadataUnavailableError: the metadata store does not answer.
+            ClosedError: the cluster was closed.
+        """
         self._check_open()
         check_may_wait()
         bookies, store = self._runtime.bookie_statuses(), self._runtime.metadata
         running = {bookie.bookie for bookie in bookies}
-        found, garbled = survey(store)
+        intact, garbled = survey(store)
         limbo = self._start(0, LimboQuery(running))
-        ends = [(metadata, self._ask_ends(metadata)) for metadata in found]  # all are asked before one is waited for
+        ends = [(metadata, self._ask_ends(metadata)) for metadata in intact]  # ask for all before the first wait
         ledgers = [
-            ledger_status(metadata, self._runtime.wait(asked), running, self._lacking(metadata))
-            for metadata, asked in ends
+            ledger_status(metadata, self._runtime.wait(future), running, self._lacking(metadata))
+            for metadata, future in ends
         ]
-        noted, odd = repairs(store)
-        return ClusterStatus(bookies, ledgers, noted, self._runtime.wait(limbo), [*garbled, *odd])
+        noted, garbled_notes = repairs(store)
+        return ClusterStatus(bookies, ledgers, noted, self._runtime.wait(limbo), [*garbled, *garbled_notes])
 
     def _lacking(self, metadata: LedgerMetadata) -> dict[str, int]:
-        """Of an open ledger. A closed one lacks what is noted for repair."""
+        """Return the bookies that an open ledger goes on without. A closed ledger lacks what is noted for repair."""
         closed = metadata.state is State.CLOSED
         return {} if closed else lacking_since_us(self._runtime.metadata, metadata.ledger)
 
     @property
     def degraded(self) -> list[DegradedLedger]:
-        """Ledgers that are written here, and go on without a bookie that no other can replace; see docs/ledgers.md."""
+        """Ledgers of this client that go on without a failed bookie that no other can replace; see docs/ledgers.md."""
         self._check_open()
-        return sorted(self._runtime.degraded.copy().values(), key=lambda one: one.ledger)
+        return sorted(self._runtime.degraded.copy().values(), key=lambda degraded: degraded.ledger)
 
     def bookie_count(self) -> int:
-        """How many bookies the cluster has, whether they run or not. Errors: those of the store."""
+        """Count the bookies of the cluster, running or not.
+
+        Raises:
+            MetadataUnavailableError: the metadata store does not answer.
+            ClosedError: the cluster was closed.
+        """
         self._check_open()
         return count_bookies(self._runtime.metadata)
 
     def _ask_ends(self, metadata: LedgerMetadata) -> AppendFuture[tuple[int, int]]:
-        """(LAC, highest entry) as some bookie of an open ledger knows them; of a closed one, its last entry."""
+        """Ask for (LAC, highest entry) as the bookies of an open ledger know them; of a closed one, its last entry."""
         if metadata.state is State.CLOSED:
-            known: AppendFuture[tuple[int, int]] = AppendFuture((metadata.last_entry, metadata.last_entry))
-            known.complete()
-            return known
+            ends: AppendFuture[tuple[int, int]] = AppendFuture((metadata.last_entry, metadata.last_entry))
+            ends.complete()
+            return ends
         return self._start(metadata.ledger, LedgerEnds(metadata))
 
     def count_copies(self, ledger: int, *, password: bytes = b"") -> npt.NDArray[np.uint8]:
-        """How many intact copies each entry of a closed ledger has where its metadata say; reads them all.
+        """Count the intact copies of each entry of a closed ledger; reads every copy.
 
-        Bookies that do not answer count for none. Errors: InvalidArgumentError, it is not closed; as ledger_metadata;
-        UnauthorizedError.
+        A bookie that does not answer counts for none.
+
+        Args:
+            ledger: number of the ledger.
+            password: password of the ledger.
+
+        Returns:
+            An array of one uint8 per entry: the number of copies on the bookies that the metadata name.
+
+        Raises:
+            InvalidArgumentError: the ledger is not closed, or has too many entries.
+            UnauthorizedError: the password is wrong.
+            NoSuchLedgerError: the ledger does not exist.
+            MetadataUnavailableError: the metadata store does not answer.
+            ClosedError: the cluster was closed.
         """
         key, metadata = _key(password), self.ledger_metadata(ledger)
         if metadata.state is not State.CLOSED:
-            raise InvalidArgumentError(f"ledger {ledger} is {metadata.state}: its last entry is not known")
+            raise InvalidArgumentError(
+                f"ledger {ledger} is {metadata.state}, not closed; open_ledger() recovers and closes it"
+            )
         if not metadata.admits(key):
-            raise UnauthorizedError(ledger, "the password is not the one it was made with")
+            raise UnauthorizedError(ledger, "the password differs from the one of create_ledger")
         counts: npt.NDArray[np.uint8] = self._run(ledger, CopyCount(metadata, key))
         return counts
 
     def repair(
         self, ledger: int | None = None, *, password: bytes = b""
     ) -> tuple[list[RepairNote], dict[RepairNote, ReplogError]]:
-        """Write copies again; (those that are well now, why others are not).
+        """Write missing and damaged copies again.
 
-        ledger: all that this one lacks, which must be closed; each of its copies is read. None: those that were noted
-        as bad or missing, and those of closed ledgers that lie on bookies where they are in limbo. password: of the
-        ledgers; those with another are left alone. Errors, of `ledger`: InvalidArgumentError, it is not closed;
-        NoSuchLedgerError; UnauthorizedError.
+        Args:
+            ledger: number of a closed ledger; each of its copies is read. None: repair the copies that are noted, and
+                those of closed ledgers on bookies that have them in limbo.
+            password: password of the ledgers; ledgers with another one are not repaired.
+
+        Returns:
+            The copies that were repaired, and the errors of the others.
+
+        Raises:
+            InvalidArgumentError: `ledger` is not closed.
+            NoSuchLedgerError: `ledger` does not exist.
+            UnauthorizedError: the password of `ledger` is wrong.
+            MetadataUnavailableError: the metadata store does not answer.
+            ClosedError: the cluster was closed.
         """
         self._check_open()
         check_may_wait()
@@ -387,11 +536,11 @@ class LedgerCluster(Handle):
             repair.repair_ledger(as_int("ledger", ledger))
         else:
             repair.repair_noted()
-            repair.repair_limbo(self._run(0, LimboQuery(there.bookie for there in self._runtime.bookie_statuses())))
+            repair.repair_limbo(self._run(0, LimboQuery(status.bookie for status in self._runtime.bookie_statuses())))
         return repair.done, repair.left
 
     def _run(self, ledger: int, machine: StartingMachine) -> Any:
-        """Its result."""
+        """Run a state machine and wait for its result."""
         return self._runtime.wait(self._start(ledger, machine))
 
     def _start(self, ledger: int, machine: StartingMachine) -> AppendFuture[Any]:
@@ -403,7 +552,7 @@ class LedgerCluster(Handle):
 
     @property
     def metadata(self) -> MetadataStore:
-        """The store that ledgers, bookies and repairs are kept in."""
+        """The metadata store of the cluster. The cluster closes it."""
         return self._runtime.metadata
 
     @property
@@ -413,19 +562,19 @@ class LedgerCluster(Handle):
 
     @property
     def runtime(self) -> RuntimeBase:
-        """What is built on ledgers shares with them: timers, threads for what blocks."""
+        """Timers and worker threads of the cluster, for modules that are built on ledgers."""
         return self._runtime
 
-    def _create(self, made: LedgerMetadata) -> int:
-        """Store a new ledger; when the reply was lost, its token tells whether it is there."""
+    def _create(self, created: LedgerMetadata) -> int:
+        """Store a new ledger. When the reply was lost, the token tells whether the ledger was stored."""
         store = self._runtime.metadata
         try:
-            return store.create(metadata_key(made.ledger), made.encode())
+            return store.create(metadata_key(created.ledger), created.encode())
         except (KeyExistsError, OutcomeUnknownError):
-            there = find_ledger(store, made.ledger)
-            if there is None or there.metadata.token != made.token:
+            stored = find_ledger(store, created.ledger)
+            if stored is None or stored.metadata.token != created.token:
                 raise
-            return there.version
+            return stored.version
 
     def _choose(
         self, metadata: LedgerMetadata, places: Sequence[int], taken: Set[str], last_resort: bool
@@ -446,19 +595,24 @@ class LedgerCluster(Handle):
         return chosen
 
     def _bookies_changed(self) -> None:
-        """Some came, went, or say something else of themselves."""
+        """Have the open ledgers look for replacements, after the registrations of bookies changed."""
         for ledger in self._ledgers:
             ledger.reconsider()
 
     # ---- the end --------------------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = CLOSE_S) -> None:
-        """Close the ledgers that are open for appending, all at once, as their own `close(timeout)` does, and let go of
-        all, within `timeout` seconds (None: however long it takes): what has no outcome shortly before is given up,
-        what waits for the metadata store then is left undone.
+        """Close the ledgers that are open for appending, all at once, and release all resources.
 
-        Whoever waits for something of this cluster gets ClosedError. What the ledgers' closing raises is logged.
-        Closing twice is fine. Errors: InvalidArgumentError, in a callback.
+        Shortly before the time is over, ledgers without an outcome are closed at their last confirmed entry. A ledger
+        that still waits for the metadata store stays open. Threads that wait for this cluster get ClosedError. Errors
+        of single ledgers are logged. A second call does nothing.
+
+        Args:
+            timeout: seconds for all of it; None: as long as it takes.
+
+        Raises:
+            InvalidArgumentError: the call is in a callback of an AppendFuture.
         """
         check_may_wait()
         self._close_s = as_timeout(timeout)
@@ -474,11 +628,11 @@ class LedgerCluster(Handle):
             self._runtime.close(None if timeout is None else max(deadline - time.monotonic(), 0.0))
 
     def _close_forgotten(self) -> None:
-        """A thread of its own does what waits for others."""
+        """Close on a new thread, because closing waits for other threads."""
         threading.Thread(target=self._end_forgotten, name="pyreplog-close", daemon=True).start()
 
     def _end_forgotten(self) -> None:
-        """Its ledgers stay open: who opens them next finds their end."""
+        """Release the resources. The ledgers stay open; the next `open_ledger` recovers them."""
         self._error = ClosedError(f"the {self._what} was forgotten")
         self._runtime.close()
 
@@ -497,4 +651,4 @@ def _check_choices(durability: str, window_bytes: int, metadata: Mapping[str, st
     check_mapping("metadata", metadata)
     for name, value in metadata.items():
         if any("\ud800" <= letter <= "\udfff" for letter in name + value):
-            raise InvalidArgumentError(f"metadata: half of a surrogate pair is no text, found {name!r}: {value!r}")
+            raise InvalidArgumentError(f"metadata: expected text without lone surrogates, found {name!r}: {value!r}")

@@ -1,9 +1,9 @@
-"""Runs a state machine: brings it events, one at a time, and carries out the effects it answers with.
+"""Runs a state machine: brings it events, one at a time, and carries out the effects that it returns.
 
-Whoever finds nobody at work works, and works through what others leave meanwhile: no event waits for a thread to be
-woken. The machine's lock is held for its steps alone; requests are sent, and callbacks called, without it. A thread
-that is at one driver already, further out, goes on with others when it is back there: an answer within a request does
-not nest, however many ledgers there are.
+The thread that brings an event runs the driver, unless another thread is running it; then that thread also handles the
+new event. So no event waits for a thread to wake up. The machine's lock is held during its steps only; requests are
+sent and callbacks are called without it. A thread that is in the middle of one driver queues events for other drivers
+until it is back there, so that answers within requests do not nest, however many ledgers there are.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Add = tuple[str, Request, Answer]
-"""Which bookie is to add what, and whom to tell."""
+"""An ADD: the bookie, the request, and the receiver of the answer."""
 
 
 class Machine(Protocol):
-    """What every state machine can be told. One that never sends, stores or waits needs no more than it uses."""
+    """The events of every state machine. A machine that never sends or never waits does not get these events."""
 
     def replied(self, send: Send, reply: Reply) -> Iterable[Effect]: ...
     def failed(self, send: Send, error: Exception) -> Iterable[Effect]: ...
@@ -45,92 +45,95 @@ class Machine(Protocol):
 
 
 class StartingMachine(Machine, Protocol):
-    """One that begins by itself."""
+    """A state machine that begins with effects of its own."""
 
     def start(self) -> Iterable[Effect]: ...
 
 
 class StoringMachine(Machine, Protocol):
-    """One that changes the ledger's metadata, too."""
+    """A state machine that also changes the metadata of its ledger."""
 
     def stored(self, version: int) -> Iterable[Effect]: ...
-    def conflicted(self, found: LedgerMetadata, version: int) -> Iterable[Effect]: ...
+    def conflicted(self, current: LedgerMetadata, version: int) -> Iterable[Effect]: ...
     def store_unknown(self) -> Iterable[Effect]: ...
-    def loaded(self, found: LedgerMetadata, version: int) -> Iterable[Effect]: ...
+    def loaded(self, current: LedgerMetadata, version: int) -> Iterable[Effect]: ...
     def deleted(self) -> Iterable[Effect]: ...
     def garbled(self, error: InvalidMetadataError) -> Iterable[Effect]: ...
 
 
 class TimerLike(Protocol):
-    """A call to come."""
+    """A call that is scheduled, and can be cancelled."""
 
     def cancel(self) -> object: ...
 
 
 class Runtime(Protocol):
-    """What drivers share: a way to bookies, the metadata store, timers, threads for what blocks. No call blocks but
-    `wait` and `note_lacking`, and none raises but for those."""
+    """Services that the drivers of a cluster share: requests to bookies, the metadata store, timers, worker threads.
+
+    Only `wait` and `note_lacking` block or raise.
+    """
 
     metadata: MetadataStore
 
-    def expect(self, done: AppendFuture[Any]) -> None:
-        """Have it fail when all of this is closed before it has another outcome."""
+    def expect(self, future: AppendFuture[Any]) -> None:
+        """Fail the future with ClosedError if the runtime is closed before the future has an outcome."""
         ...
 
     def wait(self, future: AppendFuture[T], timeout: float | None = None) -> T:
-        """`future.result(timeout)`; the thread that waits may do the work it waits for. Errors: as `check_may_wait`."""
+        """Return `future.result(timeout)`; the waiting thread may run the reactor. Raises as `check_may_wait`."""
         ...
 
     def send(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> None:
-        """Ask a bookie; `on_reply` is called, from any thread, maybe before this returns."""
+        """Send a request to a bookie; `on_reply` is called by any thread, perhaps before this method returns."""
         ...
 
     def add(self, adds: Sequence[Add]) -> None:
-        """`send`, of ADDs to several bookies."""
+        """Send ADDs to several bookies, as `send` does."""
         ...
 
     def wake_after(self, seconds: float, call: Callable[[], None]) -> TimerLike | None:
-        """Call it then, from any thread. None: never, all of this is closed."""
+        """Have `call` called after `seconds`, by any thread. Returns None if the runtime is closed: it never is."""
         ...
 
     def work(self, job: Callable[[], object]) -> None:
-        """Have something done that blocks."""
+        """Have a job that blocks run by a worker thread."""
         ...
 
     def report(self, ledger: int, bad: BadCopy) -> None:
-        """A copy has to be repaired."""
+        """Note a missing or damaged copy for repair, in the background."""
         ...
 
     def note_lacking(self, ledger: int, copies: Sequence[BadCopy]) -> None:
-        """Copies will have to be repaired when their ledger is closed, as it is next. Errors: those of the store."""
+        """Note durably the copies that a ledger will lack once its metadata are stored. Raises errors of the store."""
         ...
 
     def note_waiting(self, change: int) -> None:
-        """One more, or one less, waits for the metadata store."""
+        """Add `change` to the number of ledgers that wait for the metadata store."""
         ...
 
     def suspect(self, bookie: str) -> None:
-        """A bookie failed: it is not to be chosen for a while."""
+        """Put a bookie that failed into quarantine: others are chosen before it for a while."""
         ...
 
     def note_degraded(self, ledger: int, degraded: Degraded | None) -> None:
-        """A ledger goes on without some of its bookies; or with all of them again; or (None) has ended."""
+        """Record that a ledger goes on without some bookies, or with all of them again; None: that its driver ended."""
         ...
 
 
 class Driver(DriverBase):
-    """One machine, from any number of threads.
+    """Runs one state machine for any number of threads.
 
-    done: an AppendFuture that gives the machine's result when it is `Finished`, or fails with its error. after: called
-    when something has happened, with no lock held, by one thread at a time.
+    done: an AppendFuture that gives the result of the machine when it is `Finished`, or fails with its error.
+    on_step: called after each round of steps and effects, with no lock held, by one thread at a time.
     """
 
     def __init__(
-        self, ledger: int, machine: Machine, runtime: Runtime, *, after: Callable[[], None] | None = None
+        self, ledger: int, machine: Machine, runtime: Runtime, *, on_step: Callable[[], None] | None = None
     ) -> None:
-        super().__init__(ledger, machine, runtime, after)
+        super().__init__(ledger, machine, runtime, on_step)
         self.done: AppendFuture[Any] = AppendFuture()
-        self._waits = self._is_over = False  # for the metadata store; and will not any more
+        self._waits = False  # for the metadata store
+        self._is_over = False
         self._is_degraded = False
         self._timers: dict[object, TimerLike] = {}
         runtime.expect(self.done)
@@ -141,7 +144,7 @@ class Driver(DriverBase):
 
     def _finish(self, last: Finished) -> None:
         while self._timers:
-            self._timers.popitem()[1].cancel()  # they hold what was read
+            self._timers.popitem()[1].cancel()  # a timer keeps the entries that were read in memory
         self.end()
         if last.error is not None:
             self.done.fail(last.error)
@@ -174,7 +177,7 @@ class Driver(DriverBase):
         waiting = [send]
 
         def take(answer: Reply | Exception) -> None:
-            with defer_sigint:  # who calls this does so again after Ctrl-C: that answer counts no second time
+            with defer_sigint:  # after Ctrl-C the caller calls again: the answer must not count twice
                 if not waiting:
                     return
                 waiting.clear()
@@ -187,7 +190,7 @@ class Driver(DriverBase):
         self._runtime.send(send.bookie, send.request, take)
 
     def answered(self, send: Send, answer: Reply | Exception) -> None:
-        """Any other answer to an ADD; should it come twice, nothing changes."""
+        """Handle an answer to an ADD that is not a plain OK. A second call with the same answer changes nothing."""
         machine = self._machine
         self._note_refusal(send, answer)
         if isinstance(answer, Exception):
@@ -196,7 +199,7 @@ class Driver(DriverBase):
             self.post(lambda: machine.replied(send, answer))
 
     def _note_refusal(self, send: Send, answer: Reply | Exception) -> None:
-        """A bookie that refuses a key is named: if the key is right, somebody has given it another one."""
+        """Log the name of a bookie that refuses the key. If the key is right, the bookie was given a wrong one."""
         if not isinstance(answer, Exception) and answer.status == ReplyStatus.UNAUTHORIZED:
             logger.warning(
                 "ledger %d: bookie %s refuses its key: %s", self._ledger, send.bookie,
@@ -204,8 +207,8 @@ class Driver(DriverBase):
             )  # fmt: skip
 
     def _wake_all(self, wakes: list[Wake]) -> None:
-        """What has been answered meanwhile, by bookies of this process, comes first: mostly nothing is waited for then,
-        and no timer has to be set."""
+        """Set timers, but first handle answers that bookies of this process gave meanwhile: most timers are not needed
+        then."""
         if self._inbox:
             self._effects.extend(wakes)
             return
@@ -213,10 +216,8 @@ class Driver(DriverBase):
             self._wake(wake)
 
     def _wake(self, wake: Wake) -> None:
-        token = (
-            object()
-        )  # for the timer, which must not lead back to itself: what was read would stay until a collection
-        woken: list[bool] = []  # it may be due before this thread has it
+        token = object()  # names the timer without a reference cycle, which would keep the entries until a collection
+        woken: list[bool] = []  # the timer may be due before `wake_after` returns it
 
         def due() -> None:
             woken.append(True)
@@ -235,7 +236,7 @@ class Driver(DriverBase):
             self._runtime.note_lacking(self._ledger, effect.lacking)
             version = self._runtime.metadata.put(metadata_key(self._ledger), effect.metadata.encode(), effect.version)
         except VersionConflictError:
-            self._tell_what_is_there(machine.conflicted)
+            self._tell_current(machine.conflicted)
         except NoSuchKeyError:
             self.post(machine.deleted)
         except Exception as error:
@@ -246,12 +247,12 @@ class Driver(DriverBase):
 
     def _load(self) -> None:
         machine = cast(StoringMachine, self._machine)
-        self._tell_what_is_there(machine.loaded)
+        self._tell_current(machine.loaded)
 
-    def _tell_what_is_there(self, event: Callable[[LedgerMetadata, int], Iterable[Effect]]) -> None:
+    def _tell_current(self, event: Callable[[LedgerMetadata, int], Iterable[Effect]]) -> None:
         machine = cast(StoringMachine, self._machine)
         try:
-            found = find_ledger(self._runtime.metadata, self._ledger)
+            current = find_ledger(self._runtime.metadata, self._ledger)
         except InvalidMetadataError as error:
             garbled = error
             self.post(lambda: machine.garbled(garbled))
@@ -259,7 +260,7 @@ class Driver(DriverBase):
             self._tell_unknown(error)
         else:
             self._wait_for_metadata(False)
-            self.post(machine.deleted if found is None else lambda: event(*found))
+            self.post(machine.deleted if current is None else lambda: event(*current))
 
     def _tell_unknown(self, error: Exception) -> None:
         machine = cast(StoringMachine, self._machine)
@@ -271,7 +272,7 @@ class Driver(DriverBase):
         self.post(machine.store_unknown)
 
     def end(self) -> None:
-        """The machine wants nothing any more."""
+        """Stop counting this ledger as waiting or degraded; called when the machine has finished, or was abandoned."""
         self._is_over = True
         self._wait_for_metadata(False)
         if self._is_degraded:
@@ -279,7 +280,7 @@ class Driver(DriverBase):
             self._runtime.note_degraded(self._ledger, None)
 
     def _wait_for_metadata(self, waits: bool) -> None:
-        """Whether its last call to the store had no outcome: it is tried again for as long as it takes."""
+        """Record whether the last call of the metadata store had no outcome. The machine repeats it until it has."""
         with self._lock:
             waits = waits and not self._is_over
             change, self._waits = waits - self._waits, waits

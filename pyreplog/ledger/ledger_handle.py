@@ -1,4 +1,4 @@
-"""Ledger: what user code appends to."""
+"""Ledger: the handle with which user code appends to a ledger."""
 
 from __future__ import annotations
 
@@ -40,12 +40,29 @@ T = TypeVar("T")
 
 
 class Ledger(Handle, LedgerBase):
-    """A ledger open for appending; made by `Cluster.create_ledger`.
+    """A ledger that is open for appending; made by `Cluster.create_ledger`.
 
-    Any thread may call anything; asyncio code awaits what `submit` and `submit_batch` give. They wait while entries of
-    `window_bytes`, encoded, or WINDOW_ENTRIES entries do not have all their copies. In a coroutine, or a callback of an
-    AppendFuture, they never wait: await `room()` before. There they go on up to twice the window, and raise
-    WindowFullError beyond. Close it, or use `with`; a ledger that was forgotten stays open, as that of a dead process.
+    One writer appends, until the ledger is closed. Any thread may use the handle; asyncio code awaits the futures of
+    `submit` and `submit_batch`. The window bounds the entries that do not have all their copies: `window_bytes` as
+    encoded, and WINDOW_ENTRIES entries. Appends wait while it is full. In a coroutine, and in a callback of an
+    AppendFuture, they never wait: they go on up to twice the window and raise WindowFullError beyond it; await `room()`
+    before. Close the ledger, or use `with`. A forgotten handle leaves the ledger open, as a process that died does; the
+    next `open_ledger` recovers it.
+
+    Attributes:
+        id: number of the ledger.
+        on_progress: called, with no lock held, when entries were confirmed, got all their copies, or failed; must not
+            block. None: nothing is called.
+
+    Example:
+        ```python
+        with cluster.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2) as ledger:
+            entry = ledger.append(b"order 1")  # returns when two bookies have it on disk
+            futures = [ledger.submit(b"order %d" % number) for number in range(2, 100)]
+            ids = [future.result() for future in futures]
+        ```
+
+    See docs/ledgers.md.
     """
 
     _writer: LedgerWriter
@@ -59,7 +76,7 @@ class Ledger(Handle, LedgerBase):
         self.id = writer.metadata.ledger
         self._writer, self._runtime, self._clock = writer, runtime, clock
         self._window_bytes, self._window_entries = window_bytes, WINDOW_ENTRIES
-        self._driver = Driver(self.id, writer, runtime, after=self._progressed)
+        self._driver = Driver(self.id, writer, runtime, on_step=self._progressed)
         self._staging = Staging(self._send_staged)
         self._tail_cache = TailCache(self.id)
         self._room_lock = threading.Lock()
@@ -76,52 +93,61 @@ class Ledger(Handle, LedgerBase):
 
     @property
     def last_add_pushed(self) -> int:
-        """Highest entry id handed out; -1: none."""
+        """Highest entry number that was handed out (LAP); -1: none."""
         return self._writer.last_add_pushed
 
     @property
     def last_add_confirmed(self) -> int:
-        """Highest entry id such that it, and all below, have Qa copies; -1: none."""
+        """Highest entry number such that this entry, and all before it, have Qa copies (LAC); -1: none."""
         return self._writer.last_add_confirmed
 
     @property
     def last_append_us(self) -> int:
-        """Append time of the last entry handed out, since 1970; 0: none. Clocks may go back, these times never do."""
+        """Append time of the last entry that was handed out, microseconds since 1970-01-01 UTC; 0: none.
+
+        Append times never go back, even when the clock does.
+        """
         return self._writer.time_us
 
     @property
     def pending_bytes(self) -> int:
-        """Of entries that do not have all their copies, as encoded: what `window_bytes` bounds."""
+        """Encoded bytes of the entries that do not have all their copies; `window_bytes` bounds them."""
         return self._writer.pending_bytes
 
     @property
     def pending_entries(self) -> int:
-        """How many these are."""
+        """Number of entries that do not have all their copies."""
         return self._writer.pending_entries
 
     @property
     def pending(self) -> tuple[int, int]:
-        """(pending_bytes, pending_entries)."""
+        """The pair (`pending_bytes`, `pending_entries`)."""
         return self._writer.pending_bytes, self._writer.pending_entries
 
     @property
     def error(self) -> ReplogError | None:
-        """Why nothing can be appended any more; None: it can."""
+        """The error that ended the writer; None: the ledger takes entries."""
         return self._writer.error
 
     @property
     def ended(self) -> AppendFuture[LedgerMetadata]:
-        """Done when nothing more will be done to the ledger here: with its metadata, when it was closed in order."""
+        """A future that is done when this handle will not change the ledger any more.
+
+        It gives the metadata of the closed ledger, or fails with the error that ended the writer.
+        """
         return self._driver.done
 
     @property
     def degraded(self) -> tuple[str, ...]:
-        """Bookies without which it goes on: they failed, no other can replace them, and every entry has its ack quorum
-        without them. What they lack is noted for repair."""
+        """Bookies without which the ledger goes on.
+
+        They failed, no other bookie can replace them, and every entry has its ack quorum without them. The copies that
+        they lack are noted for repair.
+        """
         return self._writer.degraded
 
     def reconsider(self) -> None:
-        """Look at once for bookies to take the places of those that failed."""
+        """Start at once to look for bookies that replace failed ones; the writer also looks by itself. Never blocks."""
         self._driver.post(self._writer.reconsider)
 
     # ---- appending ------------------------------------------------------------------------------------------
@@ -134,19 +160,46 @@ class Ledger(Handle, LedgerBase):
         *,
         messages: Iterable[int] | None = None,
     ) -> range:
-        """Append several; returns their ids, which are consecutive, once all are confirmed. Errors as append.
+        """Append several entries and wait until all are confirmed.
 
-        messages: how many messages each value holds, 1 or more, for entries that are batches; None: they are none.
+        Args:
+            values: value of each entry.
+            keys: key of each entry, or None for an entry without a key; None: no entry has a key.
+            event_times: event time of each entry, microseconds since 1970-01-01 UTC, or None; None: no entry has one.
+            messages: number of messages in each value, 1 or more, for entries that are batches; None: the entries are
+                no batches.
+
+        Returns:
+            The numbers of the entries, which are consecutive.
+
+        Raises:
+            ReplogError: as `append`.
         """
         return self._wait(lambda: self.submit_batch(values, keys, event_times, messages=messages))
 
     def submit(
         self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, event_time: int | None = None
     ) -> AppendFuture[int]:
-        """As append, without waiting: the AppendFuture gives the id.
+        """Submit one entry without waiting for its copies.
 
-        Entries submitted while others are on their way are sent together, as soon as those are confirmed. Errors of the
-        arguments, and WindowFullError, are raised here; the others are the AppendFuture's.
+        Entries that are submitted while a batch is on its way form the next batch. Waits for room in the window; in a
+        coroutine, and in a callback, raises WindowFullError instead.
+
+        Args:
+            value: value of the entry.
+            key: key of the entry; None: none.
+            event_time: microseconds since 1970-01-01 UTC; None: none.
+
+        Returns:
+            An AppendFuture that gives the entry number once the entry is confirmed, or fails as `append` does.
+
+        Raises:
+            WindowFullError: twice the window is on its way, in a coroutine or a callback.
+            RecordTooLargeError: the entry is too large.
+            WrongTypeError: an argument has the wrong type.
+            InvalidArgumentError: an argument is out of range.
+            LedgerError: the writer was ended by an earlier error.
+            ClosedError: the ledger was closed.
         """
         self._check_open()
         entry = Entry.of(value, key, event_time, size_max=self._writer.entry_bytes_max)
@@ -163,10 +216,22 @@ class Ledger(Handle, LedgerBase):
         *,
         messages: Iterable[int] | None = None,
     ) -> AppendFuture[range]:
-        """As append_batch, without waiting: the AppendFuture gives the ids. They follow those of what was submitted
-        before.
+        """Submit several entries without waiting for their copies.
 
-        Errors: as append; all that are known now are raised here.
+        Their numbers follow those of the entries that were submitted before. Waits for room as `submit` does.
+
+        Args:
+            values: value of each entry.
+            keys: key of each entry, or None for an entry without a key; None: no entry has a key.
+            event_times: event time of each entry, microseconds since 1970-01-01 UTC, or None; None: no entry has one.
+            messages: number of messages in each value, 1 or more, for entries that are batches; None: the entries are
+                no batches.
+
+        Returns:
+            An AppendFuture that gives the numbers of the entries once all are confirmed, or fails as `append` does.
+
+        Raises:
+            ReplogError: as `submit`; no entry was appended.
         """
         self._check_open()
         self._make_room()
@@ -177,8 +242,21 @@ class Ledger(Handle, LedgerBase):
     def push_batch(
         self, values: Iterable[ReadableBuffer], *, messages: Iterable[int] | None = None
     ) -> AppendFuture[range]:
-        """As submit_batch, for one who keeps a window of its own: waits for no room, and is never refused for want of
-        it. Who reads it as soon as it is confirmed has it from here: see `told`."""
+        """Submit several entries without regard to the window; for callers that keep a window of their own.
+
+        A small batch stays in the tail cache, so that readers get it from this handle as soon as it is confirmed, until
+        `told` is called.
+
+        Args:
+            values: value of each entry.
+            messages: number of messages in each value, 1 or more; None: the entries are no batches.
+
+        Returns:
+            An AppendFuture that gives the numbers of the entries once all are confirmed, or fails as `append` does.
+
+        Raises:
+            ReplogError: as `submit`, but for WindowFullError; no entry was appended.
+        """
         self._check_open()
         if self._staging:
             self._driver.call(self._append_staged)
@@ -196,30 +274,30 @@ class Ledger(Handle, LedgerBase):
     def _push(
         self, values: Iterable[ReadableBuffer], messages: Iterable[int] | None
     ) -> tuple[AppendFuture[range], list[Effect]]:
-        made = self._append(values, None, None, messages)
+        appended = self._append(values, None, None, messages)
         if self._writer.last_batch is not None:
             self._tail_cache.keep(self._writer.last_batch)
-        return made
+        return appended
 
     def _send_staged(self) -> None:
         self._driver.post(lambda: self._append_staged()[1])
 
     def _append_staged(self) -> tuple[None, list[Effect]]:
-        """Taking what waits and giving it ids is one step: what is appended later comes later."""
+        """Number and send the staged entries, as one step: entries that are appended later get later numbers."""
         refused: list[Effect] = []
         while entries := self._staging.take():
             try:
                 ids, effects = self._append(*columns(entries))
             except Exception as error:
                 refused.append(Settle([(entry.future, error) for entry in entries]))
-                self._staging.landed()  # those that came meanwhile wait for it: they are next
+                self._staging.landed()  # entries that were staged meanwhile wait for this batch: send them next
                 continue
             ids.add_done_callback(partial(self._landed, entries))
             return None, [*refused, *effects]
         return None, refused
 
     def _landed(self, entries: list[Entry], ids: AppendFuture[range]) -> None:
-        """A batch is confirmed, or failed: those that waited for it go next; its callers are told."""
+        """Handle the outcome of a staged batch: send the entries that waited for it, and settle its futures."""
         self._staging(ids)
         settle_all(outcomes(entries, ids))
 
@@ -230,29 +308,48 @@ class Ledger(Handle, LedgerBase):
     # ---- reading --------------------------------------------------------------------------------------------
 
     def read_range(self, start: int, end: int, *, bytes_max: int = STRETCH_BYTES_MAX) -> AppendFuture[RecordBatch]:
-        """Read confirmed entries [start, end), as `LedgerReader.read_range`.
+        """Read a range of confirmed entries without waiting.
 
-        Raises: OutOfRangeError, not all of them are confirmed, or there are none.
+        Args:
+            start: number of the first entry.
+            end: number of the entry to stop before; greater than `start`.
+            bytes_max: about the greatest size of the batch, bytes. The batch has at least one entry.
+
+        Returns:
+            An AppendFuture that gives the verified entries from `start` on, or fails as `LedgerReader.read` does.
+
+        Raises:
+            OutOfRangeError: the range is empty, or not all of its entries are confirmed.
+            ClosedError: the ledger was closed.
         """
         self._check_open()
         start, end, bytes_max = as_int("start", start), as_int("end", end), as_int("bytes_max", bytes_max)
-        check_range(self.id, start, end, self.last_add_confirmed)  # first: what is just written may not be confirmed
-        here = self._tail_cache.read(start, end, bytes_max)
-        if here is not None:
-            found = AppendFuture(here)
-            found.complete()
-            return found
+        check_range(self.id, start, end, self.last_add_confirmed)  # the tail cache also has unconfirmed entries
+        cached = self._tail_cache.read(start, end, bytes_max)
+        if cached is not None:
+            settled = AppendFuture(cached)
+            settled.complete()
+            return settled
         return RangeRead(self.metadata, self._writer.key, self._runtime, start, end, bytes_max=bytes_max).start()
 
     def told(self) -> None:
-        """Those who read what `push_batch` appends were told, by this thread, how far it is confirmed: once they had
-        their turn it is not kept for them any more."""
+        """Release the batch that the tail cache keeps, once the readers have had their turn.
+
+        Call it on the thread that told the readers of `push_batch`ed entries how far they are confirmed.
+        """
         self._tail_cache.told()
 
     # ---- back-pressure --------------------------------------------------------------------------------------
 
     def room(self) -> AppendFuture[None]:
-        """An AppendFuture that is done as soon as there is room in the window, or the ledger takes nothing any more."""
+        """Wait for room in the window, with a future: `await ledger.room()` before `submit` in a coroutine.
+
+        Returns:
+            An AppendFuture that is done when the window has room, or when the ledger takes no more entries.
+
+        Raises:
+            ClosedError: the ledger was closed.
+        """
         self._check_open()
         future: AppendFuture[None] = AppendFuture()
         if self._has_room():
@@ -260,7 +357,7 @@ class Ledger(Handle, LedgerBase):
             return future
         with self._room_lock:
             self._waiting_for_room.append(future)
-        self._driver.post(self._writer.hurry)  # what is kept for a bookie that failed takes the room
+        self._driver.post(self._writer.hurry)  # entries that are kept for a failed bookie take the room
         self._give_room()
         return future
 
@@ -268,17 +365,17 @@ class Ledger(Handle, LedgerBase):
         return self._writer.has_room(windows * self._window_bytes, windows * self._window_entries)
 
     def _make_room(self) -> None:
-        """Wait until there is some, if this caller can."""
+        """Wait until the window has room; raise WindowFullError if this caller must not wait."""
         while not self._has_room():
             if not in_callback() and _get_running_loop() is None:
                 self._runtime.wait(self.room())
             elif self._has_room(windows=2):
                 return
             else:
-                raise WindowFullError(f"ledger {self.id}: twice its window is on its way: await room() before")
+                raise WindowFullError(f"ledger {self.id}: twice its window is on its way; await room() before submit()")
 
     def _give_room(self) -> None:
-        """Half a window, once there was none: else every answer wakes somebody for the room of one batch."""
+        """Complete the futures of `room` once half the window is free; less would wake a waiter for each answer."""
         if self._waiting_for_room and self._has_room(0.5):
             with self._room_lock:
                 waiting, self._waiting_for_room = self._waiting_for_room, []
@@ -295,49 +392,67 @@ class Ledger(Handle, LedgerBase):
     # ---- closing --------------------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = CLOSE_S) -> None:
-        """Wait until every entry has all its copies, and close the ledger: it then has an end for ever.
+        """Wait until every entry has all its copies, and close the ledger.
 
-        After `timeout` seconds (None: never) the ledger is closed at the last confirmed entry; OutcomeUnknownError when
-        there were others, or when the metadata store does not answer. Errors: what ended the writer before, if anything
-        did. Closing twice is fine. In a callback it does not wait for the end.
+        A closed ledger has a fixed last entry. When the time is over, the ledger is closed at the last confirmed entry.
+        A second call does nothing. In a callback of an AppendFuture the call returns at once, and the ledger is closed
+        later.
+
+        Args:
+            timeout: seconds; None: as long as it takes.
+
+        Raises:
+            OutcomeUnknownError: entries without enough copies were left out when the time was over, or the metadata
+                store does not answer.
+            ReplogError: the error that had ended the writer before.
         """
         self._close_s = as_timeout(timeout)
         super().close()
 
     def begin_close(self) -> AppendFuture[LedgerMetadata]:
-        """The first step of `close`, for who closes several; the AppendFuture says how it ends. Nothing may be appended
-        then."""
+        """Begin to close the ledger without waiting; for callers that close several ledgers at once.
+
+        Append nothing after this call. `end_close` is the last step.
+
+        Returns:
+            An AppendFuture that gives the metadata of the closed ledger, or fails as `close` does.
+        """
         self._driver.call(self._append_staged)
         self._driver.post(self._writer.close)
         return self._driver.done
 
     def end_close(self) -> None:
-        """The last step, whatever has come of it: nothing is waited for any more. Errors as close."""
+        """End a close that `begin_close` began, without waiting any longer.
+
+        Raises:
+            ReplogError: as `close`.
+        """
         self._close_s = self._give_up_s = 0.0
         super().close()
 
     def _let_go(self) -> None:
-        timeout, done = self._close_s, self.begin_close()
+        timeout, closing = self._close_s, self.begin_close()
         if in_callback():
-            done.add_done_callback(lambda _: self.abandon())
+            closing.add_done_callback(lambda _: self.abandon())
             if timeout is not None:
                 self._runtime.wake_after(timeout, self.give_up)
             return
         try:
-            self._runtime.wait(done, timeout)
+            self._runtime.wait(closing, timeout)
         except OutcomeUnknownError:
-            if not done.done():
+            if not closing.done():
                 self.give_up()
-            self._runtime.wait(done, self._give_up_s)
+            self._runtime.wait(closing, self._give_up_s)
         finally:
             self.abandon()
 
     def give_up(self) -> None:
-        """Close at the last confirmed entry, whatever is on its way."""
-        why: ReplogError = OutcomeUnknownError(
-            f"ledger {self.id} was closed after {self._close_s} s without an answer for its last entries"
+        """Close the ledger at its last confirmed entry; the outcome of all later entries is unknown."""
+        error: ReplogError = OutcomeUnknownError(
+            f"ledger {self.id}: its last entries had no outcome {self._close_s} s after close() began; it is closed at "
+            "its last confirmed entry"
         )
-        self._driver.post(lambda: self._writer.give_up(why))
+        self._driver.post(lambda: self._writer.give_up(error))
 
     def abandon(self) -> None:
         """Let go of the ledger and leave it open, as the end of the process does; whoever opens it next recovers it.
@@ -349,7 +464,7 @@ class Ledger(Handle, LedgerBase):
         self._driver.end()
 
     def __del__(self) -> None:
-        """May run anywhere: nothing is waited for, nobody else's ledger is closed."""
+        """Drop the handle without waiting, because a finalizer may run anywhere. The ledger stays open."""
         if self._is_forgotten():
             self._error = ClosedError(f"the {self._what} was forgotten")
             warn_of_leak(self._what, self, self._opened_at)

@@ -1,4 +1,4 @@
-"""The ledgers of a cluster that are written."""
+"""The ledgers of a cluster client that are open for appending."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from pyreplog.ledger.ledger_handle import Ledger
 
 
 class OpenLedgers:
-    """Those that somebody has open for appending, until they are forgotten. Any thread: others may come while it goes
-    through them, which it then leaves out."""
+    """A set of weak references to the ledgers that are open for appending. Any thread.
+
+    An iteration leaves out ledgers that are added while it runs.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
 
     def add(self, ledger: Ledger, cluster: Handle) -> None:
-        """One that `cluster` made."""
+        """Add a ledger that `cluster` created."""
         make_part_of(ledger, cluster)
         with self._lock:
             self._ledgers.add(ledger)

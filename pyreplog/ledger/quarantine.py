@@ -1,4 +1,4 @@
-"""Bookies that failed lately: others are chosen before them, for a while (BookKeeper: quarantinedBookies)."""
+"""Bookies that failed lately, before which others are chosen for a while (BookKeeper: quarantinedBookies)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pyreplog.net.backoff import Backoff
 
 FIRST_S = 1.0
 MOST_S = 60.0
-"""A bookie is held for the former, doubled with each failure up to the latter; one that has not failed for the latter
-since it was let go begins anew."""
+"""The first quarantine of a bookie lasts FIRST_S seconds. Each further failure doubles the time, up to MOST_S. A bookie
+that has not failed for MOST_S since its release starts with FIRST_S again."""
 
 
 class _QuarantinedBookie:
-    """One bookie. until_us: on the monotonic clock."""
+    """A bookie in quarantine. until_us: time of its release on the monotonic clock, microseconds."""
 
     __slots__ = ("backoff", "until_us")
 
@@ -24,9 +24,9 @@ class _QuarantinedBookie:
 
 
 class Quarantine:
-    """Of one client, for all of its ledgers. Any thread may call anything.
+    """The bookies that failed lately, as one client saw it with any of its ledgers. Any thread.
 
-    random: a number from 0 to 1, for the durations.
+    random: gives a number from 0 to 1, which spreads the durations.
     """
 
     def __init__(self, clock: Clock, random: Callable[[], float]) -> None:
@@ -35,27 +35,29 @@ class Quarantine:
         self._held: dict[str, _QuarantinedBookie] = {}
 
     def add(self, bookie: str) -> None:
-        """It failed. What fails meanwhile, of other ledgers, is the same failure."""
+        """Put a bookie that failed into quarantine. Failures while it is there count as the same failure."""
         now_us = self._clock.monotonic_us()
         with self._lock:
             self._forget(now_us)
-            held = self._held.setdefault(bookie, _QuarantinedBookie(self._random))
-            if held.until_us <= now_us:
-                held.until_us = now_us + round(held.backoff.next_s() * 1e6)
+            quarantined = self._held.setdefault(bookie, _QuarantinedBookie(self._random))
+            if quarantined.until_us <= now_us:
+                quarantined.until_us = now_us + round(quarantined.backoff.next_s() * 1e6)
 
     def release(self, bookies: Iterable[str]) -> None:
-        """They have registered anew, or something else says that they should be tried."""
+        """Release bookies that should be tried again, for they have registered anew."""
         now_us = self._clock.monotonic_us()
         with self._lock:
             for bookie in bookies:
-                held = self._held.get(bookie)
-                if held is not None:
-                    held.until_us = min(held.until_us, now_us)
+                quarantined = self._held.get(bookie)
+                if quarantined is not None:
+                    quarantined.until_us = min(quarantined.until_us, now_us)
 
     def __contains__(self, bookie: str) -> bool:
-        held = self._held.get(bookie)
-        return held is not None and held.until_us > self._clock.monotonic_us()
+        quarantined = self._held.get(bookie)
+        return quarantined is not None and quarantined.until_us > self._clock.monotonic_us()
 
     def _forget(self, now_us: int) -> None:
-        for bookie in [name for name, held in self._held.items() if now_us > held.until_us + MOST_S * 1e6]:
+        for bookie in [
+            name for name, quarantined in self._held.items() if now_us > quarantined.until_us + MOST_S * 1e6
+        ]:
             del self._held[bookie]

@@ -1,4 +1,4 @@
-"""One read of a few entries, which nobody waits for; once more when the ledger's bookies are others now (#4613)."""
+"""Reads a range of entries without waiting; once more if the fragments of the ledger changed (BookKeeper #4613)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from pyreplog.ledger.protocol.ledger_read_op import LedgerReadOp
 
 
 def check_range(ledger: int, start: int, end: int, lac: int, *, is_closed: bool = False) -> None:
-    """Check that entries [start, end) are confirmed, and at least one.
+    """Check that [start, end) is not empty and that all of its entries are confirmed.
 
-    Raises: NoSuchEntryError, the ledger is closed and ends before; OutOfRangeError, anything else.
+    Raises:
+        NoSuchEntryError: the ledger is closed, and the range reaches beyond its end.
+        OutOfRangeError: the range is empty, begins below 0, or reaches beyond the last confirmed entry.
     """
     if not 0 <= start < end <= lac + 1:
         kind = NoSuchEntryError if is_closed and 0 <= start < end else OutOfRangeError
-        raise kind(f"ledger {ledger}: entries [0, {lac + 1}) are confirmed, not [{start}, {end})")
+        raise kind(f"ledger {ledger}: entries [0, {lac + 1}) are confirmed, found [{start}, {end})")
 
 
 class RangeRead:
-    """Reads entries [start, end), at least one, and no more than have about `bytes_max` bytes.
+    """Reads entries [start, end) into one batch of at least one entry and about `bytes_max` bytes.
 
-    adopt: told the ledger's metadata, when they were loaded anew.
+    adopt: called with the metadata of the ledger when they were loaded anew.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class RangeRead:
         self._done: AppendFuture[RecordBatch] = AppendFuture()
 
     def start(self) -> AppendFuture[RecordBatch]:
-        """Begin; the AppendFuture gives the entries, or fails with what `LedgerReadOp` and `load_ledger` raise."""
+        """Begin to read; the AppendFuture gives the batch, or fails as `LedgerReadOp` and `load_ledger` do."""
         self._read().add_done_callback(self._came)
         return self._done
 
@@ -58,25 +60,25 @@ class RangeRead:
     def _came(self, read: AppendFuture[RecordBatch]) -> None:
         error = read.exception()
         if isinstance(error, UnreadableError | NoSuchEntryError):
-            self._runtime.expect(self._done)  # before, that of the reading's driver fails it
-            self._runtime.work(lambda: self._again(error))
+            self._runtime.expect(self._done)  # until now a closed runtime failed it by the future of the driver
+            self._runtime.work(lambda: self._retry(error))
         else:
             self._settle(read)
 
-    def _again(self, error: ReplogError) -> None:
-        """Where the entries are said to be now; the first error stays when that is known no better."""
-        before = self._metadata.fragments
+    def _retry(self, error: ReplogError) -> None:
+        """Load the metadata and read once more if the fragments changed; else fail with the first error."""
+        fragments = self._metadata.fragments
         try:
             self._metadata = load_ledger(self._runtime.metadata, self._metadata.ledger).metadata
-        except NoSuchLedgerError as gone:
-            self._done.fail(gone)
+        except NoSuchLedgerError as deleted:
+            self._done.fail(deleted)
             return
         except ReplogError:
             self._done.fail(error)
             return
         if self._adopt is not None:
             self._adopt(self._metadata)
-        if self._metadata.fragments == before:
+        if self._metadata.fragments == fragments:
             self._done.fail(error)
         else:
             self._read().add_done_callback(self._settle)

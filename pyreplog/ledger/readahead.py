@@ -1,4 +1,4 @@
-"""Reading ahead: several ranges of a ledger are on their way while the caller is at one."""
+"""Reads ahead: several ranges of a ledger are on their way while the caller handles one."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pyreplog._native.log.batch import RecordBatch
 from pyreplog.future import AppendFuture
 
 AHEAD_BYTES = 8 << 20
-"""On their way at a time, about; and at least two ranges."""
+"""About so many bytes are on their way at a time, and at least two ranges."""
 
 REPLY_BYTES = 2 << 20
-"""That a bookie gives at a time, about: as little of their time as can be goes into requests, and what has arrived is
-still in a processor's cache when it is verified. Sizes are guessed by the records before."""
+"""About so many bytes are asked of one bookie at a time: few requests, and a reply is still in the processor's cache
+when it is verified. The sizes of records are estimated by those of the records before."""
 
 STRETCH_BYTES_MAX = 8 << 20
-"""Of a range, at most; its entries come from several bookies. When its records are larger than those before, it comes
-in several batches."""
+"""The greatest size of a range, whose entries come from several bookies. A range whose records are larger than
+estimated comes in several batches."""
 
 Begin = Callable[[int, int], AppendFuture[RecordBatch]]
 Finish = Callable[[AppendFuture[RecordBatch], int, int], RecordBatch]
@@ -33,35 +33,41 @@ class _ReadRange(NamedTuple):
 def read_ahead(
     start: int, end: int, ensemble_size: int, write_quorum: int, record_bytes: int, begin: Begin, finish: Finish
 ) -> Iterator[RecordBatch]:
-    """Entries [start, end) in batches, in order.
+    """Yield the entries [start, end) in batches, in order.
 
-    record_bytes: how large a record is, at a guess. begin: have entries [start, end) read, the first of them in any
-    case. finish: wait for what it gave. Whatever that raises ends it. An iterator that is dropped leaves what is on its
-    way behind.
+    Each range is one entry longer than a multiple of the ensemble size, so that the next one begins at another bookie.
+    An iterator that is dropped leaves its reads behind; they end by themselves.
 
-    Stretches are one longer than a multiple of the ensemble, so that each begins at the next bookie.
+    Args:
+        start: number of the first entry.
+        end: number of the entry to stop before.
+        ensemble_size: number of bookies over which the entries are striped.
+        write_quorum: number of copies of each entry.
+        record_bytes: estimated size of a record.
+        begin: begins to read a range; the batch has at least the first entry of it.
+        finish: waits for the future that `begin` gave. Its errors end the iteration.
     """
-    stretch_bytes = min(REPLY_BYTES * ensemble_size // write_quorum, STRETCH_BYTES_MAX // 2)
-    ahead = max(AHEAD_BYTES // stretch_bytes, 2)
-    coming: deque[_ReadRange] = deque()
-    following, count = start, _entries(stretch_bytes, record_bytes, ensemble_size)
+    range_bytes = min(REPLY_BYTES * ensemble_size // write_quorum, STRETCH_BYTES_MAX // 2)
+    pending_max = max(AHEAD_BYTES // range_bytes, 2)
+    pending: deque[_ReadRange] = deque()
+    next_start, count = start, _entries(range_bytes, record_bytes, ensemble_size)
     while start < end:
-        while len(coming) < ahead and following < end:
-            stop = min(following + count, end)
-            coming.append(_ReadRange(begin(following, stop), following, stop))
-            following = stop
-        stretch = coming.popleft()
-        batch = finish(*stretch)
+        while len(pending) < pending_max and next_start < end:
+            stop = min(next_start + count, end)
+            pending.append(_ReadRange(begin(next_start, stop), next_start, stop))
+            next_start = stop
+        read_range = pending.popleft()
+        batch = finish(*read_range)
         start = batch[-1].entry + 1
-        record_bytes = batch.next_position // len(batch)  # of a batch that was parsed, where its last record ends
-        count = _entries(stretch_bytes, record_bytes, ensemble_size)
-        if start + count < stretch.end:  # records are much larger than was thought: begin anew
-            coming.clear()
-            following = start
-        elif start < stretch.end:  # somewhat larger, or another fragment begins
-            coming.appendleft(_ReadRange(begin(start, stretch.end), start, stretch.end))
+        record_bytes = batch.next_position // len(batch)  # next_position: where the last record of the batch ends
+        count = _entries(range_bytes, record_bytes, ensemble_size)
+        if start + count < read_range.end:  # records are much larger than estimated: plan the ranges anew
+            pending.clear()
+            next_start = start
+        elif start < read_range.end:  # records are somewhat larger, or another fragment begins
+            pending.appendleft(_ReadRange(begin(start, read_range.end), start, read_range.end))
         yield batch
 
 
-def _entries(stretch_bytes: int, record_bytes: int, ensemble_size: int) -> int:
-    return stretch_bytes // max(record_bytes, 1) // ensemble_size * ensemble_size + 1
+def _entries(range_bytes: int, record_bytes: int, ensemble_size: int) -> int:
+    return range_bytes // max(record_bytes, 1) // ensemble_size * ensemble_size + 1

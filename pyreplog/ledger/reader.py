@@ -1,4 +1,4 @@
-"""LedgerReader: what user code reads a ledger with."""
+"""LedgerReader: the handle with which user code reads a ledger."""
 
 from __future__ import annotations
 
@@ -32,23 +32,39 @@ from pyreplog.metadata.watching import Watch
 from pyreplog.net.sockets import weak_callback
 
 _GUESS_BYTES = 16 << 10
+"""Assumed size of a record of an open ledger before the first one is read."""
+
 _HEADER_BYTES = 64
-"""How large a record is before one was seen; of a closed ledger, the mean size of values is known."""
+"""Assumed size of a record of a closed ledger beside its value, whose mean size is known."""
 
 POLL_MS = 5000
 """How long a bookie is asked to wait for a new LAC."""
 
 PAUSE_S = 0.02
-"""At least so long passes between two questions that bring nothing new, whoever answers at once."""
+"""The least time between two long polls of which the first brought no new LAC, even if a bookie answers at once."""
 
 T = TypeVar("T")
 
 
 class LedgerReader(Handle):
-    """A ledger open for reading; made by `Cluster.open_ledger`. Any thread may call anything; several reads at once.
+    """A ledger that is open for reading; made by `Cluster.open_ledger`.
 
-    Of a ledger that is not closed (opened with recover=False), what is confirmed can be read, and more comes. Closing
-    it ends what others wait for in it, with ClosedError.
+    Any thread may use the handle, and several reads may run at once. Of a ledger that is still written (opened with
+    `recover=False`), the confirmed entries can be read, and `follow` waits for more. `close` ends the waits of other
+    threads with ClosedError.
+
+    Attributes:
+        id: number of the ledger.
+        metadata: metadata of the ledger as this handle loaded them last.
+
+    Example:
+        ```python
+        with cluster.open_ledger(ledger_id, recover=False) as reader:
+            for record in reader.follow(start=0, timeout=5.0):
+                print(record.entry, record.value)
+        ```
+
+    See docs/ledgers.md.
     """
 
     def __init__(self, metadata: LedgerMetadata, key: bytes, runtime: Runtime) -> None:
@@ -59,18 +75,21 @@ class LedgerReader(Handle):
         self._lock = threading.Lock()
         self._waited_for: set[AppendFuture[RecordBatch]] = set()
         self._polls: set[AppendFuture[int]] = set()
-        self._changes = 0  # of the metadata, that the watch has told of
+        self._changes = 0  # of the metadata, as counted by the watch
         self._watch: Watch | None = None
         super().__init__(f"ledger {self.id}")
 
     @property
     def is_closed(self) -> bool:
-        """Whether the ledger has its end."""
+        """Whether the ledger is closed, so that its last entry is fixed."""
         return self.metadata.state is State.CLOSED
 
     @property
     def last_add_confirmed(self) -> int:
-        """Highest entry known to be confirmed (of a closed ledger: its last one); -1: none. See `refresh`."""
+        """Highest entry that this handle knows to be confirmed, of a closed ledger its last one; -1: none.
+
+        `refresh` asks the bookies for a newer one.
+        """
         return self._lac
 
     def __len__(self) -> int:
@@ -80,11 +99,23 @@ class LedgerReader(Handle):
     # ---- reading --------------------------------------------------------------------------------------------
 
     def read(self, start: int | None = None, end: int | None = None) -> Iterator[RecordBatch]:
-        """Read entries [start, end), verified, in batches; reads ahead.
+        """Read a range of confirmed entries in verified batches; reads ahead.
 
-        start: None, the first entry. end: None, all that is confirmed. None come if `end` is not above `start`.
-        Raises: OutOfRangeError, beyond what is confirmed; NoSuchEntryError, behind the end of a closed ledger;
-        UnreadableError; UnauthorizedError; ClosedError, ForkedError.
+        Args:
+            start: number of the first entry; None: the first entry of the ledger.
+            end: number of the entry to stop before; None: behind the last confirmed entry. Not greater than `start`:
+                nothing is read.
+
+        Returns:
+            An iterator of `RecordBatch`. It waits for bookies.
+
+        Raises:
+            OutOfRangeError: the range reaches beyond the confirmed entries.
+            NoSuchEntryError: the range reaches beyond the end of a closed ledger.
+            UnreadableError: no bookie gives an intact copy of an entry.
+            UnauthorizedError: a bookie refuses the password.
+            ClosedError: the reader was closed.
+            ForkedError: this process is a fork of the one that opened the reader.
         """
         self._check_open()
         start = 0 if start is None else as_int("start", start)
@@ -94,20 +125,39 @@ class LedgerReader(Handle):
         return self._batches(start, end)
 
     def read_unconfirmed(self, start: int, end: int) -> Iterator[RecordBatch]:
-        """Read entries [start, end), at least one, as bookies hold them: also those that are not confirmed, and may
-        not stay.
+        """Read a range of entries as bookies hold them, confirmed or not.
 
-        Raises: as read; NoSuchEntryError, too, when enough bookies say that they do not have one; InvalidArgumentError,
-        there are no such entries.
+        Recovery may drop entries that are not confirmed.
+
+        Args:
+            start: number of the first entry.
+            end: number of the entry to stop before; greater than `start`.
+
+        Returns:
+            An iterator of `RecordBatch`. It waits for bookies.
+
+        Raises:
+            InvalidArgumentError: the range is empty or begins below 0.
+            NoSuchEntryError: enough bookies say that they do not have an entry.
+            ReplogError: as `read`.
         """
         self._check_open()
         start, end = as_int("start", start), as_int("end", end)
         if not 0 <= start < end:
-            raise InvalidArgumentError(f"expected at least one entry from 0 on, found [{start}, {end})")
+            raise InvalidArgumentError(
+                f"ledger {self.id}: expected 0 <= start < end, found start {start} and end {end}"
+            )
         return self._batches(start, end)
 
     def get(self, entry: SupportsIndex) -> Record:
-        """Return the record of one entry. Raises: as read."""
+        """Return the record of one entry. Waits for a bookie.
+
+        Args:
+            entry: number of the entry.
+
+        Raises:
+            ReplogError: as `read`.
+        """
         number = as_int("entry", entry)
         return next(self.read(number, number + 1))[0]
 
@@ -116,7 +166,10 @@ class LedgerReader(Handle):
     @overload
     def __getitem__(self, item: slice, /) -> list[bytes]: ...
     def __getitem__(self, item: SupportsIndex | slice, /) -> bytes | list[bytes]:
-        """`reader[n]`: the value of an entry, from the confirmed end if negative; `reader[a:b]`: a list of values."""
+        """Return the value of an entry, `reader[n]`, or the values of a slice of entries, `reader[a:b]`.
+
+        Negative numbers count from the last confirmed entry. Raises as `read`.
+        """
         if not isinstance(item, slice):
             entry = as_int("entry", item)
             return self.get(entry + len(self) if entry < 0 else entry).value
@@ -131,11 +184,21 @@ class LedgerReader(Handle):
         return [value for batch in self.read(start, end) for value in batch.values()]
 
     def read_range(self, start: int, end: int, *, bytes_max: int = STRETCH_BYTES_MAX) -> AppendFuture[RecordBatch]:
-        """Read entries [start, end), at least one, and no more than have about `bytes_max` bytes; verified.
+        """Read a range of confirmed entries without waiting, as one verified batch. May be called in callbacks.
 
-        Waits for nothing, in callbacks too: the AppendFuture gives the batch. Raises: OutOfRangeError and the errors of
-        the handle are raised here, the others of `read` are the AppendFuture's; NoSuchLedgerError, it was deleted
-        meanwhile.
+        Args:
+            start: number of the first entry.
+            end: number of the entry to stop before; greater than `start`.
+            bytes_max: about the greatest size of the batch, bytes. The batch has at least one entry.
+
+        Returns:
+            An AppendFuture that gives the entries from `start` on, or fails as `read` does; with NoSuchLedgerError if
+            the ledger was deleted meanwhile.
+
+        Raises:
+            OutOfRangeError: the range is empty, or not all of its entries are confirmed.
+            NoSuchEntryError: the range reaches beyond the end of a closed ledger.
+            ClosedError: the reader was closed.
         """
         self._check_open()
         start, end, bytes_max = as_int("start", start), as_int("end", end), as_int("bytes_max", bytes_max)
@@ -152,28 +215,28 @@ class LedgerReader(Handle):
             self._check_open()
 
     def _start(self, start: int, end: int) -> AppendFuture[RecordBatch]:
-        """An iterator that is dropped leaves this one behind: it is done by itself, and forgotten."""
+        """Begin to read a range. If the iterator is dropped, the read ends by itself and its result is dropped."""
         machine = LedgerReadOp(self.metadata, self._key, start, end, bytes_max=STRETCH_BYTES_MAX)
         driver = Driver(self.id, machine, self._runtime)
         driver.post(machine.start)
         return driver.done
 
-    def _result(self, coming: AppendFuture[RecordBatch], start: int, end: int) -> RecordBatch:
-        """Wait for a batch; once more when the ledger's bookies are others now (#4613)."""
+    def _result(self, future: AppendFuture[RecordBatch], start: int, end: int) -> RecordBatch:
+        """Wait for a batch; read once more if the fragments of the ledger have changed (BookKeeper #4613)."""
         try:
-            return self._wait(coming, self._waited_for)
+            return self._wait(future, self._waited_for)
         except (UnreadableError, NoSuchEntryError) as error:
-            before = self.metadata.fragments
+            fragments = self.metadata.fragments
             try:
                 self._reload()
             except MetadataUnavailableError:
                 raise error from None
-            if self.metadata.fragments == before:
+            if self.metadata.fragments == fragments:
                 raise
             return self._wait(self._start(start, end), self._waited_for)
 
     def _wait(self, future: AppendFuture[T], among: set[AppendFuture[T]]) -> T:
-        """Its result; whoever closes this handle ends the wait."""
+        """Wait for the result of a future of `among`; `close` ends the wait."""
         among.add(future)
         try:
             self._check_open()
@@ -181,17 +244,35 @@ class LedgerReader(Handle):
         finally:
             among.discard(future)
 
-    # ---- how far it goes ------------------------------------------------------------------------------------
+    # ---- the last add confirmed -----------------------------------------------------------------------------
 
     def refresh(self) -> int:
-        """Look how far the ledger is confirmed now; returns `last_add_confirmed`. Errors as read, NoSuchLedgerError,
-        and those of the metadata store."""
+        """Ask the bookies how far the ledger is confirmed now.
+
+        Returns:
+            The new `last_add_confirmed`.
+
+        Raises:
+            UnreadableError: too few bookies answer.
+            UnauthorizedError: a bookie refuses the password.
+            NoSuchLedgerError: the ledger was deleted.
+            MetadataUnavailableError: the metadata store does not answer.
+            ClosedError: the reader was closed.
+        """
         return self._look(0)
 
     def wait_beyond(self, entry: int, timeout: float | None = None) -> bool:
-        """Wait until more than `entry` is confirmed, or the ledger is closed; whether more is.
+        """Wait until an entry above `entry` is confirmed, or the ledger is closed.
 
-        timeout: seconds, None: as long as it takes. Errors as refresh.
+        Args:
+            entry: number of an entry; -1 waits for the first one.
+            timeout: seconds; None: as long as it takes.
+
+        Returns:
+            Whether an entry above `entry` is confirmed.
+
+        Raises:
+            ReplogError: as `refresh`.
         """
         self._check_open()
         seconds, entry = as_timeout(timeout), as_int("entry", entry)
@@ -201,27 +282,48 @@ class LedgerReader(Handle):
             left_ms = POLL_MS if deadline is None else min(POLL_MS, int((deadline - began) * 1000))
             if left_ms <= 0:
                 break
-            before = self._lac
-            if self._look(left_ms) == before and not self.is_closed:
+            lac = self._lac
+            if self._look(left_ms) == lac and not self.is_closed:
                 time.sleep(max(0.0, min(PAUSE_S, left_ms / 1000) - (time.monotonic() - began)))
         return self._lac > entry
 
     def follow_batches(self, start: int | None = None, *, timeout: float | None = None) -> Iterator[RecordBatch]:
-        """Read batches from entry `start` on, and then wait for more; ends with the ledger, or when nothing came for
-        `timeout` seconds (None: never).
+        """Iterate over verified batches of confirmed entries, and wait for more.
 
-        start: None, entries that are confirmed from now on.
-        Raises: as refresh; OutOfRangeError, `start` is below 0.
+        The iteration ends behind the last entry of a closed ledger. `close` ends the wait with ClosedError.
+
+        Args:
+            start: number of the first entry; None: the entries that are confirmed from now on.
+            timeout: seconds without a new entry after which the iteration ends; None: as long as it takes.
+
+        Returns:
+            An iterator of `RecordBatch`.
+
+        Raises:
+            OutOfRangeError: `start` is negative.
+            ReplogError: as `read` and `refresh`.
         """
         self._check_open()
         seconds = as_timeout(timeout)
         first = len(self) if start is None else as_int("start", start)
         if first < 0:
-            raise OutOfRangeError(f"ledger {self.id}: entries are numbered from 0 on, there is no {first}")
+            raise OutOfRangeError(f"ledger {self.id}: start: expected an entry number of 0 or more, found {first}")
         return self._follow_batches(first, seconds)
 
     def follow(self, start: int | None = None, *, timeout: float | None = None) -> Iterator[Record]:
-        """Return the records from entry `start` on one by one, and then wait for more. Otherwise as follow_batches."""
+        """Iterate over the records of confirmed entries, and wait for more, as `follow_batches` does.
+
+        Args:
+            start: number of the first entry; None: the entries that are confirmed from now on.
+            timeout: seconds without a new entry after which the iteration ends; None: as long as it takes.
+
+        Returns:
+            An iterator of `Record`.
+
+        Raises:
+            OutOfRangeError: `start` is negative.
+            ReplogError: as `read` and `refresh`.
+        """
         return (record for batch in self.follow_batches(start, timeout=timeout) for record in batch)
 
     def _follow_batches(self, start: int, timeout: float | None) -> Iterator[RecordBatch]:
@@ -234,16 +336,16 @@ class LedgerReader(Handle):
         self._check_open()
         if wait_ms:
             self._watch_metadata()
-        before = self._changes
+        changes = self._changes
         if not self.is_closed:
             self._reload()
         if not self.is_closed:
             query = LacQuery(self.metadata, self._key, self._lac, wait_ms=wait_ms)
             driver = Driver(self.id, query, self._runtime)
             self._polls.add(driver.done)
-            if self._changes == before:
+            if self._changes == changes:
                 driver.post(query.start)
-            else:  # told before there was a poll to end
+            else:  # the watch fired before this poll was among those that it ends
                 driver.done.complete(self._lac)
             self._raise_lac(self._wait(driver.done, self._polls))
         return self._lac
@@ -254,7 +356,7 @@ class LedgerReader(Handle):
                 self._lac = max(self._lac, lac)
 
     def _reload(self) -> None:
-        """The ledger's metadata as they are now."""
+        """Load the metadata of the ledger anew."""
         self._adopt(load_ledger(self._runtime.metadata, self.id).metadata)
 
     def _adopt(self, metadata: LedgerMetadata) -> None:
@@ -265,7 +367,7 @@ class LedgerReader(Handle):
                 self._lac = self.metadata.last_entry
 
     def _watch_metadata(self) -> None:
-        """Bookies do not say that the ledger was closed, or lies elsewhere now: the metadata do."""
+        """Watch the metadata: only they tell that the ledger was closed, or has a new fragment."""
         with self._lock:
             if self._watch is None and self._error is None:
                 self._watch = self._runtime.metadata.watch(metadata_key(self.id), weak_callback(self._changed))
@@ -276,7 +378,7 @@ class LedgerReader(Handle):
             poll.complete(self._lac)
 
     def _let_go(self) -> None:
-        """Whoever waits is told. Reads that are on their way end by themselves."""
+        """Fail the futures that threads wait for. Reads that are on their way end by themselves."""
         with self._lock:
             watch, self._watch = self._watch, None
         if watch is not None:

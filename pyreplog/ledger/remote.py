@@ -1,4 +1,4 @@
-"""Bookies of other processes: found in the metadata, reached over TCP."""
+"""The runtime of a cluster whose bookies run in other processes: found in the metadata, reached over TCP."""
 
 from __future__ import annotations
 
@@ -32,25 +32,26 @@ from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 
 _ADDS_MAX = 4096
-"""Pairs of bookie and ledger that are kept in mind; of more, those without a request are forgotten."""
+"""With more mergers, one for each pair of bookie and ledger, those without a request are dropped."""
 
 QUEUED_BYTES = 64 << 20
-"""May wait for a bookie that has not said hello yet, or is slow: four windows of ledgers. With less than two, a ledger
-fills it before `request_timeout_s` is over, and the bookie counts as failed at once."""
+"""Bytes that may wait for a bookie that is slow, or has not sent its hello: four windows of ledgers. With fewer than
+two windows, one ledger would fill the queue before `request_timeout_s` is over, and the bookie would count as
+failed."""
 
 REQUEST_TIMEOUT_MAX_S = 86_400.0
 
 READ_AGAIN_S = 1.0
-"""Behind a failure to read the registrations of bookies."""
+"""Seconds between a failed read of the registrations and the next one."""
 
 ENTRY_MARGIN_BYTES = 4096
-"""What a frame holds beside a record is less."""
+"""More bytes than a frame holds beside a record."""
 
 
 class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
-    """A channel to each bookie that is needed, made when it first is.
+    """Connects to each bookie when it is first needed, with one channel.
 
-    request_timeout_s: how long a bookie may take for an answer before it counts as failed.
+    request_timeout_s: seconds without an answer after which a bookie counts as failed.
     """
 
     _ready: dict[str, Channel]
@@ -72,15 +73,16 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
             expected = f"more than 0 and at most {REQUEST_TIMEOUT_MAX_S:g} seconds"
             raise InvalidArgumentError(f"request_timeout_s: expected {expected}, found {request_timeout_s}")
         limits = limits or Limits(queued_bytes=QUEUED_BYTES)
-        most = limits.max_body_bytes - ENTRY_MARGIN_BYTES & ~7
-        RuntimeBase.__init__(self, metadata, entry_bytes_max=min(ENTRY_BYTES_MAX, most), busy_poll_us=busy_poll_us)
+        frame_room = limits.max_body_bytes - ENTRY_MARGIN_BYTES & ~7
+        entry_bytes_max = min(ENTRY_BYTES_MAX, frame_room)
+        RuntimeBase.__init__(self, metadata, entry_bytes_max=entry_bytes_max, busy_poll_us=busy_poll_us)
         self._cluster, self._secret, self._tls, self._limits = cluster, secret, tls, limits
         self._request_timeout_s = request_timeout_s
         self._request_timeout_us = int(request_timeout_s * 1e6)
         self._now_us = self.reactor.clock.monotonic_us
         self._lock = threading.Lock()
         self._channels: dict[str, Channel] = {}
-        self._ready = {}  # those of bookies that run, as far as is known, where they did
+        self._ready = {}  # channels to the registered addresses of bookies; emptied when registrations change
         self._adds, self._unanswered_max = {}, UNANSWERED_MAX
         try:
             self._registrations = Registrations(metadata, self._registered, self._read_again)
@@ -89,10 +91,10 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
             raise
         self._registrations.wait(request_timeout_s)
 
-    # ---- who is there ---------------------------------------------------------------------------------------
+    # ---- registrations --------------------------------------------------------------------------------------
 
     def _registered(self, changed: Set[str]) -> None:
-        """Bookies came, went, or say something else of themselves."""
+        """Handle changed registrations: choose channels anew, and release the bookies from quarantine."""
         with self._lock:
             self._ready = {}
         self._quarantine.release(changed)
@@ -103,8 +105,8 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
 
     def bookie_statuses(self) -> list[BookieStatus]:
         return [
-            BookieStatus(bookie, there.address, there.rack, there.read_only, there.free_bytes)
-            for bookie, there in self._registrations.items()
+            BookieStatus(bookie, entry.address, entry.rack, entry.read_only, entry.free_bytes)
+            for bookie, entry in self._registrations.items()
         ]
 
     # ---- requests -------------------------------------------------------------------------------------------
@@ -128,7 +130,7 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
         return self._adds.setdefault((bookie, ledger), AddMerger(partial(self._send_adds, bookie)))
 
     def _send_adds(self, bookie: str, requests: Sequence[Request], group: AddGroup) -> None:
-        """Several requests, whose entries follow each other, as one."""
+        """Send several requests, whose entries are consecutive, as one."""
         first = requests[0]
         if len(requests) == 1:
             buffers = [encode_request(first), first.records]
@@ -142,20 +144,20 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
             group(error)
 
     def _channel(self, bookie: str) -> Channel:
-        """NotConnectedError: it does not run, as far as is known. ClosedError."""
+        """Return the channel to a bookie. Raises NotConnectedError if it is not registered, and ClosedError."""
         with self._lock:
-            channel, there = self._channels.get(bookie), self._registrations.get(bookie)
-            if channel is not None and (there is None or channel.address == _address(there)):
+            channel, registration = self._channels.get(bookie), self._registrations.get(bookie)
+            if channel is not None and (registration is None or channel.address == _address(registration)):
                 self._ready[bookie] = channel
                 return channel
-            if there is None:
+            if registration is None:
                 raise NotConnectedError(f"bookie {bookie} is not registered")
-            self._channels[bookie] = made = self._connect(bookie, there)
-        if channel is not None:  # it runs at another address now
+            self._channels[bookie] = replacement = self._connect(bookie, registration)
+        if channel is not None:  # the bookie has another address now
             self.work(channel.close)
-        return made
+        return replacement
 
-    def _connect(self, bookie: str, there: Availability) -> Channel:
+    def _connect(self, bookie: str, registration: Availability) -> Channel:
         name, _, incarnation = bookie.partition("@")
         try:
             expected = NodeIdentity(
@@ -164,7 +166,7 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
         except ValueError as error:
             raise InvalidMetadataError(f"bookie {bookie!r}: expected name@incarnation: {error}") from error
         return Channel(
-            self.reactor, _address(there), expected=expected, secret=self._secret, tls=self._tls,
+            self.reactor, _address(registration), expected=expected, secret=self._secret, tls=self._tls,
             limits=self._limits,
         )  # fmt: skip
 
@@ -173,17 +175,17 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
         with self._lock:
             channels, self._channels = list(self._channels.values()), {}
             self._ready = {}
-        with ExitStack() as rest:
-            rest.callback(super().close, timeout)
+        with ExitStack() as cleanup:
+            cleanup.callback(super().close, timeout)
             for channel in channels:
-                rest.callback(channel.close)
+                cleanup.callback(channel.close)
 
 
-def _address(there: Availability) -> tuple[str, int]:
-    """InvalidMetadataError."""
-    host, _, port = there.address.rpartition(":")
+def _address(registration: Availability) -> tuple[str, int]:
+    """Return host and port of a bookie. Raises InvalidMetadataError."""
+    host, _, port = registration.address.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
-        raise InvalidMetadataError(f"address of a bookie: expected host:port, found {there.address!r}")
+        raise InvalidMetadataError(f"address of a bookie: expected host:port, found {registration.address!r}")
     return host.strip("[]"), int(port)
 
 

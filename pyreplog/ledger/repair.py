@@ -1,4 +1,4 @@
-"""Writing copies again: those that were noted as bad, and those that bookies in limbo, or all of a ledger's, lack."""
+"""Writes copies again: copies that are noted as bad, copies that bookies in limbo lack, or all that a ledger lacks."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.values import decode_object, field
 
 _STEP = 4096
-"""So many entries of a bookie are looked at before those that it lacks are written."""
+"""Number of entries of a bookie that are checked before the missing ones among them are written."""
 
 Run: TypeAlias = "Callable[[int, CopyCheck | EntryRepair], Any]"
-"""Runs a machine of a ledger; returns its result."""
+"""Runs a state machine of a ledger, and returns its result."""
 
 
 class LedgerRepair:
-    """One go at it. key: of the ledgers; those with another password are left alone.
+    """One run of repairs. key: key of the ledgers; ledgers with another password are not repaired.
 
-    done: copies that are well now. left: why others are not; of a bookie that does not answer, the first one.
+    done: copies that were repaired. left: errors of copies that were not; of a bookie that does not answer, only that
+    of its first copy.
     """
 
     def __init__(self, store: MetadataStore, key: bytes, run: Run) -> None:
@@ -36,19 +37,21 @@ class LedgerRepair:
         self.left: dict[RepairNote, ReplogError] = {}
 
     def repair_noted(self) -> None:
-        """What readers noted, and who closed ledgers. A bad or missing copy is seldom the only one: of a closed ledger
-        all copies that the bookie should have are looked at. Errors: those of the store."""
-        looked: dict[tuple[int, str], bool] = {}  # whether all is well
+        """Repair the copies that readers and closing writers noted. Raises errors of the store.
+
+        A bad copy is seldom the only one: of a closed ledger all copies that the bookie should have are checked.
+        """
+        complete: dict[tuple[int, str], bool] = {}  # (ledger, bookie) -> whether the bookie has all its copies now
         for repair in repairs(self._store)[0]:
             try:
-                there = find_ledger(self._store, repair.ledger)
-                closed = there is None or there.metadata.state is State.CLOSED
-                if there is not None and there.metadata.has(repair.bookie, repair.entry):
-                    self._repair(there.metadata, repair)
-                    where = repair.ledger, repair.bookie
-                    if closed and where not in looked:
-                        looked[where] = self._repair_bookie(there.metadata, repair.bookie)
-                    if not looked.get(where, True):
+                stored = find_ledger(self._store, repair.ledger)
+                closed = stored is None or stored.metadata.state is State.CLOSED
+                if stored is not None and stored.metadata.has(repair.bookie, repair.entry):
+                    self._repair(stored.metadata, repair)
+                    holder = repair.ledger, repair.bookie
+                    if closed and holder not in complete:
+                        complete[holder] = self._repair_bookie(stored.metadata, repair.bookie)
+                    if not complete.get(holder, True):
                         continue
                 forget_repair(self._store, repair, closed=closed)
             except ReplogError as error:
@@ -57,41 +60,50 @@ class LedgerRepair:
                 self.done.append(repair)
 
     def repair_ledger(self, ledger: int) -> None:
-        """All that a closed ledger lacks. Errors: InvalidArgumentError, it is not closed; UnauthorizedError; those of
-        load_ledger."""
+        """Repair all copies that a closed ledger lacks.
+
+        Raises:
+            InvalidArgumentError: the ledger is not closed.
+            UnauthorizedError: the password is wrong.
+            ReplogError: as `load_ledger`.
+        """
         metadata = load_ledger(self._store, ledger).metadata
         if metadata.state is not State.CLOSED:
-            raise InvalidArgumentError(f"ledger {ledger} is {metadata.state}: recover it first")
+            raise InvalidArgumentError(
+                f"ledger {ledger} is {metadata.state}, expected a closed one; open_ledger() recovers and closes it"
+            )
         self._check_password(metadata)
         for bookie in sorted(metadata.bookies()):
             self._repair_bookie(metadata, bookie)
 
     def repair_limbo(self, limbo: Iterable[tuple[int, str]]) -> None:
-        """What closed ledgers lack on bookies where they are in limbo: pairs of ledger and bookie. The bookies look for
-        themselves whether they have all, and end it."""
+        """Repair closed ledgers on bookies that have them in limbo, given as pairs of ledger and bookie.
+
+        The bookies check by themselves whether they have all entries, and then end the limbo.
+        """
         for ledger, bookie in limbo:
             try:
-                there = find_ledger(self._store, ledger)
+                stored = find_ledger(self._store, ledger)
             except ReplogError as error:
                 self.left[RepairNote(ledger, 0, bookie)] = error
                 continue
-            if there is not None and there.metadata.state is State.CLOSED:
-                self._repair_bookie(there.metadata, bookie)
+            if stored is not None and stored.metadata.state is State.CLOSED:
+                self._repair_bookie(stored.metadata, bookie)
 
     def _repair_bookie(self, metadata: LedgerMetadata, bookie: str) -> bool:
-        """Goes on until one copy cannot be written; whether all are well."""
-        at = 0
+        """Repair the copies of one bookie until one cannot be written; return whether all are intact."""
+        entry = 0
         try:
             for stripe in metadata.holdings(bookie):
                 for start in range(0, len(stripe), _STEP):
                     part = stripe[start : start + _STEP]
-                    at = part.start
-                    for at in self._run(metadata.ledger, CopyCheck(metadata, self._key, bookie, part)):
-                        repair = RepairNote(metadata.ledger, at, bookie)
+                    entry = part.start
+                    for entry in self._run(metadata.ledger, CopyCheck(metadata, self._key, bookie, part)):
+                        repair = RepairNote(metadata.ledger, entry, bookie)
                         self._repair(metadata, repair)
                         self.done.append(repair)
         except ReplogError as error:
-            self.left[RepairNote(metadata.ledger, at, bookie)] = error
+            self.left[RepairNote(metadata.ledger, entry, bookie)] = error
             return False
         return True
 
@@ -101,11 +113,14 @@ class LedgerRepair:
 
     def _check_password(self, metadata: LedgerMetadata) -> None:
         if not metadata.admits(self._key):
-            raise UnauthorizedError(metadata.ledger, "the password is not the one it was made with")
+            raise UnauthorizedError(metadata.ledger, "the password differs from the one of create_ledger")
 
 
 class LimboQuery:
-    """Asks bookies which ledgers they have in limbo: `Finished([(ledger, bookie), ...])`, of those that answer."""
+    """Asks bookies which ledgers they have in limbo. A state machine.
+
+    Ends with `Finished([(ledger, bookie), ...])`; bookies that do not answer are left out.
+    """
 
     def __init__(self, bookies: Iterable[str]) -> None:
         self._bookies = list(bookies)

@@ -1,7 +1,8 @@
-"""Copies that are missing or damaged: noted in the metadata, repaired by command (later by auto-recovery).
+"""Notes in the metadata store of copies that are missing or damaged; `LedgerCluster.repair` writes these copies.
 
-Keys are /repairs/LEDGER/ENTRY-BOOKIE. Those with a + instead of the - were noted by whoever was about to close the
-ledger, or goes on without the bookie: they stay until it is closed, and all that the bookie should have was looked at.
+The key of a note is /repairs/LEDGER/ENTRY-BOOKIE. A + in place of the - marks a note of a writer, or a recovery, that
+was about to close the ledger or goes on without the bookie. Such a note stays until the ledger is closed and all copies
+that the bookie should have were checked.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ _LACKING = re.compile(r"[0-9]+\+(.*)")
 
 
 class RepairNote(NamedTuple):
-    """The copy of an entry on a bookie is to be written again."""
+    """A copy that has to be written again.
+
+    Attributes:
+        ledger: number of the ledger.
+        entry: number of the entry.
+        bookie: id of the bookie.
+    """
 
     ledger: int
     entry: int
@@ -28,7 +35,12 @@ class RepairNote(NamedTuple):
 
 
 class Garbled(NamedTuple):
-    """A key whose name or value makes no sense, and why."""
+    """A key of the metadata store whose name or value cannot be read.
+
+    Attributes:
+        key: the key.
+        why: the reason, as text.
+    """
 
     key: str
     why: str
@@ -37,59 +49,75 @@ class Garbled(NamedTuple):
 def note_repair(
     metadata: MetadataStore, ledger: int, bookie: str, entry: int, *, lacking_since_us: int | None = None
 ) -> bool:
-    """Note a bad copy; one that is noted already stays as it is. False: it was.
+    """Note a bad copy, unless it is noted already; return whether the note is new.
 
-    lacking_since_us: this one, maybe more, were not written there, and the ledger is closed next, or goes on without
-    (microseconds since 1970).
+    Args:
+        metadata: metadata store.
+        ledger: number of the ledger.
+        bookie: id of the bookie.
+        entry: number of the entry; of several that the bookie lacks, the first one.
+        lacking_since_us: set by a writer that is about to close the ledger or goes on without the bookie: since when,
+            microseconds since 1970-01-01 UTC.
+
+    Raises:
+        ReplogError: as the metadata store.
     """
-    lacking = lacking_since_us is not None
-    value = json.dumps({"since_us": lacking_since_us}).encode() if lacking else b""
+    is_lacking = lacking_since_us is not None
+    value = json.dumps({"since_us": lacking_since_us}).encode() if is_lacking else b""
     try:
-        metadata.create(_key(RepairNote(ledger, entry, bookie), closing=lacking), value)
+        metadata.create(_key(RepairNote(ledger, entry, bookie), closing=is_lacking), value)
     except KeyExistsError:
         return False
     return True
 
 
 def lacking_since_us(metadata: MetadataStore, ledger: int) -> dict[str, int]:
-    """Of a ledger that is not closed: which bookies its writer goes, or went, on without, and since when (0: nobody
-    knows). Errors: those of the store."""
-    found: dict[str, int] = {}
+    """Return the bookies that the writer of an open ledger goes on without, or went on without for a while.
+
+    The values are times in microseconds since 1970-01-01 UTC; 0: unknown. Raises errors of the store.
+    """
+    since_by_bookie: dict[str, int] = {}
     folder = _folder(ledger)
     for name in metadata.list(folder):
         note = _LACKING.fullmatch(name)
-        there = metadata.get(f"{folder}/{name}") if note is not None else None
-        if note is None or there is None:
+        stored = metadata.get(f"{folder}/{name}") if note is not None else None
+        if note is None or stored is None:
             continue
         try:
-            since_us = field(decode_object(there.value), "since_us", int)
-        except ValueError:  # of a version before, or garbled
+            since_us = field(decode_object(stored.value), "since_us", int)
+        except ValueError:  # written by an older version, or garbled
             since_us = 0
-        found[note[1]] = min(since_us, found.get(note[1], since_us))
-    return found
+        since_by_bookie[note[1]] = min(since_us, since_by_bookie.get(note[1], since_us))
+    return since_by_bookie
 
 
 def repairs(metadata: MetadataStore) -> tuple[list[RepairNote], list[Garbled]]:
-    """All that are noted, by ledger and entry; and keys there that say nothing. Errors: those of the store."""
-    found: dict[RepairNote, None] = {}
+    """Return all notes, ordered by ledger and entry, and the garbled keys among them. Raises errors of the store."""
+    notes: dict[RepairNote, None] = {}
     garbled: list[Garbled] = []
     for ledger in metadata.list(REPAIRS):
         for name in metadata.list(f"{REPAIRS}/{ledger}"):
             note = _NOTE.fullmatch(name)
             if ledger.isdecimal() and note is not None:
-                found[RepairNote(int(ledger), int(note[1]), note[2])] = None
+                notes[RepairNote(int(ledger), int(note[1]), note[2])] = None
             else:
                 garbled.append(Garbled(f"{REPAIRS}/{ledger}/{name}", "expected LEDGER/ENTRY-BOOKIE"))
-    return list(found), garbled
+    return list(notes), garbled
 
 
 def forget_repair(metadata: MetadataStore, repair: RepairNote, *, closed: bool) -> None:
-    """The copy is well again. closed: so is the ledger."""
+    """Delete the note of a copy that was repaired.
+
+    Args:
+        metadata: metadata store.
+        repair: the note.
+        closed: whether the ledger is closed; then notes with a + are deleted as well.
+    """
     for closing in (False, True) if closed else (False,):
         key = _key(repair, closing=closing)
-        there = metadata.get(key)
-        if there is not None:
-            metadata.delete(key, there.version)
+        stored = metadata.get(key)
+        if stored is not None:
+            metadata.delete(key, stored.version)
     _tidy(metadata, _folder(repair.ledger))
 
 
@@ -102,11 +130,11 @@ def _key(repair: RepairNote, *, closing: bool) -> str:
 
 
 def _tidy(metadata: MetadataStore, folder: str) -> None:
-    """Remove the ledger's folder if it is empty; somebody may be adding to it."""
-    there = metadata.get(folder)
-    if there is None or metadata.list(folder):
+    """Remove the folder of a ledger if it is empty, and no other client adds a note meanwhile."""
+    stored = metadata.get(folder)
+    if stored is None or metadata.list(folder):
         return
     try:
-        metadata.delete(folder, there.version)
+        metadata.delete(folder, stored.version)
     except ReplogError:
         return

@@ -1,4 +1,4 @@
-"""What the drivers of one cluster share: threads for what blocks, timers, the queue of repairs; and ways to bookies."""
+"""Services that the drivers of one cluster share: worker threads, timers, notes of repairs, requests to bookies."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ T = TypeVar("T")
 
 
 class _ExpiredTimer:
-    """A timer that was due when it was set."""
+    """A timer that was due when it was set, and cannot be cancelled."""
 
     def cancel(self) -> bool:
         return False
 
 
-_GONE_OFF = _ExpiredTimer()
+_EXPIRED_TIMER = _ExpiredTimer()
 
 
 class RuntimeBase:
-    """A metadata store, a reactor and a few threads. Any thread may call anything; see `driver.Runtime`."""
+    """A metadata store, a reactor and worker threads; implements `driver.Runtime`. Any thread may use it."""
 
     def __init__(self, metadata: MetadataStore, *, entry_bytes_max: int, busy_poll_us: int = 0) -> None:
         self.metadata = metadata
@@ -56,29 +56,29 @@ class RuntimeBase:
         self._workers = ThreadPool(4, "pyreplog-metadata")
         self._expected: set[AppendFuture[Any]] = set()
         self.counts = ClientCounters()
-        self.degraded: dict[int, DegradedLedger] = {}  # of those that are written here
+        self.degraded: dict[int, DegradedLedger] = {}  # of the ledgers that this client writes
         self._quarantine = Quarantine(self.reactor.clock, random.random)
         self._racks: dict[str, str] = {}  # of bookies, as they registered last
         self.on_bookies: Callable[[], object] = lambda: None
-        """Called when bookies came, went, or say something else of themselves."""
+        """Called when bookies registered, left, or changed their registration."""
         self._closed = False
 
     def belong_to(self, cluster: Handle) -> None:
-        """Whose `close` closes this."""
+        """Make the store and the reactor parts of the cluster, whose `close` closes this runtime."""
         for part in (self.metadata, self.reactor):
             make_part_of(part, cluster)
 
-    def expect(self, done: AppendFuture[Any]) -> None:
-        self._expected.add(done)
-        done.add_done_callback(self._expected.discard)
+    def expect(self, future: AppendFuture[Any]) -> None:
+        self._expected.add(future)
+        future.add_done_callback(self._expected.discard)
         if self._closed:
-            done.fail(ClosedError("the cluster was closed"))
+            future.fail(ClosedError("the cluster was closed"))
 
     def wake_after(self, seconds: float, call: Callable[[], None]) -> TimerLike | None:
         try:
             if seconds <= 0:
                 self.reactor.call_soon(call)
-                return _GONE_OFF
+                return _EXPIRED_TIMER
             return self.reactor.call_later(seconds, call)
         except ReplogError as error:
             logger.debug("a timer was set after its cluster was closed: %s", error)
@@ -107,56 +107,56 @@ class RuntimeBase:
                 self.counts.find_bad_copy()
 
     def note_degraded(self, ledger: int, degraded: Degraded | None) -> None:
-        before = self.degraded.get(ledger)
+        previous = self.degraded.get(ledger)
         if degraded is not None and degraded.bookies:
-            since_us = self.reactor.clock.now_us() if before is None else before.since_us
+            since_us = self.reactor.clock.now_us() if previous is None else previous.since_us
             logger.warning(
                 "ledger %d goes on degraded: no other bookie can replace %s; the copies there are noted for repair: %s",
                 ledger, ", ".join(degraded.bookies), degraded.why,
             )  # fmt: skip
             self.degraded[ledger] = DegradedLedger(ledger, degraded.bookies, since_us, degraded.why)
             return
-        if before is not None and degraded is not None:
-            logger.warning("ledger %d is degraded no more: %s", ledger, ", ".join(before.bookies))
+        if previous is not None and degraded is not None:
+            logger.warning("ledger %d is degraded no more: %s", ledger, ", ".join(previous.bookies))
         self.degraded.pop(ledger, None)
 
     def suspect(self, bookie: str) -> None:
         self._quarantine.add(bookie)
 
     def send(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> None:
-        """Ask a bookie; `on_reply` is called, from any thread, maybe before this returns."""
+        """Send a request to a bookie; `on_reply` is called by any thread, perhaps before this method returns."""
         raise NotImplementedError
 
     def add(self, adds: Sequence[Add]) -> None:
-        """`send`, of ADDs to several bookies."""
+        """Send ADDs to several bookies, as `send` does."""
         for bookie, request, answer in adds:
             self.send(bookie, request, answer)
 
     def wait(self, future: AppendFuture[T], timeout: float | None = None) -> T:
-        """`future.result(timeout)`; the thread that waits may do the work it waits for. Errors: as `check_may_wait`."""
+        """Return `future.result(timeout)`; the waiting thread may run the reactor. Raises as `check_may_wait`."""
         if not future.done():
             check_may_wait()
         return future.result(timeout)
 
     def bookie_statuses(self) -> list[BookieStatus]:
-        """The bookies that run now."""
+        """Return the bookies that run now."""
         raise NotImplementedError
 
     def bookie_metrics(self) -> Iterator[Metric]:
-        """Numbers of the bookies in this process."""
+        """Return the metrics of the bookies in this process."""
         return iter(())
 
     @property
     def embedded_bookies(self) -> int | None:
-        """How many bookies this process has; None: they are elsewhere."""
+        """Number of bookies in this process; None: the bookies run in other processes."""
         return None
 
     def candidates(self, *, suspects: bool = False) -> list[Candidate]:
-        """Bookies that take new entries now, and did not fail lately. suspects: those that did, instead."""
-        there = (status for status in self.bookie_statuses() if not status.read_only)
+        """Return the bookies that take entries now and did not fail lately; with `suspects`, those that did fail."""
+        writable = (status for status in self.bookie_statuses() if not status.read_only)
         return [
             Candidate(status.bookie, weight=float(status.free_bytes), rack=status.rack)
-            for status in there
+            for status in writable
             if (status.bookie in self._quarantine) is suspects
         ]
 
@@ -166,23 +166,28 @@ class RuntimeBase:
         return self._racks
 
     def end_calls_by(self, deadline: float) -> None:
-        """No call of the metadata store waits any longer; see `MetadataStore.end_calls_by`."""
+        """Let no call of the metadata store wait beyond `deadline`; see `MetadataStore.end_calls_by`."""
         self.metadata.end_calls_by(deadline)
 
     def close(self, timeout: float | None = None) -> None:
-        """Who waits for something is told; errors of what is closed come behind the rest. timeout: seconds for the jobs
-        of `work`; those that were not begun then are dropped (None: never)."""
+        """Fail the expected futures with ClosedError, then close threads, reactor and store; errors come last.
+
+        timeout: seconds for the jobs of `work`; jobs that have not begun by then are dropped. None: wait for all.
+        """
         self._closed = True
-        with ExitStack() as rest:
-            rest.callback(self.metadata.close)
-            rest.callback(self.reactor.close)
-            rest.callback(self._workers.close, timeout)
-            for done in list(self._expected):
-                done.fail(ClosedError("the cluster was closed"))
+        with ExitStack() as cleanup:
+            cleanup.callback(self.metadata.close)
+            cleanup.callback(self.reactor.close)
+            cleanup.callback(self._workers.close, timeout)
+            for future in list(self._expected):
+                future.fail(ClosedError("the cluster was closed"))
 
 
 class EmbeddedRuntime(RuntimeBase):
-    """Bookies of this process, called directly. bookies: by their ids. collectors: their garbage collection."""
+    """The runtime of a cluster whose bookies run in this process and are called directly.
+
+    bookies, collectors: the bookies and their garbage collectors, by bookie id.
+    """
 
     def __init__(
         self,
@@ -198,35 +203,35 @@ class EmbeddedRuntime(RuntimeBase):
         self.wake_after(collect_s, self._collect_later)
 
     def send(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> None:
-        there = self.bookies.get(bookie)
-        if there is None:
+        local = self.bookies.get(bookie)
+        if local is None:
             on_reply(NotConnectedError(f"there is no bookie {bookie}"))
             return
         try:
-            there.request(request, on_reply)
+            local.request(request, on_reply)
         except ReplogError as error:
             on_reply(error)
 
     def add(self, adds: Sequence[Add]) -> None:
-        """What all are asked is looked at once."""
-        asked, plain = None, None
+        """Send ADDs; consecutive ones with the same request object are checked for the fast path once."""
+        checked, fast = None, None
         for bookie, request, answer in adds:
-            if request is not asked:
-                asked, plain = request, as_fast_add(request)
-            if plain is None or not self._add(bookie, plain, answer):
+            if request is not checked:
+                checked, fast = request, as_fast_add(request)
+            if fast is None or not self._add(bookie, fast, answer):
                 self.send(bookie, request, answer)
 
     def _add(self, bookie: str, add: FastAdd, answer: Answer) -> bool:
-        """False: nothing was done that may not be done again."""
-        there = self.bookies.get(bookie)
+        """Try the fast path; return False if the request has to be sent in the general way, which is then safe."""
+        local = self.bookies.get(bookie)
         try:
-            stored = there is not None and there.add_fast(add) is not None
+            stored = local is not None and local.add_fast(add) is not None
         except ReplogError:
             return False
         return stored and answer.stored()
 
     def bookie_statuses(self) -> list[BookieStatus]:
-        return [BookieStatus(name, "", "", there.read_only, there.free_bytes) for name, there in self.bookies.items()]
+        return [BookieStatus(name, "", "", local.read_only, local.free_bytes) for name, local in self.bookies.items()]
 
     @property
     def embedded_bookies(self) -> int | None:
@@ -245,7 +250,7 @@ class EmbeddedRuntime(RuntimeBase):
         self.work(self.collect)
 
     def collect(self) -> None:
-        """Do a round of garbage collection on every bookie now, and set the timer for the next one."""
+        """Run a round of garbage collection on every bookie, and schedule the next round."""
         for bookie, collector in self._collectors.items():
             try:
                 while not self._closed and collector.step():
@@ -255,7 +260,7 @@ class EmbeddedRuntime(RuntimeBase):
         self.wake_after(self._collect_s, self._collect_later)
 
     def close(self, timeout: float | None = None) -> None:
-        with ExitStack() as rest:
+        with ExitStack() as cleanup:
             for bookie in self.bookies.values():
-                rest.callback(bookie.close)
+                cleanup.callback(bookie.close)
             super().close(timeout)

@@ -1,4 +1,4 @@
-"""How a cluster is: bookies, ledgers, what lacks copies."""
+"""The status of a cluster: bookies, ledgers, missing copies."""
 
 from __future__ import annotations
 
@@ -13,10 +13,18 @@ from pyreplog.ledger.repair_notes import Garbled, RepairNote
 
 @dataclass(frozen=True)
 class LedgerStatus:
-    """One ledger. last_add_confirmed, last_add_pushed: of an open one as its bookies know them, -1: nothing, or nobody
-    tells. below_write_quorum: copies of entries that lie on bookies that do not run. lacking: of one that is not
-    closed, bookies that its writer goes on without, or went on without for a while; lacking_since_us: since when,
-    microseconds since 1970, 0: nobody knows."""
+    """The status of one ledger.
+
+    Attributes:
+        ledger: number of the ledger.
+        state: open, in recovery, or closed.
+        fragments: number of fragments.
+        last_add_confirmed: LAC; of an open ledger the highest that a bookie knows, -1: none.
+        last_add_pushed: LAP; of an open ledger the highest entry that a bookie has, -1: none.
+        below_write_quorum: number of copies on bookies that do not run.
+        lacking: of an open ledger, bookies that its writer goes on without, or went on without for a while.
+        lacking_since_us: since when, microseconds since 1970-01-01 UTC; 0: unknown.
+    """
 
     ledger: int
     state: State
@@ -29,13 +37,20 @@ class LedgerStatus:
 
     @property
     def distance(self) -> int:
-        """LAP - LAC: entries that are on their way."""
+        """LAP - LAC: number of entries that are on their way."""
         return max(self.last_add_pushed - self.last_add_confirmed, 0)
 
 
 @dataclass(frozen=True)
 class DegradedLedger:
-    """A ledger that is written here, and goes on without copies on `bookies`, which failed. since_us: since 1970."""
+    """A ledger of this client that goes on without copies on bookies that failed.
+
+    Attributes:
+        ledger: number of the ledger.
+        bookies: ids of the bookies.
+        since_us: since when, microseconds since 1970-01-01 UTC.
+        why: errors of the bookies, as text.
+    """
 
     ledger: int
     bookies: tuple[str, ...]
@@ -45,7 +60,15 @@ class DegradedLedger:
 
 @dataclass(frozen=True)
 class BookieStatus:
-    """One bookie. address: "" in this process."""
+    """The status of one bookie.
+
+    Attributes:
+        bookie: id of the bookie.
+        address: "host:port"; "" for a bookie in this process.
+        rack: rack of the bookie; "": unknown.
+        read_only: whether it refuses new entries.
+        free_bytes: free space on its disk.
+    """
 
     bookie: str
     address: str
@@ -56,9 +79,15 @@ class BookieStatus:
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """A moment of a cluster. repairs: copies that were found bad, or are known to be missing. limbo: pairs of a ledger
-    and a bookie that may have lost entries of it. garbled: keys of the metadata that make no sense; what they stood for
-    is not among the rest."""
+    """A snapshot of a cluster; made by a call of `LedgerCluster.status`.
+
+    Attributes:
+        bookies: the bookies that run.
+        ledgers: all ledgers, ordered by number.
+        repairs: copies that are noted as damaged or missing.
+        limbo: pairs of a ledger and a bookie that may have lost entries of it.
+        garbled: keys of the metadata store that cannot be read; the other attributes do not cover them.
+    """
 
     bookies: list[BookieStatus]
     ledgers: list[LedgerStatus]
@@ -68,18 +97,21 @@ class ClusterStatus:
 
     @property
     def below_write_quorum(self) -> int:
-        """Copies that are missing, or cannot be reached now."""
+        """Number of copies that are missing, or cannot be reached now."""
         return sum(ledger.below_write_quorum for ledger in self.ledgers) + len(self.repairs)
 
     @property
     def health(self) -> Literal["green", "amber"]:
-        """ "amber": nothing is lost as far as is known, and there is less than there should be: copies are missing or
-        noted for repair, bookies may have lost entries, or metadata make no sense."""
+        """Health as one word: "green" or "amber".
+
+        "amber": copies are missing or noted for repair, bookies may have lost entries, or metadata cannot be read.
+        Nothing is known to be lost.
+        """
         return "amber" if self.below_write_quorum or self.limbo or self.garbled else "green"
 
 
 def missing_copies(metadata: LedgerMetadata, last: int, running: set[str]) -> int:
-    """How many copies of entries up to `last` lie on bookies that are not among `running`."""
+    """Count the copies of entries up to `last` on bookies that are not among `running`."""
     missing = 0
     for fragment in metadata.fragments:
         end = metadata.fragment_end(fragment)
@@ -96,11 +128,18 @@ def missing_copies(metadata: LedgerMetadata, last: int, running: set[str]) -> in
 def ledger_status(
     metadata: LedgerMetadata, ends: tuple[int, int], running: set[str], lacking: Mapping[str, int]
 ) -> LedgerStatus:
-    """Of one ledger. ends: LAC and highest entry. running: bookies. lacking: see `repair_notes.lacking_since_us`."""
+    """Make the status of one ledger.
+
+    Args:
+        metadata: metadata of the ledger.
+        ends: LAC and highest entry.
+        running: ids of the bookies that run.
+        lacking: bookies that the writer goes on without, as `repair_notes.lacking_since_us` returns them.
+    """
     confirmed, pushed = ends
     missing = missing_copies(metadata, pushed, running)
-    here = sorted(lacking.keys() & metadata.bookies())
-    since_us = min((lacking[bookie] for bookie in here), default=0)
+    bookies = sorted(lacking.keys() & metadata.bookies())
+    since_us = min((lacking[bookie] for bookie in bookies), default=0)
     return LedgerStatus(
-        metadata.ledger, metadata.state, len(metadata.fragments), confirmed, pushed, missing, tuple(here), since_us
+        metadata.ledger, metadata.state, len(metadata.fragments), confirmed, pushed, missing, tuple(bookies), since_us
     )

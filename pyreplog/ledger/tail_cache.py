@@ -1,4 +1,4 @@
-"""What was appended to a ledger last, as encoded, for those who read it as soon as they are told that it is there."""
+"""The batch that was appended to a ledger last, for readers that want it as soon as it is confirmed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.machines.serial_executor import SerialExecutor
 
 KEPT_BYTES = 64 << 10
-"""More is not kept: reading that much from a bookie costs little of what it takes anyway."""
+"""A larger batch is not kept: for its size, asking a bookie costs little more."""
 
 
 class TailCache(SerialExecutor):
-    """One batch, if it is small, from when it was appended until those who were told had their turn.
+    """Keeps one small batch, from its append until the readers that were told of it have had their turn.
 
-    The writer has it that long anyway, while it is on its way; nothing stays of a ledger that is idle. It knows nothing
-    of what is confirmed: who reads has looked at that before. Any thread.
+    The batch is in memory until then anyway, because it is on its way; an idle ledger keeps nothing. The cache does not
+    know what is confirmed: callers of `read` check that before. Any thread.
     """
 
     def __init__(self, ledger: int) -> None:
@@ -28,34 +28,34 @@ class TailCache(SerialExecutor):
         self._told: EntryBatch | None = None
 
     def keep(self, batch: EntryBatch) -> None:
-        """It was appended, behind what is kept."""
-        self._batch = batch if memoryview(batch.records).nbytes <= KEPT_BYTES else None  # others may lie beside it
+        """Keep the batch that was appended last, if its buffer, which it may share with others, is small."""
+        self._batch = batch if memoryview(batch.records).nbytes <= KEPT_BYTES else None
 
     def read(self, start: int, end: int, bytes_max: int) -> RecordBatch | None:
-        """As `Ledger.read_range`, of confirmed entries; None: they are not here."""
+        """Read confirmed entries as `Ledger.read_range`; None: the cache does not have them."""
         batch = self._batch
         if batch is None or not batch.first <= start <= batch.last:
             return None
         records = batch.records
         if start > batch.first or end <= batch.last or batch.nbytes > bytes_max:
-            records = _some_of(batch, start, min(end, batch.last + 1), bytes_max)
+            records = _part(batch, start, min(end, batch.last + 1), bytes_max)
         return parse_entries(records, ledger=self._ledger, first=start, last=end - 1)
 
     def told(self) -> None:
-        """Those who wait for what is confirmed were told, by this thread: it goes behind their turns."""
+        """Drop the batch after the turns of the readers, which this thread has told of it."""
         self._told = self._batch
         self._go_on()
 
     def _run(self) -> None:
-        """What was appended meanwhile stays, until that is told."""
+        """Drop the batch, unless a newer one was appended meanwhile."""
         if self._batch is self._told:
             self._batch = None
         self._told = None
 
 
-def _some_of(batch: EntryBatch, start: int, end: int, bytes_max: int) -> memoryview:
-    """Records of entries [start, end), at least one, and no more than have `bytes_max` bytes."""
+def _part(batch: EntryBatch, start: int, end: int, bytes_max: int) -> memoryview:
+    """Return the records of entries [start, end): at least one, and no more than `bytes_max` bytes."""
     offsets = cast(Sequence[int], batch.offsets)
-    at, stop = start - batch.first, end - batch.first
-    stop = min(stop, max(bisect_right(offsets, offsets[at] + bytes_max) - 1, at + 1))
-    return memoryview(batch.records)[offsets[at] : offsets[stop]]
+    index, stop = start - batch.first, end - batch.first
+    stop = min(stop, max(bisect_right(offsets, offsets[index] + bytes_max) - 1, index + 1))
+    return memoryview(batch.records)[offsets[index] : offsets[stop]]

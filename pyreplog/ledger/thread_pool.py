@@ -1,4 +1,4 @@
-"""A few threads for what blocks: calls to the metadata store."""
+"""A few threads for jobs that block: calls of the metadata store."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Job = Callable[[], object]
 
 
 class ThreadPool:
-    """Does jobs in the order they come, `count` at a time. Any thread.
+    """Runs jobs in the order in which they are submitted, `count` at a time. Any thread.
 
-    The threads are daemons, as those of a concurrent.futures pool are not: a program's own threads may still be closing
-    their ledgers while the interpreter shuts down.
+    Unlike those of a `concurrent.futures` pool, the threads are daemons that run until the interpreter has shut down:
+    threads of the program may close ledgers until then.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -31,17 +31,21 @@ class ThreadPool:
             thread.start()
 
     def submit(self, job: Job) -> None:
-        """Have `job()` called soon. After `close`: it is not."""
+        """Have `job()` called by a thread of the pool. After `close` the job is dropped."""
         if self._closed:
-            logger.debug("a job came after its cluster was closed: %s", job)
+            logger.debug("a job was submitted after its cluster was closed: %s", job)
         else:
             self._jobs.put(job)
 
     def close(self, timeout: float | None = None) -> bool:
-        """Do what was submitted, and end; returns whether all threads have. Not for the workers themselves.
+        """Run the jobs that were submitted and end the threads. Not to be called by a thread of the pool.
 
-        After `timeout` seconds (None: never) jobs that were not begun are dropped, and those that still wait for
-        something are left alone.
+        Args:
+            timeout: seconds; None: as long as it takes. Then jobs that have not begun are dropped, and running ones are
+                left alone.
+
+        Returns:
+            Whether all threads have ended.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         self._closed = True
@@ -50,11 +54,11 @@ class ThreadPool:
         for thread in self._threads:
             thread.join(None if deadline is None else max(deadline - time.monotonic(), 0.0))
         if dropped := self._drop():
-            logger.warning("%s: %d jobs were dropped that had not begun when the time was over", self._name, dropped)
+            logger.warning("%s: %d jobs had not begun when the time was over, and were dropped", self._name, dropped)
         return not any(thread.is_alive() for thread in self._threads)
 
     def _drop(self) -> int:
-        """How many jobs were left. A thread that ends its job now finds none."""
+        """Drop the queued jobs and return how many there were. Running threads end after their jobs."""
         dropped = 0
         with suppress(Empty):
             while True:
@@ -71,4 +75,4 @@ def _work(jobs: SimpleQueue[Job | None]) -> None:
             job()
         except Exception:
             logger.exception("a job raised")
-        del job  # what it holds is not needed while this thread waits
+        del job  # so that its memory is freed while this thread waits

@@ -41,4 +41,4 @@ def test_jobs_that_did_not_begin_in_time_are_dropped(caplog: pytest.LogCaptureFi
         thread.join(60)
         assert not thread.is_alive()
     assert done == [0]
-    assert "worker: 3 jobs were dropped that had not begun when the time was over" in caplog.text
+    assert "worker: 3 jobs had not begun when the time was over, and were dropped" in caplog.text

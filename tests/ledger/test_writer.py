@@ -147,7 +147,7 @@ def test_several_fail_and_too_few_can_take_their_places() -> None:
     assert (lab.end, lab.fragments) == (0, {0: "abc"})
     assert isinstance(writer.error, NotEnoughBookiesError)
     with pytest.raises(
-        NotEnoughBookiesError, match=r"of its 3 bookies failed .*a: connection lost.*, 0 can take a place"
+        NotEnoughBookiesError, match=r"of its 3 bookies failed .*a: connection lost.*, 0 replacements are there"
     ):
         writer.append()
 
@@ -160,7 +160,7 @@ def test_several_fail_and_too_few_can_take_their_places() -> None:
             "b: READ_ONLY, only 7 bytes are free",
         ),
         (Reply(ReplyStatus.OVERLOADED, LEDGER, 0, 0), "b: OVERLOADED"),
-        (Reply(ReplyStatus.OK, LEDGER, 7, 9), "b: its answer is of other entries"),
+        (Reply(ReplyStatus.OK, LEDGER, 7, 9), "b: its reply is about other entries"),
     ],
 )
 def test_it_says_why_bookies_failed(reply: Reply, why: str) -> None:
@@ -170,7 +170,7 @@ def test_it_says_why_bookies_failed(reply: Reply, why: str) -> None:
     writer.reply(writer.take("b"), reply)
     writer.run()
     assert isinstance(writer.error, NotEnoughBookiesError)
-    assert f"1 of its 3 bookies failed ({why}), 0 can take a place" in str(writer.error)
+    assert f"1 of its 3 bookies failed ({why}), 0 replacements are there" in str(writer.error)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a ledger does for every append, between its caller and its writer."""
+"""The part of `Ledger` that runs for every append, between the caller and the writer."""
 
 from libc.stdint cimport int64_t
 from posix.unistd cimport getpid
@@ -10,11 +10,13 @@ from pyreplog._native.machines.serial_executor cimport check_may_wait
 
 
 cdef class LedgerBase:
-    """To be subclassed, by a Handle that sets `_writer`, `_driver`, `_runtime`, `_staging`, `_clock` and the window,
-    answers all that is not here, and sets `_telling` when it has begun to tell later.
+    """Base of `pyreplog.ledger.ledger_handle.Ledger`, which is also a Handle.
 
-    _window_bytes, _window_entries: so many may lack copies. _waiting_for_room: Acks. on_progress: called, with no lock held, when something was confirmed, has all its copies, or
-    failed. Must not block.
+    The subclass sets `_writer`, `_driver`, `_runtime`, `_staging`, `_clock` and the window, and `_telling` while a call
+    of `_tell_later` is to come.
+
+    _window_bytes, _window_entries: bytes and entries that may lack copies. _waiting_for_room: futures of `room`.
+    on_progress: called, with no lock held, when entries were confirmed, got all their copies, or failed; must not block.
     """
 
     cdef public LedgerWriterBase _writer
@@ -28,12 +30,33 @@ cdef class LedgerBase:
         self._waiting_for_room = []
 
     def append(self, value, key=None, *, event_time=None):
-        """Append one entry; returns its id once it is confirmed: it has Qa copies, each as durable as the ledger says.
+        """Append one entry and wait until it is confirmed.
 
-        value, key, event_time: as `CommitLog.append`. Errors: LedgerFencedError, LedgerClosedError, LedgerRefusedError,
-        EntryRefusedError and NotEnoughBookiesError, the outcome of this append is unknown and nothing can be appended
-        any more; ClosedError, ForkedError; RecordTooLargeError, WrongTypeError and InvalidArgumentError, nothing was
-        done. Ctrl-C ends the wait, not the append.
+        A confirmed entry has Qa copies, each as durable as the ledger says. After an error that ends the writer
+        (LedgerFencedError, LedgerClosedError, LedgerRefusedError, EntryRefusedError, NotEnoughBookiesError) the outcome
+        of this append is unknown, and nothing can be appended any more. Ctrl-C ends the wait, not the append.
+
+        Args:
+            value: value of the entry.
+            key: key of the entry; None: none.
+            event_time: microseconds since 1970-01-01 UTC; None: none.
+
+        Returns:
+            The number of the entry.
+
+        Raises:
+            LedgerFencedError: another process recovers the ledger, or has recovered it.
+            LedgerClosedError: the ledger was closed by another process, or is being closed.
+            LedgerRefusedError: a bookie refuses the ledger.
+            EntryRefusedError: a bookie refuses the entry as invalid.
+            UnauthorizedError: a bookie refuses the password.
+            NotEnoughBookiesError: too few bookies are left for an ack quorum.
+            RecordTooLargeError: the entry is too large; nothing was appended.
+            WrongTypeError: an argument has the wrong type; nothing was appended.
+            InvalidArgumentError: an argument is out of range, or the call is in a coroutine or a callback; nothing was
+                appended.
+            ClosedError: the ledger was closed.
+            ForkedError: this process is a fork of the one that created the ledger.
         """
         cdef AppendFuture ids
         if self._error is not None or <int64_t>self._pid != getpid():
@@ -44,7 +67,7 @@ cdef class LedgerBase:
         try:
             ids = self._driver.call(self._append_alone, value, key, event_time)
         except Exception:
-            if self._staging.entries:   # they waited for this one
+            if self._staging.entries:   # entries were staged behind the one that failed
                 self._driver.call(self._append_staged)
             raise
         if ids is None:
@@ -52,8 +75,10 @@ cdef class LedgerBase:
         return self._runtime.wait(ids).start
 
     def _append_alone(self, value, key, event_time, /):
-        """One entry, without a stay in the staging area if nothing is there, or on its way from there: (AppendFuture,
-        effects); else (None, no effects)."""
+        """Append one entry past the staging area, if that is empty and has no batch on its way.
+
+        Returns (future, effects), or (None, no effects) if the entry has to be staged.
+        """
         cdef AppendFuture ids
         cdef list effects
         if not self._staging.leave():
@@ -70,7 +95,7 @@ cdef class LedgerBase:
         return ids, effects
 
     def _progressed(self):
-        """Something has happened to the writer."""
+        """Give room, schedule an explicit LAC and call `on_progress` after each step of the writer."""
         if self._waiting_for_room:
             self._give_room()
         if not self._telling and self._writer.lags():
@@ -82,5 +107,5 @@ cdef class LedgerBase:
         raise NotImplementedError
 
     def _tell_later(self):
-        """Readers that follow would else not see the last entries before the next ones are written."""
+        """Schedule an explicit LAC: followers would else not see the last entries until the next append."""
         raise NotImplementedError

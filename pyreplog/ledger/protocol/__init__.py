@@ -1,14 +1,14 @@
-"""BookKeeper's protocol: state machines that take events and return effects, and do no I/O.
+"""BookKeeper's protocol as state machines, which take events, return effects, and do no I/O.
 
-| module | holds |
+| module | what it holds |
 |---|---|
-| effects | what they ask for |
-| pending_adds | batches on their way to an ensemble |
-| writer | the writer: adds, ensemble changes, close |
-| terminal_errors | answers of bookies that end the writer |
-| staging, add_merger | single entries gathered into batches; adds to one bookie gathered into requests |
-| recovery | fencing and closing a ledger whose writer is gone |
-| fence_replies, entry_range | what bookies say when they are fenced; what they say of a few entries |
-| ledger_read_op, lac | reading entries from replicas; what is confirmed so far |
-| copies, entry_repair | which copies are there; writing those that are not |
+| `effects` | the effects that a machine returns |
+| `pending_adds` | batches on their way to an ensemble |
+| `writer` | the writer: adds, ensemble changes, close |
+| `terminal_errors` | replies of bookies that end the writer |
+| `staging`, `add_merger` | single entries gathered into batches; ADDs to one bookie merged into requests |
+| `recovery` | fences and closes a ledger whose writer is gone |
+| `fence_replies`, `entry_range` | the replies of fenced bookies; their replies about a range of entries |
+| `ledger_read_op`, `lac` | reads entries from the copies; asks for the last add confirmed |
+| `copies`, `entry_repair` | checks which copies exist; writes a copy again |
 """

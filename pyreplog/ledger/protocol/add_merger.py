@@ -1,7 +1,7 @@
-"""Adds to one bookie of one ledger, merged: while three are unanswered, those that come wait, and leave as one request.
+"""Merges the ADDs of one ledger to one bookie: while three are unanswered, new ones wait, and leave as one request.
 
-A request costs both sides the same whether it carries ten entries or ten thousand; and a lone add still leaves at once.
-What one request carries is stored, or refused, as a whole: everybody in it gets the answer.
+A request costs both sides about the same for ten entries as for ten thousand, and a lone ADD still leaves at once. A
+bookie stores or refuses a request as a whole, so every ADD in it gets the same answer.
 """
 
 from __future__ import annotations
@@ -15,29 +15,31 @@ from pyreplog.bookie.protocol import Reply, Request, decode_reply
 from pyreplog.errors import InvalidMessageError
 
 UNANSWERED_MAX = 3
-"""One is handled while the next has arrived and another is on its way."""
+"""The bookie handles one request while the next one has arrived and a third is on its way."""
 
 MERGED_BYTES_MAX = 512 << 10
-"""More than this a socket seldom takes in one go, and a bookie waits for the last byte of a request."""
+"""A socket seldom takes more in one call, and a bookie waits for the last byte of a request."""
 
 OnReply = Callable[[Reply | Exception], object]
 Ask = Callable[[Sequence[Request], AddGroup], object]
 Add = tuple[Request, OnReply]
-"""A request, and whom to tell."""
+"""A request and the receiver of its answer."""
 
 
 class AddMerger(AddQueue):
-    """ask: sends requests as one, whose entries follow each other, and has the AddGroup called once, with the reply's
-    body or an error; or settled (`answers.settle`). Any thread; nothing blocks.
+    """Merges ADDs of consecutive entries. Any thread; no method blocks.
+
+    ask: sends several requests as one, and calls the AddGroup once, with the body of the reply or an error, or settles
+    it (`answers.settle`).
     """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._lock = allocate_lock()  # of the order in which requests leave
+        self._lock = allocate_lock()  # guards the order in which requests leave
         self._waiting: deque[Add] = deque()
 
     def send(self, request: Request, on_reply: OnReply) -> None:
-        """Have it sent, now or with others. The answer is for its own entries."""
+        """Send an ADD, now or merged with others. Its answer is about its own entries."""
         with self._lock:
             leaves = not self._waiting and self.begin(UNANSWERED_MAX)
             if not leaves:
@@ -45,7 +47,7 @@ class AddMerger(AddQueue):
                 self.waits = True
         if leaves:
             self._ask((request,), AddGroup(self, request.ledger, request.first, request.last, ((request, on_reply),)))
-        elif self.unanswered < UNANSWERED_MAX:  # an answer came before it was known that something waits
+        elif self.unanswered < UNANSWERED_MAX:  # an answer came just before `waits` was set
             self.proceed()
 
     @property
@@ -53,7 +55,7 @@ class AddMerger(AddQueue):
         return not self.unanswered
 
     def proceed(self) -> None:
-        """Send what waits, as far as it may go."""
+        """Send the waiting ADDs while fewer than UNANSWERED_MAX requests are unanswered."""
         while self.waits:
             with self._lock:
                 adds = self._next_group() if self._waiting and self.begin(UNANSWERED_MAX) else ()
@@ -64,9 +66,9 @@ class AddMerger(AddQueue):
             self._ask([add[0] for add in adds], AddGroup(self, first.ledger, first.first, last.last, adds))
 
     def answered(self, group: AddGroup, answer: memoryview | Reply | Exception) -> None:
-        """First the next request, that the bookie is not kept waiting; then whoever waited for this one.
+        """Send the next request, so that the bookie stays busy; then hand the answer to the ADDs of this one.
 
-        What waits behind a request without an answer has none either: it was not sent, and need not be.
+        When a request fails, the ADDs that wait behind it fail as well, without being sent.
         """
         if isinstance(answer, memoryview):
             try:
@@ -81,16 +83,16 @@ class AddMerger(AddQueue):
                 self.waits = False
         self.end()
         self.proceed()
-        whole = isinstance(answer, Reply) and (answer.first, answer.last) == (group.first, group.last)
+        matches = isinstance(answer, Reply) and (answer.first, answer.last) == (group.first, group.last)
         for request, on_reply in (*group.adds, *failed):
-            if whole:
+            if matches:
                 assert isinstance(answer, Reply)
                 on_reply(answer._replace(first=request.first, last=request.last))
-            else:  # of other entries: that is for whoever asked to judge
+            else:  # an answer about other entries: the receiver judges it
                 on_reply(answer)
 
     def _next_group(self) -> tuple[Add, ...]:
-        """What waits, as far as it fits into one request. Under the lock."""
+        """Take the waiting ADDs that fit into one request. Called with the lock held."""
         group: list[Add] = []
         size = 0
         while self._waiting:
@@ -103,6 +105,6 @@ class AddMerger(AddQueue):
         return tuple(group)
 
 
-def _follows(before: Request, after: Request) -> bool:
-    """Whether two requests may be one: of one writer, and in ascending order, as what is sent again is not."""
-    return after.first > before.last and after.key == before.key and after.flags == before.flags
+def _follows(previous: Request, request: Request) -> bool:
+    """Whether two requests can be merged: same key and flags, and ascending entries (a resent one may go back)."""
+    return request.first > previous.last and request.key == previous.key and request.flags == previous.flags

@@ -1,4 +1,4 @@
-"""Looking at the copies that a ledger has: how many of each entry, and which ones a bookie lacks. State machines."""
+"""State machines that check the copies of a ledger: how many each entry has, and which ones a bookie lacks."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished
 from pyreplog.ledger.protocol.terminal_errors import error_text
 
 COUNTED_MAX = 1 << 28
-"""A ledger with more entries is not counted at once: one byte is kept for each."""
+"""The copies of a ledger with more entries are not counted, because a count takes one byte for each entry."""
 
 
-class _Rest(NamedTuple):
-    """What is still to be read of a fragment on one bookie: entries below `end`."""
+class _Remainder(NamedTuple):
+    """The entries below `end`, which are still to be read of a fragment on one bookie."""
 
     end: int
 
 
 class CopyCount:
-    """Ends with `Finished(counts)`: a uint8 array, how many intact copies of each entry are where they belong.
+    """Counts the intact copies of each entry on the bookies that the metadata name. A state machine.
 
-    A bookie that does not answer, or says that it does not know, counts for none from there on. Errors:
-    InvalidArgumentError, the metadata say that there are more than COUNTED_MAX.
+    Ends with `Finished(counts)`, an array of one uint8 per entry. A bookie that does not answer, or answers UNKNOWN,
+    counts for none from that entry on. Raises InvalidArgumentError for more than COUNTED_MAX entries.
     """
 
     def __init__(self, metadata: LedgerMetadata, key: bytes) -> None:
         if metadata.last_entry >= COUNTED_MAX:
             raise InvalidArgumentError(
-                f"ledger {metadata.ledger}: copies of {COUNTED_MAX} entries are counted at most, it has "
+                f"ledger {metadata.ledger}: expected at most {COUNTED_MAX} entries to count copies of, found "
                 f"{metadata.last_entry + 1}"
             )
         self.metadata, self._key = metadata, key
@@ -45,19 +45,21 @@ class CopyCount:
         sends: list[Effect] = []
         for fragment in self.metadata.fragments:
             end = self.metadata.fragment_end(fragment)
-            rest = _Rest(self.metadata.last_entry + 1 if end is None else end)
-            if fragment.first < rest.end:
-                sends += (self._read(bookie, fragment.first, rest) for bookie in fragment.ensemble)
+            remainder = _Remainder(self.metadata.last_entry + 1 if end is None else end)
+            if fragment.first < remainder.end:
+                sends += (self._read(bookie, fragment.first, remainder) for bookie in fragment.ensemble)
         self._reading = len(sends)
         return sends or [Finished(self._counts)]
 
-    def _read(self, bookie: str, first: int, rest: _Rest) -> Send:
-        request = Request(RequestKind.READ, self.metadata.ledger, first, rest.end - 1, self._key, limit=READ_BYTES_MAX)
-        return Send(bookie, request, rest)
+    def _read(self, bookie: str, first: int, remainder: _Remainder) -> Send:
+        request = Request(
+            RequestKind.READ, self.metadata.ledger, first, remainder.end - 1, self._key, limit=READ_BYTES_MAX
+        )
+        return Send(bookie, request, remainder)
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
-        first, rest = send.request.first, send.about
-        if reply.status != ReplyStatus.OK or not first <= reply.last < rest.end:
+        first, remainder = send.request.first, send.about
+        if reply.status != ReplyStatus.OK or not first <= reply.last < remainder.end:
             return self._ended()
         if len(reply.body):
             try:
@@ -66,8 +68,10 @@ class CopyCount:
                 return [BadCopy(send.bookie, first), *self._ended()]
             self._counts[batch.entry] += 1
             if batch.next_position < len(reply.body):
-                return self._ended()  # damaged
-        return [self._read(send.bookie, reply.last + 1, rest)] if reply.last + 1 < rest.end else self._ended()
+                return self._ended()  # a damaged record
+        if reply.last + 1 < remainder.end:
+            return [self._read(send.bookie, reply.last + 1, remainder)]
+        return self._ended()
 
     def failed(self, send: Send, error: Exception) -> list[Effect]:
         return self._ended()
@@ -81,8 +85,10 @@ class CopyCount:
 
 
 class CopyCheck:
-    """Which entries of a stripe a bookie has no intact copy of: `Finished(list[int])`, or `Finished(error=...)` when it
-    does not answer."""
+    """Finds the entries of a stripe of which a bookie has no intact copy. A state machine.
+
+    Ends with `Finished(list[int])`, or with `Finished(error=...)` if the bookie does not answer.
+    """
 
     def __init__(self, metadata: LedgerMetadata, key: bytes, bookie: str, stripe: range) -> None:
         self.metadata, self._key, self._bookie, self._stripe = metadata, key, bookie, stripe
@@ -102,32 +108,32 @@ class CopyCheck:
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
         first, step, ledger = send.request.first, self._stripe.step, self.metadata.ledger
-        held: set[int]
-        if reply.status in (ReplyStatus.LIMBO, ReplyStatus.UNKNOWN):  # lost, or damaged: it speaks of the first entry
+        intact: set[int]
+        if reply.status in (ReplyStatus.LIMBO, ReplyStatus.UNKNOWN):  # the first entry is lost or damaged
             self._missing.append(first)
             return self._from(first + step)
         if reply.status == ReplyStatus.UNAUTHORIZED:
-            return [Finished(error=UnauthorizedError(ledger, f"{send.bookie} refuses its password"))]
+            return [Finished(error=UnauthorizedError(ledger, f"bookie {send.bookie} refuses the password"))]
         if reply.status != ReplyStatus.OK or reply.last < first:
             return self._gave_up(error_text(reply))
-        asked = range(first, min(reply.last, self._stripe[-1]) + 1, step)
+        checked = range(first, min(reply.last, self._stripe[-1]) + 1, step)
         try:
-            batch = parse_entries(reply.body, ledger=ledger, first=first, last=asked[-1])
+            batch = parse_entries(reply.body, ledger=ledger, first=first, last=checked[-1])
         except InvalidRecordsError:
-            held, asked = set(), asked[:1]
+            intact, checked = set(), checked[:1]
         else:
-            held = set(batch.entry.tolist())
-            if batch.next_position < len(reply.body):  # damage; what lies behind it is looked at next
-                asked = range(first, max(held) + step + 1, step)
-        self._missing += [entry for entry in asked if entry not in held]
-        return self._from(asked[-1] + step)
+            intact = set(batch.entry.tolist())
+            if batch.next_position < len(reply.body):  # a damaged record; the next request asks behind it
+                checked = range(first, max(intact) + step + 1, step)
+        self._missing += [entry for entry in checked if entry not in intact]
+        return self._from(checked[-1] + step)
 
     def failed(self, send: Send, error: Exception) -> list[Effect]:
         return self._gave_up(str(error))
 
-    def _gave_up(self, why: str) -> list[Effect]:
-        told = f"{self._bookie} does not say what it has: {why}"
-        return [Finished(error=UnreadableError(self.metadata.ledger, told))]
+    def _gave_up(self, reason: str) -> list[Effect]:
+        text = f"{self._bookie} does not tell which entries it has: {reason}"
+        return [Finished(error=UnreadableError(self.metadata.ledger, text))]
 
     def woken(self, about: object) -> list[Effect]:
         return []

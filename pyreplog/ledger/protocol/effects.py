@@ -1,5 +1,7 @@
-"""What the state machines of this package ask for, beside the native `Send` and `Settle`. Whoever drives one does it
-and reports back what became of it."""
+"""The effects that the state machines of this package return, beside the native `Send` and `Settle`.
+
+The driver of a machine carries out each effect, and reports its outcome to the machine as an event.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,12 @@ __all__ = ["BadCopy", "Degraded", "Effect", "Finished", "Load", "Store", "Suspec
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Compare and set the ledger's metadata. Report `stored(version)`, `conflicted(metadata, version)` with what is
-    there instead, or `store_unknown()`.
+    """Compare and set the metadata of the ledger.
 
-    lacking: noted for repair first, durably. Who closes a ledger and dies leaves no copy missing that nobody knows of.
-    Nor does a writer that goes on without a bookie: it then stores the metadata as they are.
+    The events are `stored(version)`, `conflicted(metadata, version)` with the current metadata, or `store_unknown()`.
+
+    lacking: copies to be noted for repair first, durably. So no missing copy stays unknown if the client that closes a
+    ledger dies. A writer that goes on without a bookie notes its copies in this way, and stores the metadata unchanged.
     """
 
     metadata: LedgerMetadata
@@ -28,12 +31,12 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Read the ledger's metadata again. Report `loaded(metadata, version)`, `deleted()`, or `store_unknown()`."""
+    """Read the metadata of the ledger. The events are `loaded(metadata, version)`, `deleted()` or `store_unknown()`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Report `woken(about)` after so many seconds."""
+    """Bring the event `woken(about)` after `seconds`."""
 
     seconds: float
     about: Any
@@ -41,14 +44,16 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class BadCopy:
-    """A bookie's copy of an entry is missing or damaged: to be repaired later."""
+    """Note the copy of an entry on a bookie for repair: it is missing or damaged."""
 
     bookie: str
     entry: int
 
     def within(self, metadata: LedgerMetadata) -> BadCopy:
-        """Of a closed ledger: the first one from there on that the bookie is to hold. A note of another one says
-        nothing: somebody else may have given the first entries of this bookie to others meanwhile."""
+        """Return the first copy from this entry on that the bookie has to hold, if the ledger is closed.
+
+        A note of any other entry would be void: another client may have given this bookie's first entries to others.
+        """
         if metadata.state is not State.CLOSED:
             return self
         stripes = metadata.holdings(self.bookie)
@@ -58,15 +63,17 @@ class BadCopy:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A bookie failed: it is not to be chosen for a while, if there are others."""
+    """Put a bookie that failed into quarantine: others are chosen before it for a while."""
 
     bookie: str
 
 
 @dataclass(frozen=True, slots=True)
 class Degraded:
-    """The writer goes on without copies on these bookies, which failed and which no other replaces; why. None: from now
-    on every entry gets all its copies again."""
+    """Report that the writer goes on without copies on failed bookies that no other replaces, and why.
+
+    No bookies: from now on every entry gets all its copies again.
+    """
 
     bookies: tuple[str, ...] = ()
     why: str = ""
@@ -74,7 +81,7 @@ class Degraded:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The machine is done: with a result, or with an exception."""
+    """End the machine with a result or an error."""
 
     result: Any = None
     error: Exception | None = None

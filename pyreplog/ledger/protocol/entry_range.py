@@ -1,4 +1,4 @@
-"""A few entries in a row whose fate recovery wants to know: what the bookies that would hold them say."""
+"""The replies of bookies about a range of entries, from which recovery decides which entries the ledger has."""
 
 from __future__ import annotations
 
@@ -15,67 +15,70 @@ if TYPE_CHECKING:
 
 
 class EntryRange:
-    """Entries [start, end). found: one intact copy of each that somebody has. nbytes: of those.
+    """Entries [start, end).
 
-    absent: how many bookies say that they do not have an entry. places: of the ensemble, who would hold some.
+    copies: one intact copy of each entry that a bookie has; nbytes: their size. absent: how many bookies say that they
+    do not have an entry. places: the places of the ensemble that store some of these entries.
     """
 
     def __init__(self, metadata: LedgerMetadata, start: int, end: int) -> None:
         self._metadata = metadata
         self.start, self.end = start, end
-        self.found: dict[int, bytes] = {}
+        self.copies: dict[int, bytes] = {}
         self.nbytes = 0
         self.absent: Counter[int] = Counter()
-        self._unheard: Counter[int] = Counter()  # how many of an entry's bookies have not said anything yet
+        self._unheard: Counter[int] = Counter()  # entry -> how many of its bookies have not answered yet
         self.places: list[int] = []
         for place in range(metadata.ensemble_size):
-            mine = self._members(place, start, end)
-            if mine:
+            entries = self._members(place, start, end)
+            if entries:
                 self.places.append(place)
-                self._unheard.update(mine)
+                self._unheard.update(entries)
 
     def _members(self, place: int, start: int, end: int) -> list[int]:
-        """Entries of [start, end) that lie at a place of the ensemble."""
+        """Return the entries of [start, end) that the bookie at a place of the ensemble stores."""
         meta = self._metadata
         return members(place, start, end, meta.ensemble_size, meta.write_quorum).tolist() if start < end else []
 
     def take(self, place: int, start: int, end: int, records: bytes | memoryview, last_asked: int) -> int | None:
-        """A bookie says what it has of entries [start, end); `records` go up to entry `last_asked`, perhaps.
-        Returns the entry whose copy is damaged, if one is: it is no answer at all for what lies behind the last good
-        one."""
-        held: dict[int, bytes] = {}
+        """Note the records that a bookie has of entries [start, end); `records` may go on up to `last_asked`.
+
+        Returns the entry whose copy is damaged, if any: then the reply says nothing about entries behind the last
+        intact one.
+        """
+        records_by_entry: dict[int, bytes] = {}
         try:
             batch = parse_entries(records, ledger=self._metadata.ledger, first=start, last=last_asked)
-            held = {record.entry: bytes(record.raw) for record in batch if record.entry < end}
+            records_by_entry = {record.entry: bytes(record.raw) for record in batch if record.entry < end}
             whole = batch.next_position == len(records)
         except InvalidRecordsError:
             whole = False
-        for entry, raw in held.items():
-            if entry not in self.found:
-                self.found[entry] = raw
+        for entry, raw in records_by_entry.items():
+            if entry not in self.copies:
+                self.copies[entry] = raw
                 self.nbytes += len(raw)
-        self.hear(place, start, end, held if whole else None)
-        return None if whole else max(held, default=start - 1) + 1
+        self.hear(place, start, end, records_by_entry if whole else None)
+        return None if whole else max(records_by_entry, default=start - 1) + 1
 
     def hear(self, place: int, start: int, end: int, held: dict[int, bytes] | None) -> None:
-        """A bookie has answered for entries [start, end); held: what it has, None: it cannot tell."""
+        """Note that a bookie has answered for entries [start, end). held: those that it has; None: it cannot tell."""
         for entry in self._members(place, start, end):
             self._unheard[entry] -= 1
             if held is not None and entry not in held:
                 self.absent[entry] += 1
 
     def is_heard(self, entry: int) -> bool:
-        """Whether all of its bookies have answered."""
+        """Whether all bookies of an entry have answered."""
         return self._unheard[entry] == 0
 
     def cut(self, end: int) -> None:
-        """It ends before this entry; those from it on are for another range."""
-        for entry in [entry for entry in self.found if entry >= end]:
-            self.nbytes -= len(self.found.pop(entry))
+        """Let the range end before entry `end`; later entries belong to the next range."""
+        for entry in [entry for entry in self.copies if entry >= end]:
+            self.nbytes -= len(self.copies.pop(entry))
         self.end = end
 
 
 def totals(raw: ReadableBuffer, ledger: int, entry: int) -> tuple[int, int]:
-    """(bytes, messages) of a ledger up to an encoded entry."""
+    """Return (bytes, messages) of a ledger up to and with an entry, which its encoded form tells."""
     record = parse_entries(raw, ledger=ledger, first=entry, last=entry)[0]
     return record.ledger_bytes, record.ledger_messages

@@ -1,4 +1,4 @@
-"""Repairing the copy of an entry: a good one is read, and given to the bookie whose copy is bad. A state machine."""
+"""Repairs the copy of an entry: reads an intact copy, and sends it to the bookie whose copy is bad."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pyreplog.ledger.protocol.ledger_read_op import LedgerReadOp
 
 
 class EntryRepair:
-    """Give one entry to one bookie of its ensemble; ends with `Finished(None)` or `Finished(error=...)`.
+    """Writes the copy of one entry to one bookie of its ensemble. A state machine.
 
-    The bad copy's bookie is asked for the good one last. The add carries RECOVERY: a fenced ledger takes no others
-    (PR #4163 lost that).
+    Ends with `Finished(None)` or `Finished(error=...)`. The bookie with the bad copy is asked for an intact one last.
+    The ADD carries the flag RECOVERY, because a fenced ledger takes no other (BookKeeper PR #4163 lost that).
     """
 
     def __init__(self, metadata: LedgerMetadata, key: bytes, entry: int, bookie: str) -> None:
@@ -40,14 +40,14 @@ class EntryRepair:
         return [Finished(error=self._refused(str(error)))]
 
     def _passed_on(self, effects: list[Effect]) -> list[Effect]:
-        """What the reading wants; when it has the entry, the add."""
-        out: list[Effect] = []
+        """Pass on the effects of the read; when it has the entry, return the ADD in place of `Finished`."""
+        passed: list[Effect] = []
         for effect in effects:
             if isinstance(effect, Finished) and effect.error is None:
-                out.append(self._add(bytes(effect.result[0].raw)))
-            elif not isinstance(effect, BadCopy):  # known: that is why we are here
-                out.append(effect)
-        return out
+                passed.append(self._add(bytes(effect.result[0].raw)))
+            elif not isinstance(effect, BadCopy):  # the bad copy is known: it is being repaired
+                passed.append(effect)
+        return passed
 
     def _add(self, record: bytes) -> Send:
         ledger, entry = self._metadata.ledger, self._entry
@@ -55,5 +55,7 @@ class EntryRepair:
             self._bookie, Request(RequestKind.ADD, ledger, entry, entry, self._key, Flag.RECOVERY, records=record)
         )
 
-    def _refused(self, why: str) -> ReplogError:
-        return UnreadableError(self._metadata.ledger, f"entry {self._entry} was not repaired on {self._bookie}: {why}")
+    def _refused(self, reason: str) -> ReplogError:
+        return UnreadableError(
+            self._metadata.ledger, f"entry {self._entry} was not repaired on {self._bookie}: {reason}"
+        )

@@ -1,4 +1,4 @@
-"""What the bookies of a ledger's last fragment said when recovery fenced them."""
+"""The replies of the bookies of a ledger's last fragment to the fence requests of recovery."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from pyreplog.ledger.protocol.effects import BadCopy
 
 
 class FenceReplies:
-    """lac: the highest that anybody knows. Who is in limbo is fenced, but counts as silent: it may lack entries."""
+    """Collects the replies. A bookie in limbo is fenced, but counts as silent, because it may lack entries.
+
+    lac: the highest LAC of all replies.
+    """
 
     def __init__(self, metadata: LedgerMetadata) -> None:
         self._metadata = metadata
         self.lac = -1
         self._waiting = metadata.ensemble_size
         self._lasts: dict[int, int] = {}  # place -> highest entry, of those that are fenced
-        self._silent: dict[int, Reply | None] = dict.fromkeys(range(metadata.ensemble_size))  # place -> what it said
+        self._silent: dict[int, Reply | None] = dict.fromkeys(range(metadata.ensemble_size))  # place -> its reply
 
     def hear(self, place: int, reply: Reply) -> None:
+        """Note the reply of the bookie at a place of the ensemble."""
         self._waiting -= 1
         if reply.status == ReplyStatus.OK:
             self._lasts[place] = reply.last
@@ -33,37 +37,40 @@ class FenceReplies:
 
     @property
     def cover(self) -> bool:
-        """Whether no entry can be acknowledged any more: no Qa of any write set are silent."""
+        """Whether no entry can be confirmed any more: fewer than Qa bookies of each write set are silent."""
         meta = self._metadata
         return coverage(meta.ensemble_size, meta.write_quorum, meta.ack_quorum, self._silent)
 
     @property
     def why_not(self) -> str | None:
-        """Why they do not cover the ensemble, once all have answered."""
+        """The reason why the fenced bookies do not cover the ensemble, once all have answered; None before."""
         ensemble = self._metadata.last_fragment.ensemble
-        said = "; ".join(f"{ensemble[place]}: {_why(reply)}" for place, reply in sorted(self._silent.items()))
-        return None if self._waiting else f"too few of its bookies could be fenced ({said})"
+        replies = "; ".join(f"{ensemble[place]}: {_reason(reply)}" for place, reply in sorted(self._silent.items()))
+        return None if self._waiting else f"too few of its bookies could be fenced ({replies})"
 
     def start(self) -> int:
-        """The entry before those that are to be read: the LAC; or the highest of a bookie that lags behind it.
+        """Return the entry before the first one to be read: the LAC, or the last entry of a bookie that lags behind it.
 
-        What lies between has its ack quorum, and is given the copies that its writer did not get to write (#1390).
-        Never in an earlier fragment (#2615): who lags there, because its writer stored another change before all had
-        reached it, is `unsure`.
+        The entries in between have their ack quorum, and get the copies that the writer did not write any more
+        (BookKeeper #1390). Reads never begin in an earlier fragment (#2615): a bookie that lags there, because the
+        writer stored a change before the bookie had all entries, is given by `unsure`.
         """
-        meta, before, lac = self._metadata, self._metadata.last_fragment.first - 1, self.lac
-        known = {place: max(last, before) for place, last in self._lasts.items() if last < lac > before}
+        meta, floor, lac = self._metadata, self._metadata.last_fragment.first - 1, self.lac
+        lasts = {place: max(last, floor) for place, last in self._lasts.items() if last < lac > floor}
         quorums = meta.ensemble_size, meta.write_quorum
-        lag = [last for place, last in known.items() if member_count(place, last + 1, lac + 1, *quorums)]
-        return max(min([lac, *lag]), before)
+        lagging = [last for place, last in lasts.items() if member_count(place, last + 1, lac + 1, *quorums)]
+        return max(min([lac, *lagging]), floor)
 
     def awaited(self, last: int) -> bool:
-        """Whether somebody who has not answered at all would hold entries up to `last`."""
+        """Whether a bookie that has not answered at all stores some of the entries up to `last`."""
         return any(self._silent[place] is None for place, _ in self._holders(last))
 
     def unsure(self, closed: LedgerMetadata, written: int) -> Iterator[BadCopy]:
-        """Bookies of which nobody knows whether they have their entries of the ledger, and those that lack some before
-        entry `written`, from which on recovery has written all: one entry of each, for repair to look at them all."""
+        """Yield one entry of each bookie that may lack entries, so that repair checks all of its entries.
+
+        These are the silent bookies, and those that lack entries before `written`, from which on recovery has written
+        every entry.
+        """
         for place, bookie in enumerate(self._metadata.last_fragment.ensemble):
             silent = place in self._silent
             stop = closed.last_entry + 1 if silent else min(written, closed.last_entry + 1)
@@ -72,16 +79,16 @@ class FenceReplies:
                 yield BadCopy(bookie, highest)
 
     def _holders(self, last: int) -> Iterator[tuple[int, int]]:
-        """Places that are silent, and the highest entry up to `last` that each would hold."""
+        """Yield the silent places that store entries up to `last`, each with the highest of these entries."""
         meta = self._metadata
         first = max(meta.last_fragment.first, last + 1 - meta.ensemble_size)
         for place in self._silent if first <= last else ():
-            mine = members(place, first, last + 1, meta.ensemble_size, meta.write_quorum)
-            if len(mine):
-                yield place, int(mine[-1])
+            entries = members(place, first, last + 1, meta.ensemble_size, meta.write_quorum)
+            if len(entries):
+                yield place, int(entries[-1])
 
 
-def _why(reply: Reply | None) -> str:
+def _reason(reply: Reply | None) -> str:
     return (
         "no answer"
         if reply is None

@@ -1,4 +1,4 @@
-"""Asking the bookies of a ledger for its LAC, without fencing it: what has been confirmed so far.
+"""Asks the bookies of a ledger for its LAC, the last add confirmed, without fencing the ledger.
 
 (BookKeeper: ReadLastConfirmedOp, TryReadLastConfirmedOp, ReadLastConfirmedAndEntryOp.)
 """
@@ -20,16 +20,19 @@ class _Place(NamedTuple):
 
 
 class LacQuery:
-    """Ends with `Finished(lac)`: at least what was confirmed and told to bookies before it began; never more than is.
+    """Finds the LAC of an open ledger. A state machine.
 
-    wait_ms: 0, ask once; else ask the bookies to answer when they know of a LAC above `known`, or after so many
-    milliseconds, and be content with the first that does.
+    Ends with `Finished(lac)`. This LAC is at least the one that bookies knew when the query began, and never above the
+    LAC of the writer.
+
+    known: a LAC that the caller knows. wait_ms: 0: ask once. Else the bookies answer when they know a LAC above
+    `known`, or after so many milliseconds, and the first higher LAC ends the query.
     """
 
     def __init__(self, metadata: LedgerMetadata, key: bytes, known: int = -1, *, wait_ms: int = 0) -> None:
         self.metadata, self._key = metadata, key
         self._known, self._wait_ms = known, wait_ms
-        self._lac = max(known, metadata.last_fragment.first - 1)  # a fragment never begins behind LAC + 1
+        self._lac = max(known, metadata.last_fragment.first - 1)  # a fragment begins at LAC + 1 at the latest
         self._unknown = set(range(metadata.ensemble_size))
         self._answers = 0
         self._finished = False
@@ -45,7 +48,9 @@ class LacQuery:
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
         if reply.status == ReplyStatus.UNAUTHORIZED:
-            return self._finish(error=UnauthorizedError(self.metadata.ledger, f"{send.bookie} refuses its password"))
+            return self._finish(
+                error=UnauthorizedError(self.metadata.ledger, f"bookie {send.bookie} refuses the password")
+            )
         if reply.status == ReplyStatus.OK:
             self._unknown.discard(send.about.place)
             self._lac = max(self._lac, reply.lac)
@@ -62,7 +67,7 @@ class LacQuery:
         if coverage(meta.ensemble_size, meta.write_quorum, meta.ack_quorum, self._unknown):
             return self._finish()
         if self._answers == meta.ensemble_size:
-            return self._finish(error=UnreadableError(meta.ledger, "too few of its bookies say how far it goes"))
+            return self._finish(error=UnreadableError(meta.ledger, "too few of its bookies answer with a LAC"))
         return []
 
     def _finish(self, error: Exception | None = None) -> list[Effect]:
@@ -73,9 +78,11 @@ class LacQuery:
 
 
 class LedgerEnds:
-    """What the bookies of a ledger know of its end: `Finished((LAC, highest entry))`, of those that answer.
+    """Finds the highest LAC and the highest entry that the bookies of a ledger know. A state machine.
 
-    One that has the ledger in limbo may have known more."""
+    Ends with `Finished((LAC, highest entry))`, of the bookies that answer. A bookie that has the ledger in limbo may
+    have known more.
+    """
 
     def __init__(self, metadata: LedgerMetadata, key: bytes = bytes(KEY_BYTES)) -> None:
         self.metadata, self._key = metadata, key

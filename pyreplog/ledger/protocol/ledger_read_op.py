@@ -1,12 +1,13 @@
-"""Reading a range of entries of a ledger from its bookies, as a state machine: replica after replica, three-valued.
+"""Reads a range of entries of a ledger from its bookies, replica after replica. A state machine.
 
-Entries are asked for in runs: of every E entries a bookie has Qw adjacent ones, so that as few bookies as can be have
-the whole range between them, and each gives what lies side by side in its log. (BookKeeper asks for every entry by
-itself, or since BP-62 for batches, where E = Qw.)
+Entries are requested in runs. Of every E entries a bookie has Qw adjacent ones, so that as few bookies as possible give
+the whole range, and each reads entries that are adjacent in its log. (BookKeeper requests single entries, or since
+BP-62 batches if E = Qw.)
 
-A bookie that fails, does not know, or has a damaged copy is followed by the next of the write set; one that is slow,
-too, while it may still answer (BookKeeper: ReadOpBase, speculative reads). "Not in the ledger" needs the word of enough
-replicas that the entry cannot have reached its ack quorum; anything less is `UnreadableError`.
+If a bookie fails, does not know, or has a damaged copy, the next one of the write set is asked. If a bookie is slow,
+the next one is asked as well, and both may answer (BookKeeper: ReadOpBase, speculative reads). A reply has three
+values: the entry, "not in the ledger", and "unknown". An entry is not in the ledger if so many replicas say so that it
+cannot have reached its ack quorum; with fewer replies the read ends with `UnreadableError`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SPECULATE_S = 0.5
 
 @dataclass(eq=False)
 class _Stripe:
-    """`run` entries from each of first, first + step, ... < end. replicas: bookies that have all of them."""
+    """`run` entries from each of first, first + step, ..., below `end`. replicas: bookies that store all of them."""
 
     first: int
     end: int
@@ -39,18 +40,21 @@ class _Stripe:
     run: int
     replicas: list[str]
     rank: int = -1  # of the replica asked last
-    tried: dict[str, str] = field(default_factory=dict)  # bookie -> why it could not give an entry
-    absent: set[str] = field(default_factory=set)  # bookies that definitely do not have `first`
+    tried: dict[str, str] = field(default_factory=dict)  # bookie -> why it did not give `first`
+    absent: set[str] = field(default_factory=set)  # bookies that say that they do not have `first`
     waiting: set[Send] = field(default_factory=set)
-    batch: RecordBatch | None = None  # what was given of it, up to before `first`
+    batch: RecordBatch | None = None  # the entries before `first`, once a bookie has given them
 
 
 class LedgerReadOp:
-    """Read entries [start, end) of a ledger, at least one; ends with `Finished(RecordBatch)` or `Finished(error=...)`.
+    """Reads entries [start, end) of a ledger, at least one.
 
-    The batch ascends from `start`; it may end before `end` when the replies' size is over `bytes_max`.
-    prefer: bookies to ask first (alive, near), the best first. Errors: NoSuchEntryError, UnreadableError,
-    UnauthorizedError.
+    Ends with `Finished(RecordBatch)`. The batch ascends from `start`, and may end before `end` if the replies have more
+    than `bytes_max` bytes, or the fragment ends. Ends with `Finished(error=...)` otherwise: NoSuchEntryError,
+    UnreadableError, UnauthorizedError.
+
+    rank: of bookies; those with a lower rank (0: the default) are asked first. speculate_s: seconds after which the
+    next replica is asked as well.
     """
 
     def __init__(
@@ -67,7 +71,7 @@ class LedgerReadOp:
         self.metadata, self._key = metadata, key
         self._first, self._end = start, end
         self._bytes_max, self._rank, self._speculate_s = bytes_max, rank or {}, speculate_s
-        self._fragment = metadata.fragment_of(start)  # a read ends with it
+        self._fragment = metadata.fragment_of(start)  # a read does not go beyond its fragment
         fragment_end = metadata.fragment_end(self._fragment)
         if fragment_end is not None:
             self._end = min(end, fragment_end)
@@ -75,26 +79,26 @@ class LedgerReadOp:
         self._finished = False
 
     def _split(self) -> Iterator[_Stripe]:
-        """With E = Qw everybody has everything; else runs as long as one bookie has, and a shorter one at the end."""
+        """Yield one stripe of all entries if E = Qw; else stripes of runs of Qw entries, the last one shorter."""
         meta = self.metadata
         step = 1 if meta.ensemble_size == meta.write_quorum else meta.ensemble_size
         for low in range(0, min(step, self._end - self._first), meta.write_quorum):
             first = self._first + low
             yield self._stripe(first, step, min(meta.write_quorum, step - low, self._end - first))
 
-    def _stripe(self, first: int, step: int, run: int, late: Collection[str] = ()) -> _Stripe:
-        """late: bookies to be asked last."""
+    def _stripe(self, first: int, step: int, run: int, slow: Collection[str] = ()) -> _Stripe:
+        """Make a stripe. slow: bookies that are asked last."""
         meta = self.metadata
         common = write_set(first + run - 1, meta.ensemble_size, meta.write_quorum)[: meta.write_quorum - run + 1]
         replicas = [self._fragment.ensemble[i] for i in common]
-        replicas.sort(key=lambda bookie: (bookie in late, self._rank.get(bookie, 0)))
+        replicas.sort(key=lambda bookie: (bookie in slow, self._rank.get(bookie, 0)))
         return _Stripe(first, self._end, step, run, replicas)
 
     def start(self) -> list[Effect]:
         return [effect for stripe in self._stripes for effect in self._ask_next(stripe)]
 
     def _ask_next(self, stripe: _Stripe) -> list[Effect]:
-        """Ask the next replica; when there is none left and nobody is to answer any more, that is the end."""
+        """Ask the next replica; end the read if there is none and all replicas of the stripe have answered."""
         meta = self.metadata
         stripe.rank += 1
         if stripe.rank < len(stripe.replicas):
@@ -108,12 +112,15 @@ class LedgerReadOp:
         enough = len(stripe.absent) > meta.write_quorum - meta.ack_quorum
         if enough and not meta.has_for_certain(stripe.first):
             return [Finished(error=NoSuchEntryError(f"ledger {meta.ledger} has no entry {stripe.first}"))]
-        reasons = "; ".join(f"{bookie}: {why}" for bookie, why in stripe.tried.items())
+        reasons = "; ".join(f"{bookie}: {reason}" for bookie, reason in stripe.tried.items())
         return [Finished(error=UnreadableError(meta.ledger, f"entry {stripe.first} cannot be read ({reasons})"))]
 
     def _ask_each(self, stripe: _Stripe) -> list[Effect]:
-        """Nobody gives the whole run: its entries have other replicas, too, each of them its own. What those who are
-        slow say of the run does not count any more; they are asked again, behind the others."""
+        """Replace a stripe of runs, which no bookie gives as a whole, by one stripe for each entry of a run.
+
+        Each entry has replicas of its own. Late replies about the run do not count any more; the bookies that were
+        asked for it are asked again, after the others.
+        """
         stripe.waiting.clear()
         self._stripes.remove(stripe)
         entries = range(stripe.first, stripe.first + stripe.run)
@@ -132,12 +139,12 @@ class LedgerReadOp:
         return send
 
     def woken(self, about: object) -> list[Effect]:
-        """A replica takes long: the next one is asked as well."""
+        """Ask the next replica as well, because one is slow (speculative read)."""
         if self._finished or not isinstance(about, Send) or about not in about.about.waiting:
             return []
         stripe: _Stripe = about.about
         if about.bookie != stripe.replicas[min(stripe.rank, len(stripe.replicas) - 1)]:
-            return []  # it was followed already
+            return []  # a later replica was asked already
         return self._ask_next(stripe)
 
     def failed(self, send: Send, error: Exception) -> list[Effect]:
@@ -149,7 +156,9 @@ class LedgerReadOp:
             return []
         if reply.status == ReplyStatus.UNAUTHORIZED:
             self._finished = True
-            return [Finished(error=UnauthorizedError(self.metadata.ledger, f"{send.bookie} refuses its password"))]
+            return [
+                Finished(error=UnauthorizedError(self.metadata.ledger, f"bookie {send.bookie} refuses the password"))
+            ]
         if reply.status != ReplyStatus.OK:
             return self._give_up(
                 send, f"{ReplyStatus(reply.status).name} {bytes(reply.body).decode('utf-8', 'replace')}"
@@ -157,7 +166,7 @@ class LedgerReadOp:
         return self._take(send, stripe, reply)
 
     def _take(self, send: Send, stripe: _Stripe, reply: Reply) -> list[Effect]:
-        """The good part of an answer: its records must be the next ones, without a gap."""
+        """Take the intact records of a reply that continue the stripe without a gap."""
         ledger = self.metadata.ledger
         try:
             batch = parse_entries(reply.body, ledger=ledger, first=stripe.first, last=stripe.end - 1)
@@ -167,11 +176,11 @@ class LedgerReadOp:
         if not count:
             if reply.first <= stripe.first <= reply.last:
                 stripe.absent.add(send.bookie)
-                lost = [BadCopy(send.bookie, stripe.first)] if self.metadata.has_for_certain(stripe.first) else []
-                return [*lost, *self._give_up(send, "does not have it")]
-            return self._give_up(send, "did not say")
+                bad_copies = [BadCopy(send.bookie, stripe.first)] if self.metadata.has_for_certain(stripe.first) else []
+                return [*bad_copies, *self._give_up(send, "does not have the entry")]
+            return self._give_up(send, "its reply does not cover the entry")
         bad: list[Effect] = []
-        if batch.next_position < len(reply.body):  # damaged behind those; the next read of it asks somebody else
+        if batch.next_position < len(reply.body):  # the next record is damaged; its next read asks another replica
             bad.append(BadCopy(send.bookie, _next_asked(send.request, batch[len(batch) - 1].entry)))
         stripe.batch = batch
         stripe.first = _next_asked(send.request, batch[count - 1].entry)
@@ -179,26 +188,26 @@ class LedgerReadOp:
         stripe.absent.clear()
         return [*bad, *self._finish_if_whole()]
 
-    def _give_up(self, send: Send, why: str) -> list[Effect]:
+    def _give_up(self, send: Send, reason: str) -> list[Effect]:
         stripe: _Stripe = send.about
         if send not in stripe.waiting:
             return []
         stripe.waiting.discard(send)
-        stripe.tried[send.bookie] = why
+        stripe.tried[send.bookie] = reason
         return self._ask_next(stripe)
 
     def _finish_if_whole(self) -> list[Effect]:
-        """Enough is here once every stripe has answered: what has no gap before it is given out."""
+        """End once every stripe has a batch: return the entries that have no gap before them."""
         batches = [stripe.batch for stripe in self._stripes if stripe.batch is not None]
         if len(batches) < len(self._stripes):
             return []
         self._finished = True
-        whole = min(stripe.first for stripe in self._stripes)  # the first entry that is not here
-        return [Finished(_joined(batches, min(whole, self._end)))]
+        first_missing = min(stripe.first for stripe in self._stripes)
+        return [Finished(_joined(batches, min(first_missing, self._end)))]
 
 
 def _joined(batches: list[RecordBatch], end: int) -> RecordBatch:
-    """Entries below `end`; those from it on wait for their neighbours."""
+    """Merge batches into one of the entries below `end`; later entries would have gaps between them."""
     if len(batches) > 1:
         return merge_entries([batch.buffer for batch in batches], last=end - 1)
     (batch,) = batches
@@ -207,6 +216,6 @@ def _joined(batches: list[RecordBatch], end: int) -> RecordBatch:
 
 
 def _next_asked(request: Request, entry: int) -> int:
-    """The entry that is asked for behind this one."""
-    past = entry + 1 - request.first
-    return entry + 1 if past % request.step < request.run else request.first + -(-past // request.step) * request.step
+    """Return the first entry behind `entry` that a request asks for."""
+    index = entry + 1 - request.first
+    return entry + 1 if index % request.step < request.run else request.first + -(-index // request.step) * request.step

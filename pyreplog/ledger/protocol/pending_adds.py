@@ -1,6 +1,6 @@
-"""Batches of encoded entries on their way to the bookies of an ensemble, and who has acknowledged what of them.
+"""Batches of encoded entries on their way to the bookies of an ensemble, and the acknowledgements of these bookies.
 
-Shared by the ledger's writer and by recovery, which writes back what it finds.
+The writer of a ledger uses it, and recovery, which writes back the entries that it reads.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 ENTRY_BYTES_MAX = (4 << 20) - 4096
-"""An encoded entry, with the head of a request, fits into the frames that bookies and clients take by default."""
+"""The greatest encoded entry, which fits with the head of a request into a frame of the default size limit."""
 
 BATCH_BYTES = 1 << 20
-"""Entries are sent in requests of at most so many bytes, or of one entry."""
+"""A request has at most so many bytes of entries, or one entry."""
 
 
 def batches_of(first: int, records: ReadableBuffer, offsets: Sequence[int], about: Any = None) -> Iterable[EntryBatch]:
-    """Encoded entries from `first` on, as they are sent. offsets: a buffer of ints, as of `gather`."""
+    """Cut encoded entries from `first` on into batches that can be sent. offsets: a buffer of ints, as of `gather`."""
     nbytes = offsets[-1] - offsets[0]
     if nbytes > BATCH_BYTES:
         return _cut(first, records, offsets, about)
@@ -49,10 +49,10 @@ def _cut(first: int, records: ReadableBuffer, offsets: Sequence[int], about: Any
 
 
 class PendingAdds(PendingAddsBase):
-    """Entries from `first` on, sent to the ensemble of the metadata's last fragment.
+    """Sends entries from `first` on to the ensemble of the last fragment, and keeps them until they have all copies.
 
-    A batch is kept until all of its entries have all their copies (Qw), so that whoever takes a bookie's place can be
-    sent what that one had not acknowledged. BookKeeper drops it at Qa, and entries stay there (#1390).
+    A batch is kept until all of its entries have Qw copies, so that a bookie that replaces another one can be sent what
+    that one had not acknowledged. BookKeeper drops a batch at Qa, and entries may stay at Qa copies (#1390).
     """
 
     def __init__(self, metadata: LedgerMetadata, first: int, key: bytes, *, recovery: bool = False) -> None:
@@ -72,7 +72,7 @@ class PendingAdds(PendingAddsBase):
         return Send(self.ensemble[index], request, part)
 
     def _stripe(self, batch: EntryBatch, index: int) -> tuple[int, int]:
-        """First and last entry of a batch that the bookie at `index` stores."""
+        """Return the first and the last entry of a batch that the bookie at `index` stores."""
         size, write_quorum = self.tracker.ensemble_size, self.tracker.write_quorum
         first, last = batch.first, batch.last
         if size != write_quorum:
@@ -83,62 +83,66 @@ class PendingAdds(PendingAddsBase):
         return first, last
 
     def is_current(self, send: Send) -> bool:
-        """Whether the bookie that a Send went to is still where it was; if not, nothing it says counts (#4459)."""
+        """Whether the bookie of a Send still has its place; if not, its reply does not count (BookKeeper #4459)."""
         part = send.about
         return isinstance(part, Part) and part.is_current and self.ensemble[part.place] == send.bookie
 
     def acknowledged(self, send: Send, reply: Reply) -> bool:
-        """Note a bookie's OK. False: it speaks of entries that it was not asked to store."""
+        """Note the OK of a bookie; return False if it is about other entries than the bookie was asked to store."""
         part: Part = send.about
         if (reply.ledger, reply.first, reply.last) != (self.ledger, part.first, part.last):
             return False
         try:
             self.tracker.ack_range(part.place, part.first, part.last)
-        except OutOfRangeError:  # more gaps than are kept track of: as good as no answer
+        except OutOfRangeError:  # more gaps than the tracker keeps: the same as no answer
             return False
         return True
 
     def keeps_quorums(self, places: Iterable[int]) -> bool:
-        """Whether every write set has an ack quorum without these places: at most Qw - Qa of each are among them."""
+        """Whether every write set has an ack quorum without these places: it has at most Qw - Qa of them."""
         tracker = self.tracker
         spare = tracker.write_quorum - tracker.ack_quorum
         return coverage(tracker.ensemble_size, tracker.write_quorum, spare + 1, places)
 
     def lacking(self, lac: int) -> list[BadCopy]:
-        """Of each bookie that has not acknowledged all of its entries up to `lac`, the first of those, for repair."""
+        """Return, for repair, the first entry up to `lac` that each bookie has not acknowledged."""
         size, write_quorum = self.tracker.ensemble_size, self.tracker.write_quorum
-        found = []
+        copies = []
         for index, bookie in enumerate(self.ensemble):
             since = min(self.tracker.awaited(index), self.tracker.confirmed + 1)
-            mine = members(index, since, max(min(since + size, lac + 1), since), size, write_quorum)
-            found += [BadCopy(bookie, int(entry)) for entry in mine[:1]]
-        return found
+            entries = members(index, since, max(min(since + size, lac + 1), since), size, write_quorum)
+            copies += [BadCopy(bookie, int(entry)) for entry in entries[:1]]
+        return copies
 
     def since(self, index: int) -> int:
-        """From which entry on another bookie has to take the place of the one at `index`.
+        """Return the entry from which on another bookie has to take the place of the one at `index`.
 
-        Not above the first entry that it did not acknowledge: none stays at Qa copies. Not above LAC + 1: recovery
-        takes all before the last fragment as confirmed. And no lower than that, which makes it safe. Let a copy count
-        when the tracker says that its place awaits a higher entry. Then, for any number of changes of any places:
+        `since` is not above the first entry that the old bookie did not acknowledge, so that no entry stays at Qa
+        copies. It is not above LAC + 1, because recovery takes all entries before the last fragment as confirmed. It is
+        the smaller of these two and no lower, which makes the change safe. A copy is *counted* if the tracker says that
+        its place awaits a higher entry. Then, for any number of changes of any places:
 
         - A counted copy is on the bookie that the metadata name for the entry at that place: a change is stored before
-          it is made here, fragments below `since` keep their bookie, and the new one counts for nothing from there on.
-        - A confirmed entry keeps Qa counted copies. If since = awaited, no counted copy is dropped at all; if it is
-          LAC + 1, only copies of entries that are not confirmed are. So recovery finds each confirmed entry on at least
-          Qa of the bookies it asks, though the new ones were sent nothing yet, and whatever LAC it starts from.
-        - Nothing is confirmed, and no batch let go of, between the choice of `since` and the change here: both would
-          rest on copies that are about to be dropped.
+          it is made here, fragments below `since` keep their bookie, and no copy of the new bookie is counted from
+          `since` on.
+        - A confirmed entry keeps Qa counted copies. If `since` is the awaited entry, no counted copy is dropped; if it
+          is LAC + 1, only copies of unconfirmed entries are. So recovery finds each confirmed entry on at least Qa of
+          the bookies that it asks, although the new ones were sent nothing yet, from whatever LAC it starts.
+        - Nothing is confirmed, and no batch is released, between the choice of `since` and the change here: both would
+          rely on copies that are about to be dropped.
 
-        Of a bookie that was excused some of what it did not acknowledge is not here any more: all of that is confirmed
-        without it, and noted for repair, and the next one begins behind it. Again no counted copy is dropped.
+        Some of the entries that an excused bookie did not acknowledge are released already. They are confirmed without
+        it and noted for repair, and its replacement begins behind them. Again no counted copy is dropped.
         """
         tracker = self.tracker
         awaited = tracker.awaited(index)
         return min(max(awaited, tracker.released) if tracker.is_excused(index) else awaited, tracker.confirmed + 1)
 
     def replace(self, change: Change) -> list[Send]:
-        """Others have taken places in the ensemble: first every ack of theirs is withdrawn, then they are sent what
-        they are to hold (#4097: no entry may complete in between)."""
+        """Put other bookies in places of the ensemble, and return the Sends of the entries that they have to store.
+
+        All acks of these places are withdrawn first: no entry may complete in between (BookKeeper #4097).
+        """
         for index, (bookie, since) in change.items():
             self.tracker.withdraw((index,), since)
             self.ensemble[index] = bookie

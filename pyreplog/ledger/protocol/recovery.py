@@ -1,10 +1,14 @@
-"""Recovery of a ledger whose writer is gone: fence, find the end, write back, close. A state machine.
+"""Recovers a ledger whose writer is gone: fences it, finds its end, writes entries back, closes it. A state machine.
 
-(BookKeeper: ReadOnlyLedgerHandle.recover, ReadLastConfirmedOp, LedgerRecoveryOp; the numbers of the steps are those of
-docs/ledgers.md. Several may recover one ledger at once: all agree on the end, by one closing compare-and-set.)
+1. Set the state IN_RECOVERY in the metadata.
+2. Fence the bookies of the last fragment.
+3. Go on when the fenced bookies cover the ensemble.
+4. Read entries from the highest LAC on.
+5. Write these entries back, in order.
+6. Close the ledger at the last one.
 
-1. metadata says IN_RECOVERY           3. proceed when the ensemble is covered    5. write them back, in order
-2. fence the last fragment's bookies   4. read on from the highest LAC            6. close at the last one
+The numbers are those of docs/ledgers.md. Several clients may recover a ledger at once: one compare-and-set closes it,
+so that all agree on its end. (BookKeeper: ReadOnlyLedgerHandle.recover, ReadLastConfirmedOp, LedgerRecoveryOp.)
 """
 
 from __future__ import annotations
@@ -38,9 +42,10 @@ from pyreplog.ledger.protocol.writer import RETRY_METADATA_S, Choose
 
 BATCH_ENTRIES = 256
 PATIENCE_S = 0.5
-"""Bookies that do not answer are waited for so long before the ledger is closed; then their copies are for repair."""
+"""Seconds to wait for silent bookies before the ledger is closed; then their copies are noted for repair."""
 FOUND_BYTES_MAX = 16 << 20
-"""With so much found, or found and not written back, no more is read; what is on its way may double it."""
+"""No more is read while so many bytes of a range were read, or wait to be written back; replies on their way may double
+it."""
 
 
 class _Step(Enum):
@@ -57,7 +62,7 @@ class _Fence(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """A read of entries [start, end), those of one bookie, in this turn."""
+    """A read of those entries of [start, end) that one bookie stores. turn: number of the range."""
 
     place: int
     start: int
@@ -66,17 +71,19 @@ class _Look(NamedTuple):
 
 
 class _Total(NamedTuple):
-    """A read of the last entry, for the ledger's length, from the replica of this rank."""
+    """A read of the last entry, which tells the length of the ledger. rank: of the replica, 0 is the first."""
 
     rank: int
 
 
 class LedgerRecovery:
-    """Recover one ledger; ends with `Finished(metadata)`, the closed ledger's, or with `Finished(error=...)`: it is
-    still in recovery then, and whoever tries again may succeed.
+    """Recovers one ledger.
 
-    force: what bookies in limbo do not have counts as never written. Their fences hold; entries that were confirmed by
-    them alone are lost.
+    Ends with `Finished(metadata)` of the closed ledger, or with `Finished(error=...)`: the ledger is still in recovery
+    then, and another attempt may succeed.
+
+    force: entries that bookies in limbo do not have count as never written. The bookies are fenced; entries that only
+    they confirmed are lost.
     """
 
     def __init__(
@@ -93,9 +100,9 @@ class LedgerRecovery:
         self._choose, self._force, self._batch_entries = choose, force, batch_entries
         self._step = _Step.MARK
         self._storing: LedgerMetadata | None = None
-        self._lacking: tuple[BadCopy, ...] = ()  # in what is being stored
-        self._used: set[str] = set()  # who has, or had, a place in the ensemble: nobody gets a second one
-        self._turn = 0  # of the ranges
+        self._lacking: tuple[BadCopy, ...] = ()  # noted with the metadata that are being stored
+        self._used: set[str] = set()  # bookies that have, or had, a place in the ensemble; none gets a second one
+        self._turn = 0  # number of the current range
 
     def start(self) -> list[Effect]:
         if self.metadata.state is State.CLOSED:
@@ -106,28 +113,28 @@ class LedgerRecovery:
 
     # ---- 1: metadata ----------------------------------------------------------------------------------------
 
-    def _store(self, wanted: LedgerMetadata, lacking: Iterable[BadCopy] = ()) -> list[Effect]:
-        self._storing, self._lacking = wanted, tuple(copy.within(wanted) for copy in lacking)
-        return [Store(wanted, self._version, self._lacking)]
+    def _store(self, metadata: LedgerMetadata, lacking: Iterable[BadCopy] = ()) -> list[Effect]:
+        self._storing, self._lacking = metadata, tuple(copy.within(metadata) for copy in lacking)
+        return [Store(metadata, self._version, self._lacking)]
 
     def stored(self, version: int) -> list[Effect]:
-        if self._storing is None:  # it failed meanwhile
+        if self._storing is None:  # recovery failed meanwhile
             return []
         self.metadata, self._version, self._storing = self._storing, version, None
         return self._done() if self.metadata.state is State.CLOSED else self._fence()
 
-    def conflicted(self, found: LedgerMetadata, version: int) -> list[Effect]:
-        wanted, self._storing = self._storing, None
-        if wanted is None:
+    def conflicted(self, current: LedgerMetadata, version: int) -> list[Effect]:
+        storing, self._storing = self._storing, None
+        if storing is None:
             return []
-        before, self.metadata, self._version = self.metadata, found, version
-        if found.state is State.CLOSED:  # by its writer, or by another recoverer: that is the end then
+        previous, self.metadata, self._version = self.metadata, current, version
+        if current.state is State.CLOSED:  # by its writer or another recovery, which decided the end
             return self._done()
-        if wanted.state is not State.CLOSED:
+        if storing.state is not State.CLOSED:
             return self.start()
-        if found.state is not State.IN_RECOVERY or found.last_fragment != before.last_fragment:
-            return self._fail(UnreadableError(found.ledger, "its last fragment was changed while it was recovered"))
-        return self._close()  # older fragments were edited: their edits stay
+        if current.state is not State.IN_RECOVERY or current.last_fragment != previous.last_fragment:
+            return self._fail(UnreadableError(current.ledger, "its last fragment was changed during recovery"))
+        return self._close()  # only older fragments were changed: keep these changes
 
     def store_unknown(self) -> list[Effect]:
         return [Wake(RETRY_METADATA_S, "metadata")]
@@ -138,18 +145,18 @@ class LedgerRecovery:
             return self._maybe_close()
         return [Load()] if self._storing is not None and about == "metadata" else []
 
-    def loaded(self, found: LedgerMetadata, version: int) -> list[Effect]:
+    def loaded(self, current: LedgerMetadata, version: int) -> list[Effect]:
         if self._storing is None:
             return []
-        if found == self._storing:
+        if current == self._storing:
             return self.stored(version)
         if version == self._version:
             return [Store(self._storing, version, self._lacking)]
-        return self.conflicted(found, version)
+        return self.conflicted(current, version)
 
     def deleted(self) -> list[Effect]:
-        gone = NoSuchLedgerError(self.metadata.ledger, "was deleted")
-        return self._fail(gone) if self._storing is not None else []
+        error = NoSuchLedgerError(self.metadata.ledger, "was deleted")
+        return self._fail(error) if self._storing is not None else []
 
     def garbled(self, error: InvalidMetadataError) -> list[Effect]:
         return self._fail(error)
@@ -161,7 +168,7 @@ class LedgerRecovery:
         self._fences, self._is_patient = FenceReplies(self.metadata), True
         request = Request(RequestKind.LAST, self.metadata.ledger, key=self._key, flags=Flag.FENCE)
         ensemble = enumerate(self.metadata.last_fragment.ensemble)
-        return [*(Send(bookie, request, _Fence(at)) for at, bookie in ensemble), Wake(PATIENCE_S, "silent")]
+        return [*(Send(bookie, request, _Fence(place)) for place, bookie in ensemble), Wake(PATIENCE_S, "silent")]
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
         if self._step is _Step.DONE:
@@ -171,7 +178,7 @@ class LedgerRecovery:
         if is_foreign_key(self.metadata, self._key, reply):
             reply = reply._replace(status=ReplyStatus.UNKNOWN)
         if reply.status == ReplyStatus.UNAUTHORIZED:
-            return self._fail(UnauthorizedError(self.metadata.ledger, f"{send.bookie} refuses its password"))
+            return self._fail(UnauthorizedError(self.metadata.ledger, f"bookie {send.bookie} refuses the password"))
         if isinstance(send.about, _Fence):
             return self._fenced(send.about.place, reply)
         if isinstance(send.about, _Look):
@@ -191,35 +198,36 @@ class LedgerRecovery:
         if self._step is _Step.FENCE and fences.why_not is not None:
             return self._fail(UnreadableError(self.metadata.ledger, fences.why_not))
         if self._step in (_Step.READ, _Step.WRITE) and self._start() < self._push.tracker.first - 1:
-            return self._begin_reading(self._start())  # it answers late, and lags
+            return self._begin_reading(self._start())  # the bookie answers late, and lags behind the others
         return self._maybe_close()
 
     # ---- 4: read on -----------------------------------------------------------------------------------------
 
     def _start(self) -> int:
-        """The entry before those that are read. By force all are that may be lost."""
+        """Return the entry before the first one to be read; by force, all entries of the last fragment are read."""
         return self.metadata.last_fragment.first - 1 if self._force else self._fences.start()
 
     def _begin_reading(self, start: int) -> list[Effect]:
         self._step = _Step.READ
-        self._ensemble = self.metadata.last_fragment.ensemble  # of the snapshot: reads never follow our own changes
+        self._ensemble = self.metadata.last_fragment.ensemble  # reads ask this one, whatever `_replace` changes
         self._push = PendingAdds(self.metadata, start + 1, self._key, recovery=True)
-        self._changes: list[Change] = []  # of the ensemble, so far known here alone
+        self._changes: list[Change] = []  # ensemble changes that are not in the metadata yet
         self._used.update(self._ensemble)
         self._written_from = start + 1
-        self._next = start + 1  # the first entry whose fate is not decided
+        self._next = start + 1  # the first entry of which it is not decided whether the ledger has it
         self._length = self._messages = -1
         return self._look()
 
     def _look(self) -> list[Effect]:
-        """Ask for the next range of entries everybody who would hold some of it."""
+        """Read the next range of entries from all bookies that store some of it."""
         start, end = self._next, self._next + self._batch_entries
         self._turn += 1
         self._entry_range = EntryRange(self.metadata, start, end)
-        return [self._read(self._ensemble[at], _Look(at, start, end, self._turn)) for at in self._entry_range.places]
+        places = self._entry_range.places
+        return [self._read(self._ensemble[place], _Look(place, start, end, self._turn)) for place in places]
 
     def _read(self, bookie: str, look: _Look) -> Send:
-        """Every read fences, too: an answer "not here" counts only from who will not take it later (#2614)."""
+        """Read with a fence: "not here" counts only from a bookie that takes no entry later (BookKeeper #2614)."""
         request = Request(
             RequestKind.READ, self.metadata.ledger, look.start, look.end - 1, self._key, Flag.FENCE, READ_BYTES_MAX
         )
@@ -230,30 +238,30 @@ class LedgerRecovery:
         if self._step is not _Step.READ or look.turn != self._turn or look.start >= entry_range.end:
             return []
         effects: list[Effect] = []
-        known = look.start  # all of [look.start, known) is decided by this answer
+        stop = look.start  # the reply tells which entries of [look.start, stop) the bookie has
         if reply.status == ReplyStatus.OK and look.start <= reply.last + 1 and reply.first == look.start:
-            known = min(reply.last + 1, entry_range.end)
-            bad = entry_range.take(look.place, look.start, known, reply.body, look.end - 1)
+            stop = min(reply.last + 1, entry_range.end)
+            bad = entry_range.take(look.place, look.start, stop, reply.body, look.end - 1)
             effects += [] if bad is None else [BadCopy(send.bookie, bad)]
-        if look.start < known < entry_range.end and entry_range.nbytes >= FOUND_BYTES_MAX:
-            entry_range.cut(known)
-        elif look.start < known < entry_range.end:
-            effects.append(self._read(send.bookie, look._replace(start=known)))
-        elif known < entry_range.end:
-            entry_range.hear(look.place, known, entry_range.end, None)
+        if look.start < stop < entry_range.end and entry_range.nbytes >= FOUND_BYTES_MAX:
+            entry_range.cut(stop)
+        elif look.start < stop < entry_range.end:
+            effects.append(self._read(send.bookie, look._replace(start=stop)))
+        elif stop < entry_range.end:
+            entry_range.hear(look.place, stop, entry_range.end, None)
         return [*effects, *self._decide()]
 
     def _decide(self) -> list[Effect]:
-        """Go as far as the fate of entries is known, in order."""
+        """Decide, in order, which entries the ledger has, as far as the replies tell."""
         entry_range = self._entry_range
-        at = entry_range.start
-        while at < entry_range.end:
-            if at in entry_range.found:
-                at += 1
-            elif entry_range.absent[at] >= self._absent_enough(at):
-                return [*self._write_back(entry_range.start, at), *self._end_reading()]
-            elif entry_range.is_heard(at):
-                return self._undecided(at)
+        entry = entry_range.start
+        while entry < entry_range.end:
+            if entry in entry_range.copies:
+                entry += 1
+            elif entry_range.absent[entry] >= self._absent_enough(entry):
+                return [*self._write_back(entry_range.start, entry), *self._end_reading()]
+            elif entry_range.is_heard(entry):
+                return self._undecided(entry)
             else:
                 return []
         effects = self._write_back(entry_range.start, entry_range.end)
@@ -262,35 +270,36 @@ class LedgerRecovery:
         return [*effects, *self._read_on()]
 
     def _read_on(self) -> list[Effect]:
-        """The next range, once enough of what was found is written back."""
+        """Read the next range, once few enough entries wait to be written back."""
         if self._step is not _Step.READ or self._next < self._entry_range.end:
             return []
         return self._look() if self._push.pending_bytes < FOUND_BYTES_MAX else []
 
     def _absent_enough(self, entry: int) -> int:
-        """So many bookies have to say that they do not have an entry: then it cannot have reached Qa. One that was
-        confirmed is there, whatever they say; by force, if one that is silent may have kept it."""
+        """Return how many bookies must say that they do not have an entry, so that it cannot have reached Qa.
+
+        A confirmed entry exists, whatever they say; by force, it exists if a silent bookie may have it.
+        """
         copies = self.metadata.write_quorum
         if entry <= self._fences.lac:
             return copies if self._force else copies + 1
         return copies - self.metadata.ack_quorum + 1
 
     def _undecided(self, entry: int) -> list[Effect]:
-        """Nobody has it, and too few are sure. A confirmed one is in the ledger all the same: it lacks copies."""
+        """Handle an entry that no bookie gives, and too few deny: fail, unless it is confirmed and lacks copies."""
         if entry <= self._fences.lac and not self._force:
             return self._begin_reading(self._fences.lac)
-        said = (
-            f"{self._entry_range.absent[entry]} of {self.metadata.write_quorum} bookies say no, the others do not tell"
-        )
-        return self._fail(UnreadableError(self.metadata.ledger, f"whether entry {entry} exists is unknown: {said}"))
+        absent, copies = self._entry_range.absent[entry], self.metadata.write_quorum
+        replies = f"{absent} of {copies} bookies do not have it, the others cannot tell"
+        return self._fail(UnreadableError(self.metadata.ledger, f"whether entry {entry} exists is unknown: {replies}"))
 
     # ---- 5: write back --------------------------------------------------------------------------------------
 
     def _write_back(self, start: int, end: int) -> list[Effect]:
-        """Entries [start, end) as they were found, to the ensemble of now."""
+        """Write entries [start, end), as they were read, to the current ensemble."""
         if start >= end:
             return []
-        raws = [self._entry_range.found[entry] for entry in range(start, end)]
+        raws = [self._entry_range.copies[entry] for entry in range(start, end)]
         offsets = array("q", accumulate((len(raw) for raw in raws), initial=0))
         self._length, self._messages = totals(raws[-1], self.metadata.ledger, end - 1)
         batches = batches_of(start, b"".join(raws), offsets)
@@ -308,7 +317,7 @@ class LedgerRecovery:
         return self._replace(send.about.place)
 
     def acked(self) -> list[Effect]:
-        """Bookies have acknowledged Parts, as the tracker knows."""
+        """Handle acknowledgements that the tracker has noted."""
         if self._step is _Step.DONE:
             return []
         self._push.tracker.confirm()
@@ -316,10 +325,10 @@ class LedgerRecovery:
         return [*self._read_on(), *self._maybe_close()]
 
     def _replace(self, index: int) -> list[Effect]:
-        """A bookie fails while entries are written back: another takes its place, here and nowhere else.
+        """Replace a bookie that failed while entries are written back; the metadata change only when the ledger closes.
 
-        Were it in the metadata already, another recoverer would ask it, hear that it has nothing, and cut the ledger
-        (BOOKKEEPER-355).
+        If the metadata named the new bookie before, another recovery would ask it, hear that it has no entries, and cut
+        the ledger (BOOKKEEPER-355).
         """
         if self._push.tracker.is_excused(index):
             return []
@@ -328,9 +337,9 @@ class LedgerRecovery:
         can_do_without = self._push.keeps_quorums(without)
         chosen = self._choose(self._changed(), [index], self._used, not can_do_without)
         if not chosen and not can_do_without:
-            error = f"ledger {self.metadata.ledger}: nobody can take the place of {suspect.bookie} in its recovery"
+            error = f"ledger {self.metadata.ledger}: no bookie can replace {suspect.bookie} in its recovery"
             return self._fail(NotEnoughBookiesError(error))
-        if not chosen:  # what is found is closed without the copies there, which are noted for repair
+        if not chosen:  # close the ledger without the copies of this bookie, which are noted for repair
             self._push.tracker.mute(index)
             self._push.tracker.excuse(index)
             return [suspect, *self.acked()]
@@ -342,8 +351,7 @@ class LedgerRecovery:
     # ---- 6: close -------------------------------------------------------------------------------------------
 
     def _maybe_close(self) -> list[Effect]:
-        """When everything found has all its copies, and those who would hold some of the rest have said what they have,
-        or had their time."""
+        """Close once all entries have all their copies, and silent bookies have answered or had their time."""
         if self._step is not _Step.WRITE or self._push.batches:
             return []
         if self._fences.awaited(self._push.tracker.first - 1) and self._is_patient:
@@ -359,7 +367,7 @@ class LedgerRecovery:
         return self._push.tracker.lap
 
     def _ask_total(self, rank: int) -> list[Effect]:
-        """Nothing lay behind the LAC: the length of the ledger is in the entry at it."""
+        """Read the last entry, which tells the length of the ledger; no entry behind the LAC was written back."""
         meta = self.metadata
         replicas = write_set(self._last, meta.ensemble_size, meta.write_quorum)
         if rank == len(replicas):
@@ -385,8 +393,8 @@ class LedgerRecovery:
     def _close(self) -> list[Effect]:
         closed = self._changed().closed(self._last, self._length, self._messages)
         unsure = list(self._fences.unsure(closed, self._written_from))
-        known = {copy.bookie for copy in unsure}
-        given_up = [copy for copy in self._push.lacking(self._last) if copy.bookie not in known]
+        unsure_bookies = {copy.bookie for copy in unsure}
+        given_up = [copy for copy in self._push.lacking(self._last) if copy.bookie not in unsure_bookies]
         return self._store(closed, [*unsure, *given_up])
 
     def _changed(self) -> LedgerMetadata:
@@ -406,7 +414,7 @@ class LedgerRecovery:
 
 
 def _despite_limbo(request: Request, reply: Reply) -> Reply:
-    """What a bookie in limbo would say if it had lost nothing."""
-    if request.kind == RequestKind.READ:  # it gives what it has, up to the first that it has not
+    """Return the reply that a bookie in limbo would give if it had lost nothing."""
+    if request.kind == RequestKind.READ:  # the bookie gives its entries up to the first one that it does not have
         return reply._replace(status=ReplyStatus.OK, last=request.first, body=b"")
     return reply._replace(status=ReplyStatus.OK)

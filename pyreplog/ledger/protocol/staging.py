@@ -1,7 +1,7 @@
-"""Single entries gathered into batches: while one is on its way, those submitted meanwhile wait to be the next one.
+"""Gathers single entries into batches: entries that are submitted while a batch is on its way form the next one.
 
-So a lone caller never waits for company, and many callers share requests without a delay to tune. They wait in a native
-`Staging`; here is what waits there.
+So a lone caller never waits for others, and many callers share requests without a delay to tune. The entries wait in a
+native `Staging`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "columns", "outcomes"]
 
-_HEADER_BYTES = 128  # at least what an encoded entry has beside key and value
+_HEADER_BYTES = 128  # at least as much as an encoded entry has beside key and value
 _PLAIN_KEY_BYTES = 65535
 _PLAIN_TIME_US = 1 << 62
 
 
 class Entry(NamedTuple):
-    """One entry to be appended, and who waits for its id."""
+    """An entry to be appended, and the future of its number."""
 
     value: bytes
     key: bytes | None
@@ -32,7 +32,10 @@ class Entry(NamedTuple):
 
     @classmethod
     def of(cls, value: ReadableBuffer, key: ReadableBuffer | None, event_time: int | None, *, size_max: int) -> Self:
-        """Errors: those of `encode_entries`, for what cannot be encoded: it must not fail others of its batch."""
+        """Make an entry, and check it, so that it cannot fail the other entries of its batch.
+
+        Raises as `encode_entries`.
+        """
         future: AppendFuture[int] = AppendFuture()
         if (
             type(value) is bytes
@@ -49,7 +52,7 @@ class Entry(NamedTuple):
 def columns(
     entries: Sequence[Entry],
 ) -> tuple[list[bytes], list[bytes | None] | None, list[int | None] | None]:
-    """Values, keys and event times; None for a column in which nothing is."""
+    """Return values, keys and event times as columns; None for a column without values."""
     keyed = any(entry.key is not None for entry in entries)
     timed = any(entry.event_time is not None for entry in entries)
     return (
@@ -60,7 +63,7 @@ def columns(
 
 
 def outcomes(entries: Sequence[Entry], ids: AppendFuture[range]) -> list[Outcome]:
-    """Of the entries of a batch, whose own outcome is known."""
+    """Return the outcome of each entry of a batch, from the outcome of the batch."""
     error = ids.exception()
     if error is None:
         for entry, number in zip(entries, ids.result(), strict=True):

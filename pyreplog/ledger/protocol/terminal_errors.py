@@ -1,4 +1,4 @@
-"""What the answers of bookies mean that end a ledger's writer."""
+"""The replies of bookies that end the writer of a ledger, and their errors."""
 
 from __future__ import annotations
 
@@ -23,30 +23,32 @@ NOT_OURS = (
     NoSuchLedgerError,
     UnauthorizedError,
 )
-"""After these the ledger is not this writer's to close."""
+"""After these errors the writer must not close the ledger."""
 
 
 def terminal_error(ledger: int, bookie: str, reply: Reply) -> ReplogError | None:
-    """The error of a reply that no other bookie would better; None: it is not one of those."""
-    why = f"{bookie} refuses its entries: {bytes(reply.body).decode('utf-8', 'replace')}"
+    """Return the error of a reply after which another bookie would not help; None: the reply is not terminal."""
+    reason = f"bookie {bookie} refuses its entries: {bytes(reply.body).decode('utf-8', 'replace')}"
     if reply.status == ReplyStatus.FENCED:
-        return LedgerFencedError(ledger, "its bookies refuse this writer: it was recovered")
+        return LedgerFencedError(ledger, "its bookies refuse this writer: another client has recovered the ledger")
     if reply.status == ReplyStatus.UNAUTHORIZED:
-        return UnauthorizedError(ledger, f"{bookie} refuses its password")
+        return UnauthorizedError(ledger, f"bookie {bookie} refuses the password")
     if reply.status == ReplyStatus.REFUSED:
-        return LedgerRefusedError(ledger, why)
-    return EntryRefusedError(ledger, why) if reply.status == ReplyStatus.INVALID else None
+        return LedgerRefusedError(ledger, reason)
+    return EntryRefusedError(ledger, reason) if reply.status == ReplyStatus.INVALID else None
 
 
 def is_foreign_key(metadata: LedgerMetadata, key: bytes, reply: Reply) -> bool:
-    """Whether a bookie refuses the right key of a ledger: it was given another one before, by somebody who may not.
-    That is a fault of this bookie; others can take its place."""
+    """Whether a bookie refuses the right key of a ledger, because an unauthorized client gave it another one before.
+
+    Only this bookie is affected; another one can take its place.
+    """
     return reply.status == ReplyStatus.UNAUTHORIZED and metadata.admits(key)
 
 
 def error_text(reply: Reply) -> str:
-    """What a bookie that did not do as asked says, for people."""
-    why = bytes(reply.body).decode("utf-8", "replace")
+    """Describe the reply of a bookie that did not do what it was asked, for error messages."""
+    reason = bytes(reply.body).decode("utf-8", "replace")
     if reply.status == ReplyStatus.OK:
-        return "its answer is of other entries"
-    return f"{ReplyStatus(reply.status).name}, {why}" if why else ReplyStatus(reply.status).name
+        return "its reply is about other entries"
+    return f"{ReplyStatus(reply.status).name}, {reason}" if reason else ReplyStatus(reply.status).name

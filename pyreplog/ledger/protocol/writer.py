@@ -1,14 +1,18 @@
-"""The writer of a ledger, as a state machine: pipelined adds, LAC in order, ensemble changes, close.
+"""The writer of a ledger: pipelined adds, an LAC that moves in order, ensemble changes, close. A state machine.
 
-Rules and their sources (classes are BookKeeper's): acks complete strictly in order (PendingAddOp); an ensemble change
-is stored in the metadata first, then acks are withdrawn, then entries sent again, then acks completed once
-(LedgerHandle.ensembleChangeLoop, with #4097 and #1591 left out); failures that arrive meanwhile are handled by another
-turn; late failures of replaced bookies are ignored (#4459); a fenced or unauthorized writer ends at once.
+The rules and their sources (classes and numbers are BookKeeper's):
 
-When no other bookie can take the place of one that failed, and every write set has an ack quorum without it, the
-writer goes on degraded (BookKeeper ends the ledger): it notes durably which bookie will lack copies, then lets go of
-what has all the others, and looks for a replacement again after a while, or when bookies register. The bookie itself
-may take up its place again, once it answers: its gap is noted.
+- Appends complete strictly in order (PendingAddOp).
+- An ensemble change is stored in the metadata first. Then acks are withdrawn, entries are sent again, and appends are
+  completed, once (LedgerHandle.ensembleChangeLoop, without the bugs #4097 and #1591).
+- Failures that arrive during a change are handled by the next change.
+- Late failures of replaced bookies are ignored (#4459).
+- A fenced or unauthorized writer ends at once.
+
+When no other bookie can replace one that failed, and every write set has an ack quorum without it, the writer goes on
+degraded, where BookKeeper ends the ledger. It notes durably which bookie will lack copies, then releases the entries
+that have all their other copies. It looks for a replacement again after a while, or when bookies register. The bookie
+itself may take its place again once it answers, because its gap is noted.
 """
 
 from __future__ import annotations
@@ -42,11 +46,11 @@ from pyreplog.net.backoff import Backoff
 RETRY_METADATA_S = 0.5
 RETRY_CHANGE_S = 0.5
 RETRY_CHANGE_MOST_S = 30.0
-"""A degraded writer looks for bookies again after RETRY_CHANGE_S, and after up to so long when that fails."""
+"""A degraded writer looks for bookies again after RETRY_CHANGE_S, and in growing intervals up to this one."""
 CHURN_MAX = 3
-"""So many times in a row a place is taken at once by bookies that store nothing; then the writer waits a little."""
+"""After so many replacements in a row of bookies that stored nothing at a place, the writer pauses."""
 
-ANOTHER_WRITER = "somebody else changed its ensemble"
+ANOTHER_WRITER = "another client changed its ensemble"
 
 Choose = Callable[[LedgerMetadata, Sequence[int], Set[str], bool], Mapping[int, str]]
 """(ledger, places of its last ensemble that others are to take, bookies not to choose, whether a bookie that failed
@@ -54,22 +58,22 @@ lately is better than none) -> a bookie for each place; for the first ones if bo
 
 
 class _Retry(NamedTuple):
-    """A Wake to look for bookies again; only the latest one counts."""
+    """The subject of a Wake to look for bookies again; only the latest one counts."""
 
     number: int
 
 
 class _Probe(NamedTuple):
-    """A request to the bookie that failed at a place: whether it answers again."""
+    """The subject of a request that asks the failed bookie of a place whether it answers again."""
 
     place: int
 
 
 class LedgerWriter(LedgerWriterBase):
-    """Appends to one open ledger. Methods return effects, to be carried out in their order.
+    """Appends to one open ledger. Methods return effects, which are carried out in their order.
 
-    delay_ensemble_change: keep a failed bookie's place while every entry can still reach Qa without it.
-    entry_bytes_max: of one encoded entry. random: a number from 0 to 1, for the delays between attempts.
+    delay_ensemble_change: keep the place of a failed bookie while every entry can reach Qa without it.
+    entry_bytes_max: the greatest encoded entry. random: gives a number from 0 to 1, which spreads the retries.
     """
 
     error: ReplogError | None
@@ -90,20 +94,20 @@ class LedgerWriter(LedgerWriterBase):
         self.metadata, self._version = metadata, version
         self.key = key
         self._choose, self._delay = choose, delay_ensemble_change
-        self._lacking: tuple[BadCopy, ...] = ()  # in what is being stored
-        self._failed: dict[int, str] = {}  # ensemble index -> who failed there, and why; its place not taken yet
-        self._urgent = False  # a failed bookie's place cannot wait
-        self._churn: Counter[int] = Counter()  # place -> how often it was taken since anybody there stored anything
-        self._resting = False
+        self._lacking: tuple[BadCopy, ...] = ()  # noted with the metadata that are being stored
+        self._failed: dict[int, str] = {}  # place -> its bookie that failed and was not replaced, and the reason
+        self._urgent = False  # the ensemble change must not be delayed
+        self._churn: Counter[int] = Counter()  # place -> replacements since a bookie there stored anything
+        self._resting = False  # after CHURN_MAX replacements, until a Wake
         self._backoff = Backoff(RETRY_CHANGE_S, RETRY_CHANGE_MOST_S, random)
-        self._retries = 0  # Wakes for a retry so far
-        self._retry: _Retry | None = None  # the one that is awaited
-        self._noted: set[str] = set()  # bookies of which the metadata store knows that they lack copies
-        self._told = Degraded()
+        self._retries = 0  # number of Wakes for a retry
+        self._retry: _Retry | None = None  # the latest of them, while it is awaited
+        self._noted: set[str] = set()  # bookies whose missing copies are noted in the metadata store
+        self._told = Degraded()  # the last one that was returned
 
     @property
     def degraded(self) -> tuple[str, ...]:
-        """Bookies that failed, that no other replaces, and that nobody waits for."""
+        """Bookies that failed, that no other replaces, and whose copies are not waited for."""
         tracker = self._push.tracker
         return tuple(self._push.ensemble[index] for index in sorted(self._failed) if tracker.is_excused(index))
 
@@ -115,7 +119,7 @@ class LedgerWriter(LedgerWriterBase):
         return batches_of(entries.first, entries.view, entries.offsets, entries)
 
     def tell_lac(self) -> list[Effect]:
-        """Nothing was appended for a while: tell the bookies what the last entries could not yet (explicit LAC)."""
+        """Tell the bookies an LAC that no entry carried, because nothing was appended for a while (explicit LAC)."""
         lac = self.last_add_confirmed
         if not self.has_lac_to_tell:
             return []
@@ -123,7 +127,7 @@ class LedgerWriter(LedgerWriterBase):
         request = Request(RequestKind.SET_LAC, self.metadata.ledger, 0, lac, self._push.key)
         return [Send(bookie, request) for bookie in self._push.ensemble]
 
-    # ---- answers of bookies ---------------------------------------------------------------------------------
+    # ---- replies of bookies ---------------------------------------------------------------------------------
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
         if self.error is None and isinstance(send.about, _Probe):
@@ -131,9 +135,9 @@ class LedgerWriter(LedgerWriterBase):
         if self.error is not None or not self._push.is_current(send):
             return []
         if reply.status != ReplyStatus.OK and not is_foreign_key(self.metadata, self.key, reply):
-            refused = terminal_error(self.metadata.ledger, send.bookie, reply)
-            if refused is not None:
-                return self._end(refused)
+            error = terminal_error(self.metadata.ledger, send.bookie, reply)
+            if error is not None:
+                return self._end(error)
         if send.about.place in self._failed:  # its acks are about to be withdrawn
             return []
         if reply.status == ReplyStatus.READ_ONLY:
@@ -143,32 +147,32 @@ class LedgerWriter(LedgerWriterBase):
         return self._confirm()
 
     def failed(self, send: Send, error: Exception) -> list[Effect]:
-        """A bookie did not answer in time, or is not there."""
+        """Handle a request without a reply: the bookie did not answer in time, or cannot be reached."""
         if self.error is None and isinstance(send.about, _Probe):
             return [Suspect(send.bookie)]
         if self.error is not None or not self._push.is_current(send):
-            return []  # BookKeeper began a change that changed nothing, and its writer hung (#4459)
+            return []  # here BookKeeper began a change of nothing, and its writer hung (#4459)
         return self._missed(send, str(error))
 
-    def _missed(self, send: Send, why: str) -> list[Effect]:
+    def _missed(self, send: Send, reason: str) -> list[Effect]:
         part: Part = send.about
         if part.place in self._failed:
             return self._change_ensemble()
         if self._push.tracker.heard(part.place):
             self._backoff.reset()
-        self._failed[part.place] = f"{send.bookie}: {why}"
+        self._failed[part.place] = f"{send.bookie}: {reason}"
         self._push.tracker.mute(part.place)
         return [Suspect(send.bookie), *self._change_ensemble()]
 
     # ---- ensemble change ------------------------------------------------------------------------------------
 
     def hurry(self) -> list[Effect]:
-        """Somebody waits for room: a change of the ensemble is not delayed any longer."""
+        """End the delay of an ensemble change, because an append waits for room."""
         self._urgent = self._urgent or bool(self._failed)
         return self._change_ensemble()
 
     def reconsider(self) -> list[Effect]:
-        """Bookies came, went, or say something else of themselves: look at once for some that failed."""
+        """Look for replacements at once, because registrations of bookies changed."""
         return self._look_again() if self._retry is not None else []
 
     def _change_ensemble(self) -> list[Effect]:
@@ -195,11 +199,11 @@ class LedgerWriter(LedgerWriterBase):
     def _choose_for(
         self, starts: Mapping[int, int], *, but: Set[str] = frozenset(), last_resort: bool = False
     ) -> Mapping[int, str]:
-        """Bookies to take places from these entries on; those of `but` may take the places that they have."""
+        """Choose bookies for places, each from an entry on; those of `but` may get the places that they have."""
         if not starts:
             return {}
-        taken = self.metadata.bookies(min(starts.values())) - but
-        return self._choose(self.metadata, self._by_need(starts), taken, last_resort)
+        excluded = self.metadata.bookies(min(starts.values())) - but
+        return self._choose(self.metadata, self._by_need(starts), excluded, last_resort)
 
     def _by_need(self, places: Iterable[int]) -> list[int]:
         """Sort places that failed: those first without which write sets lack most."""
@@ -212,34 +216,38 @@ class LedgerWriter(LedgerWriterBase):
         return ordered
 
     def _missing(self, places: Set[int]) -> int:
-        """How many of these places are in the write set that has most of them."""
+        """Return how many of these places are in the write set that has most of them."""
         size = self.metadata.ensemble_size
         windows = [range(start, start + self.metadata.write_quorum) for start in range(size)]
-        return max(len([at for at in window if at % size in places]) for window in windows)
+        return max(len([index for index in window if index % size in places]) for window in windows)
 
     def _may_wait(self) -> bool:
-        """Whether the change is delayed: every write set keeps an ack quorum without the failed bookies."""
+        """Whether the change may be delayed: every write set keeps an ack quorum without the failed bookies."""
         if not self._delay or self._urgent or self._closing or self._told.bookies:
             return False
         keeps: bool = self._push.keeps_quorums(self._failed.keys())
         return keeps
 
     def _cannot_go_on(self, chosen: int, *, may_churn: bool) -> list[Effect]:
-        """Too few bookies are left for entries to be confirmed. may_churn: places were taken too often in a row."""
+        """End the writer, or pause it, because too few bookies are left for entries to be confirmed.
+
+        may_churn: some places may change again after a pause, because they only changed too often in a row.
+        """
         if may_churn:
             self._resting = True
             return [Wake(RETRY_CHANGE_S, "change")]
         ledger, size = self.metadata.ledger, self.metadata.ensemble_size
-        why = "; ".join(sorted(self._failed.values()))
+        reasons = "; ".join(sorted(self._failed.values()))
         return self._end(
             NotEnoughBookiesError(
-                f"ledger {ledger}: {len(self._failed)} of its {size} bookies failed ({why}), {chosen} can take a place"
+                f"ledger {ledger}: {len(self._failed)} of its {size} bookies failed ({reasons}), {chosen} replacements"
+                " are there"
             )
         )
 
     def _changed(self) -> list[Effect]:
-        """The change is in the metadata: from now on it holds; or the note of who will lack copies is."""
-        self._noted.difference_update(self._push.ensemble[index] for index in self._change)  # of the places they had
+        """Make the change, which is in the metadata now; without one, notes of missing copies were stored."""
+        self._noted.difference_update(self._push.ensemble[index] for index in self._change)  # the replaced bookies
         sends = self._push.replace(self._change)
         for index in self._change:
             del self._failed[index]
@@ -251,12 +259,14 @@ class LedgerWriter(LedgerWriterBase):
     # ---- degraded -------------------------------------------------------------------------------------------
 
     def _go_without(self) -> list[Effect]:
-        """No bookie can take a place, and entries are confirmed all the same. Nobody waits for the copies of those who
-        failed once it is noted that they lack them."""
+        """Go on without the failed bookies, which no other can replace; entries reach their ack quorum without them.
+
+        Their copies are not waited for once it is noted that they lack them.
+        """
         tracker, ensemble = self._push.tracker, self._push.ensemble
-        news = [index for index in sorted(self._failed) if ensemble[index] not in self._noted]
-        if news:
-            return self._store(self.metadata, [BadCopy(ensemble[index], tracker.awaited(index)) for index in news])
+        unnoted = [index for index in sorted(self._failed) if ensemble[index] not in self._noted]
+        if unnoted:
+            return self._store(self.metadata, [BadCopy(ensemble[index], tracker.awaited(index)) for index in unnoted])
         for index in self._failed:
             tracker.excuse(index)
         self._urgent = False
@@ -265,7 +275,7 @@ class LedgerWriter(LedgerWriterBase):
         return [*self._tell_degraded(), *self._confirm(), Wake(self._backoff.next_s(), self._retry)]
 
     def _tell_degraded(self) -> list[Effect]:
-        """Who is missing, if that is news."""
+        """Return a Degraded if the bookies that the writer goes on without have changed."""
         self._retry = self._retry if self._failed else None
         bookies = self.degraded
         if bookies == self._told.bookies:
@@ -274,20 +284,23 @@ class LedgerWriter(LedgerWriterBase):
         return [self._told]
 
     def _look_again(self) -> list[Effect]:
-        """Look for bookies to take the places of those that failed, and whether those themselves answer again."""
+        """Look for bookies that replace the failed ones, and probe whether the failed ones answer again."""
         self._retry = None
         self._churn.clear()
         effects = self._change_ensemble()
         if self.error is not None or self._storing is not None:
             return effects
         tracker, ensemble = self._push.tracker, self._push.ensemble
-        away = {ensemble[index]: index for index in self._failed if tracker.is_excused(index)}
-        own = self._choose_for({index: self._push.since(index) for index in away.values()}, but=away.keys())
+        excused = {ensemble[index]: index for index in self._failed if tracker.is_excused(index)}
+        chosen = self._choose_for({index: self._push.since(index) for index in excused.values()}, but=excused.keys())
         request = Request(RequestKind.LAST, self.metadata.ledger, key=self._push.key)
-        return [*effects, *(Send(bookie, request, _Probe(away[bookie])) for bookie in own.values() if bookie in away)]
+        return [
+            *effects,
+            *(Send(bookie, request, _Probe(excused[bookie])) for bookie in chosen.values() if bookie in excused),
+        ]
 
     def _probed(self, bookie: str, place: int, reply: Reply) -> list[Effect]:
-        """The bookie that failed at a place answers: it takes it up again, from the first entry that is still here."""
+        """Give a bookie that answers again its place back, from the first entry that was not released yet."""
         tracker = self._push.tracker
         if reply.status != ReplyStatus.OK or self._storing is not None or self._push.ensemble[place] != bookie:
             return []
@@ -299,12 +312,12 @@ class LedgerWriter(LedgerWriterBase):
 
     # ---- metadata -------------------------------------------------------------------------------------------
 
-    def _store(self, wanted: LedgerMetadata, lacking: Iterable[BadCopy] = ()) -> list[Effect]:
-        self._storing, self._lacking = wanted, tuple(copy.within(wanted) for copy in lacking)
-        return [Store(wanted, self._version, self._lacking)]
+    def _store(self, metadata: LedgerMetadata, lacking: Iterable[BadCopy] = ()) -> list[Effect]:
+        self._storing, self._lacking = metadata, tuple(copy.within(metadata) for copy in lacking)
+        return [Store(metadata, self._version, self._lacking)]
 
     def stored(self, version: int) -> list[Effect]:
-        if self._storing is None:  # fenced meanwhile
+        if self._storing is None:  # the writer was fenced meanwhile
             return []
         self.metadata, self._version, self._storing = self._storing, version, None
         self._noted.update(copy.bookie for copy in self._lacking)
@@ -312,37 +325,37 @@ class LedgerWriter(LedgerWriterBase):
             return self._finish()
         if self.error is None:
             return self._changed()
-        self._push.replace(self._change)  # those who took a place lack what they would be sent now
+        self._push.replace(self._change)  # drops the Sends: the new bookies lack these entries when the ledger closes
         return self._store_closed_at_lac()
 
-    def conflicted(self, found: LedgerMetadata, version: int) -> list[Effect]:
-        """Somebody else changed the metadata: give in, or do it again on top of that."""
-        wanted, self._storing = self._storing, None
-        if wanted is None:
+    def conflicted(self, current: LedgerMetadata, version: int) -> list[Effect]:
+        """Handle metadata that another client changed: end the writer, or apply its own change on top."""
+        storing, self._storing = self._storing, None
+        if storing is None:
             return []
-        before, self.metadata, self._version = self.metadata, found, version
-        if wanted.state is State.CLOSED:
-            return self._close_again(wanted, found, before)
-        if found.state is State.OPEN and found.last_fragment == wanted.last_fragment:
-            if self._lacking:  # old fragments were edited; whether anything was noted is unknown
-                return self._store(found, self._lacking)
-            self._storing = found  # stored, and edited since
+        previous, self.metadata, self._version = self.metadata, current, version
+        if storing.state is State.CLOSED:
+            return self._close_again(storing, current, previous)
+        if current.state is State.OPEN and current.last_fragment == storing.last_fragment:
+            if self._lacking:  # older fragments were changed; whether the copies were noted is unknown
+                return self._store(current, self._lacking)
+            self._storing = current  # stored, and changed since
             return self.stored(version)
         self._change = {}
-        if found.state is State.CLOSED:
+        if current.state is State.CLOSED:
             return self._end(
-                LedgerClosedError(found.ledger, f"was closed by somebody else at entry {found.last_entry}")
+                LedgerClosedError(current.ledger, f"was closed by another client at entry {current.last_entry}")
             )
-        if found.state is State.IN_RECOVERY:
-            return self._end(LedgerFencedError(found.ledger, "somebody else is recovering it"))
-        if found.last_fragment != before.last_fragment:
-            return self._end(LedgerFencedError(found.ledger, ANOTHER_WRITER))
+        if current.state is State.IN_RECOVERY:
+            return self._end(LedgerFencedError(current.ledger, "another client is recovering it"))
+        if current.last_fragment != previous.last_fragment:
+            return self._end(LedgerFencedError(current.ledger, ANOTHER_WRITER))
         if self.error is not None:
             return self._store_closed_at_lac()
-        return [*self._confirm(), *self._change_ensemble()]  # old fragments were edited: their edits stay
+        return [*self._confirm(), *self._change_ensemble()]  # older fragments were changed: keep these changes
 
     def store_unknown(self) -> list[Effect]:
-        """Whether it was stored is unknown: look, a little later."""
+        """Load the metadata a little later, because it is unknown whether they were stored."""
         return [Wake(RETRY_METADATA_S, "metadata")]
 
     def woken(self, about: object) -> list[Effect]:
@@ -354,29 +367,31 @@ class LedgerWriter(LedgerWriterBase):
             return self._look_again() if about == self._retry else []
         return [Load()] if self._storing is not None else []
 
-    def loaded(self, found: LedgerMetadata, version: int) -> list[Effect]:
-        """After an unknown outcome: what is there is what was wanted, or it is a conflict, or nothing was done."""
+    def loaded(self, current: LedgerMetadata, version: int) -> list[Effect]:
+        """Resolve an unknown outcome: nothing was stored, the own metadata were stored, or there is a conflict."""
         if self._storing is None:
             return []
         if version == self._version:
             return [Store(self._storing, version, self._lacking)]
-        if found == self._storing:
+        if current == self._storing:
             return self.stored(version)
-        return self.conflicted(found, version)
+        return self.conflicted(current, version)
 
     def deleted(self) -> list[Effect]:
-        gone = NoSuchLedgerError(self.metadata.ledger, "was deleted")
-        return self._end(gone) if self._storing is not None else []
-
-    def garbled(self, error: InvalidMetadataError) -> list[Effect]:
-        """What is there is no ledger's metadata: nobody writes over that."""
+        error = NoSuchLedgerError(self.metadata.ledger, "was deleted")
         return self._end(error) if self._storing is not None else []
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    def garbled(self, error: InvalidMetadataError) -> list[Effect]:
+        """End the writer; metadata that cannot be read are not overwritten."""
+        return self._end(error) if self._storing is not None else []
+
+    # ---- closing --------------------------------------------------------------------------------------------
 
     def close(self) -> list[Effect]:
-        """Close the ledger once all entries have their copies. `Finished` says that it is, or why not; of one that has
-        failed when what it stores by itself is stored. `give_up` does it at once, with what is confirmed.
+        """Close the ledger once all entries have all their copies; `Finished` tells the outcome.
+
+        A writer that has failed finishes when the metadata that it is storing are stored. `give_up` closes the ledger
+        at once, at the last confirmed entry.
         """
         if self.error is not None:
             return [] if self._storing is not None else [Finished(error=self.error)]
@@ -385,11 +400,11 @@ class LedgerWriter(LedgerWriterBase):
         return [*effects, *self._store_closed()] if self.error is None and self.is_idle else effects
 
     def give_up(self, error: ReplogError) -> list[Effect]:
-        """Close at the last confirmed entry; what is not confirmed fails with `error`, its outcome unknown."""
+        """Close the ledger at the last confirmed entry; later entries fail with `error`, their outcome is unknown."""
         return self._end(error) if self.error is None else []
 
     def abandon(self, error: ReplogError) -> list[Effect]:
-        """The handle is gone: nothing more is done, and whoever still waits is told."""
+        """End the writer without closing the ledger, because its handle is gone; pending futures fail."""
         self.error = self.error or error
         pending: list[Outcome] = [(future, self.error) for _, future in self._futures]
         self._futures.clear()
@@ -401,17 +416,20 @@ class LedgerWriter(LedgerWriterBase):
         closed = self.metadata.closed(lac, self._confirmed_length, self._confirmed_messages)
         return self._store(closed, self._push.lacking(lac))
 
-    def _close_again(self, wanted: LedgerMetadata, found: LedgerMetadata, before: LedgerMetadata) -> list[Effect]:
-        """Closing met another state. A recoverer has not told anybody an end yet while it says IN_RECOVERY."""
-        ends = (wanted.last_entry, wanted.length)
-        if found.state is not State.CLOSED:
-            if found.last_fragment != before.last_fragment:
-                return self._end(LedgerFencedError(found.ledger, ANOTHER_WRITER))
-            return self._store(found.closed(*ends, wanted.messages), self._lacking)
-        if (found.last_entry, found.length) == ends:
+    def _close_again(self, storing: LedgerMetadata, current: LedgerMetadata, previous: LedgerMetadata) -> list[Effect]:
+        """Handle a conflict of the closing metadata.
+
+        While the state is IN_RECOVERY, no end of the ledger was decided yet, so that the writer may still close it.
+        """
+        ends = (storing.last_entry, storing.length)
+        if current.state is not State.CLOSED:
+            if current.last_fragment != previous.last_fragment:
+                return self._end(LedgerFencedError(current.ledger, ANOTHER_WRITER))
+            return self._store(current.closed(*ends, storing.messages), self._lacking)
+        if (current.last_entry, current.length) == ends:
             return self._finish()
         self.error = self.error or LedgerClosedError(
-            found.ledger, f"was closed by somebody else at entry {found.last_entry}, not {wanted.last_entry}"
+            current.ledger, f"was closed by another client at entry {current.last_entry}, not {storing.last_entry}"
         )
         return [Finished(error=self.error)]
 
@@ -421,7 +439,7 @@ class LedgerWriter(LedgerWriterBase):
         return [Finished(self.metadata, failure)]
 
     def _end(self, error: ReplogError) -> list[Effect]:
-        """Nothing is appended or confirmed any more. Unless somebody else has the ledger now, it is closed as it is."""
+        """End the writer: fail pending futures, and close the ledger unless another client has it now (NOT_OURS)."""
         self.error = self.error or error
         pending: list[Outcome] = [(future, self.error) for _, future in self._futures]
         self._futures.clear()
@@ -429,12 +447,12 @@ class LedgerWriter(LedgerWriterBase):
         if isinstance(error, NOT_OURS):
             self._storing = None
             return [*effects, Finished(error=self.error)]
-        if self._storing is not None:  # first its outcome, then the close
+        if self._storing is not None:  # wait for the outcome, and close then
             return effects
         return [*effects, *self._store_closed_at_lac()]
 
     def _store_closed_at_lac(self) -> list[Effect]:
-        """Confirmed entries may end in the middle of a batch."""
+        """Close the ledger at the LAC, which may lie in the middle of a batch."""
         lac = self.last_add_confirmed
         length, messages = self._confirmed_length, self._confirmed_messages
         for batch in self._push.batches:
