@@ -455,7 +455,7 @@ class Ledger(Handle, LedgerBase):
         self._driver.post(lambda: self._writer.give_up(error))
 
     def abandon(self) -> None:
-        """Let go of the ledger and leave it open, as the end of the process does; whoever opens it next recovers it.
+        """Release the ledger and leave it open, as the end of the process does. The next reader to open it recovers it.
 
         For tests, and for owners that were told that another one has taken over. What is on its way fails with
         ClosedError. Does not wait.

@@ -14,7 +14,7 @@ from pyreplog.topic.model.dispatch.key_shared_selector import BlockedMessages
 from pyreplog.topic.model.dispatch.offsets import Offsets, ascending, runs, within
 from pyreplog.topic.model.dispatch.pending import DEAD_LETTERS, PAGE, Pending, PendingRanges
 from pyreplog.topic.model.dispatch.reading import Reading
-from pyreplog.topic.model.dispatch.redeliveries import Redeliveries
+from pyreplog.topic.model.dispatch.redeliveries import Cause, Redeliveries
 from pyreplog.topic.model.dispatch.replay import NEIGHBOURS, Replay, neighbours
 from tests.topic.dispatching import NOW, SECOND, Log
 
@@ -144,7 +144,7 @@ def test_redeliveries_are_counted(steps: list[tuple[str, set[int]]]) -> None:
     redeliveries, again, counts = Redeliveries(), set[int](), dict[int, int]()
     for step, offsets in steps:
         if step == "back":
-            redeliveries.returned(array(offsets))
+            redeliveries.returned(array(offsets), Cause.NACK)
             again |= offsets
         elif step == "ack":
             redeliveries.forget(array(offsets))

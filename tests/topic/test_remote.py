@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ def test_what_is_published_is_at_the_owner(here: Served, topic: RemoteTopic) -> 
     )
     assert [value for batch in topic.read() for value in batch.values()] == VALUES
     assert [value for batch in topic.read(1, 3) for value in batch.values()] == VALUES[1:3]
-    at = datetime.fromtimestamp(messages[1].publish_time / 1e6)
+    at = datetime.fromtimestamp(messages[1].publish_time / 1e6, UTC)
     assert next(batch.first for batch in topic.read(at)) == 1
     assert (topic.start, topic.end, len(topic)) == (0, 4, 4)
 
