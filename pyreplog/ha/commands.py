@@ -41,6 +41,11 @@ class Commands:
         self._node = node
         self._jobs = FairExecutor("pyreplog-command", threads_max=THREADS_MAX, running_max=RUNNING_MAX)
 
+    @property
+    def pending(self) -> int:
+        """How many commands wait or run."""
+        return self._jobs.queued + self._jobs.running
+
     def take(self, connection: ServerConnection, number: int, command: Command) -> None:
         """Have it done and answered. Never blocks."""
         self._jobs.submit(connection, lambda: obey(self._node, connection, number, command))

@@ -98,6 +98,8 @@ class Failover(Handle):
         self._waits_until = 0.0  # for one that has removed the key
         self._yields_until = 0.0  # to others, for it could commit nothing
         self._held_by = ""  # the lease, when it was held last
+        self.looks = 0
+        """How many looks at the store have ended, failed ones included. For tests and for operators."""
         self._term, self._promised_s = node.term, 0.0  # the last that it promised, and when that was noticed
         super().__init__(f"failover of {node.name}")
         self._watches: list[Watch] = [
@@ -107,6 +109,10 @@ class Failover(Handle):
         self._thread = threading.Thread(target=self._run, name="pyreplog-failover", daemon=True)
         self._thread.start()
 
+    def look_soon(self) -> None:
+        """Look at the store at once, in place of within a second."""
+        self._wake.set()
+
     # ---- one look -------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -115,6 +121,7 @@ class Failover(Handle):
                 self._look()
             except (ReplogError, OSError) as error:
                 logger.warning("%s: %s", self._what, error)
+            self.looks += 1
             next_s = monotonic() + _LOOK_S
             while (left_s := next_s - monotonic()) > 0 and not self._is_to_challenge():
                 if self._wake.wait(min(left_s, self._lease_s * _SPREAD / 4)):

@@ -113,6 +113,11 @@ class FairExecutor:
         with self._changed:
             return sum(len(queue.jobs) for queue in self._queues.values())
 
+    @property
+    def running(self) -> int:
+        """Jobs that were begun and have not ended."""
+        return self._running
+
     def submit(self, connection: Connection, job: Job) -> None:
         """Have `job()` called, unless the connection ends before. After `close`: it is not."""
         with self._changed:

@@ -11,6 +11,7 @@ from pyreplog.config import LogConfig
 from pyreplog.ha.node import Node
 from pyreplog.ha.protocol.master_machine import GroupConfig
 from pyreplog.log import names
+from tests.ha.inside import has_log
 from tests.waiting import PATIENCE_S as PATIENCE_S
 from tests.waiting import until as until
 
@@ -25,18 +26,18 @@ class Lab:
         self.nodes: dict[str, Node] = {}
 
     def master(self, name: str = "a", *, members: str = "abc", sync_replicas: int = 1, **settings: Any) -> Node:
-        settings = self._settings(settings)
+        settings = self.settings(settings)
         node = ha.open_master(
             self.folder / name, name=name, members=list(members), sync_replicas=sync_replicas, **settings
         )
-        return self._opened(node)
+        return self.opened(node)
 
     def replica(self, name: str, master: Node | str | None = None, **settings: Any) -> Node:
         address = master.address if isinstance(master, Node) else master
-        node = ha.open_replica(self.folder / name, name=name, master=address, **self._settings(settings))
-        return self._opened(node)
+        node = ha.open_replica(self.folder / name, name=name, master=address, **self.settings(settings))
+        return self.opened(node)
 
-    def _opened(self, node: Node) -> Node:
+    def opened(self, node: Node) -> Node:
         self._stack.callback(node.close)
         self.nodes[node.name] = node
         for other in self.nodes.values():
@@ -47,7 +48,7 @@ class Lab:
         node.close()
         del self.nodes[node.name]
 
-    def _settings(self, settings: dict[str, Any]) -> dict[str, Any]:
+    def settings(self, settings: dict[str, Any]) -> dict[str, Any]:
         durability = settings.pop("durability", "appended")
         log = {"segment_bytes": SEGMENT_BYTES, "durability": durability, **settings.pop("log", {})}
         group = {"ack": "synced" if durability == "synced" else "received", **settings.pop("group", {})}
@@ -63,7 +64,7 @@ def values(node: Node) -> list[bytes]:
 def level(master: Node, *replicas: Node) -> None:
     """Wait until the replicas have, and show, all that their master shows."""
     for replica in replicas:
-        until(lambda replica=replica: replica._log is not None and replica.log.end == master.log.end)  # type: ignore[misc]
+        until(lambda replica=replica: has_log(replica) and replica.log.end == master.log.end)  # type: ignore[misc]
 
 
 def assert_same_files(master: Node, replica: Node) -> None:

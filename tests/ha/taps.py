@@ -14,6 +14,7 @@ from pyreplog.ha.node_context import parse_address
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import Join, MessageKind, Prepare, ProgressReport
 from pyreplog.stream.terms import Term
+from tests.ha.inside import context_of
 
 HEADER = struct.Struct(">qi")
 assert HEADER.size == HEADER_SIZE
@@ -83,7 +84,7 @@ def brought_up_to_date(frames: list[Frame], node: Node, rng: Random) -> list[Fra
     """As the client would say it now: a replica has what the node has, and half of the candidates ask for a newer term.
     What was said long ago is refused at its first words."""
     end, synced = node.ends()
-    terms, changed = node._context.terms, []
+    terms, changed = context_of(node).terms, []
     for offset, body in frames:
         if body[0] == MessageKind.JOIN:
             join = messages.decode(body)

@@ -32,6 +32,7 @@ from pyreplog.stream.mirrorlog import MirrorLog
 from pyreplog.stream.terms import Term, TermsFile
 from tests.crash.faults import FaultyFiles
 from tests.ha import streams
+from tests.ha.inside import channels_of, context_of, followers_of, master_of, peers_of, replica_of
 from tests.ha.nodes import SEGMENT_BYTES, Lab, assert_same_files, level, until, values
 
 
@@ -55,16 +56,16 @@ class Faults(FaultyFiles):
 def faulty_replica(lab: Lab, name: str, master: Node | None, **settings: Any) -> tuple[Node, Faults]:
     """A replica with a disk that fails when it is told to."""
     files = Faults()
-    node = Node(lab.folder / name, ha.NodeConfig.of({"name": name, **lab._settings(settings)}), files=files)
-    lab._opened(node)
+    node = Node(lab.folder / name, ha.NodeConfig.of({"name": name, **lab.settings(settings)}), files=files)
+    lab.opened(node)
     node.follow(None if master is None else master.address)
     return node, files
 
 
 def faulty_master(lab: Lab, members: str, sync_replicas: int, **settings: Any) -> tuple[Node, Faults]:
     files = Faults()
-    node = Node(lab.folder / "a", ha.NodeConfig.of({"name": "a", **lab._settings(settings)}), files=files)
-    lab._opened(node)
+    node = Node(lab.folder / "a", ha.NodeConfig.of({"name": "a", **lab.settings(settings)}), files=files)
+    lab.opened(node)
     node.lead(list(members), sync_replicas)
     return node, files
 
@@ -85,7 +86,7 @@ def test_nobody_votes_before_its_log_is_open(lab: Lab) -> None:
     b = lab.replica("b", a)
     a.append(b"acknowledged, by b alone")
     lab.close(b)
-    b = lab._opened(Node(lab.folder / "b", ha.NodeConfig.of({"name": "b", **lab._settings({})})))
+    b = lab.opened(Node(lab.folder / "b", ha.NodeConfig.of({"name": "b", **lab.settings({})})))
     with pytest.raises(ReplogError, match="its log"):
         b.vote(prepare(b, "c", 9))
     assert b.term < Term(9, "c")
@@ -138,8 +139,8 @@ def test_elections_ask_again_who_could_not_be_reached(lab: Lab) -> None:
     lab.close(c)
     failed: list[Any] = []
     for _ in range(4):  # the pause grows
-        b._peers.ask("c", prepare(b, "b", 2)._replace(trial=True), failed.append)
-    until(lambda: len(failed) == 4 and b._peers._channels["c"].error is not None)
+        peers_of(b).ask("c", prepare(b, "b", 2)._replace(trial=True), failed.append)
+    until(lambda: len(failed) == 4 and channels_of(b)["c"].error is not None)
     won: list[str] = []
     thread = threading.Thread(target=lambda: won.append(b.promote()))
     thread.start()
@@ -186,7 +187,7 @@ def test_a_commit_point_beyond_the_log_is_not_handed_on(lab: Lab) -> None:
     b, c = lab.replica("b", a), lab.replica("c", a)
     a.append(b"one")
     level(a, b, c)
-    b._replica.following.committed = LogPosition(1 << 40, 1 << 20)  # type: ignore[union-attr]
+    replica_of(b).following.committed = LogPosition(1 << 40, 1 << 20)
     lab.close(a)
     b.promote()
     assert b.committed.position <= b.log.tail.end
@@ -270,15 +271,14 @@ def test_what_a_callback_must_not_call_appends_nothing(lab: Lab) -> None:
         except InvalidArgumentError as error:
             errors.append(error)
 
-    a._context.reactor.call_soon(call)
+    context_of(a).reactor.call_soon(call)
     until(lambda: errors)
     assert a.log.tail.end_entry == 0
 
 
 def test_a_look_at_the_statistics_loses_no_commit(lab: Lab) -> None:
     a = lab.master(sync_replicas=0)
-    master = a._master
-    assert master is not None
+    master = master_of(a)
     master._timer.cancel()  # nobody else looks
     master.log.append_pending(b"one", None, None, None)
     a.replication()
@@ -314,8 +314,7 @@ def test_members_that_are_not_stored_are_not_in_force(lab: Lab) -> None:
     files.failing.add("replace members")
     with pytest.raises(OSError):
         a.set_members(list("abc"), 1)
-    assert a._master is not None
-    assert a._master.group.members == a.members == before
+    assert master_of(a).group.members == a.members == before
     files.failing.clear()
     a.set_members(list("abc"), 1)
     until(lambda: a.members is not None and a.members.former is None)
@@ -403,8 +402,7 @@ def test_a_segment_that_cannot_be_read_costs_one_stream(lab: Lab, monkeypatch: p
     b, c = lab.replica("b", a), lab.replica("c", a)
     a.append(b"one")
     level(a, b, c)
-    assert a._master is not None
-    connection, follower = next(iter(a._master._followers.items()))
+    connection, follower = next(iter(followers_of(a).items()))
 
     def take(limit: int) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -450,23 +448,23 @@ def test_commands_do_not_take_any_number_of_threads(lab: Lab, monkeypatch: pytes
 def test_closed_peers_are_not_connected_to_again(lab: Lab) -> None:
     a = lab.master(members="ab", sync_replicas=0)
     a.learn_peers({"b": "127.0.0.1:1"})
-    a._peers.close()
+    peers_of(a).close()
     answers: list[Any] = []
-    a._peers.ask("b", prepare(a, "a", 1), answers.append)
+    peers_of(a).ask("b", prepare(a, "a", 1), answers.append)
     assert isinstance(answers[0], ReplogError)
-    assert not a._peers._channels
+    assert not channels_of(a)
 
 
 def test_addresses_that_are_none_are_not_learned(lab: Lab) -> None:
     a = lab.master(members="a", sync_replicas=0)  # who asks nobody by itself
     a.learn_peers({"b": "127.0.0.1:1", "c": "127.0.0.1:1"})
     for name in "bc":
-        a._peers.ask(name, prepare(a, "a", 1), lambda answer: None)
-    channels = dict(a._peers._channels)
+        peers_of(a).ask(name, prepare(a, "a", 1), lambda answer: None)
+    channels = dict(channels_of(a))
     with pytest.raises(InvalidArgumentError, match="host:port"):
         a.learn_peers({"b": "127.0.0.1:2", "c": "nowhere"})
-    assert a._peers._channels == channels
-    assert a._peers.addresses == {"b": "127.0.0.1:1", "c": "127.0.0.1:1"}
+    assert channels_of(a) == channels
+    assert peers_of(a).addresses == {"b": "127.0.0.1:1", "c": "127.0.0.1:1"}
 
 
 @pytest.mark.parametrize("nowhere", ["nowhere", "c:", ":1", "c:0", "c:65536", "c:\u00b2"])

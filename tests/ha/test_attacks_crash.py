@@ -18,6 +18,7 @@ from pyreplog.log import names
 from pyreplog.log.files import RealFiles
 from pyreplog.log.replica import is_replica
 from tests.crash.disk import run_each
+from tests.ha.inside import context_of, master_of
 from tests.ha.nodes import Lab, assert_same_files, level, until, values
 
 
@@ -75,8 +76,8 @@ class Snapshots(RealFiles):
 
 
 def opened(lab: Lab, name: str, files: Snapshots, **settings: Any) -> Node:
-    node = Node(files.directory, ha.NodeConfig.of({"name": name, **lab._settings(settings)}), files=files)
-    return lab._opened(node)
+    node = Node(files.directory, ha.NodeConfig.of({"name": name, **lab.settings(settings)}), files=files)
+    return lab.opened(node)
 
 
 def lines(count: int) -> list[bytes]:
@@ -118,7 +119,7 @@ def test_killed_while_it_is_promoted(lab: Lab, tmp_path: Path) -> None:
 
 def _restarted(copy: Path, stack: ExitStack, lab: Lab, peers: dict[str, str]) -> Node:
     """As somebody would start it: as what it is, a replica is promoted."""
-    settings: dict[str, Any] = {"name": "b", "peers": peers, **lab._settings({})}
+    settings: dict[str, Any] = {"name": "b", "peers": peers, **lab.settings({})}
     if is_replica(copy):
         node = stack.enter_context(ha.open_replica(copy, **settings))
         node.promote()
@@ -159,14 +160,13 @@ def test_killed_while_it_is_cut(lab: Lab, tmp_path: Path) -> None:
     assert values(a) == expected
     assert f"replace-{names.TRUNCATION}" in [what for what, _ in files.copies]
     lab.close(a)
-    assert b._master is not None
     for what, copy in files.copies:
         until(lambda: "a" not in {there.name for there in b.replication().replicas if there.state != "gone"})
-        with b._context.lock:
-            b._master.group._progress_by_name.pop(
+        with context_of(b).lock:
+            master_of(b).group._progress_by_name.pop(
                 "a", None
             )  # what it had before is not held against it: it is a copy of then
-        with ha.open_replica(copy, name="a", master=b.address, **lab._settings({})) as node:
+        with ha.open_replica(copy, name="a", master=b.address, **lab.settings({})) as node:
             level(b, node)
             assert values(node) == expected, what
             assert_same_files(b, node)
@@ -182,7 +182,7 @@ def test_killed_while_it_founds_a_group(lab: Lab, tmp_path: Path) -> None:
     files.folder = None
     lab.close(a)
     for what, copy in files.copies:
-        with ha.open_master(copy, name="a", members=["a", "b"], **lab._settings({})) as node:
+        with ha.open_master(copy, name="a", members=["a", "b"], **lab.settings({})) as node:
             entry = node.append(b"two")
             assert values(node)[entry] == b"two", what
 
@@ -204,7 +204,7 @@ def test_a_lost_quorum_is_not_made_up_for_by_a_restart(lab: Lab, tmp_path: Path)
     lab.close(b)
     for what, copy in files.copies:
         if is_replica(copy):
-            with ha.open_replica(copy, name="b", **lab._settings({"election_timeout_ms": 100})) as node:
+            with ha.open_replica(copy, name="b", **lab.settings({"election_timeout_ms": 100})) as node:
                 assert node.role == "replica", what
                 with pytest.raises(PromotionRefusedError):
                     node.promote()

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import pyreplog.ha.failover
 from pyreplog.errors import MetadataUnavailableError, NotMasterError
 from pyreplog.ha.failover import Failover
 from pyreplog.ha.protocol.election import Effect, Election
@@ -21,6 +23,7 @@ from pyreplog.metadata.store import Versioned
 from pyreplog.stream.log_position import LogPosition
 from pyreplog.stream.mirrorlog import MirrorLog
 from pyreplog.stream.terms import NO_TERM, Term
+from tests.ha.inside import context_of
 from tests.ha.nodes import Lab, level, until
 
 MASTER = "/ha/orders/master"
@@ -92,10 +95,24 @@ def looks(failover: Failover, done: Callable[[], object]) -> None:
     """Without waiting for its next look."""
 
     def look() -> object:
-        failover._wake.set()
+        failover.look_soon()
         return done()
 
     until(look)
+
+
+def look(failover: Failover) -> None:
+    """Wait for the end of a look that begins after this call."""
+    before = failover.looks
+    looks(failover, lambda: failover.looks >= before + 2)
+
+
+class Ahead:
+    """The clock of a failover; `seconds` ahead of that of the machine."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seconds = 0.0
+        monkeypatch.setattr(pyreplog.ha.failover, "monotonic", lambda: time.monotonic() + self.seconds)
 
 
 def test_a_disk_error_does_not_end_it(stack: ExitStack, store: MetadataStore) -> None:
@@ -105,7 +122,7 @@ def test_a_disk_error_does_not_end_it(stack: ExitStack, store: MetadataStore) ->
     failover = keep(stack, node, store)
     looks(failover, lambda: node.followed)
     assert node.followed[0] == "127.0.0.1:7002"
-    assert failover._thread.is_alive()
+    look(failover)
 
 
 def test_a_disk_error_in_an_election_gives_the_lease_up(stack: ExitStack, store: MetadataStore) -> None:
@@ -113,7 +130,7 @@ def test_a_disk_error_in_an_election_gives_the_lease_up(stack: ExitStack, store:
     node.is_eligible, node.failures = True, [io_error()]
     failover = keep(stack, node, store)
     looks(failover, lambda: node.role == "master")
-    assert failover._thread.is_alive()
+    look(failover)
 
 
 def test_who_is_promoted_by_command_stays_master(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
@@ -126,7 +143,7 @@ def test_who_is_promoted_by_command_stays_master(tmp_path: Path, stack: ExitStac
     a.append(b"one")
     level(a, b)
     b.promote()
-    looks(failover, lambda: failover._lease is not None)
+    looks(failover, lambda: holder(store) == "b")
     there = store.get(MASTER)
     assert there is not None and json.loads(there.value) == ["b", b.address]
     assert (b.role, b.term) == ("master", Term(2, "b"))
@@ -145,16 +162,14 @@ def test_who_is_elected_takes_the_lease_from_its_holder(stack: ExitStack, store:
     with store.lease(60.0, lambda: None) as lease:
         lease.create(MASTER, b'["b", "127.0.0.1:7002"]')
         failover = keep(stack, node, store)
-        looks(failover, lambda: failover._was_replica)
+        look(failover)
         node.role = "master"
         looks(failover, lambda: holder(store) == "a")
     assert holder(store) == "a", "what the other lease has left is not this key"
     assert node.followed == ["127.0.0.1:7002"] and node.role == "master"
 
 
-def test_a_master_whose_lease_was_taken_follows(
-    stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_master_whose_lease_was_taken_follows(stack: ExitStack, store: MetadataStore) -> None:
     """It may have been stopped meanwhile; readers must not take what it shows for all there is."""
     node = Stub(role="master")
     node.is_eligible = True
@@ -163,16 +178,13 @@ def test_a_master_whose_lease_was_taken_follows(
     there = store.get(MASTER)
     assert there is not None
     store.delete(MASTER, there.version)
-    looks(failover, lambda: failover._lease is None)
-    looked: list[None] = []
-    learn = failover._learn
-    monkeypatch.setattr(failover, "_learn", lambda: looked.append(None) or learn())
-    looks(failover, lambda: len(looked) > 3)
+    for _ in range(3):
+        look(failover)
     assert holder(store) == "", "it leaves the one that was elected a moment"
     with store.lease(60.0, lambda: None) as lease:
         lease.create(MASTER, b'["b", "127.0.0.1:7002"]')
         looks(failover, lambda: node.followed)
-        assert (node.role, node.followed, failover._lease) == ("replica", ["127.0.0.1:7002"], None)
+        assert (node.role, node.followed, holder(store)) == ("replica", ["127.0.0.1:7002"], "b")
 
 
 def test_a_master_that_is_missed_is_challenged_before_its_lease_ends(stack: ExitStack, store: MetadataStore) -> None:
@@ -190,38 +202,42 @@ def test_a_master_that_is_missed_is_challenged_before_its_lease_ends(stack: Exit
         until(lambda: holder(store) == "a")
 
 
-def test_a_master_that_can_commit_nothing_lets_another_try(stack: ExitStack, store: MetadataStore) -> None:
+def test_a_master_that_can_commit_nothing_lets_another_try(
+    stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was cut off from its replicas, and kept the lease for as long as that lasted."""
-    node = Stub(role="master")
+    node, clock = Stub(role="master"), Ahead(monkeypatch)
     node.is_eligible = True
     failover = keep(stack, node, store)
     looks(failover, lambda: holder(store) == "a")
     node.stalled_s = 61.0
-    failover._taken_s -= 61.0
+    clock.seconds += 61.0
     looks(failover, lambda: holder(store) == "")
-    looks(failover, lambda: failover._shown is None)
+    look(failover)
     assert holder(store) == "" and node.role == "master", "others may try first"
     node.stalled_s = 0.0
     looks(failover, lambda: holder(store) == "a")
     node.stalled_s = 61.0
-    failover._taken_s -= 61.0
+    clock.seconds += 61.0
     looks(failover, lambda: holder(store) == "")
-    failover._yields_until = 0.0
+    clock.seconds += 120.0
     looks(failover, lambda: holder(store) == "a")
 
 
-def test_who_has_just_promised_another_waits_for_that_one(stack: ExitStack, store: MetadataStore) -> None:
+def test_who_has_just_promised_another_waits_for_that_one(
+    stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The deposed master may have given the lease up before the other one, elected by command, can take it."""
-    node = Stub()
+    node, clock = Stub(), Ahead(monkeypatch)
     version = store.create(MASTER, b'["b", "127.0.0.1:7002"]')
     failover = keep(stack, node, store)
     looks(failover, lambda: node.followed)
     node.is_eligible, node.term = True, Term(2, "c")
-    looks(failover, lambda: failover._term == node.term)
+    look(failover)
     store.delete(MASTER, version)
-    looks(failover, lambda: failover._shown is None)
+    look(failover)
     assert store.get(MASTER) is None and node.role == "replica"
-    failover._promised_s -= 60.0
+    clock.seconds += 60.0
     looks(failover, lambda: node.role == "master")
 
 
@@ -236,7 +252,8 @@ def test_who_promises_another_while_it_waits_does_not_stand(stack: ExitStack, st
         return 0.0
 
     failover = stack.enter_context(Failover(node, store, "orders", lease_s=60.0, random=promises_another))  # type: ignore[arg-type]
-    looks(failover, lambda: failover._term == Term(2, "c"))
+    look(failover)
+    look(failover)
     assert waits == [NO_TERM] and store.get(MASTER) is None and node.role == "replica"
 
 
@@ -251,7 +268,7 @@ def test_a_look_while_it_is_being_promoted_by_command(
     failover = keep(stack, b, store)
     a.append(b"one")
     level(a, b)
-    until(lambda: failover._was_replica)
+    look(failover)
     promote, follow, has_looked = MirrorLog.promote, b.follow, threading.Event()
 
     def changes_over(log: MirrorLog) -> None:
@@ -262,14 +279,14 @@ def test_a_look_while_it_is_being_promoted_by_command(
         has_looked.set()
         follow(master, **how)
 
-    a_holds = Versioned(json.dumps(["a", a.address]).encode(), 0)
+    get, a_holds = store.get, Versioned(json.dumps(["a", a.address]).encode(), 0)
     monkeypatch.setattr(MirrorLog, "promote", changes_over)
     monkeypatch.setattr(b, "follow", looked)
-    monkeypatch.setattr(failover, "_held", lambda: a_holds)
+    monkeypatch.setattr(store, "get", lambda key: a_holds if key == MASTER else get(key))
     b.promote()
     has_looked.clear()
     monkeypatch.undo()
-    looks(failover, lambda: failover._lease is not None)
+    looks(failover, lambda: holder(store) == "b")
     assert (b.role, b.term) == ("master", Term(2, "b"))
 
 
@@ -278,7 +295,7 @@ def test_a_master_that_nobody_can_read_is_none(stack: ExitStack, store: Metadata
     node = Stub()
     version = store.create(MASTER, value)
     failover = keep(stack, node, store)
-    looks(failover, lambda: failover._registered is not None)
+    look(failover)
     store.put(MASTER, b'["b", "127.0.0.1:7002"]', version)
     looks(failover, lambda: node.followed and node.followed[-1] == "127.0.0.1:7002")
 
@@ -290,7 +307,7 @@ def test_a_node_that_nobody_can_reach_is_passed_over(tmp_path: Path, stack: Exit
     store.create(MASTER, b'["c", "127.0.0.1:7003"]')
     failover = keep(stack, a, store)
     looks(failover, lambda: a.stats()["master"] == "127.0.0.1:7003")
-    assert a._peers.addresses == {"c": "127.0.0.1:7003"}
+    assert (a.address_of("b"), a.address_of("c")) == (None, "127.0.0.1:7003")
 
 
 def test_a_master_whose_disk_failed_gives_the_lease_up(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
@@ -300,7 +317,8 @@ def test_a_master_whose_disk_failed_gives_the_lease_up(tmp_path: Path, stack: Ex
     looks(failover, lambda: store.get(MASTER) is not None)
     a.log._poison("sync", io_error())
     looks(failover, lambda: store.get(MASTER) is None)
-    looks(failover, lambda: failover._lease is None)
+    look(failover)
+    assert store.get(MASTER) is None
 
 
 def test_a_lease_of_which_nothing_is_known_does_not_stay(stack: ExitStack, store: MetadataStore) -> None:
@@ -349,7 +367,7 @@ def test_a_candidate_that_is_late_has_its_time_all_the_same(
     start = Election.start
 
     def late(self: Election, end: LogPosition) -> list[Effect]:
-        b._context.reactor.drive(lambda: False, 0.05)
+        context_of(b).reactor.drive(lambda: False, 0.05)
         return start(self, end)
 
     monkeypatch.setattr(Election, "start", late)

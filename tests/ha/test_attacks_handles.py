@@ -26,6 +26,7 @@ from pyreplog.errors import (
 from pyreplog.ha.protocol import messages
 from pyreplog.net.reactor import Reactor
 from pyreplog.stream.terms import TERMS, Term
+from tests.ha.inside import context_of, followers_of, master_of
 from tests.ha.nodes import Lab, level, until, values
 from tests.ha.test_attacks import faulty_replica
 from tests.ha.test_attacks_wire import Stranger, join
@@ -112,7 +113,7 @@ def test_ctrl_c_while_an_append_waits(lab: Lab) -> None:
     a = lab.master(members="ab", ack_timeout_ms=60_000)
 
     def interrupt() -> None:
-        until(lambda: a.log.tail.end_entry == 1 and a._context.reactor._driver_lock.lent())
+        until(lambda: a.log.tail.end_entry == 1 and context_of(a).reactor._driver_lock.lent())
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
@@ -213,8 +214,7 @@ def test_many_connections(lab: Lab) -> None:
             a.append(b"%d" % i)
         level(a, b)
     until(lambda: len(a.replication().replicas) == 1)
-    assert a._master is not None
-    until(lambda: len(a._master._followers) == 1)  # type: ignore[union-attr]
+    until(lambda: len(followers_of(a)) == 1)
 
 
 def test_a_copy_is_no_master(lab: Lab) -> None:
@@ -224,16 +224,15 @@ def test_a_copy_is_no_master(lab: Lab) -> None:
     lab.close(b)
     before = threads()
     with pytest.raises(ReplicaError):
-        ha.open_master(lab.folder / "b", name="b", **lab._settings({}))
+        ha.open_master(lab.folder / "b", name="b", **lab.settings({}))
     until(lambda: threads() <= before)
 
 
 def test_an_append_that_is_late_for_the_end_of_its_node_is_unknown(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is written, and has not begun to wait when all is closed: ClosedError would say that nothing was appended."""
     a = lab.master(members="ab")
-    assert a._master is not None
     written, closed, errors = threading.Event(), threading.Event(), []
-    offer = a._master.offer
+    offer = master_of(a).offer
 
     def late() -> None:
         if threading.current_thread() is worker:
@@ -247,7 +246,7 @@ def test_an_append_that_is_late_for_the_end_of_its_node_is_unknown(lab: Lab, mon
         except ReplogError as error:
             errors.append(error)
 
-    monkeypatch.setattr(a._master, "offer", late)
+    monkeypatch.setattr(master_of(a), "offer", late)
     worker = threading.Thread(target=work)
     worker.start()
     assert written.wait(60)
@@ -267,8 +266,7 @@ def test_an_append_that_is_late_for_its_masters_log_is_told_why(
     b = lab.replica("b", a)
     a.append(b"in time")
     level(a, b)
-    master = a._master
-    assert master is not None
+    master = master_of(a)
     let_in, deposed, errors = threading.Event(), threading.Event(), []
     write = master._write
 
@@ -309,8 +307,7 @@ def test_who_waits_is_told_who_deposed_its_master(lab: Lab) -> None:
     b = lab.replica("b", a)
     a.append(b"in time")
     level(a, b)
-    master = a._master
-    assert master is not None
+    master = master_of(a)
     b.promote()
     until(lambda: a.role == "replica")
     with pytest.raises(DeposedError) as raised:

@@ -42,6 +42,7 @@ from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from pyreplog.stream.log_position import ORIGIN, LogPosition
 from pyreplog.stream.terms import NO_TERM, History, Term, TermStart
+from tests.ha.inside import context_of, followers_of, peers_of, replica_of
 from tests.ha.nodes import Lab, assert_same_files, level, until, values
 
 
@@ -189,8 +190,7 @@ def test_a_second_join_is_refused(lab: Lab, reactor: Reactor) -> None:
         stranger.say(messages.encode(join(a)))
         until(lambda: stranger.ended)
     until(lambda: a.replication().replicas[0].state == "gone")
-    assert a._master is not None
-    until(lambda: not a._master._followers)
+    until(lambda: not followers_of(a))
 
 
 def test_last_words_are_heard(lab: Lab, reactor: Reactor) -> None:
@@ -236,8 +236,7 @@ def test_who_is_told_to_follow_another_does_not_mind_a_last_refusal(lab: Lab) ->
     a = lab.master(members="ab", sync_replicas=0)
     b = lab.replica("b", a)
     level(a, b)
-    replica = b._replica
-    assert replica is not None
+    replica = replica_of(b)
     told: list[bool] = []
 
     def both() -> None:
@@ -245,7 +244,7 @@ def test_who_is_told_to_follow_another_does_not_mind_a_last_refusal(lab: Lab) ->
         replica._heard(messages.encode(Refuse(messages.RefusalCode.FOREIGN, "not you")))
         told.append(True)
 
-    b._context.reactor.call_soon(both)
+    context_of(b).reactor.call_soon(both)
     until(lambda: told)
     assert replica.master == ("127.0.0.1", 1)
     b.follow(a.address)
@@ -263,8 +262,7 @@ def test_a_replica_that_never_reads_costs_nothing_but_itself(lab: Lab, reactor: 
         for _ in range(20):
             a.append_batch([b"." * 30_000] * 40)
         level(a, b)
-        assert a._master is not None
-        queued = [connection.queued_bytes for connection in list(a._master._followers)]
+        queued = [connection.queued_bytes for connection in list(followers_of(a))]
         assert max(queued) < 5 << 20  # what is handed over at once, and the frame that goes beyond it
         a.append(b"still")
     level(a, b)
@@ -403,9 +401,9 @@ def test_addresses_of_any_number_of_members_are_not_kept(lab: Lab, reactor: Reac
             addresses = {f"{number}-{i}": "127.0.0.1:1" for i in range(500)}
             text = json.dumps({"command": "peers", "addresses": addresses}).encode()
             assert obeyed(a, stranger, number, text) == ("" if number < 2 else "InvalidArgumentError")
-    assert len(a._peers.addresses) == 1000
+    assert len(peers_of(a).addresses) == 1000
     a.learn_peers({"0-0": "127.0.0.1:2"})  # one that is known
-    assert a._peers.addresses["0-0"] == "127.0.0.1:2"
+    assert peers_of(a).addresses["0-0"] == "127.0.0.1:2"
 
 
 def test_last_words_quote_anything(lab: Lab) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,10 +33,10 @@ class Group(Lab):
         """Have it take part in failover, until it is closed; a master has its lease before another looks for one."""
         keeper = self._stack.enter_context(ExitStack())
         store = keeper.enter_context(open_store(self.url))
-        failover = keeper.enter_context(Failover(node, store, "orders", lease_s=LEASE_S))
+        keeper.enter_context(Failover(node, store, "orders", lease_s=LEASE_S))
         self.keepers[node.name] = keeper
         if node.role == "master":
-            until(lambda: failover._lease is not None)
+            until(lambda: (held := store.get("/ha/orders/master")) and json.loads(held.value)[0] == node.name)
 
     def stop(self, node: Node) -> None:
         """As if its process had died: the lease ends by itself, or with the session."""

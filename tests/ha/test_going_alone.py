@@ -17,6 +17,7 @@ from pyreplog.ha.protocol.replica_machine import ReplicaMachine
 from pyreplog.log import names
 from tests.ha import groups
 from tests.ha.groups import commits, mark, only
+from tests.ha.inside import has_log, master_of
 from tests.ha.nodes import Lab, level, until, values
 from tests.ha.test_replica_machine import streaming
 
@@ -118,9 +119,8 @@ def test_readers_of_all_nodes_are_told_and_told_when_it_is_over(lab: Lab) -> Non
     assert [values(node) for node in nodes] == [[b"alone"]] * 3
     c = lab.replica("c", a)
     for node in (*nodes, c):
-        until(lambda node=node: node._log is not None and says(node) == {False})  # type: ignore[misc]
-    assert a._master is not None
-    a._master.group.fallback.limit_us = None
+        until(lambda node=node: has_log(node) and says(node) == {False})  # type: ignore[misc]
+    master_of(a).group.fallback.limit_us = None
     a.append(b"together")
     level(a, b, c, x)
     assert [says(node) for node in (*nodes, c)] == [{False}] * 4

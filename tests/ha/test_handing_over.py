@@ -16,6 +16,7 @@ from pyreplog.ha.node import Node
 from pyreplog.ha.protocol.election import Effect, Election
 from pyreplog.ha.protocol.messages import Promise
 from pyreplog.stream.mirrorlog import MirrorLog
+from tests.ha.inside import master_of, replica_of
 from tests.ha.nodes import Lab, level, until, values
 
 
@@ -159,8 +160,7 @@ def test_a_change_of_masters_can_be_read_in_the_log(lab: Lab, caplog: pytest.Log
 def test_what_cannot_wait_is_refused_while_a_master_hands_over(lab: Lab) -> None:
     """A submit must not block; an append waits, and goes on when nobody takes over."""
     a, _, _ = three(lab, "appended")
-    master = a._master
-    assert master is not None
+    master = master_of(a)
     master.hold("b")
     with pytest.raises(NotMasterError, match="handing over to b"):
         a.submit(b"at once")
@@ -172,8 +172,7 @@ def test_what_cannot_wait_is_refused_while_a_master_hands_over(lab: Lab) -> None
 def test_a_master_that_has_nothing_to_say_is_heard(lab: Lab) -> None:
     """Else its replicas would take it for lost."""
     _, b, _ = three(lab, "appended")
-    replica = b._replica
-    assert replica is not None
+    replica = replica_of(b)
     for _ in range(3):
         heard_us = replica._heard_us
         until(lambda heard_us=heard_us: replica._heard_us > heard_us)  # type: ignore[misc]

@@ -17,6 +17,7 @@ from pyreplog.errors import CommandRefusedError, ReplogError
 from pyreplog.ha.node import Node
 from pyreplog.ha.node_context import parse_address
 from pyreplog.ha.remote import RemoteNode
+from tests.ha.inside import commands_pending, followers_of, peers_of, replica_of, server_of
 from tests.ha.nodes import Lab, assert_same_files, level, until, values
 from tests.ha.taps import Frame, Tap, brought_up_to_date, frames_of, mutated, play
 from tests.thorough import one_in
@@ -97,7 +98,7 @@ class Group:
                 self._promote()
             if a.members is not None and a.members.quorum != (("a", "b", "c"), 1):
                 a.set_members(list("abc"), 1, force=True)
-            if b._replica is None or b._replica.master != parse_address(a.address):
+            if b.role != "replica" or replica_of(b).master != parse_address(a.address):
                 b.follow(a.address)
         except ReplogError:
             return False
@@ -162,7 +163,7 @@ def test_mutated_sessions_hurt_nobody_else(
         if number % 4 == 3:
             group.append()
     a, b = group.nodes
-    until(lambda: not a._commands._jobs._queues and not b._commands._jobs._queues)
+    until(lambda: not commands_pending(a) and not commands_pending(b))
     group.append()
     level(a, b)
     assert [value for value in values(a) if value in set(group.acked)] == group.acked
@@ -171,8 +172,8 @@ def test_mutated_sessions_hurt_nobody_else(
     assert not unhandled
     assert [record.getMessage() for record in caplog.records if record.exc_info] == []
     for node in group.nodes:
-        until(lambda node=node: len(node._server.connections) <= 2 and not node._server.inflight_bytes)  # type: ignore[misc]
-        assert len(node._peers.addresses) < 1000
-    assert a._master is not None and len(a._master._followers) == 1
+        until(lambda node=node: len(server_of(node).connections) <= 2 and not server_of(node).inflight_bytes)  # type: ignore[misc]
+        assert len(peers_of(node).addresses) < 1000
+    assert len(followers_of(a)) == 1
     until(lambda: threading.active_count() <= threads + 8)  # those of commands end when nothing comes
     assert resident_bytes() - before < GROWTH_BYTES

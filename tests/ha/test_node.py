@@ -33,6 +33,7 @@ from pyreplog.ha.protocol.members import Quorum
 from pyreplog.ha.protocol.messages import Message
 from pyreplog.log import checkpoint
 from pyreplog.log.files import RealFiles
+from tests.ha.inside import context_of, master_of, peers_of, server_of
 from tests.ha.nodes import Lab, assert_same_files, level, until, values
 
 
@@ -144,8 +145,7 @@ def test_a_master_goes_on_alone_and_comes_back(lab: Lab) -> None:
     assert stats.asynchronous and stats.fallbacks == 1
     replicas = [lab.replica(name, master, durability="synced") for name in "bc"]
     until(lambda: not master.replication().asynchronous)
-    assert master._master is not None
-    master._master.group.fallback.limit_us = None  # however long their disks take now
+    master_of(master).group.fallback.limit_us = None  # however long their disks take now
     assert master.append(b"together") == 1
     assert all(replica.stats()["synced"]["entry"] >= 2 for replica in replicas)
 
@@ -242,7 +242,7 @@ def test_force_asks_again_who_was_just_lost(lab: Lab, monkeypatch: pytest.Monkey
     old.append(b"one")
     level(old, b, c)
     lab.close(old)
-    really_ask, lost = c._peers.ask, list[str]()
+    really_ask, lost = peers_of(c).ask, list[str]()
 
     def ask(member: str, question: Message, on_answer: OnAnswer) -> None:
         if member == "b" and not lost:
@@ -251,7 +251,7 @@ def test_force_asks_again_who_was_just_lost(lab: Lab, monkeypatch: pytest.Monkey
         else:
             really_ask(member, question, on_answer)
 
-    monkeypatch.setattr(c._peers, "ask", ask)
+    monkeypatch.setattr(peers_of(c), "ask", ask)
     assert c.promote(force=True) == ""
     assert lost
 
@@ -323,7 +323,7 @@ def test_a_member_that_is_gone_for_good_is_removed_by_force(lab: Lab) -> None:
 def test_nobody_follows_itself(lab: Lab) -> None:
     """A master that did would have given up its role for nobody."""
     master = lab.master(sync_replicas=0, advertise="master.invalid:7001")
-    for address in (f"127.0.0.1:{master._server.address[1]}", "master.invalid:7001"):
+    for address in (f"127.0.0.1:{server_of(master).address[1]}", "master.invalid:7001"):
         with pytest.raises(InvalidArgumentError, match="cannot follow itself"):
             master.follow(address)
     assert master.role == "master" and master.append(b"one") == 0
@@ -402,10 +402,10 @@ def test_a_follower_beyond_a_cut_is_told(lab: Lab) -> None:
 def test_the_throttle_counts_body_bytes(lab: Lab) -> None:
     master = lab.master(sync_replicas=0, throttle_bytes_per_s=2_000_000)
     master.append_batch(lines(500))
-    began = master._context.now_us
+    began = context_of(master).now_us
     replica = lab.replica("b", master)
     level(master, replica)
-    assert master._context.now_us - began >= 100_000  # 450 kB at 2 MB/s, but for the burst of a tenth
+    assert context_of(master).now_us - began >= 100_000  # 450 kB at 2 MB/s, but for the burst of a tenth
 
 
 def test_settings_are_checked() -> None:

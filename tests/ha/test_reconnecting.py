@@ -48,7 +48,7 @@ def test_two_of_one_name_do_not_chase_each_other(
     one = lab.replica("o", master, observer=True)
     master.append(b"one")
     level(master, one)
-    settings = lab._settings({"observer": True})
+    settings = lab.settings({"observer": True})
     with ha.open_replica(lab.folder / "other", name="o", master=master.address, **settings) as other:
         until(
             lambda: "two have that name" in one.stats()["trouble"] or "two have that name" in other.stats()["trouble"]

@@ -14,6 +14,7 @@ from pyreplog.ha.master import Master
 from pyreplog.ha.node import Node
 from pyreplog.ha.protocol import messages
 from pyreplog.net.reactor import Reactor
+from tests.ha.inside import followers_of, has_log, master_of, replica_of
 from tests.ha.nodes import SEGMENT_BYTES, Lab, level, until, values
 from tests.ha.test_attacks_wire import Stranger, join
 
@@ -105,7 +106,7 @@ def test_what_is_not_committed_is_not_removed(lab: Lab) -> None:
     until(lambda: a.log.retention_floor > 4 * SEGMENT_BYTES)
     assert retain(a) == 0 and values(a) == []
     b = lab.replica("b", a)
-    until(lambda: b._log is not None and len(values(b)) == 6 * (SEGMENT_BYTES // 1000))
+    until(lambda: has_log(b) and len(values(b)) == 6 * (SEGMENT_BYTES // 1000))
     until(lambda: retain(a) > 4 * SEGMENT_BYTES)
 
 
@@ -113,15 +114,14 @@ def test_who_joins_between_two_ticks_keeps_what_it_needs(lab: Lab) -> None:
     """What it is about to be sent was removed before the next tick."""
     a = lab.master(members="a", sync_replicas=0)
     fill(a)
-    master = a._master
-    assert master is not None
+    master = master_of(a)
     with Reactor() as reactor:
         reactor.start()
         with Stranger(reactor, a.address, "x") as new:
             master._timer.cancel()
             a.log.retention_floor = 1 << 62
             new.say(messages.encode(join(a, "x", observer=True)))
-            until(lambda: master._followers)
+            until(lambda: followers_of(a))
             until(lambda: new.heard)  # what `join` does in the end
             a.log.config = replace(a.log.config, **LITTLE)
             assert retain(a) == 0
@@ -133,7 +133,7 @@ def test_observers_of_a_replica_are_throttled_as_those_of_a_master(lab: Lab) -> 
     x = lab.replica("x", middle, observer=True)
     a.append(b"one")
     level(a, middle, x)
-    replica = middle._replica
+    replica = replica_of(middle)
     assert replica is not None and replica._chain is not None
     (follower,) = replica._chain._followers.values()
     assert follower.sender._throttle is not None

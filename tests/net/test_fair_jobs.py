@@ -179,7 +179,7 @@ def test_a_job_does_not_wait_on_for_who_has_gone(monkeypatch: pytest.MonkeyPatch
 
         for future in (late, unknown, never):
             submit(gone, lambda future=future: wait(future))
-        until(lambda: jobs._running == 2)
+        until(lambda: jobs.running == 2)
         late.complete()
         until(lambda: len(outcomes) == 2)
         assert sorted(map(str, outcomes)) == ["7", "OutcomeUnknownError: of the ack itself"]
