@@ -107,7 +107,7 @@ def test_a_timeout_is_an_unknown_outcome(timeout: float) -> None:
         future.result(timeout)
     with pytest.raises(OutcomeUnknownError):
         future.exception(timeout)
-    assert future._waiters == []
+    assert future.waiting == 0
     future.complete()
     assert future.result(timeout) == 1
 
@@ -127,7 +127,7 @@ def test_what_is_no_time_to_wait_is_refused(timeout: Any) -> None:
     for wait in (future.result, future.exception):
         with pytest.raises((WrongTypeError, InvalidArgumentError), match="timeout: expected a number of seconds"):
             wait(timeout)
-    assert not future._waiters
+    assert not future.waiting
 
 
 @pytest.mark.parametrize("timeout", [None, 60, float("inf"), 1e30, 10**400])
@@ -136,7 +136,7 @@ def test_result_waits_for_another_thread(timeout: float | None) -> None:
     results: list[int] = []
     waiter = threading.Thread(target=lambda: results.append(future.result(timeout)))
     waiter.start()
-    until(lambda: future._waiters)
+    until(lambda: future.waiting)
     future.complete()
     waiter.join()
     assert results == [7]
@@ -148,7 +148,7 @@ def test_every_blocked_thread_is_woken() -> None:
     waiters = [threading.Thread(target=lambda: results.append(future.result())) for _ in range(20)]
     for waiter in waiters:
         waiter.start()
-    until(lambda: len(future._waiters) == 20)
+    until(lambda: future.waiting == 20)
     future.complete()
     for waiter in waiters:
         waiter.join()
@@ -181,7 +181,7 @@ def test_threads_racing_to_settle_have_one_winner_each_and_all_waiters_wake() ->
     assert wins == Counter(range(300))
     assert calls == Counter([*range(300)] * 2)
     assert seen[0] == seen[1]
-    assert all(not future._waiters for future in futures)
+    assert all(not future.waiting for future in futures)
 
 
 @pytest.mark.usefixtures("uncollected")
@@ -195,7 +195,7 @@ def test_ctrl_c_interrupts_a_waiting_thread() -> None:
             raise KeyboardInterrupt
 
     def press() -> None:
-        until(lambda: future._waiters)
+        until(lambda: future.waiting)
         while not interrupted.is_set():  # a signal just before the wait begins is noticed with the next one
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             interrupted.wait(0.01)
@@ -209,7 +209,7 @@ def test_ctrl_c_interrupts_a_waiting_thread() -> None:
     finally:
         presser.join()
         signal.signal(signal.SIGINT, previous)
-    assert future._waiters == []
+    assert future.waiting == 0
     assert future.complete()
 
 
@@ -282,7 +282,7 @@ def test_any_number_of_callbacks_may_raise_what_is_no_exception() -> None:
         future.add_done_callback(leave)
     with pytest.raises(SystemExit):
         settle_all([(future, None) for future in futures])
-    assert not any(future._waiters for future in futures)
+    assert not any(future.waiting for future in futures)
 
 
 # Groups
@@ -418,7 +418,7 @@ def test_a_thread_and_the_tasks_of_two_loops_wait_for_one_ack() -> None:
         run(main())
 
     def complete() -> None:
-        until(lambda: len(future._waiters) == 7)
+        until(lambda: future.waiting == 7)
         future.complete()
 
     run_threads(in_a_loop, in_a_loop, lambda: results.append(future.result()), complete)
@@ -432,7 +432,7 @@ def test_a_cancelled_awaiter_leaves_the_others_waiting() -> None:
         await asyncio.sleep(0)
         tasks[1].cancel()
         await asyncio.sleep(0)
-        assert len(future._waiters) == 2
+        assert future.waiting == 2
         assert not future.done()
         future.complete()
         assert [await tasks[0], await tasks[2]] == [5, 5]
@@ -462,7 +462,7 @@ def test_wait_for_times_out_without_settling_the_ack() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(future, timeout=0.001)
         assert not future.done()
-        assert not future._waiters
+        assert not future.waiting
         future.complete()
         assert await future == 5
 

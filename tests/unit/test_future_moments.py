@@ -95,7 +95,7 @@ def test_a_completion_at_any_moment_wakes_the_thread_that_is_about_to_block(monk
 
     for _ in everywhere(scene):
         assert results.pop() == 9
-        assert not futures[-1]._waiters
+        assert not futures[-1].waiting
 
 
 def test_two_completions_at_any_moment_have_one_winner() -> None:
@@ -212,7 +212,7 @@ def test_an_outcome_that_is_replaced_is_not_seen_after_its_end() -> None:
     class Value:
         def __del__(self) -> None:
             future = futures[-1]
-            seen.append((future.done(), future._result, future.complete(3)))
+            seen.append((future.done(), future.expected, future.complete(3)))
 
     for settle in (lambda future: future.complete(2), lambda future: future.expect(2)):
         futures.append(AppendFuture(Value()))
@@ -258,5 +258,5 @@ def test_two_calls_at_any_moment_tell_each_ack_once(
 
     for _ in everywhere(scene):
         move(lines[-1])
-        assert sorted(future._result for future in told) == [10, 20, 30]
-        assert [future.exception() for future in told if future._result < 30] == [None, None]
+        assert sorted(future.expected for future in told) == [10, 20, 30]
+        assert [future.exception() for future in told if future.expected < 30] == [None, None]

@@ -77,7 +77,7 @@ def test_tasks_go_on_in_order_and_again(loop: asyncio.AbstractEventLoop) -> None
     async def main() -> None:
         tasks = [loop.create_task(task(place)) for place in range(50)]
         for r, futures in enumerate(rounds):
-            while not all(future._waiters for future in futures):
+            while not all(future.waiting for future in futures):
                 await asyncio.sleep(0)
             in_a_thread(lambda futures=futures: settle(futures)) if r % 2 else settle(futures)
         await asyncio.gather(*tasks)
@@ -125,7 +125,7 @@ def test_those_settled_together_cost_one_call_of_their_loop() -> None:
         loop.call_soon = count  # type: ignore[method-assign, assignment]
         settle(rounds[0])
         turns = 0
-        while not all(future._waiters for future in rounds[1]):
+        while not all(future.waiting for future in rounds[1]):
             turns += 1
             await asyncio.sleep(0)  # which is a call, too
         assert len(calls) == 1 + turns
@@ -156,7 +156,7 @@ def test_a_cancelled_task_hears_why(loop: asyncio.AbstractEventLoop) -> None:
         assert await asyncio.wait(tasks, timeout=0.0) is not None
         while not (tasks[0].done() and tasks[1].done()):
             await asyncio.sleep(0)
-        assert len(future._waiters) == 1
+        assert future.waiting == 1
         future.complete()
         await tasks[2]
         assert [task.cancelled() for task in tasks] == [True, True, False]
@@ -176,7 +176,7 @@ def test_a_task_cancelled_before_it_awaits_never_waits(loop: asyncio.AbstractEve
         future = AppendFuture(1)
         with pytest.raises(asyncio.CancelledError):
             await loop.create_task(task(future))
-        assert not future._waiters
+        assert not future.waiting
 
     run(loop, main())
 
@@ -208,7 +208,7 @@ def test_what_was_caught_can_be_awaited_again(loop: asyncio.AbstractEventLoop) -
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
                 await future
-        assert not future._waiters
+        assert not future.waiting
         loop.call_soon(future.complete)
         return await future
 
@@ -275,9 +275,9 @@ def test_a_closed_awaiter_is_forgotten() -> None:
     async def main() -> None:
         waiting = future.__await__()
         next(waiting)
-        assert len(future._waiters) == 1
+        assert future.waiting == 1
         waiting.close()
-        assert not future._waiters
+        assert not future.waiting
 
     asyncio.run(main())
 
@@ -290,7 +290,7 @@ def test_an_ack_that_nobody_settled_cannot_be_resumed() -> None:
         next(waiting)
         with pytest.raises(RuntimeError, match="await wasn't used"):
             next(waiting)
-        assert not future._waiters
+        assert not future.waiting
 
     asyncio.run(main())
 

@@ -141,7 +141,7 @@ def test_each_ack_is_told_as_a_simple_model_says(seed: int) -> None:
 
 
 def kept(future: AppendFuture[int]) -> int:
-    return future._result
+    return future.expected
 
 
 @pytest.mark.usefixtures("eager_switching")

@@ -491,7 +491,7 @@ def test_hammering_threads_settle_everything_exactly_once() -> None:
             barrier.wait()
             for n in range(per_thread):
                 future = AppendFuture((thread, n))
-                future.add_done_callback(lambda future: told.update([future._result]))
+                future.add_done_callback(lambda future: told.update([future.expected]))
                 futures.append(future)
                 deadline = rng.choice([None, n])
                 purgatory.watch(n % keys, n + rng.randrange(-20, 20), future, deadline_us=deadline)

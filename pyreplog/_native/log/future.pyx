@@ -258,12 +258,14 @@ cdef class AppendFuture:
         raise TypeError("an AppendFuture belongs to the process that submitted, it cannot be pickled or copied")
 
     @property
-    def _result(self):
+    def expected(self):
+        """What `complete()` without an argument gives; of a future that has completed, its value."""
         return self.value
 
     @property
-    def _waiters(self):
-        return [] if self.waiters is None else list(self.waiters)
+    def waiting(self):
+        """How many threads, tasks and callbacks wait for the outcome. For tests and for operators."""
+        return 0 if self.waiters is None else len(self.waiters)
 
     cdef bint publish(self, object value, object error) noexcept:
         """Settle, in one step: the caller holds the value that there was. False: it was settled before."""
