@@ -129,10 +129,17 @@ class Handle(Closeable, ABC):
     def _let_go(self) -> None:
         """Release what is held; called once."""
 
+    def refuse_calls(self, error: ReplogError) -> None:
+        """Refuse every call with `error` from now on, unless the handle was closed before; release nothing, warn of
+        nothing.
+
+        For a forked child, and for tests that leave a handle as its process left it when it died.
+        """
+        if self._error is None:  # hot paths look at it alone
+            self._error = error
+
     def _forked(self) -> None:
-        """Hot paths look at `_error` alone."""
-        if self._error is None:
-            self._error = self._of_parent()
+        self.refuse_calls(self._of_parent())
 
     def _of_parent(self) -> ReplogError:
         return ForkedError(f"the {self._what} was opened by process {self._pid}; open it again in this one")

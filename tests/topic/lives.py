@@ -127,12 +127,14 @@ def bury(cluster: Cluster) -> None:
     for topic in topics.opened():
         for subscription in topic.all_subscriptions():
             for consumer in subscription.attached():
-                consumer._error = dead  # type: ignore[attr-defined]
-        topic._error = topic.managed._error = dead
+                consumer.refuse_calls(dead)  # type: ignore[attr-defined]
+        topic.refuse_calls(dead)
+        topic.managed.refuse_calls(dead)
         topic.managed._release()
-    topics.cursors._error = topics.ownership._error = topics._error = dead
+    for handle in (topics.cursors, topics.ownership, topics):
+        handle.refuse_calls(dead)
     topics.cursors._flusher._thread.close()
     for ledger in cluster.open_ledgers:
-        ledger._error = ledger._error or dead
+        ledger.refuse_calls(dead)
         ledger.abandon()
-    cluster._error = dead
+    cluster.refuse_calls(dead)

@@ -95,7 +95,7 @@ def process(cluster: LedgerCluster, faults: Faults) -> Iterator[LedgerCluster]:
         yield one
     finally:
         for ledger in one.open_ledgers:
-            ledger._error = ledger._error or ClosedError("its process died")
+            ledger.refuse_calls(ClosedError("its process died"))
             ledger.abandon()
-        one._error = ClosedError("it died")
+        one.refuse_calls(ClosedError("it died"))
         faults.settle()

@@ -26,7 +26,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
 
 
 def running(here: Served) -> int:
-    return here.server._service._workers._running
+    return here.server.service.calls[0]
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -72,9 +72,9 @@ def test_partitions_are_not_looked_at_for_nobody(here: Served, monkeypatch: pyte
     asking = threading.Thread(target=_ask, args=(lambda client: client.topic("many", partitions=65536), client))
     asking.start()
     until(lambda: len(looks) == 10)
-    connection = next(iter(here.server._service._sessions))
+    connection = next(iter(here.server.service.sessions))
     client.close()
-    until(lambda: connection not in here.server._service._sessions)
+    until(lambda: connection not in here.server.service.sessions)
     may_go_on.set()
     until(lambda: running(here) == 0)
     asking.join(PATIENCE_S)

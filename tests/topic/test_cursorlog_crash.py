@@ -71,7 +71,7 @@ class Run:
         if not self.faults.is_dead:
             self.log.close()
         if self.faults.is_dead:
-            self.log._error = ClosedError("dead")
+            self.log.refuse_calls(ClosedError("dead"))
             self.log._flusher._thread.close()
 
     def check(self) -> None:

@@ -107,13 +107,13 @@ def test_one_client_does_not_starve_the_others(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(admin_calls._TOPIC_LESS, "topics", block)
     with served(tmp_path) as there:
         try:
-            with RawClient(there.server._server) as greedy:
+            with RawClient(there.server.server) as greedy:
                 for number in range(500):
                     greedy.send(number, encoded(Call("", "topics", "{}")))
                 until(lambda: begun)
                 there.client().topic("honest", **PLAIN).publish(b"one")
             there.client().topic("honest").publish(b"two")
-            until(lambda: there.server._service._workers.queued == 0)
+            until(lambda: there.server.service.calls[1] == 0)
         finally:
             may_end.set()
         assert there.client().topics() == [] and len(begun) < 20
@@ -144,7 +144,7 @@ def test_any_numbers_are_answered_or_end_the_connection(tmp_path: Path, caplog: 
         peer = None
         for number, body in enumerate(hostile(), 3):
             if peer is None:
-                peer = RawClient(there.server._server)
+                peer = RawClient(there.server.server)
                 assert peer.request(0, encoded(SUBSCRIBE))[0] == 0
                 assert peer.request(1, encoded(Flow(1, 10)))[0] == 0
                 peer.request(2, encoded(Fetch(1)))
@@ -169,10 +169,10 @@ def test_acknowledging_nothing_is_nothing(tmp_path: Path) -> None:
         for number in range(5):
             topic.publish(b"%d" % number)
         durable = encoded(SUBSCRIBE._replace(durable=True))
-        with RawClient(there.server._server) as peer:
+        with RawClient(there.server.server) as peer:
             assert peer.request(0, durable)[0] == 0
             assert peer.request(1, encoded(Seek(1, "latest")))[0] == 0
-        with RawClient(there.server._server) as peer:
+        with RawClient(there.server.server) as peer:
             assert peer.request(0, durable)[0] == 0
             for number, start in enumerate((0, 2, 5), 1):
                 assert peer.request(number, encoded(AcknowledgeRange(1, 0, start, start)))[0] == 0

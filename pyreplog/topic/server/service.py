@@ -85,6 +85,17 @@ class TopicService:
             protocol.Call: self._call,
         }
 
+    @property
+    def calls(self) -> tuple[int, int]:
+        """(running, queued): calls that block, on threads of their own. For tests and for operators."""
+        return self._workers.running, self._workers.queued
+
+    @property
+    def sessions(self) -> dict[Connection, ClientSession]:
+        """Sessions of the clients that are connected. For tests and for operators."""
+        with self._lock:
+            return dict(self._sessions)
+
     # ---- connections ----------------------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:

@@ -67,6 +67,16 @@ class TopicServer(Handle):
         self._reactor.start()
 
     @property
+    def server(self) -> Server:
+        """The server: its address and its connections. For tests and for operators."""
+        return self._server
+
+    @property
+    def service(self) -> TopicService:
+        """The requests and sessions of clients. For tests and for operators."""
+        return self._service
+
+    @property
     def connections(self) -> int:
         """How many there are."""
         return len(self._server.connections)

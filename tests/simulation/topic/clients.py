@@ -246,7 +246,7 @@ class FarConsumer:
             consumer.attached(attachment, 0)
             self._consumer, self._attachment = consumer, attachment
 
-        self._expect(attachment.attach(), attached, lambda: setattr(consumer, "_error", ClosedError("refused")))
+        self._expect(attachment.attach(), attached, lambda: consumer.refuse_calls(ClosedError("refused")))
 
     def _receive(self, consumer: PartitionConsumer, attachment: RemoteSubscription, count: int) -> None:
         got: list[int] = []
@@ -342,7 +342,7 @@ class FarConsumer:
     def bury(self) -> None:
         """What Python still has of it, at the end of the run."""
         if self._consumer is not None:
-            self._consumer._error = ClosedError("its run is over")
+            self._consumer.refuse_calls(ClosedError("its run is over"))
 
     def check(self, end: int) -> None:
         """All behind the last seek came."""

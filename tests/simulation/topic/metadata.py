@@ -40,19 +40,19 @@ class Way(MetadataStore):
         return result
 
     def _get(self, key: str) -> Versioned | None:
-        return self.call(lambda: self.host._get(key), writes=False)
+        return self.call(lambda: self.host.get(key), writes=False)
 
     def _create(self, key: str, value: bytes) -> int:
-        return self.call(lambda: self.host._create(key, value))
+        return self.call(lambda: self.host.create(key, value))
 
     def _put(self, key: str, value: bytes, version: int) -> int:
-        return self.call(lambda: self.host._put(key, value, version))
+        return self.call(lambda: self.host.put(key, value, version))
 
     def _delete(self, key: str, version: int) -> None:
-        self.call(lambda: self.host._delete(key, version))
+        self.call(lambda: self.host.delete(key, version))
 
     def _list(self, key: str) -> builtins.list[str]:
-        return sorted(self.call(lambda: self.host._list(key), writes=False))
+        return sorted(self.call(lambda: self.host.list(key), writes=False))
 
     def _watch(self, key: str, callback: Callable[[str], object]) -> Watch:
         raise NotImplementedError("nobody waits for a topic to be free here: it tries again")

@@ -121,7 +121,7 @@ class Process:
         """What Python still has of it, at the end of the run."""
         self.is_over = True
         for handle in (*self.consumers.values(), *self.leases, self.runtime.metadata):
-            handle._error = handle._error or ClosedError("its process died")
+            handle.refuse_calls(ClosedError("its process died"))
         bury(self.cluster)
 
     # ---- what it does ---------------------------------------------------------------------------------------
