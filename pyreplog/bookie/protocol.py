@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyreplog._native.ledgerlog.entries import CONTROL
-from pyreplog.errors import InvalidMessageError
+from pyreplog.errors import InvalidMessageError, UnsupportedRequestError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -65,13 +65,14 @@ class ReplyStatus(IntEnum):
     OVERLOADED = 6
     LIMBO = 7  # READ, LAST: done as far as can be (fences hold), and entries may have been lost in a crash
     INVALID = 8  # ADD: its records are damaged, or too large for this bookie; nothing was stored
+    UNSUPPORTED = 9  # the bookie does not know this kind of request, or a flag of it; nothing was done
 
 
 ADD, READ, WAIT_LAC, OK, RECOVERY, UNSYNCED = map(
     int, (RequestKind.ADD, RequestKind.READ, RequestKind.WAIT_LAC, ReplyStatus.OK, Flag.RECOVERY, Flag.UNSYNCED)
 )
 """What every message is compared with: to find a member in its enum takes longer than to compare it."""
-_KIND_MAX, _STATUS_MAX = int(max(RequestKind)), int(max(ReplyStatus))
+_KIND_MAX, _STATUS_MAX, _FLAGS_MAX = int(max(RequestKind)), int(max(ReplyStatus)), sum(Flag)
 
 
 class Request(NamedTuple):
@@ -120,13 +121,18 @@ def encode_request(request: Request) -> bytes:
 
 
 def decode_request(body: memoryview) -> Request:
-    """InvalidMessageError: it is none. Records are not looked at."""
+    """InvalidMessageError: it is none. UnsupportedRequestError: of a kind, or with a flag, that is not known here; what
+    else it says is not looked at. Records are not looked at."""
     if len(body) < _REQUEST.size:
         raise InvalidMessageError(f"request: expected at least {_REQUEST.size} bytes, found {len(body)}")
     kind, flags, run, step, limit, ledger, first, last, key = _REQUEST.unpack_from(body)
-    if not ADD <= kind <= _KIND_MAX or flags > 7 or not 1 <= run <= step:
-        found = f"{kind}, {flags}, {run} of {step}"
-        raise InvalidMessageError(f"request: expected a known kind, flags, and runs of entries, found {found}")
+    if not ADD <= kind <= _KIND_MAX or flags > _FLAGS_MAX:
+        raise UnsupportedRequestError(
+            f"expected kinds 1 to {_KIND_MAX} and flags up to {_FLAGS_MAX}, found kind {kind}, flags {flags}: "
+            "upgrade the bookie"
+        )
+    if not 1 <= run <= step:
+        raise InvalidMessageError(f"request: expected runs of entries, found {run} of {step}")
     if ledger < 0 or first < 0 or last < -1:
         raise InvalidMessageError(f"request: expected ids from 0 on, found ledger {ledger}, entries {first} to {last}")
     return Request._make((kind, ledger, first, last, key, flags, limit, step, run, body[_REQUEST.size :]))

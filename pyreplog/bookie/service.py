@@ -25,7 +25,7 @@ from pyreplog.bookie.protocol import (
     decode_request,
     encode_reply,
 )
-from pyreplog.errors import InvalidMessageError, ReplogError
+from pyreplog.errors import InvalidMessageError, ReplogError, UnsupportedRequestError
 from pyreplog.net.connection import Connection
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server_connection import ServerConnection
@@ -101,7 +101,11 @@ class BookieService(BookieServiceBase):
     def _handle(self, bookie: Bookie, connection: ServerConnection, batch: FrameBatch) -> None:
         for number, body in batch:
             if body:
-                request = _decode(number, body, connection.peer.max_body_bytes)
+                try:
+                    request = _decode(number, body, connection.peer.max_body_bytes)
+                except UnsupportedRequestError as error:
+                    self._answer(connection, number, Reply(ReplyStatus.UNSUPPORTED, body=str(error).encode()))
+                    continue
                 if request.kind == READ and self._has_enough(connection):
                     self._reads.setdefault(connection, deque()).append((number, request))
                     continue

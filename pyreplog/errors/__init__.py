@@ -106,6 +106,7 @@ from pyreplog.errors.net import (
     SlowPeerError,
     TlsMismatchError,
     TooManyConnectionsError,
+    UnsupportedRequestError,
     WrongClusterError,
     WrongServiceError,
 )
@@ -221,6 +222,7 @@ __all__ = [
     "UnnumberedError",
     "UnreadableError",
     "UnsupportedFilesystemError",
+    "UnsupportedRequestError",
     "VersionConflictError",
     "WindowFullError",
     "WrongClusterError",

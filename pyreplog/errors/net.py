@@ -85,3 +85,7 @@ class TooManyConnectionsError(HandshakeError):
 
 class TlsMismatchError(HandshakeError):
     """One side of a connection speaks TLS, and the other side does not."""
+
+
+class UnsupportedRequestError(PeerError):
+    """The other side does not know this kind of request, or a flag of it: it is an older version. Nothing was done."""

@@ -7,11 +7,11 @@ import ssl
 from typing import Any
 
 from pyreplog import errors
-from pyreplog.errors import CommandRefusedError, InvalidMessageError, ReplogError
+from pyreplog.errors import CommandRefusedError, InvalidMessageError, ReplogError, UnsupportedRequestError
 from pyreplog.future import AppendFuture
 from pyreplog.ha.node_context import SERVICE, parse_address
 from pyreplog.ha.protocol import messages
-from pyreplog.ha.protocol.messages import Command, StatusReply
+from pyreplog.ha.protocol.messages import Command, Refuse, StatusReply
 from pyreplog.handles import Closeable
 from pyreplog.net.client import Channel
 from pyreplog.net.handshake import NodeIdentity, Secret
@@ -68,6 +68,8 @@ class RemoteNode(Closeable):
 
 def _understood(address: str, body: bytes) -> dict[str, Any]:
     message = messages.decode(body)
+    if isinstance(message, Refuse):
+        raise UnsupportedRequestError(f"{address}: {message.text}")
     found = _parsed(message.json) if isinstance(message, StatusReply) else None
     if not isinstance(found, dict):
         raise InvalidMessageError(f"{address}: expected a status, found {type(message).__name__} {body[:80]!r}")

@@ -16,7 +16,9 @@ from pyreplog.ha.protocol.messages import (
     Message,
     Prepare,
     ProgressReport,
+    RefusalCode,
     Refuse,
+    UnknownKindError,
 )
 from pyreplog.net.server_connection import ServerConnection
 
@@ -69,7 +71,14 @@ class Service:
         for number, body in batch:
             if not body:
                 continue
-            message = messages.decode(body)
+            try:
+                message = messages.decode(body)
+            except UnknownKindError as error:
+                if number == CONTROL_OFFSET:  # of a stream: nobody answers, and what follows may depend on it
+                    raise InvalidMessageError(str(error)) from None
+                refusal = Refuse(RefusalCode.VERSION, f"{error}: upgrade this node")
+                connection.reply(number, messages.encode(refusal))
+                continue
             if number == CONTROL_OFFSET:
                 self._streamed(connection, message)
             else:

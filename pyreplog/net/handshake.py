@@ -10,12 +10,16 @@
 A proof is the HMAC-SHA256 of the role and both hellos, whole: both nonces, both identities, versions and limits. So
 a proof fits no other connection, no other pair of nodes and not the other role, and no part of a hello can be changed
 on the way. What comes after the hello is protected by TLS alone.
+
+Features: names of requests, flags and fields that a side knows beyond its version. The client says its own, the
+server answers with those that both know, and neither uses any other. Builds before that refuse bytes behind the last
+field. So a client says its features only to a server whose version is high enough, and a server answers only then.
 """
 
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from pyreplog.errors import (
@@ -107,26 +111,31 @@ def _proof(key: bytes, kind: HelloKind, server: bytes, client: bytes) -> Proof:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeIdentity:
     """Who a node is. `incarnation`: 16 random bytes, kept with its data; zeros when it keeps none. `version`: of its
-    service's protocol, the highest that it speaks."""
+    service's protocol, the highest that it speaks. `features`: what it knows beyond that. `extended_from`: the version
+    of the service's protocol from which on a server takes a hello that has features."""
 
     node: str = ""
     incarnation: bytes = hello.ANY_INCARNATION
     cluster: str = ""
     service: str = ""
     version: int = hello.VERSION
+    features: frozenset[str] = frozenset()
+    extended_from: int = 2
 
     def __post_init__(self) -> None:
         if len(self.incarnation) != hello.INCARNATION_BYTES:
             raise InvalidArgumentError(f"incarnation: expected 16 bytes, found {len(self.incarnation)}")
         for what in ("node", "cluster", "service"):
             hello.name_bytes(getattr(self, what), what)
+        hello.check_features(self.features)
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
     """The other side, as its hello describes it; the limits are those it asks us to keep.
 
-    `inflight_bytes`: of requests that it reads before their replies have left; None: it is a client.
+    `inflight_bytes`: of requests that it reads before their replies have left; None: it is a client. `features`: those
+    that both sides know.
     """
 
     identity: NodeIdentity
@@ -134,6 +143,7 @@ class Peer:
     max_body_bytes: int
     silence_s: float
     inflight_bytes: int | None
+    features: frozenset[str] = frozenset()
 
 
 class ServerHandshake:
@@ -152,7 +162,7 @@ class ServerHandshake:
         mutual_tls: bool = False,
     ) -> None:
         self.peer: Peer | None = None
-        self._secret = secret
+        self._secret, self._features = secret, identity.features
         auth = Auth.SECRET if secret is not None else Auth.TLS if mutual_tls else Auth.NONE
         self._hello = ServerHello(
             auth,
@@ -204,8 +214,11 @@ class ServerHandshake:
         identity = NodeIdentity(
             node=client.node, incarnation=client.incarnation, cluster=client.cluster, service=client.service
         )
-        self.peer = Peer(identity, self._version, client.max_body_bytes, client.silence_ms / 1000, None)
-        return [Welcome(self._version).encode()]
+        features = None if client.features is None else client.features & self._features
+        self.peer = Peer(
+            identity, self._version, client.max_body_bytes, client.silence_ms / 1000, None, features or frozenset()
+        )
+        return [Welcome(self._version, features).encode()]
 
 
 class ClientHandshake:
@@ -226,6 +239,7 @@ class ClientHandshake:
     ) -> None:
         self.peer: Peer | None = None
         self._expected, self._secret, self._tls = expected, secret, tls
+        self._features, self._extended_from = identity.features, identity.extended_from
         self._hello = ClientHello(
             expected.incarnation,
             identity.incarnation,
@@ -270,6 +284,8 @@ class ClientHandshake:
             )
         self._check_auth(server.auth)
         self._server, self._server_bytes = server, body
+        if server.version >= self._extended_from:
+            self._hello = replace(self._hello, features=self._features)
         return [self._hello.encode()]
 
     def _check_auth(self, auth: Auth) -> None:
@@ -293,11 +309,14 @@ class ClientHandshake:
     def _receive_welcome(self, welcome: Welcome, server: ServerHello) -> list[bytes]:
         if welcome.version != _common_version(server, self._hello):
             raise ProtocolVersionError(f"the server chose version {welcome.version}, which was not offered")
+        features = welcome.features or frozenset()
+        if not features <= (self._hello.features or frozenset()):
+            raise HandshakeError(f"the server chose {len(features)} features, of which some were not offered")
         identity = NodeIdentity(
             node=server.node, incarnation=server.incarnation, cluster=server.cluster, service=server.service
         )
         silence_s = server.silence_ms / 1000
-        self.peer = Peer(identity, welcome.version, server.max_body_bytes, silence_s, server.inflight_bytes)
+        self.peer = Peer(identity, welcome.version, server.max_body_bytes, silence_s, server.inflight_bytes, features)
         return []
 
 

@@ -1,12 +1,14 @@
 """The first frames of a connection, as bytes. The byte tables are in `_native/FORMAT.md`, "Hello".
 
-Every hello body begins with a magic and its kind; all of it is big-endian, and every length is bounded.
+Every hello body begins with a magic and its kind; all of it is big-endian, and every length is bounded. Bytes behind
+the last field that is known are skipped: a later version may append fields.
 """
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
@@ -25,7 +27,7 @@ from pyreplog.errors import (
 )
 
 MAGIC = b"REPLOGNT"
-VERSION = 1
+VERSION = 2
 MIN_VERSION = 1
 BODY_MAX = 2048
 """Bytes of the largest hello body that is accepted."""
@@ -33,6 +35,9 @@ BODY_MAX = 2048
 NONCE_BYTES = 32
 INCARNATION_BYTES = 16
 ANY_INCARNATION = bytes(INCARNATION_BYTES)
+FEATURES_MAX = 32
+FEATURE_BYTES_MAX = 32
+_FEATURE = re.compile(rf"[a-z0-9-]{{1,{FEATURE_BYTES_MAX}}}")
 _NAME_MAX = 255
 _REASON_MAX = 1024
 
@@ -107,7 +112,10 @@ class ServerHello:
 
 @dataclass(frozen=True, slots=True)
 class ClientHello:
-    """A client's answer. Empty `service` and `cluster`, and an incarnation of zeros, expect any."""
+    """A client's answer. Empty `service` and `cluster`, and an incarnation of zeros, expect any.
+
+    features: names of what it knows beyond its version; None: it does not say, as to a server that would refuse that.
+    """
 
     expected_incarnation: bytes
     incarnation: bytes
@@ -119,8 +127,13 @@ class ClientHello:
     node: str
     min_version: int = MIN_VERSION
     version: int = VERSION
+    features: frozenset[str] | None = None
 
     def encode(self) -> bytes:
+        names = _names(self.service, self.cluster, self.node)
+        return self._head() + names + _features(self.features)
+
+    def _head(self) -> bytes:
         return _CLIENT.pack(
             MAGIC,
             HelloKind.CLIENT,
@@ -131,7 +144,7 @@ class ClientHello:
             self.nonce,
             self.max_body_bytes,
             self.silence_ms,
-        ) + _names(self.service, self.cluster, self.node)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +160,16 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The server's last word: from here on, frames are the service's, in this version."""
+    """The server's last word: from here on, frames are the service's, in this version.
+
+    features: those that both sides know; None: the client did not say which it knows.
+    """
 
     version: int
+    features: frozenset[str] | None = None
 
     def encode(self) -> bytes:
-        return _WELCOME.pack(MAGIC, HelloKind.WELCOME, self.version)
+        return _WELCOME.pack(MAGIC, HelloKind.WELCOME, self.version) + _features(self.features)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +208,33 @@ def _names(*names: str) -> bytes:
     return b"".join(bytes((len(encoded),)) + encoded for encoded in (name_bytes(name, "name") for name in names))
 
 
-def _read_names(body: bytes, at: int, count: int) -> list[str]:
+def check_features(features: Collection[str]) -> frozenset[str]:
+    """Return the names of features as a set. Raises InvalidArgumentError: too many, or a name that is none."""
+    if len(features) > FEATURES_MAX or not all(_FEATURE.fullmatch(name) for name in features):
+        raise InvalidArgumentError(
+            f"features: expected at most {FEATURES_MAX} names of 1 to {FEATURE_BYTES_MAX} of a-z, 0-9 and '-', found "
+            f"{sorted(features)!r}"
+        )
+    return frozenset(features)
+
+
+def _features(features: frozenset[str] | None) -> bytes:
+    return b"" if features is None else bytes((len(features),)) + _names(*sorted(features))
+
+
+def _read_features(body: bytes, at: int) -> frozenset[str] | None:
+    """None: the body ends before them. A name that none can have is left out: it is of a later version."""
+    if at == len(body):
+        return None
+    count = body[at]
+    if count > FEATURES_MAX:
+        raise ValueError(f"{count} features")
+    names, _ = _read_names(body, at + 1, count)
+    return frozenset(name for name in names if _FEATURE.fullmatch(name))
+
+
+def _read_names(body: bytes, at: int, count: int) -> tuple[list[str], int]:
+    """So many names, and where they end."""
     names = []
     for _ in range(count):
         end = at + 1 + body[at] if at < len(body) else len(body) + 1
@@ -199,9 +242,7 @@ def _read_names(body: bytes, at: int, count: int) -> list[str]:
             raise ValueError("a name ends behind the body")
         names.append(body[at + 1 : end].decode())
         at = end
-    if at != len(body):
-        raise ValueError(f"{len(body) - at} bytes too many")
-    return names
+    return names, at
 
 
 def _check_limits(max_body_bytes: int, silence_ms: int) -> None:
@@ -212,7 +253,7 @@ def _check_limits(max_body_bytes: int, silence_ms: int) -> None:
 def _server_hello(body: bytes) -> ServerHello:
     _, _, auth, low, high, incarnation, nonce, max_body, silence_ms, inflight = _SERVER.unpack_from(body)
     _check_limits(max_body, silence_ms)
-    service, cluster, node = _read_names(body, _SERVER.size, 3)
+    (service, cluster, node), _ = _read_names(body, _SERVER.size, 3)
     return ServerHello(
         Auth(auth), incarnation, nonce, max_body, silence_ms, inflight, service, cluster, node, low, high
     )
@@ -221,23 +262,24 @@ def _server_hello(body: bytes) -> ServerHello:
 def _client_hello(body: bytes) -> ClientHello:
     _, _, low, high, expected, incarnation, nonce, max_body, silence_ms = _CLIENT.unpack_from(body)
     _check_limits(max_body, silence_ms)
-    service, cluster, node = _read_names(body, _CLIENT.size, 3)
-    return ClientHello(expected, incarnation, nonce, max_body, silence_ms, service, cluster, node, low, high)
+    (service, cluster, node), at = _read_names(body, _CLIENT.size, 3)
+    features = _read_features(body, at)
+    return ClientHello(expected, incarnation, nonce, max_body, silence_ms, service, cluster, node, low, high, features)
 
 
 def _proof(body: bytes) -> Proof:
-    _, kind, mac = _PROOF.unpack(body)
+    _, kind, mac = _PROOF.unpack_from(body)
     return Proof(HelloKind(kind), mac)
 
 
 def _welcome(body: bytes) -> Welcome:
-    _, _, version = _WELCOME.unpack(body)
-    return Welcome(version)
+    _, _, version = _WELCOME.unpack_from(body)
+    return Welcome(version, _read_features(body, _WELCOME.size))
 
 
 def _refusal(body: bytes) -> Refusal:
     _, _, code, length = _REFUSAL.unpack_from(body)
-    reason = body[_REFUSAL.size :]
+    reason = body[_REFUSAL.size : _REFUSAL.size + length]
     if length != len(reason) or length > _REASON_MAX:
         raise ValueError(f"a reason of {length} bytes has {len(reason)}")
     return Refusal(REASONS.get(code, HandshakeError)(reason.decode("utf-8", "replace")))

@@ -23,7 +23,7 @@ from pyreplog.bookie.protocol import (
     encode_reply,
     encode_request,
 )
-from pyreplog.errors import InvalidMessageError
+from pyreplog.errors import InvalidMessageError, UnsupportedRequestError
 
 FORMAT = (Path(pyreplog.__file__).parent / "_native" / "FORMAT.md").read_text()
 
@@ -80,8 +80,8 @@ def test_bytes_that_are_no_message() -> None:
         with pytest.raises(InvalidMessageError):
             decode_reply(memoryview(bytes(length)))
     fine = bytearray(encode_request(Request(RequestKind.READ)))
-    for at, value in ((0, 0), (0, 7), (1, 8), (3, 0), (8, 0x80), (16, 0x80), (24, 0x80)):
+    for at, value in ((0, 0), (0, 99), (1, 8), (3, 0), (8, 0x80), (16, 0x80), (24, 0x80)):
         bad = bytearray(fine)
         bad[at] = value
-        with pytest.raises(InvalidMessageError):
+        with pytest.raises(UnsupportedRequestError if at < 2 else InvalidMessageError):
             decode_request(memoryview(bad))

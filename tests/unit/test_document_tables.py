@@ -102,9 +102,10 @@ def test_versions_of_files() -> None:
 def test_versions_of_wires() -> None:
     said = {row[0]: row[1] for row in table("wires")}
     least = constant("pyreplog.net.hello", "MIN_VERSION")
-    assert said["bookies"] == str(constant("pyreplog.net.hello")) == str(least)
+    assert said["bookies"] == f"{least} to {constant('pyreplog.net.hello')}"
     assert said["topics"] == f"{least} to {constant('pyreplog.topic.model.wire.protocol')}"
-    assert said["replica groups"] == str(constant("pyreplog.ha.protocol.messages"))
+    joining = constant("pyreplog.ha.protocol.messages")
+    assert said["replica groups"] == f"{joining} (of the hello: {least} to {constant('pyreplog.net.hello')})"
 
 
 def test_libraries_of_the_project() -> None:

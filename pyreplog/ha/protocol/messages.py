@@ -196,15 +196,19 @@ def encode(message: Message) -> bytes:
     return fields.take()
 
 
+class UnknownKindError(InvalidMessageError):
+    """A control body is of a kind that is not known here: a later version sent it."""
+
+
 def decode(body: ReadableBuffer) -> Message:
-    """InvalidMessageError: it is none."""
+    """InvalidMessageError: it is none. UnknownKindError: of a kind that is not known here."""
     if (report := decode_report(body)) is not None:
         return report
     fields = FieldReader(">", body, "control body")
     (kind,) = fields.numbers("B")
     read = _READERS.get(kind)
     if read is None:
-        raise InvalidMessageError(f"control body: expected a kind from 1 to {max(MessageKind)}, found {kind}")
+        raise UnknownKindError(f"control body: expected a kind from 1 to {max(MessageKind)}, found {kind}")
     message = read(fields)
     fields.end()
     return message

@@ -15,6 +15,7 @@ from pyreplog.errors import (
     ReplogError,
     SequenceError,
     TopicOwnedError,
+    UnsupportedRequestError,
 )
 from pyreplog.net.connection import Connection
 from pyreplog.net.fair_executor import FairExecutor
@@ -110,7 +111,11 @@ class TopicService:
             if body:
                 if number == CONTROL_OFFSET:
                     raise InvalidMessageError("expected requests, found a control body")
-                request = decode_request(body)
+                request: protocol.Request | UnsupportedRequestError
+                try:
+                    request = decode_request(body)
+                except UnsupportedRequestError as error:
+                    request = error
                 if asks_for_checksum(body):
                     session.checks(number)
                 self._handle(session, number, request)
@@ -127,6 +132,9 @@ class TopicService:
 
     def _handle(self, session: ClientSession, number: int, request: Any) -> None:
         kind = type(request)
+        if kind is UnsupportedRequestError:
+            session.fail(number, request)
+            return
         if kind in self._jobs:
             self._workers.submit(session.connection, lambda: self._do(session, number, request))
             return

@@ -12,7 +12,7 @@ from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from pyreplog.topic.client.remote.connection_pool import LIMITS
-from pyreplog.topic.model.wire.protocol import VERSION
+from pyreplog.topic.model.wire.protocol import EXTENDED_FROM, VERSION
 from pyreplog.topic.owner.ownership import LEASE_S
 from pyreplog.topic.owner.topics import Topics
 from pyreplog.topic.server.service import SERVICE, TopicService
@@ -55,7 +55,7 @@ class TopicServer(Handle):
             self._server = undo.enter_context(
                 Server(
                     self._reactor, self._service, host=host, port=port,
-                    identity=NodeIdentity(service=SERVICE, version=VERSION),
+                    identity=NodeIdentity(service=SERVICE, version=VERSION, extended_from=EXTENDED_FROM),
                     secret=Secret.of(secret), tls=tls, limits=limits or LIMITS,
                 )
             )  # fmt: skip

@@ -41,6 +41,7 @@ from pyreplog.topic.model.wire.error_codec import decode_fault
 from pyreplog.topic.model.wire.fields import WireReader
 from pyreplog.topic.model.wire.protocol import (
     ERROR,
+    EXTENDED_FROM,
     OK,
     STALE,
     VERSION,
@@ -204,7 +205,7 @@ class ConnectionPool:
             channel = self._channels.get((address, publishes))
             if channel is None:
                 channel = self._channels[address, publishes] = Channel(
-                    self.reactor, address, identity=NodeIdentity(version=VERSION),
+                    self.reactor, address, identity=NodeIdentity(version=VERSION, extended_from=EXTENDED_FROM),
                     expected=NodeIdentity(service=SERVICE),
                     secret=self._secret, tls=self._tls,
                     limits=self._limits,

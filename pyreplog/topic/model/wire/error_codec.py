@@ -38,6 +38,7 @@ _CLASSES: tuple[type[ReplogError], ...] = (
     errors.SubscriptionError,
     errors.TopicError,
     errors.MetadataVersionError,
+    errors.UnsupportedRequestError,
 )  # numbers are places in it: add at the end only
 _NUMBERS = {kind: number for number, kind in enumerate(_CLASSES)}
 

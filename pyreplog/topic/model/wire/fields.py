@@ -30,6 +30,9 @@ _I64 = struct.Struct(">q")
 _U32 = struct.Struct(">I")
 
 
+CHECKSUM_BYTES = _U32.size
+
+
 class WireReader:
     """Takes fields off a body, in order. is_checked: their checksum follows them. Errors: InvalidMessageError;
     DamagedMessageError."""

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog.errors import InvalidMessageError
+from pyreplog.errors import InvalidMessageError, UnsupportedRequestError
 from pyreplog.topic.model.positions import Start
 from pyreplog.topic.model.wire.fields import (
+    CHECKSUM_BYTES,
     COUNT,
     ENTRIES,
     FLAG,
@@ -35,8 +36,10 @@ from pyreplog.topic.model.wire.fields import (
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-VERSION = 3
-"""As the hello says it. 2: RESUME, and checksums; 3: NACK_WITH_REASON."""
+VERSION = 4
+"""As the hello says it. 2: RESUME, and checksums; 3: NACK_WITH_REASON; 4: features in the hello, unknown requests are
+refused."""
+EXTENDED_FROM = 4
 
 OK, ERROR, STALE = range(3)
 """How a request went. STALE: the server knows no such lane or consumer (any more); nothing was done."""
@@ -238,15 +241,28 @@ def asks_for_checksum(body: memoryview) -> bool:
 
 
 def decode_request(body: memoryview) -> Request:
-    """It keeps nothing of the receive buffer. Errors: InvalidMessageError; DamagedMessageError."""
-    kind = body[0] & ~CHECKED if len(body) else 0
+    """It keeps nothing of the receive buffer. Errors: InvalidMessageError; DamagedMessageError;
+    UnsupportedRequestError, of a kind that is not known here, and intact as far as can be told."""
+    if not len(body):
+        raise InvalidMessageError("request: expected a kind, found nothing")
+    kind = body[0] & ~CHECKED
     if kind not in _REQUESTS:
-        raise InvalidMessageError(f"request: expected a known kind, found {kind}")
+        _check_unknown(kind, body)
+        expected = f"a kind from 1 to {max(_REQUESTS)}"
+        raise UnsupportedRequestError(f"request: expected {expected}, found {kind}: upgrade the server")
     made, layout = _REQUESTS[kind]
     reader = WireReader(f"request {made.__name__}", body, 1, is_checked=asks_for_checksum(body))
     found: Request = made._make(layout.decode(reader))
     reader.end()
     return found
+
+
+def _check_unknown(kind: int, body: memoryview) -> None:
+    """A checksum is at the end of every request that has one. Raises DamagedMessageError."""
+    if asks_for_checksum(body):
+        reader = WireReader(f"request of kind {kind}", body, is_checked=True)
+        reader.take(max(len(body) - CHECKSUM_BYTES, 0))
+        reader.end()
 
 
 # ---- replies ---------------------------------------------------------------------------------------------------
