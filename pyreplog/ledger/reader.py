@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, SupportsIndex, TypeVar, overload
 
 from pyreplog._native.log.batch import RecordBatch
@@ -46,6 +47,38 @@ PAUSE_S = 0.02
 T = TypeVar("T")
 
 
+class LedgerFollower(Iterator[Record]):
+    """Iterator and asynchronous iterator over the records of a ledger; made by `LedgerReader.follow`.
+
+    Use one of the two at a time.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[RecordBatch],
+        batches_async: Callable[[int], AsyncIterator[RecordBatch]],
+        entry: int,
+    ) -> None:
+        self._records = (record for batch in batches for record in batch)
+        self._batches_async = batches_async
+        self._entry = entry  # the next one of an asynchronous iteration
+
+    def __iter__(self) -> Iterator[Record]:
+        """Iterate in a thread. An iteration that was left goes on where it was."""
+        return self._records
+
+    def __next__(self) -> Record:
+        """Return the next record; waits for it."""
+        return next(self._records)
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        """Iterate in a coroutine. An iteration that was left goes on where it was."""
+        async for batch in self._batches_async(self._entry):
+            for record in batch:
+                self._entry = record.entry + 1
+                yield record
+
+
 class LedgerReader(Handle):
     """A ledger that is open for reading; made by `Cluster.open_ledger`.
 
@@ -75,6 +108,7 @@ class LedgerReader(Handle):
         self._lock = threading.Lock()
         self._waited_for: set[AppendFuture[RecordBatch]] = set()
         self._polls: set[AppendFuture[int]] = set()
+        self._changes_read: set[AppendFuture[int]] = set()  # awaited by coroutines
         self._changes = 0  # of the metadata, as counted by the watch
         self._watch: Watch | None = None
         super().__init__(f"ledger {self.id}")
@@ -303,28 +337,35 @@ class LedgerReader(Handle):
             OutOfRangeError: `start` is negative.
             ReplogError: as `read` and `refresh`.
         """
-        self._check_open()
-        seconds = as_timeout(timeout)
-        first = len(self) if start is None else as_int("start", start)
-        if first < 0:
-            raise OutOfRangeError(f"ledger {self.id}: start: expected an entry number of 0 or more, found {first}")
-        return self._follow_batches(first, seconds)
+        return self._follow_batches(*self._follow_arguments(start, timeout))
 
-    def follow(self, start: int | None = None, *, timeout: float | None = None) -> Iterator[Record]:
+    def follow(self, start: int | None = None, *, timeout: float | None = None) -> LedgerFollower:
         """Iterate over the records of confirmed entries, and wait for more, as `follow_batches` does.
+
+        Iterate in a thread with `for`, in a coroutine with `async for`.
 
         Args:
             start: number of the first entry; None: the entries that are confirmed from now on.
             timeout: seconds without a new entry after which the iteration ends; None: as long as it takes.
 
         Returns:
-            An iterator of `Record`.
+            A `LedgerFollower`, which gives `Record`s.
 
         Raises:
             OutOfRangeError: `start` is negative.
             ReplogError: as `read` and `refresh`.
         """
-        return (record for batch in self.follow_batches(start, timeout=timeout) for record in batch)
+        first, seconds = self._follow_arguments(start, timeout)
+        batches = self._follow_batches(first, seconds)
+        return LedgerFollower(batches, lambda entry: self._follow_batches_async(entry, seconds), first)
+
+    def _follow_arguments(self, start: int | None, timeout: float | None) -> tuple[int, float | None]:
+        self._check_open()
+        seconds = as_timeout(timeout)
+        first = len(self) if start is None else as_int("start", start)
+        if first < 0:
+            raise OutOfRangeError(f"ledger {self.id}: start: expected an entry number of 0 or more, found {first}")
+        return first, seconds
 
     def _follow_batches(self, start: int, timeout: float | None) -> Iterator[RecordBatch]:
         while self.wait_beyond(start - 1, timeout):
@@ -340,15 +381,82 @@ class LedgerReader(Handle):
         if not self.is_closed:
             self._reload()
         if not self.is_closed:
-            query = LacQuery(self.metadata, self._key, self._lac, wait_ms=wait_ms)
-            driver = Driver(self.id, query, self._runtime)
-            self._polls.add(driver.done)
-            if self._changes == changes:
-                driver.post(query.start)
-            else:  # the watch fired before this poll was among those that it ends
-                driver.done.complete(self._lac)
-            self._raise_lac(self._wait(driver.done, self._polls))
+            self._raise_lac(self._wait(self._begin_poll(wait_ms, changes), self._polls))
         return self._lac
+
+    def _begin_poll(self, wait_ms: int, changes: int) -> AppendFuture[int]:
+        """Ask for the LAC. changes: of the metadata, as counted before they were loaded."""
+        query = LacQuery(self.metadata, self._key, self._lac, wait_ms=wait_ms)
+        driver = Driver(self.id, query, self._runtime)
+        self._polls.add(driver.done)
+        if self._changes == changes:
+            driver.post(query.start)
+        else:  # the watch fired before this poll was among those that it ends
+            driver.done.complete(self._lac)
+        return driver.done
+
+    # ---- following, in coroutines -----------------------------------------------------------------------------
+
+    async def _follow_batches_async(self, start: int, timeout: float | None) -> AsyncIterator[RecordBatch]:
+        while await self._wait_beyond_async(start - 1, timeout):
+            batch = await self._result_async(self.read_range(start, self._lac + 1), self._waited_for)
+            start = batch[-1].entry + 1
+            yield batch
+
+    async def _wait_beyond_async(self, entry: int, timeout: float | None) -> bool:
+        """Do as `wait_beyond`, without blocking the event loop."""
+        self._check_open()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._lac <= entry and not self.is_closed:
+            began = time.monotonic()
+            left_ms = POLL_MS if deadline is None else min(POLL_MS, int((deadline - began) * 1000))
+            if left_ms <= 0:
+                break
+            lac = self._lac
+            if await self._look_async(left_ms) == lac and not self.is_closed:
+                await asyncio.sleep(max(0.0, min(PAUSE_S, left_ms / 1000) - (time.monotonic() - began)))
+        return self._lac > entry
+
+    async def _look_async(self, wait_ms: int) -> int:
+        """Do as `_look`: calls of the metadata store run on a worker thread, replies of bookies are awaited."""
+        changes = await self._result_async(self._work(self._prepare_look), self._changes_read)
+        if not self.is_closed:
+            poll = self._begin_poll(wait_ms, changes)
+            self._raise_lac(await self._result_async(poll, self._polls))
+        return self._lac
+
+    def _prepare_look(self) -> int:
+        """Watch and load the metadata; return the number of changes that were counted before. May block."""
+        self._watch_metadata()
+        changes = self._changes
+        if not self.is_closed:
+            self._reload()
+        return changes
+
+    def _work(self, job: Callable[[], T]) -> AppendFuture[T]:
+        """Run a job that blocks on a worker thread."""
+        future: AppendFuture[T] = AppendFuture()
+        self._runtime.expect(future)
+
+        def run() -> None:
+            try:
+                future.complete(job())
+            except Exception as error:
+                future.fail(error)
+
+        self._runtime.work(run)
+        return future
+
+    async def _result_async(self, future: AppendFuture[T], among: set[AppendFuture[T]]) -> T:
+        """Await a future of `among`; `close` ends the wait."""
+        among.add(future)
+        try:
+            self._check_open()
+            return await future
+        finally:
+            among.discard(future)
+
+    # ---- state ----------------------------------------------------------------------------------------------
 
     def _raise_lac(self, lac: int) -> None:
         with self._lock:
@@ -383,6 +491,6 @@ class LedgerReader(Handle):
             watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()
-        futures: list[AppendFuture[Any]] = [*self._waited_for, *self._polls]
+        futures: list[AppendFuture[Any]] = [*self._waited_for, *self._polls, *self._changes_read]
         for future in futures:
             future.fail(ClosedError(f"the {self._what} was closed"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import gc
 import json
@@ -371,6 +372,56 @@ def test_records_are_followed_one_by_one(cluster: LedgerCluster) -> None:
         ledger.close()
         assert [(record.entry, record.value) for record in records] == [(0, b"a"), (1, b"b"), (2, b"c")]
         assert [record.entry for record in late] == list(range(start, 3))
+
+
+def test_records_are_followed_in_a_coroutine(cluster: LedgerCluster) -> None:
+    """Up to the end of the ledger; an iteration that was left goes on behind the last record that it gave."""
+
+    async def follow(reader: LedgerReader) -> list[bytes]:
+        values: list[bytes] = []
+        records = reader.follow(0, timeout=30)
+        for stop in (3, 7, None):
+            async for record in records:
+                values.append(bytes(record.value))
+                if len(values) == stop:
+                    break
+        return values
+
+    ledger = cluster.create_ledger(4, 3, 2)
+    ledger.append_batch([value(entry) for entry in range(10)])
+    with cluster.open_ledger(ledger.id, recover=False) as reader, ThreadPoolExecutor(1) as pool:
+        following = pool.submit(lambda: asyncio.run(follow(reader)))
+        for entry in range(10, 60):
+            ledger.append(value(entry))
+        ledger.close()
+        assert following.result(30) == [value(entry) for entry in range(60)]
+        assert reader.is_closed
+
+
+def test_following_in_a_coroutine_leaves_its_loop_free(cluster: LedgerCluster, meddler: Meddler) -> None:
+    """Other tasks run while it waits. A cancelled task ends at once, `close` ends the others, and a timeout ends one."""
+
+    async def follow(reader: LedgerReader, timeout: float | None) -> list[int]:
+        return [record.entry async for record in reader.follow(0, timeout=timeout)]
+
+    async def run(reader: LedgerReader) -> None:
+        assert await follow(reader, 0.05) == []
+        meddler.rule(meddler.lose, kind=RequestKind.WAIT_LAC)
+        asked = meddler.count(RequestKind.WAIT_LAC)
+        cancelled, closed = (asyncio.create_task(follow(reader, None)) for _ in range(2))
+        while meddler.count(RequestKind.WAIT_LAC) < asked + 2 * 3:
+            await asyncio.sleep(0.01)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        assert not closed.done()
+        reader.close()
+        with pytest.raises(ClosedError):
+            await asyncio.wait_for(closed, 30)
+
+    with cluster.create_ledger() as ledger, cluster.open_ledger(ledger.id, recover=False) as reader:
+        asyncio.run(asyncio.wait_for(run(reader), 60))
+        meddler.clear()
 
 
 def test_waiting_ends_in_time(cluster: LedgerCluster) -> None:
