@@ -99,6 +99,7 @@ setup(
             extension("log/log_position"),
             extension("ha/reports"),
             extension("ha/group_base"),
+            extension("ha/client_batch", checksums=True),
             extension("ha/progress"),
             extension("quorum/quorum"),
             extension("quorum/acktracker"),

@@ -5,6 +5,8 @@ with ha.open_master("data/orders", name="a", port=7001, members=["a", "b"], sync
 with ha.open_replica("copy/orders", name="b", master="127.0.0.1:7001") as node:
     for record in node.log.follow(timeout=5.0): ...
     node.promote()                               # when a is gone
+with ha.connect(["127.0.0.1:7001"]) as client:   # any process
+    client.append(b"value")
 
 | modules | what they are |
 |---|---|
@@ -14,6 +16,9 @@ with ha.open_replica("copy/orders", name="b", master="127.0.0.1:7001") as node:
 | `election_runner`, `failover` | running an election; automatic failover |
 | `service`, `commands`, `status` | what a node's server brings: what it is told to do; how it is |
 | `peers`, `remote` | asking others of the group; asking any node |
+| `group_client` | appending to a group, and reading it, from another process |
+| `client_requests`, `long_polls` | what a node does for clients; clients that wait for the commit point |
+| `producers` | which batches of clients a log holds |
 | `config`, `node_context`, `logs` | settings; what the parts of a node share; opening its log; for Prometheus |
 | `metrics` | as above |
 | `protocol` | what nodes say and decide, without I/O |
@@ -33,6 +38,7 @@ from typing import Unpack
 from pyreplog.clock import Clock
 from pyreplog.ha.config import NodeConfig, NodeSettings
 from pyreplog.ha.failover import Failover
+from pyreplog.ha.group_client import GroupClient, GroupClientConfig, GroupClientSettings
 from pyreplog.ha.node import Node
 from pyreplog.ha.protocol.master_machine import GroupConfig
 from pyreplog.ha.protocol.stats import GroupStats
@@ -40,7 +46,10 @@ from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits
 from pyreplog.stream.log_position import LogPosition
 
-__all__ = ["Failover", "GroupConfig", "GroupStats", "LogPosition", "Node", "NodeConfig", "open_master", "open_replica"]
+__all__ = [
+    "Failover", "GroupClient", "GroupClientConfig", "GroupConfig", "GroupStats", "LogPosition", "Node", "NodeConfig",
+    "connect", "open_master", "open_replica",
+]  # fmt: skip
 
 
 def open_master(
@@ -170,3 +179,40 @@ def open_replica(
         node.close()
         raise
     return node
+
+
+def connect(
+    addresses: Iterable[str],
+    *,
+    secret: bytes | Secret | None = None,
+    tls: ssl.SSLContext | None = None,
+    limits: Limits | None = None,
+    **settings: Unpack[GroupClientSettings],
+) -> GroupClient:
+    """Connect to a replica group, to append and read from any process.
+
+    Returns at once. The client looks for the master in the background, and calls wait for it.
+
+    Args:
+        addresses: "host:port" of nodes of the group. One that runs is enough, more are tried when it does not.
+        secret: the secret that the nodes share; None: no authentication.
+        tls: TLS context of a client; None: no TLS.
+        limits: limits of connections; None: as the defaults, but a node is left after 3 s of silence.
+        settings: fields of `GroupClientConfig` as keywords.
+
+    Returns:
+        A `GroupClient`.
+
+    Raises:
+        ConfigError: a setting is unknown or outside its bounds.
+        InvalidArgumentError: an address is malformed, or there is none.
+
+    Example:
+        ```python
+        with ha.connect(["host-a:7001", "host-b:7001"]) as client:
+            client.append(b"order 1", key=b"customer 7")
+        ```
+
+    See docs/ha.md.
+    """
+    return GroupClient(addresses, GroupClientConfig.of(settings), secret=secret, tls=tls, limits=limits)

@@ -1,4 +1,7 @@
-"""A node as master: appends, streams its log to replicas, and waits until enough of them have what was appended."""
+"""A node as master: appends, streams its log to replicas, and waits until enough of them have what was appended.
+
+Appends are those of this process, and batches of clients of the group.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,20 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pyreplog._native.ha.client_batch import append_received
 from pyreplog._native.log.apply_replicated import marks_of, show_up_to
 from pyreplog._native.net.frame import CONTROL_OFFSET, encode
 from pyreplog.defer_sigint import defer_sigint
 from pyreplog.errors import ClosedError, DeposedError, DisconnectedError, InvalidArgumentError, ReplogError
 from pyreplog.future import AppendFuture
 from pyreplog.ha.cascade import refuse
+from pyreplog.ha.client_requests import ClientRefusedError
 from pyreplog.ha.node_context import NodeContext, ends_of, owed_of, start_of
 from pyreplog.ha.peers import Asks
 from pyreplog.ha.pending_commits import PendingCommits, check_may_wait
+from pyreplog.ha.producers import SNAPSHOT_BYTES, Producers, batch_control
 from pyreplog.ha.protocol import messages
+from pyreplog.ha.protocol.client_messages import Append, ClientRefusal, Run
 from pyreplog.ha.protocol.effects import (
     Committed,
     Disconnect,
@@ -79,6 +86,10 @@ class Master:
         terms, members = context.terms, context.members.members
         if members is None:
             raise InvalidArgumentError("members: expected at least the master itself, found none")
+        self.producers = Producers.of(log)
+        self._snapshot_at = 0
+        if len(self.producers):
+            self._take_snapshot()
         end, synced = ends_of(log)
         source = StreamedLog(log.uuid, log.segment_bytes, terms.promised, terms.history, start_of(log), end)
         name, config, owed = self._config.name, self._config.group, owed_of(log)
@@ -160,6 +171,55 @@ class Master:
         nothing = AppendFuture(made)
         nothing.complete()
         return nothing
+
+    # ---- appending of clients -------------------------------------------------------------------------------
+
+    def append_received(self, append: Append) -> AppendFuture[tuple[Run, ...]]:
+        """Append what the log does not hold yet of a client's batch; the caller calls `offer` after some of them.
+
+        By the reactor's driver. The future gives the numbers of the entries when enough replicas have them.
+        Errors: ClientRefusedError; those of `submit`; InvalidRecordsError: nothing was appended.
+        """
+        client, sequence, count, records = append
+        producer = self.producers.get(client)
+        expected = 0 if producer is None else producer.next
+        if producer is None and sequence:
+            raise ClientRefusedError(ClientRefusal.UNKNOWN_CLIENT, f"no batches of client {client.hex()} are known")
+        if sequence > expected:
+            text = f"entry {sequence} of client {client.hex()} came, entry {expected} comes next"
+            raise ClientRefusedError(ClientRefusal.OUT_OF_ORDER, text)
+        runs: tuple[Run, ...] = ()
+        skip = min(expected - sequence, count)
+        if producer is not None and skip:
+            known = producer.numbers(sequence, skip)
+            if known is None:
+                text = f"entries {sequence} to {sequence + skip - 1} of client {client.hex()} are too old to be known"
+                raise ClientRefusedError(ClientRefusal.UNKNOWN_CLIENT, text)
+            runs, position = known, producer.position
+        if skip < count:
+            sequence, left = sequence + skip, count - skip
+            control = batch_control(client, sequence, left)
+            first, position = self._write(append_received, self.log, records, count, skip, control)
+            self.producers.use(client).add(sequence, first, left, position)
+            runs = (*runs, Run(first, left))
+            self._look_at_snapshot(position)
+        future = AppendFuture[tuple[Run, ...]](runs)
+        self._pending_commits.watch(position, future)
+        if self._is_synced:
+            self.log.when_synced(None, position).add_done_callback(self._synced)
+        return future
+
+    def _look_at_snapshot(self, end: int) -> None:
+        """A new master need not read far back to know all clients."""
+        if end - self._snapshot_at >= SNAPSHOT_BYTES:
+            self._take_snapshot()
+
+    def _take_snapshot(self) -> None:
+        _, position = self.log.append_batch_pending([], None, None, self.producers.snapshot())
+        assert position is not None, "a control record has a position"
+        self._snapshot_at = position
+
+    # ---- appending: the log, and who waits ------------------------------------------------------------------
 
     def _write(self, write: Callable[..., T], *what: Any) -> T:
         """Into the log, if it may be. One that was closed meanwhile, for another role, says what this one says."""
@@ -406,6 +466,8 @@ class Master:
     def _committed(self, mark: LogPosition) -> None:
         show_up_to(self.log, *mark)
         self._pending_commits.advance(mark.position)
+        if (polls := self._context.polls) is not None and polls.waiting:
+            polls.wake()
         self._tell_soon()
 
     def _tell_soon(self) -> None:
@@ -435,6 +497,8 @@ class Master:
         if self._closed:
             return
         try:
+            if len(self.producers) and not self._is_guarded:
+                self._look_at_snapshot(self.log.tail.end)
             self._do(lambda now_us: [*self._grown(now_us), *self.group.tick(now_us)])
             self._pending_commits.tick()
             with self._lock:

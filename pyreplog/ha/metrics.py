@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pyreplog.errors import ClosedError, NotMasterError
+from pyreplog.ha.client_requests import ClientStats
 from pyreplog.ha.node_context import start_of
 from pyreplog.ha.protocol.progress import ReplicaStats
 from pyreplog.ha.protocol.stats import GroupStats
@@ -45,11 +46,21 @@ def node_metrics(node: Node) -> Iterator[Metric]:
         log is not None and log.unreplicated,
     )  # fmt: skip
     yield _gauge("streaming", "1: it is a replica, and its master streams.", labels, node.is_streaming)
+    yield from _clients(labels, node.clients.stats)
     try:
         stats = node.replication()
     except NotMasterError:  # or no more, since a moment ago
         return
     yield from _group(labels, stats)
+
+
+def _clients(labels: Labels, stats: ClientStats) -> Iterator[Metric]:
+    yield _counter("client_appends", "Batches of clients that were acknowledged.", labels, stats.appends)
+    yield _counter("client_entries", "Entries in them.", labels, stats.entries)
+    yield _counter("client_bytes", "Bytes of their records, as they came.", labels, stats.bytes)
+    yield _counter("client_refused", "Batches of clients that were not acknowledged.", labels, stats.refused)
+    yield _counter("client_reads", "Answers to clients with entries.", labels, stats.reads)
+    yield _counter("client_read_bytes", "Bytes of records in them.", labels, stats.read_bytes)
 
 
 def _group(labels: Labels, stats: GroupStats) -> Iterator[Metric]:

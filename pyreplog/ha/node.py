@@ -24,11 +24,13 @@ from pyreplog.errors import (
 )
 from pyreplog.future import AppendFuture
 from pyreplog.ha import logs
+from pyreplog.ha.client_requests import Appends, ClientRequests
 from pyreplog.ha.commands import Commands
 from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.election_runner import PATIENCE_S, ElectionRunner, end_of, restore
+from pyreplog.ha.long_polls import LongPolls
 from pyreplog.ha.master import Master
-from pyreplog.ha.node_context import SERVICE, NodeContext, ends_of, parse_address, start_of
+from pyreplog.ha.node_context import NodeContext, ends_of, parse_address, start_of
 from pyreplog.ha.peers import Peers
 from pyreplog.ha.protocol.election import Election, Won, refuse_candidate
 from pyreplog.ha.protocol.members import Members, MembersFile
@@ -52,7 +54,7 @@ from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.opening import as_path
 from pyreplog.net.connection import Connection
-from pyreplog.net.handshake import NodeIdentity, Secret
+from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits, check_tls
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
@@ -115,11 +117,13 @@ class Node(Handle):
             check_type("limits", limits, Limits, "Limits")
         as_int("busy_poll_us", busy_poll_us)
         self.config = config
+        reactor = Reactor(clock=clock, busy_poll_us=busy_poll_us)
+        polls = LongPolls(reactor)
         self._context = NodeContext(
             path=directory, config=config, files=files, clock=clock or SystemClock(),
             terms=TermsFile(directory, files), members=MembersFile(directory, files), limits=limits or Limits(),
             secret=shared, tls=(tls_server, tls_client),
-            reactor=Reactor(clock=clock, busy_poll_us=busy_poll_us),
+            reactor=reactor, polls=polls,
         )  # fmt: skip
         self._master: Master | None = None
         self._replica: Replica | None = None
@@ -128,11 +132,12 @@ class Node(Handle):
         self._above: Term = NO_TERM
         self._changing = threading.RLock()  # held while the role changes
         self._commands = Commands(self)
+        self.clients = ClientRequests(self, reactor, polls)
         try:
             self._peers = Peers(self._context, peers or {})
             self._server = Server(
                 self._context.reactor, Service(self), host=config.host, port=config.port,
-                identity=NodeIdentity(node=config.name, service=SERVICE), secret=self._context.secret, tls=tls_server,
+                identity=self._context.identity, secret=self._context.secret, tls=tls_server,
                 limits=self._context.limits,
             )  # fmt: skip
         except BaseException:
@@ -171,8 +176,7 @@ class Node(Handle):
         """Address at which other nodes reach this one, "host:port"."""
         if self.config.advertise is not None:
             return self.config.advertise
-        host, port = self._server.address
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return _as_text(self._server.address)
 
     @property
     def term(self) -> Term:
@@ -544,7 +548,7 @@ class Node(Handle):
             master = "" if force else replica.leader
             where = replica.master
             if master and where is not None and master not in self._peers.addresses:
-                self._peers.learn({master: f"[{where[0]}]:{where[1]}" if ":" in where[0] else f"{where[0]}:{where[1]}"})
+                self._peers.learn({master: _as_text(where)})
             for tries_left in range(_CHANGE_OVERS - 1, -1, -1):
                 term = self.term
                 try:
@@ -684,6 +688,21 @@ class Node(Handle):
         """Who takes care of the replicas that are connected."""
         return self._master if self._master is not None else self._replica
 
+    @property
+    def appends(self) -> Appends | None:
+        """The master that takes batches of clients; None: this node is not the master."""
+        return self._master if self._error is None else None
+
+    def where_master(self) -> str:
+        """Address of the master, as far as this node knows; "": it does not, or is the master itself."""
+        master, replica = self._master, self._replica
+        if master is not None and (fenced := master.group.fenced) is not None:
+            return self.address_of(fenced.master) or ""
+        if replica is None or replica.following.observer:
+            return ""
+        address = replica.master
+        return "" if address is None else _as_text(address)
+
     def vote(self, prepare: Prepare) -> Message:
         """Answer a candidate; what the answer promises is durable before this returns.
 
@@ -789,7 +808,7 @@ class Node(Handle):
         }
         if replica is not None:
             master = replica.master
-            stats["master"] = None if master is None else f"{master[0]}:{master[1]}"
+            stats["master"] = None if master is None else _as_text(master)
             stats["streaming"] = replica.is_streaming
             stats["trouble"] = replica.trouble
         if leading is not None:
@@ -806,6 +825,7 @@ class Node(Handle):
     def left(self, connection: Connection) -> None:
         """A connection has ended."""
         self._commands.leave(connection)
+        self.clients.leave(connection)
 
     # ---- the end --------------------------------------------------------------------------------------------
 
@@ -822,6 +842,7 @@ class Node(Handle):
             self._peers.close()
             self._server.close()
             self._commands.close()
+            self.clients.close()
             master, replica = self._master, self._replica
             try:
                 if replica is not None:
@@ -832,6 +853,10 @@ class Node(Handle):
                     self._log.close()
             finally:
                 self._context.reactor.close()
+
+
+def _as_text(address: Address) -> str:
+    return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
 
 
 def _prepare_master(master: Master, prepare: Prepare) -> None:

@@ -12,6 +12,8 @@ from pyreplog.arguments import check_text
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ha.config import NodeConfig
+from pyreplog.ha.long_polls import LongPolls
+from pyreplog.ha.protocol.client_messages import CLIENT_VERSION
 from pyreplog.ha.protocol.members import MembersFile
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import Files
@@ -45,11 +47,13 @@ class NodeContext:
     secret: Secret | None = None
     tls: tuple[ssl.SSLContext | None, ssl.SSLContext | None] = (None, None)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    polls: LongPolls | None = None
+    """Clients that wait for the commit point; None: nobody serves any."""
 
     @property
     def identity(self) -> NodeIdentity:
         """Who this node says it is."""
-        return NodeIdentity(node=self.config.name, service=SERVICE)
+        return NodeIdentity(node=self.config.name, service=SERVICE, version=CLIENT_VERSION)
 
     @property
     def now_us(self) -> int:

@@ -315,6 +315,8 @@ class Replica:
         if (log := self.log) is not None:
             log.tail.unreplicated |= effect.unreplicated
             log.show(*effect.committed)
+            if (polls := self._context.polls) is not None and polls.waiting:
+                polls.wake()
             log.tail.unreplicated = effect.unreplicated
         if self._chain is not None:
             self._chain.tell(self._commit)

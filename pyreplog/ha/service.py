@@ -1,4 +1,4 @@
-"""What a node's server brings: replicas that stream, candidates and people that ask."""
+"""What a node's server brings: replicas that stream, candidates and people that ask, clients that append and read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pyreplog._native.ha.reports import report_alone
 from pyreplog._native.net.frame import CONTROL_OFFSET
 from pyreplog.errors import InvalidMessageError, JoinRefusedError, ReplogError
 from pyreplog.ha.protocol import messages
+from pyreplog.ha.protocol.client_messages import is_client_request
 from pyreplog.ha.protocol.messages import (
     AskStatus,
     Command,
@@ -37,6 +38,14 @@ class Streams(Protocol):
     def disconnected(self, connection: Connection) -> None: ...
 
 
+class Clients(Protocol):
+    """What a node does for clients that append and read."""
+
+    def take(self, connection: ServerConnection, number: int, body: memoryview) -> None: ...
+    def end_turn(self) -> None: ...
+    def drained(self, connection: Connection) -> None: ...
+
+
 class Answers(Protocol):
     """What a node does for those who ask. The answer goes by `connection.reply`."""
 
@@ -45,6 +54,8 @@ class Answers(Protocol):
     def vote(self, prepare: Prepare) -> Message: ...
     def status(self) -> Message: ...
     def command(self, connection: ServerConnection, number: int, command: Command) -> None: ...
+    @property
+    def clients(self) -> Clients: ...
     def left(self, connection: Connection) -> None: ...
 
 
@@ -68,21 +79,30 @@ class Service:
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
         """InvalidMessageError ends the connection; what came before has been handled."""
         assert isinstance(connection, ServerConnection)
-        for number, body in batch:
-            if not body:
-                continue
-            try:
-                message = messages.decode(body)
-            except UnknownKindError as error:
-                if number == CONTROL_OFFSET:  # of a stream: nobody answers, and what follows may depend on it
-                    raise InvalidMessageError(str(error)) from None
-                refusal = Refuse(RefusalCode.VERSION, f"{error}: upgrade this node")
-                connection.reply(number, messages.encode(refusal))
-                continue
-            if number == CONTROL_OFFSET:
-                self._streamed(connection, message)
-            else:
-                self._asked(connection, number, message)
+        clients, has_client = self._node.clients, False
+        try:
+            for number, body in batch:
+                if not body:
+                    continue
+                if number != CONTROL_OFFSET and is_client_request(body):
+                    has_client = True
+                    clients.take(connection, number, body)
+                    continue
+                try:
+                    message = messages.decode(body)
+                except UnknownKindError as error:
+                    if number == CONTROL_OFFSET:  # of a stream: nobody answers, and what follows may depend on it
+                        raise InvalidMessageError(str(error)) from None
+                    refusal = Refuse(RefusalCode.VERSION, f"{error}: upgrade this node")
+                    connection.reply(number, messages.encode(refusal))
+                    continue
+                if number == CONTROL_OFFSET:
+                    self._streamed(connection, message)
+                else:
+                    self._asked(connection, number, message)
+        finally:
+            if has_client:
+                clients.end_turn()
 
     def _streamed(self, connection: ServerConnection, message: Message) -> None:
         streams = self._node.streams
@@ -112,6 +132,7 @@ class Service:
             raise InvalidMessageError(f"expected a question, found {type(message).__name__}")
 
     def drained(self, connection: Connection) -> None:
+        self._node.clients.drained(connection)
         streams = self._node.streams
         if streams is not None:
             streams.drained(connection)

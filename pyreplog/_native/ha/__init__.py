@@ -6,5 +6,6 @@
 | loop_batches | acks of what event loops' tasks submit to a replica group, by the rounds of their loops |
 | reports | the reports of a replica group's replicas, as bytes |
 | group_base | what the master of a replica group does for every report |
+| client_batch | batches of a client of a replica group: encoded, verified and appended, parsed |
 | progress | the offsets that a RocketMQ slave reports |
 """

@@ -11,4 +11,6 @@
 | `members` | the members of a group, and their file |
 | `effects` | what the machines ask for |
 | `messages` | what nodes say to each other |
+| `client_messages` | what clients and nodes say to each other |
+| `append_session` | a client's batches: in which order they are sent, and what their outcomes mean |
 """

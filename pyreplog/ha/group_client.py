@@ -1,0 +1,874 @@
+"""GroupClient: an application that uses a replica group from another process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import ssl
+import threading
+from asyncio import _get_running_loop
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict, overload
+
+from pyreplog._native.ha.client_batch import encode_record, encode_records, parse_records
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.log.record import Record
+from pyreplog._native.net.frame import DEFAULT_MAX_BODY
+from pyreplog.arguments import as_int
+from pyreplog.config import Settings
+from pyreplog.errors import (
+    InvalidArgumentError,
+    InvalidMessageError,
+    OutOfRangeError,
+    PeerTimeoutError,
+    ProtocolVersionError,
+    RecordTooLargeError,
+    ReplicationError,
+    ReplogError,
+    TrimmedError,
+    WindowFullError,
+    WrongTypeError,
+)
+from pyreplog.future import AppendFuture, as_timeout
+from pyreplog.ha.node_context import SERVICE, parse_address
+from pyreplog.ha.pending_commits import check_may_wait
+from pyreplog.ha.protocol import messages
+from pyreplog.ha.protocol.append_session import MOVES, AppendSession, Batch, Settled
+from pyreplog.ha.protocol.client_messages import (
+    APPEND_BYTES,
+    BATCH_ENTRIES_MAX,
+    CLIENT_ID_BYTES,
+    CLIENT_VERSION,
+    Appended,
+    ClientRefusal,
+    Entries,
+    Read,
+    Refused,
+    decode_reply,
+    encode_append,
+    encode_read,
+)
+from pyreplog.ha.protocol.messages import AskStatus, StatusReply
+from pyreplog.handles import Handle
+from pyreplog.net.backoff import Backoff
+from pyreplog.net.client import Channel
+from pyreplog.net.handshake import NodeIdentity, Secret
+from pyreplog.net.limits import Limits, check_connecting
+from pyreplog.net.reactor import Reactor
+from pyreplog.net.sockets import Address, weak_callback
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+logger = logging.getLogger(__name__)
+
+BATCH_BYTES_MAX = DEFAULT_MAX_BODY - APPEND_BYTES
+"""Of the records of one batch, in the log."""
+
+ALIVE = Limits(heartbeat_s=0.5, silence_s=3.0)
+"""A master that is stopped is left after 3 s: by then the group may have another one."""
+
+_STATUS_S = 3.0
+_HOPS_MAX = 3
+_POLL_MS = 10_000
+_TICK_S = 0.05
+_ROOM_S = 1.0
+"""Beyond its time-out a caller waits so long for room: the entries in front of it have the same one."""
+_BACKOFF_FIRST_S, _BACKOFF_MOST_S = 0.02, 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupClientConfig(Settings):
+    """Settings of a client of a replica group.
+
+    Attributes:
+        timeout_ms: milliseconds after which an append without an outcome, or a read without an answer, fails.
+        window_bytes: bytes of records without an outcome, at which callers wait.
+        window_entries: entries without an outcome, at which callers wait.
+        batch_bytes: bytes of single entries that travel together, about.
+        batch_entries: single entries that travel together, at most.
+        read_bytes: bytes of records that a read asks for at a time, about.
+
+    See docs/ha.md.
+    """
+
+    timeout_ms: int = 30_000
+    window_bytes: int = 16 << 20
+    window_entries: int = 1 << 16
+    batch_bytes: int = 256 << 10
+    batch_entries: int = 4096
+    read_bytes: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        self._check_int("timeout_ms", 1, 1 << 40)
+        self._check_int("window_bytes", 1, 1 << 40)
+        self._check_int("window_entries", 1, 1 << 40)
+        self._check_int("batch_bytes", 1, BATCH_BYTES_MAX)
+        self._check_int("batch_entries", 1, BATCH_ENTRIES_MAX)
+        self._check_int("read_bytes", 1, BATCH_BYTES_MAX)
+
+
+class GroupClientSettings(TypedDict, total=False):
+    """The settings of a GroupClientConfig, as keywords of `connect`."""
+
+    timeout_ms: int
+    window_bytes: int
+    window_entries: int
+    batch_bytes: int
+    batch_entries: int
+    read_bytes: int
+
+
+class _Question:
+    """A request that may be repeated: sent when there is a master, and again to the next one."""
+
+    __slots__ = ("answer", "body", "deadline_us", "future", "wait_s")
+
+    def __init__(
+        self,
+        body: bytes,
+        answer: Callable[[memoryview], Any],
+        future: AppendFuture[Any],
+        wait_s: float,
+        deadline_us: int,
+    ) -> None:
+        self.body, self.answer, self.future = body, answer, future
+        self.wait_s, self.deadline_us = wait_s, deadline_us
+
+
+class GroupClient(Handle):
+    """Appends to a replica group, and reads it, from any process; made by `pyreplog.ha.connect`.
+
+    The client finds the master, and follows it through promotions and failovers. Any thread may call any method, and
+    coroutines await what `submit`, `submit_batch`, `room` and `flush_async` return. Close it, or use `with`.
+
+    Example:
+        ```python
+        with ha.connect(["host-a:7001", "host-b:7001"]) as client:
+            number = client.append(b"order 1", key=b"customer 7")
+            print(client[number])
+        ```
+
+    See docs/ha.md.
+    """
+
+    def __init__(
+        self,
+        addresses: Iterable[str],
+        config: GroupClientConfig,
+        *,
+        secret: bytes | Secret | None = None,
+        tls: ssl.SSLContext | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        if isinstance(addresses, str | bytes) or not isinstance(addresses, Iterable):
+            raise WrongTypeError(f"addresses: expected a list of host:port, found {type(addresses).__name__}")
+        parsed = [parse_address(address) for address in addresses]
+        if not parsed:
+            raise InvalidArgumentError("addresses: expected at least one host:port, found none")
+        check_connecting(tls, limits)
+        self.config = config
+        self._addresses = parsed
+        self._secret, self._tls, self._limits = Secret.of(secret), tls, limits or ALIVE
+        self._lock = threading.Lock()
+        self._session = AppendSession(
+            lambda: secrets.token_bytes(CLIENT_ID_BYTES), batch_bytes=config.batch_bytes,
+            batch_entries=config.batch_entries,
+        )  # fmt: skip
+        self._questions: list[_Question] = []
+        self._rooms: list[AppendFuture[None]] = []
+        self._flushes: list[AppendFuture[None]] = []
+        self._reactor = Reactor()
+        self._channel: Channel | None = None
+        self._is_ready = False
+        self._attempt = 0  # tells the present connection from those before
+        self._turn = self._hops = 0
+        self._trouble = "no node was asked yet"
+        self._master: Address | None = None
+        self._acknowledged = 0  # number behind the highest entry that this client was told of
+        self._backoff = Backoff(_BACKOFF_FIRST_S, _BACKOFF_MOST_S, lambda: secrets.randbelow(1 << 20) / (1 << 20))
+        super().__init__(f"client of the replica group at {parsed[0][0]}:{parsed[0][1]}")
+        self._reactor.start()
+        self._reactor.call_soon(weak_callback(self._look))
+        self._reactor.call_later(_TICK_S, weak_callback(self._tick))
+
+    # ---- appending ------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        event_time: int | None = None,
+        properties: Mapping[str, str | bytes] | None = None,
+    ) -> int:
+        """Append one entry, and return when enough replicas have it.
+
+        Any thread may call it; a coroutine uses `submit`. A batch that may have been appended when a connection broke
+        is sent again, and appended once.
+
+        Args:
+            value: bytes-like.
+            key: bytes-like, at most 65,535 bytes; None: no key.
+            event_time: time of the producer, microseconds since 1970-01-01 UTC.
+            properties: str or bytes by name, at most 65,535 bytes encoded.
+
+        Returns:
+            The number of the entry.
+
+        Raises:
+            NotConnectedError: no master took it within `timeout_ms`. Nothing was appended.
+            NotEnoughReplicasError: fewer replicas than `min_in_sync` are caught up. Nothing was appended.
+            RecordTooLargeError: the record does not fit into a segment or a frame. Nothing was appended.
+            ReplicationError: the master refused it; the message says why. Nothing was appended.
+            OutcomeUnknownError: no master answered in time. It may have been appended, or may be later.
+            WindowFullError: no room within `timeout_ms`. Nothing was appended.
+            ClosedError: the client was closed.
+        """
+        check_may_wait(self._reactor)
+        future = self.submit(value, key, event_time=event_time, properties=properties)
+        number: int = self._reactor.wait(future)
+        return number
+
+    def append_batch(
+        self,
+        values: Iterable[ReadableBuffer],
+        keys: Iterable[ReadableBuffer | None] | None = None,
+        event_times: Iterable[int | None] | None = None,
+    ) -> Sequence[int]:
+        """Append several entries in one request, and return when enough replicas have all of them.
+
+        Args:
+            values: bytes-like values.
+            keys: as many keys, each bytes-like or None; None: no keys.
+            event_times: as many times, microseconds since 1970-01-01 UTC, or None; None: no event times.
+
+        Returns:
+            The numbers of the entries: a range; a tuple if a master failed in the middle of the batch, for then entries
+                of others may lie between them.
+
+        Raises:
+            ReplogError: as `append`.
+        """
+        check_may_wait(self._reactor)
+        numbers: Sequence[int] = self._reactor.wait(self.submit_batch(values, keys, event_times))
+        return numbers
+
+    def submit(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        event_time: int | None = None,
+        properties: Mapping[str, str | bytes] | None = None,
+    ) -> AppendFuture[int]:
+        """Append one entry without waiting for the group. Entries that are submitted are appended in their order.
+
+        A thread waits while the window is full. In an event loop await `room()` before: there it goes on up to twice
+        the window.
+
+        Args:
+            value: bytes-like.
+            key: bytes-like, at most 65,535 bytes; None: no key.
+            event_time: time of the producer, microseconds since 1970-01-01 UTC.
+            properties: str or bytes by name, at most 65,535 bytes encoded.
+
+        Returns:
+            An `AppendFuture`. It gives the number of the entry, or raises the errors of `append`.
+
+        Raises:
+            RecordTooLargeError: the record is larger than a frame, or the key is too long.
+            WindowFullError: too much is on its way, and the caller cannot wait. Nothing was submitted.
+            ClosedError: the client was closed.
+        """
+        data = encode_record(value, key, event_time, properties)
+        _check_size(len(data))
+        future: AppendFuture[int] = AppendFuture()
+        self._enter(lambda: self._session.add(data, future, self._deadline_us()))
+        return future
+
+    def submit_batch(
+        self,
+        values: Iterable[ReadableBuffer],
+        keys: Iterable[ReadableBuffer | None] | None = None,
+        event_times: Iterable[int | None] | None = None,
+    ) -> AppendFuture[Sequence[int]]:
+        """Append several entries in one request, without waiting for the group.
+
+        Args:
+            values: bytes-like values.
+            keys: as many keys, each bytes-like or None; None: no keys.
+            event_times: as many times, microseconds since 1970-01-01 UTC, or None; None: no event times.
+
+        Returns:
+            An `AppendFuture` that gives what `append_batch` returns.
+
+        Raises:
+            InvalidArgumentError: the batch has more than 65,536 entries.
+            ReplogError: as `submit`.
+        """
+        data, count = encode_records(values, keys, event_times)
+        future: AppendFuture[Sequence[int]] = AppendFuture()
+        if not count:
+            self._check_open()
+            future.complete(range(0))
+            return future
+        if count > BATCH_ENTRIES_MAX:
+            raise InvalidArgumentError(f"values: expected at most {BATCH_ENTRIES_MAX} entries, found {count}")
+        _check_size(len(data))
+        self._enter(lambda: self._session.add_batch(data, count, future, self._deadline_us()))
+        return future
+
+    def _deadline_us(self) -> int:
+        return self._now_us() + self.config.timeout_ms * 1000
+
+    def _now_us(self) -> int:
+        return self._reactor.clock.monotonic_us()
+
+    def _enter(self, add: Callable[[], object]) -> None:
+        self._make_room()
+        with self._lock:
+            self._check_open()
+            add()
+            self._send()
+
+    # ---- the window -----------------------------------------------------------------------------------------
+
+    def room(self) -> AppendFuture[None]:
+        """Return a future that is done as soon as the window has room, or the client was closed."""
+        future: AppendFuture[None] = AppendFuture()
+        with self._lock:
+            if not self._has_room(1) and self._error is None:
+                self._rooms.append(future)
+                return future
+        future.complete()
+        return future
+
+    def _has_room(self, windows: int) -> bool:
+        session, config = self._session, self.config
+        return session.bytes < windows * config.window_bytes and session.entries < windows * config.window_entries
+
+    def _make_room(self) -> None:
+        while not self._has_room(1):
+            self._check_open()
+            if _get_running_loop() is not None or self._reactor.in_driver():
+                if self._has_room(2):
+                    return
+                raise WindowFullError("twice the client's window is on its way: await room() before")
+            room = self.room()
+            if not self._reactor.drive(room.done, self.config.timeout_ms / 1000 + _ROOM_S):
+                raise WindowFullError(f"no room within {self.config.timeout_ms} ms: {self._trouble}")
+
+    def flush(self) -> None:
+        """Wait until all that was submitted has an outcome. The futures tell which one.
+
+        Raises:
+            ClosedError: the client was closed.
+        """
+        check_may_wait(self._reactor)
+        self._reactor.wait(self.flush_async())
+
+    def flush_async(self) -> AppendFuture[None]:
+        """As `flush`, to be awaited."""
+        future: AppendFuture[None] = AppendFuture()
+        with self._lock:
+            self._check_open()
+            if not self._session.is_idle:
+                self._flushes.append(future)
+                return future
+        future.complete()
+        return future
+
+    # ---- reading --------------------------------------------------------------------------------------------
+
+    def end(self) -> int:
+        """Return the number of the first entry that is not committed. Asks the group.
+
+        Raises:
+            NotConnectedError, PeerTimeoutError: no master answered within `timeout_ms`.
+            ClosedError: the client was closed.
+        """
+        return self._range()[1]
+
+    def start(self) -> int:
+        """Return the number of the first entry that the log holds. Asks the group.
+
+        Raises:
+            ReplogError: as `end`.
+        """
+        return self._range()[0]
+
+    def _range(self) -> tuple[int, int]:
+        entries = self._wait(self._ask_read(0, 0, limit=0))
+        return entries.start, max(entries.end, entries.start)
+
+    def __len__(self) -> int:
+        """Return how many entries can be read. Asks the group."""
+        start, end = self._range()
+        return end - start
+
+    @overload
+    def __getitem__(self, item: SupportsIndex, /) -> bytes: ...
+    @overload
+    def __getitem__(self, item: slice, /) -> list[bytes]: ...
+    def __getitem__(self, item: SupportsIndex | slice, /) -> bytes | list[bytes]:
+        """Return the value of an entry, from the end if the number is negative; of a slice a list of values."""
+        if isinstance(item, slice):
+            start, stop, step = item.indices(self.end())
+            if step != 1:
+                return [self.get(entry).value for entry in range(start, stop, step)]
+            return [value for batch in self.read(start, stop) for value in batch.values()]
+        entry = as_int("entry", item)
+        return self.get(entry if entry >= 0 else self.end() + entry).value
+
+    def get(self, entry: SupportsIndex) -> Record:
+        """Return the record of one entry, verified.
+
+        Args:
+            entry: number of the entry.
+
+        Raises:
+            OutOfRangeError: there is no such entry, or it is not committed.
+            TrimmedError: retention or `trim` has removed the entry.
+            NotConnectedError, PeerTimeoutError: no master answered within `timeout_ms`.
+            ReplicationError: the node could not read it; the message says why.
+            ClosedError: the client was closed.
+        """
+        number = as_int("entry", entry)
+        if number < 0:
+            raise OutOfRangeError(f"entry: expected a number of 0 or more, found {number}")
+        entries = self._wait(self._ask_read(number, number + 1, limit=1, wait_ms=self._catch_up_ms(number)))
+        if entries.batch is None:
+            raise OutOfRangeError(f"entry {number}: the log ends before entry {entries.end}")
+        record: Record = entries.batch[0]
+        return record
+
+    def _catch_up_ms(self, entry: int) -> int:
+        """A new master shows what was acknowledged before as soon as it has committed an entry of its own."""
+        return min(_POLL_MS, self.config.timeout_ms) if entry < self._acknowledged else 0
+
+    def read(self, start: int | None = None, end: int | None = None) -> Iterator[RecordBatch]:
+        """Iterate over verified batches of committed entries, from one entry to before another.
+
+        Args:
+            start: number of the first entry; None: the first entry there is.
+            end: number of the entry to stop before; None: the commit point when it is reached.
+
+        Raises:
+            ReplogError: as `get`.
+        """
+        first = self.start() if start is None else as_int("start", start)
+        stop = -1 if end is None else as_int("end", end)
+        if first < 0:
+            raise OutOfRangeError(f"start: expected a number of 0 or more, found {first}")
+        return self._read(first, stop)
+
+    def _read(self, first: int, stop: int) -> Iterator[RecordBatch]:
+        limit = self.config.read_bytes
+        question = None if 0 <= stop <= first else self._ask_read(first, stop, limit, self._catch_up_ms(first))
+        while question is not None:
+            entries = self._wait(question)
+            if entries.batch is None:
+                if first > entries.end:
+                    raise OutOfRangeError(f"entry {first}: the log ends before entry {entries.end}")
+                return
+            first = entries.batch.end
+            question = None if 0 <= stop <= first else self._ask_read(first, stop, limit, self._catch_up_ms(first))
+            yield entries.batch
+
+    def follow_batches(self, start: int | None = None, *, timeout: float | None = None) -> Iterator[RecordBatch]:
+        """Iterate over verified batches of committed entries, and wait for more at the end of the log.
+
+        The wait goes on while the group changes its master.
+
+        Args:
+            start: number of the first entry; None: the entries that come from now on.
+            timeout: seconds without a new entry after which the iteration ends; None: it never ends.
+
+        Raises:
+            ReplogError: as `get`.
+        """
+        seconds = as_timeout(timeout)
+        first = self.end() if start is None else as_int("start", start)
+        if first < 0:
+            raise OutOfRangeError(f"start: expected a number of 0 or more, found {first}")
+        return self._follow(first, seconds)
+
+    def _follow(self, first: int, timeout: float | None) -> Iterator[RecordBatch]:
+        until = None if timeout is None else monotonic() + timeout
+        while True:
+            wait_ms = _POLL_MS if until is None else max(0, min(_POLL_MS, round((until - monotonic()) * 1000)))
+            entries = self._wait(self._ask_read(first, -1, self.config.read_bytes, wait_ms))
+            if entries.batch is not None:
+                first = entries.batch.end
+                until = None if timeout is None else monotonic() + timeout
+                yield entries.batch
+            elif until is not None and monotonic() >= until:
+                return
+
+    def follow(self, start: int | None = None, *, timeout: float | None = None) -> GroupFollower:
+        """Iterate over committed entries, and wait for more at the end of the log.
+
+        Iterate in a thread with `for`, in a coroutine with `async for`.
+
+        Args:
+            start: number of the first entry; None: the entries that come from now on.
+            timeout: seconds without a new entry after which the iteration ends; None: it never ends.
+
+        Returns:
+            A `GroupFollower`, which gives `Record`s.
+
+        Raises:
+            ReplogError: as `get`.
+        """
+        first = None if start is None else as_int("start", start)
+        if first is not None and first < 0:
+            raise OutOfRangeError(f"start: expected a number of 0 or more, found {first}")
+        return GroupFollower(self, first, as_timeout(timeout))
+
+    async def follow_batches_async(
+        self, start: int | None = None, *, timeout: float | None = None
+    ) -> AsyncIterator[RecordBatch]:
+        """As `follow_batches`, for `async for`."""
+        seconds = as_timeout(timeout)
+        first = (await self._ask_read(0, 0, limit=0)).end if start is None else as_int("start", start)
+        until = None if seconds is None else monotonic() + seconds
+        while True:
+            wait_ms = _POLL_MS if until is None else max(0, min(_POLL_MS, round((until - monotonic()) * 1000)))
+            entries = await self._ask_read(first, -1, self.config.read_bytes, wait_ms)
+            if entries.batch is not None:
+                first = entries.batch.end
+                until = None if seconds is None else monotonic() + seconds
+                yield entries.batch
+            elif until is not None and monotonic() >= until:
+                return
+
+    def status(self) -> dict[str, Any]:
+        """Describe the master: what `Node.stats` returns there. Asks the group.
+
+        Raises:
+            ReplogError: as `end`.
+        """
+        status: dict[str, Any] = self._wait(self._ask(messages.encode(AskStatus()), _as_status, 0.0))
+        return status
+
+    def _ask_read(self, first: int, end: int, limit: int, wait_ms: int = 0) -> AppendFuture[_Answer]:
+        body = encode_read(Read(first, end, limit, wait_ms))
+        return self._ask(body, lambda reply: _as_entries(reply, first), wait_ms / 1000)
+
+    def _ask(self, body: bytes, answer: Callable[[memoryview], Any], wait_s: float) -> AppendFuture[Any]:
+        future: AppendFuture[Any] = AppendFuture()
+        deadline_us = self._deadline_us() + int(wait_s * 1e6)
+        question = _Question(body, answer, future, wait_s, deadline_us)
+        with self._lock:
+            self._check_open()
+            self._questions.append(question)
+            if self._is_ready:
+                self._put(question)
+        return future
+
+    def _wait(self, future: AppendFuture[Any]) -> Any:
+        check_may_wait(self._reactor)
+        return self._reactor.wait(future)
+
+    # ---- the master -----------------------------------------------------------------------------------------
+
+    @property
+    def master(self) -> str | None:
+        """Address of the master that the client is connected to; None: it looks for one."""
+        address = self._master if self._is_ready else None
+        return None if address is None else f"{address[0]}:{address[1]}"
+
+    def _look(self, hint: Address | None = None) -> None:
+        """Ask a node whether it is the master. By the driver."""
+        if self._error is not None:
+            return
+        if hint is None or self._hops >= _HOPS_MAX:
+            self._hops = 0
+            hint = self._addresses[self._turn % len(self._addresses)]
+            self._turn += 1
+        else:
+            self._hops += 1
+        with self._lock:
+            self._attempt += 1
+            attempt, self._is_ready = self._attempt, False
+            former, self._channel = self._channel, None
+            channel = Channel(
+                self._reactor, hint, expected=NodeIdentity(service=SERVICE),
+                identity=NodeIdentity(service=SERVICE, version=CLIENT_VERSION), secret=self._secret, tls=self._tls,
+                limits=self._limits,
+            )  # fmt: skip
+            self._channel = channel
+        if former is not None:
+            former.close()
+        told = weak_callback(self._told)
+        channel.request(
+            messages.encode(AskStatus()), on_reply=lambda reply: told(attempt, hint, channel, reply), timeout=_STATUS_S
+        )
+
+    def _told(self, attempt: int, address: Address, channel: Channel, reply: memoryview | ReplogError) -> None:
+        if attempt != self._attempt or self._error is not None:
+            return
+        try:
+            if isinstance(reply, ReplogError):
+                raise reply
+            peer = channel.peer
+            if peer is None or peer.version < CLIENT_VERSION:
+                raise ProtocolVersionError(f"{address[0]}:{address[1]} takes no requests of clients: it is older")
+            status = _as_status(reply)
+        except ReplogError as error:
+            self._trouble = str(error)
+            self._look_later()
+            return
+        if status.get("role") == "master":
+            self._found(address, channel)
+            return
+        self._trouble = f"{address[0]}:{address[1]} is no master"
+        self._follow_hint(str(status.get("master") or ""), address)
+
+    def _follow_hint(self, master: str, told_by: Address) -> None:
+        try:
+            hint = parse_address(master) if master else None
+        except ReplogError:
+            hint = None
+        if hint is None or hint == told_by or self._hops >= _HOPS_MAX:
+            self._look_later()
+        else:
+            self._look(hint)
+
+    def _look_later(self) -> None:
+        self._hops = 0
+        self._reactor.call_later(self._backoff.next_s(), weak_callback(self._look))
+
+    def _found(self, address: Address, channel: Channel) -> None:
+        with self._lock:
+            self._is_ready, self._master, self._hops = True, address, 0
+            self._backoff.reset()
+            if address in self._addresses:
+                self._turn = self._addresses.index(address)
+            for question in self._questions:
+                self._put(question)
+            self._send()
+
+    def _leave(self, attempt: int, why: str, hint: str = "") -> None:
+        """The connection is of no use any more: what has no answer is asked, or sent, again. By the driver."""
+        with self._lock:
+            if attempt != self._attempt or self._error is not None:
+                return
+            self._attempt += 1
+            self._is_ready, self._trouble = False, why
+            settled = self._session.lost()
+        self._settle(settled)
+        logger.info("%s: looks for the master: %s", self._what, why)
+        address = self._master
+        if hint and address is not None:
+            self._follow_hint(hint, address)
+        else:
+            self._look_later()
+
+    # ---- requests -------------------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        """Under the lock: the order on the wire is that of the sequence numbers."""
+        channel, attempt = self._channel, self._attempt
+        while self._is_ready and channel is not None and (batch := self._session.take()) is not None:
+            head = encode_append(self._session.client, batch.sequence, batch.count)
+            timeout = max((batch.deadline_us - self._now_us()) / 1e6, 0.0) + 1.0
+            channel.request(head, *batch.records, on_reply=partial(self._heard, attempt, batch), timeout=timeout)
+
+    def _put(self, question: _Question) -> None:
+        """Under the lock."""
+        assert self._channel is not None, "there is a connection"
+        body, attempt = question.body, self._attempt
+        timeout = question.wait_s + self.config.timeout_ms / 1000
+        self._channel.request(body, on_reply=partial(self._answered, attempt, question), timeout=timeout)
+
+    def _heard(self, attempt: int, batch: Batch, reply: memoryview | ReplogError) -> None:
+        """The outcome of a batch. By the driver."""
+        if attempt != self._attempt:
+            return
+        try:
+            if isinstance(reply, ReplogError):
+                raise reply
+            message = decode_reply(reply)
+            with self._lock:
+                if isinstance(message, Appended):
+                    settled = self._session.appended(batch, message.runs)
+                    last = message.runs[-1]
+                    self._acknowledged = max(self._acknowledged, last.first + last.entries)
+                elif isinstance(message, Refused) and message.code not in MOVES:
+                    settled = self._session.refused(batch, message)
+                elif isinstance(message, Refused):
+                    self._session.moved(batch, message)
+                    settled = []
+                else:
+                    raise InvalidMessageError(f"APPEND: expected its outcome, found {type(message).__name__}")
+                if not isinstance(message, Refused) or message.code not in MOVES:
+                    self._send()
+        except ReplogError as error:
+            self._leave(attempt, str(error))
+            return
+        self._settle(settled)
+        if isinstance(message, Refused) and message.code in MOVES:
+            self._leave(attempt, message.text, message.master)
+
+    def _answered(self, attempt: int, question: _Question, reply: memoryview | ReplogError) -> None:
+        if attempt != self._attempt or question.future.done():
+            return
+        if isinstance(reply, ReplogError):
+            self._leave(attempt, str(reply))
+            return
+        try:
+            result = question.answer(reply)
+        except _MovedError as moved:
+            self._leave(attempt, moved.refused.text, moved.refused.master)
+            return
+        except ReplogError as error:
+            self._forget(question)
+            question.future.fail(error)
+            return
+        self._forget(question)
+        question.future.complete(result)
+
+    def _forget(self, question: _Question) -> None:
+        with self._lock:
+            if question in self._questions:
+                self._questions.remove(question)
+
+    # ---- outcomes and time ----------------------------------------------------------------------------------
+
+    def _settle(self, settled: list[Settled]) -> None:
+        """Without the lock: callbacks may call anything."""
+        for future, result, error in settled:
+            if error is None:
+                future.complete(result)
+            else:
+                future.fail(error)
+        if not settled:
+            return
+        with self._lock:
+            rooms = flushes = []
+            if self._rooms and self._has_room(1):
+                rooms, self._rooms = self._rooms, []
+            if self._flushes and self._session.is_idle:
+                flushes, self._flushes = self._flushes, []
+        for future in (*rooms, *flushes):
+            future.complete()
+
+    def _tick(self) -> None:
+        if self._error is not None:
+            return
+        now_us = self._now_us()
+        with self._lock:
+            settled = self._session.expire(now_us, self._trouble)
+            late = [question for question in self._questions if question.deadline_us <= now_us]
+            self._questions = [question for question in self._questions if question not in late]
+            if settled:
+                self._send()
+        self._settle(settled)
+        for question in late:
+            question.future.fail(PeerTimeoutError(f"no answer in time from the {self._what}: {self._trouble}"))
+        self._reactor.call_later(_TICK_S, weak_callback(self._tick))
+
+    def _let_go(self) -> None:
+        error = self._error
+        assert error is not None, "it is closed"
+        with self._lock:
+            settled = self._session.end(error)
+            questions, self._questions = self._questions, []
+            waiting, self._rooms, self._flushes = [*self._rooms, *self._flushes], [], []
+            channel, self._channel = self._channel, None
+            self._is_ready = False
+            self._attempt += 1
+        self._settle(settled)
+        for question in questions:
+            question.future.fail(error)
+        for future in waiting:
+            future.complete()
+        if channel is not None:
+            channel.close()
+        self._reactor.close()
+
+
+class GroupFollower:
+    """Iterator and asynchronous iterator over the records of a group; made by `GroupClient.follow`."""
+
+    def __init__(self, client: GroupClient, start: int | None, timeout: float | None) -> None:
+        self._client, self._start, self._timeout = client, start, timeout
+        self._records: Iterator[Record] | None = None
+
+    def __iter__(self) -> Iterator[Record]:
+        return self
+
+    def __next__(self) -> Record:
+        if self._records is None:
+            batches = self._client.follow_batches(self._start, timeout=self._timeout)
+            self._records = (record for batch in batches for record in batch)
+        return next(self._records)
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        async for batch in self._client.follow_batches_async(self._start, timeout=self._timeout):
+            for record in batch:
+                yield record
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a READ gave. batch: None, there are no records."""
+
+    start: int
+    end: int
+    batch: RecordBatch | None
+
+
+class _MovedError(ReplogError):
+    """The node cannot answer now; another one may."""
+
+    def __init__(self, refused: Refused) -> None:
+        self.refused = refused
+        super().__init__(refused.text)
+
+
+def _as_entries(reply: memoryview, first: int) -> _Answer:
+    message = decode_reply(reply)
+    if isinstance(message, Refused):
+        raise _read_error(message)
+    if not isinstance(message, Entries):
+        raise InvalidMessageError(f"READ: expected entries, found {type(message).__name__}")
+    if not message.records.nbytes:
+        return _Answer(message.start, message.end, None)
+    if message.first != first:
+        raise InvalidMessageError(f"READ: expected entry {first}, found {message.first}")
+    return _Answer(message.start, message.end, parse_records(bytes(message.records), message.position, first))
+
+
+def _read_error(refused: Refused) -> ReplogError:
+    if refused.code in MOVES:
+        return _MovedError(refused)
+    if refused.code == ClientRefusal.TRIMMED:
+        return TrimmedError(refused.text)
+    if refused.code == ClientRefusal.OUT_OF_RANGE:
+        return OutOfRangeError(refused.text)
+    if refused.code == ClientRefusal.TOO_LARGE:
+        return RecordTooLargeError(refused.text)
+    return ReplicationError(f"the node could not read: {refused.text}")
+
+
+def _as_status(reply: memoryview) -> dict[str, Any]:
+    message = messages.decode(reply)
+    try:
+        status = json.loads(message.json) if isinstance(message, StatusReply) else None
+    except ValueError:
+        status = None
+    if not isinstance(status, dict):
+        raise InvalidMessageError(f"expected a status, found {type(message).__name__}")
+    return status
+
+
+def _check_size(size: int) -> None:
+    if size > BATCH_BYTES_MAX:
+        raise RecordTooLargeError(f"values: at most {BATCH_BYTES_MAX} bytes of records in one request, found {size}")

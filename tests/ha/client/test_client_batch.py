@@ -1,0 +1,116 @@
+"""Records of a batch: encoded by a client, verified and appended by a master, parsed from what a node sends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pyreplog
+from pyreplog._native.ha.client_batch import append_received, encode_record, encode_records, parse_records
+from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, RecordTooLargeError
+from pyreplog.log.commitlog import CommitLog
+
+VALUES = [b"a", b"", b"c" * 1000]
+KEYS = [b"k", None, b""]
+TIMES = [None, 7, -7]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[CommitLog]:
+    with pyreplog.open(tmp_path / "log", segment_bytes=1 << 16) as opened:
+        yield opened
+
+
+def test_a_batch_arrives_as_it_was(log: CommitLog) -> None:
+    data, count = encode_records(VALUES, KEYS, TIMES)
+    assert count == 3
+    first, position = append_received(log, data, count, 0, b"control")
+    assert (first, position) == (0, log.end_position)
+    assert [(record.value, record.key) for record in log.follow(0, timeout=0)] == list(zip(VALUES, KEYS, strict=True))
+    assert [log.get(entry).event_time for entry in range(3)] == TIMES
+    assert [record.value for record in log.control_records()] == [b"control"]
+
+
+def test_properties_arrive(log: CommitLog) -> None:
+    append_received(log, encode_record(b"v", b"k", 5, {"a": "b", "c": b"d"}), 1, 0, None)
+    record = log.get(0)
+    assert (record.event_time, dict(record.properties)) == (5, {"a": b"b", "c": b"d"})
+
+
+def test_what_the_log_has_is_left_out(log: CommitLog) -> None:
+    data, count = encode_records(VALUES)
+    append_received(log, data, count, 2, None)
+    assert log[:] == VALUES[2:]
+    with pytest.raises(InvalidArgumentError, match="skip"):
+        append_received(log, data, count, 3, None)
+
+
+def test_a_batch_goes_over_segments(log: CommitLog) -> None:
+    values = [bytes([n]) * 5000 for n in range(60)]
+    data, count = encode_records(values)
+    append_received(log, data, count, 0, b"control")
+    assert log[:] == values
+
+
+@pytest.mark.parametrize("at", range(40))
+def test_a_damaged_byte_is_found_before_anything_is_written(log: CommitLog, at: int) -> None:
+    data, count = encode_records([b"first", b"second"])
+    offset = len(data) // 2 + at
+    end = log.end_position
+    spoiled = data[:offset] + bytes((data[offset] ^ 0x10,)) + data[offset + 1 :]
+    with pytest.raises(InvalidRecordsError):
+        append_received(log, spoiled, count, 0, b"control")
+    assert (log.end, log.end_position) == (0, end)
+
+
+@pytest.mark.parametrize("count", [1, 3, 1000])
+def test_as_many_records_as_were_said(log: CommitLog, count: int) -> None:
+    data, _ = encode_records([b"first", b"second"])
+    with pytest.raises(InvalidRecordsError):
+        append_received(log, data, count, 0, None)
+    with pytest.raises(InvalidRecordsError):
+        append_received(log, data[:-8], 2, 0, None)
+    assert log.end == 0
+
+
+def test_a_record_of_a_log_is_none_of_a_batch(log: CommitLog) -> None:
+    """It has a stamp, a time and a place."""
+    log.append(b"own")
+    with pytest.raises(InvalidRecordsError):
+        append_received(log, bytes(log.get(0).raw), 1, 0, None)
+
+
+def test_a_record_that_fits_into_no_segment(log: CommitLog) -> None:
+    data, count = encode_records([b"x" * (1 << 16)])
+    with pytest.raises(RecordTooLargeError):
+        append_received(log, data, count, 0, None)
+    assert log.end == 0
+
+
+def test_stored_records_are_parsed(log: CommitLog) -> None:
+    log.append_batch([b"0", b"1"])
+    log.append_batch([b"2"], control=b"between")
+    batch = next(log.read(1, 3))
+    parsed = parse_records(bytes(batch.buffer), batch[0].position, 1)
+    assert parsed.values() == [b"1", b"2"] and parsed.entry.tolist() == [1, 2] and parsed.end == 3
+    assert parsed.position.tolist() == batch.position.tolist()
+
+
+def test_stored_records_that_are_damaged_or_others(log: CommitLog) -> None:
+    log.append_batch([b"0" * 10, b"1" * 10, b"2" * 10])
+    data = bytes(next(log.read()).buffer)
+    stride = len(data) // 3
+    assert parse_records(data, 4096, 0).values() == log[:]
+    for spoiled in (
+        b"",
+        data[:-8],
+        data + data[:8],
+        data[:stride] + data[2 * stride :],
+        data[: stride + 40] + b"x" + data[stride + 41 :],
+    ):
+        with pytest.raises(InvalidRecordsError):
+            parse_records(spoiled, 4096, 0)
+    with pytest.raises(InvalidRecordsError):
+        parse_records(data[stride:], 4096, 0)  # entry 1 cannot be entry 0: its segment would begin before 0

@@ -1,0 +1,139 @@
+"""Bytes between a client and a node: as FORMAT.md says, and nothing else is believed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pyreplog._native.ha.client_batch import encode_record
+from pyreplog.errors import InvalidMessageError
+from pyreplog.ha.protocol import client_messages as wire
+from pyreplog.ha.protocol.client_messages import Append, Appended, Entries, Read, Refused, Run
+
+CLIENT = bytes(range(16))
+RECORD = encode_record(b"value", b"key", 5, {"a": "b"})
+
+REQUESTS = [
+    ("2000000000000001000102030405060708090a0b0c0d0e0f0000000000000007", wire.encode_append(CLIENT, 7, 1)),
+    (
+        "22000000000010000000006400000000000000000000000a000000000000000c",
+        wire.encode_read(Read(10, 12, 4096, 100)),
+    ),
+]
+REPLIES = [
+    (
+        "21020000000000000000000000000005000000000000000300000000000000090000000000000001",
+        wire.encode_appended(Appended((Run(5, 3), Run(9, 1)))),
+    ),
+    (
+        "23010000000000000000000000000002000000000000000800000000000000030000000000001000",
+        wire.encode_entries(Entries(2, 8, 3, 4096, True, memoryview(b"x"))),
+    ),
+    ("24010008623a3730303100046e6f6e65", wire.encode_refused(Refused(1, "none", "b:7001\x00\x00"))),
+]
+
+
+def test_golden_bytes() -> None:
+    """What version 3 sends, byte by byte."""
+    for expected, encoded in [*REQUESTS, *REPLIES[:2]]:
+        assert encoded.hex() == expected
+    assert wire.encode_refused(Refused(1, "none", "b:7001")).hex() == "24010006623a3730303100046e6f6e65"
+
+
+def test_the_golden_record() -> None:
+    """Stamp, time and delta 0, and no claim of what is synced."""
+    assert encode_record(b"v").hex() == (
+        "21000000" + encode_record(b"v")[4:8].hex() + "00000000" + "0101" + "0000" + "00" * 8 + "00000000" + "ffffffff"
+        "7600000000000000"
+    )
+
+
+def test_requests_come_back() -> None:
+    body = memoryview(wire.encode_append(CLIENT, 7, 1) + RECORD)
+    append = wire.decode_request(body)
+    assert isinstance(append, Append)
+    assert (append.client, append.sequence, append.entries, bytes(append.records)) == (CLIENT, 7, 1, RECORD)
+    read = Read(10, -1, 1 << 20, 5)
+    assert wire.decode_request(memoryview(wire.encode_read(read))) == read
+    assert wire.decode_request(memoryview(wire.encode_read(read._replace(wait_ms=1 << 30)))) == read._replace(
+        wait_ms=wire.WAIT_MS_MAX
+    )
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Appended((Run(5, 3), Run(9, 1))),
+        Entries(2, 8, 3, 4096, True, memoryview(RECORD)),
+        Entries(2, 8, -1, 0, False, memoryview(b"")),
+        Refused(1, "this is no master", "host:7001"),
+    ],
+)
+def test_replies_come_back(reply: Any) -> None:
+    body = {
+        Appended: lambda: wire.encode_appended(reply),
+        Entries: lambda: wire.encode_entries(reply) + bytes(reply.records),
+        Refused: lambda: wire.encode_refused(reply),
+    }[type(reply)]()
+    assert wire.decode_reply(body) == reply
+
+
+def spoiled() -> list[bytes]:
+    append, read = wire.encode_append(CLIENT, 7, 1), wire.encode_read(Read(10, 12, 4096, 100))
+    return [
+        b"",
+        b"\x20",
+        append[:-1],
+        append[:1] + b"\x01" + append[2:],
+        wire.encode_append(CLIENT, 0, 0),
+        wire.encode_append(CLIENT, 0, wire.BATCH_ENTRIES_MAX + 1),
+        wire.encode_append(CLIENT, -1, 1),
+        wire.encode_append(CLIENT, wire.NUMBER_MAX + 1, 1),
+        read[:-1],
+        read + b"\x00",
+        wire.encode_read(Read(-1, 12, 0, 0)),
+        wire.encode_read(Read(0, -2, 0, 0)),
+        b"\x25" + read[1:],
+    ]
+
+
+@pytest.mark.parametrize("body", spoiled())
+def test_requests_that_are_none(body: bytes) -> None:
+    with pytest.raises(InvalidMessageError):
+        wire.decode_request(memoryview(body))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\x26" * 40,
+        wire.encode_appended(Appended(())),
+        wire.encode_appended(Appended((Run(1, 1),)))[:-1],
+        wire.encode_appended(Appended((Run(1, 0),))),
+        wire.encode_appended(Appended((Run(-1, 1),))),
+        wire.encode_entries(Entries(9, 8, -1, 0, False, memoryview(b""))),
+        wire.encode_entries(Entries(2, 8, 3, 0, False, memoryview(b""))),
+        wire.encode_entries(Entries(2, 8, 1, 0, False, memoryview(b""))) + b"records",
+        wire.encode_refused(Refused(1, "text", "master")) + b"x",
+        wire.encode_refused(Refused(1, "text", "master"))[:-1],
+    ],
+)
+def test_replies_that_are_none(body: bytes) -> None:
+    with pytest.raises(InvalidMessageError):
+        wire.decode_reply(body)
+
+
+def test_every_cut_and_every_bit_is_an_answer_or_an_error() -> None:
+    """Whatever the bytes are, nothing but InvalidMessageError comes of them."""
+    whole = [bytes.fromhex(text) for text, _ in [*REQUESTS, *REPLIES]]
+    for body in whole:
+        for changed in [body[:at] for at in range(len(body))] + [
+            body[:at] + bytes((body[at] ^ 1 << bit,)) + body[at + 1 :] for at in range(len(body)) for bit in range(8)
+        ]:
+            for decode in (lambda data: wire.decode_request(memoryview(data)), wire.decode_reply):
+                try:
+                    decode(changed)  # type: ignore[no-untyped-call]
+                except InvalidMessageError:
+                    continue
