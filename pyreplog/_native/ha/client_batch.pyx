@@ -114,8 +114,8 @@ cdef bint attributes_fit(const uint8_t *p, int64_t length) noexcept nogil:
 cdef int64_t check_sent(const uint8_t *p, int64_t space) noexcept nogil:
     """Stride of the record at p when it is one of a batch, else a Status."""
     cdef const RecordHead *head = <const RecordHead *>p
-    cdef const uint8_t *attributes
-    cdef int64_t stride
+    cdef const uint8_t *attributes = NULL
+    cdef int64_t stride, attributes_length
     if space < SHORT_HEADER:
         return rec.RECORD_LENGTH
     if head.kind != KIND_DATA:
@@ -127,7 +127,8 @@ cdef int64_t check_sent(const uint8_t *p, int64_t space) noexcept nogil:
         return rec.RECORD_LENGTH if stride == rec.RECORD_ABSENT else stride
     if head.time or (<const ShortHeader *>p).entry_delta or (<const ShortHeader *>p).synced_lag != LAG_NONE:
         return rec.RECORD_IDS
-    if not attributes_fit(attributes, rec.attributes_of(p, &attributes)):
+    attributes_length = rec.attributes_of(p, &attributes)
+    if not attributes_fit(attributes, attributes_length):
         return rec.RECORD_PARTS
     return stride
 

@@ -9,6 +9,7 @@ import pytest
 
 import pyreplog
 from pyreplog._native.ha.client_batch import append_received, encode_record, encode_records, parse_records
+from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, RecordTooLargeError
 from pyreplog.log.commitlog import CommitLog
 
@@ -63,6 +64,47 @@ def test_a_damaged_byte_is_found_before_anything_is_written(log: CommitLog, at: 
     with pytest.raises(InvalidRecordsError):
         append_received(log, spoiled, count, 0, b"control")
     assert (log.end, log.end_position) == (0, end)
+
+
+def sealed(attributes: bytes) -> bytes:
+    """A record with attribute bytes, whatever they are, and the right CRC."""
+    record = bytearray(encode_record(b"v", None, None, {"n" * max(len(attributes) - 6, 0): b"v"}))
+    begin = 34
+    assert len(attributes) + begin <= len(record)
+    record[32:34] = len(attributes).to_bytes(2, "little")
+    record[begin : begin + len(attributes)] = attributes
+    length = begin + len(attributes) + 1
+    record = record[: length + 7 & ~7]
+    record[:4] = length.to_bytes(4, "little")
+    record[length:] = bytes(len(record) - length)
+    record[4:8] = crc32c(bytes(record[12:]), length).to_bytes(4, "little")
+    return bytes(record)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "is_whole"),
+    [
+        (b"\x01\x08\x00" + b"t" * 8, True),
+        (b"\x02\x03\x00\x01\x00nv" * 1, False),  # a byte behind it that is no attribute
+        (b"\x02\x04\x00\x01\x00nv", True),
+        (b"\x02\x04\x00\x09\x00nv", False),  # a name beyond its property
+        (b"\x02\x01\x00x", False),
+        (b"\x01\x07\x00" + b"t" * 7, False),
+        (b"\x02\x04\x00\x01\x00nv\x01\x08\x00" + b"t" * 8, False),  # descending
+        (b"\x01\x08\x00" + b"t" * 8 + b"\x01\x08\x00" + b"t" * 8, False),  # twice
+        (b"\x02\xff\xff\x01\x00nv", False),
+        (b"\x07\x01\x00x", True),  # of a later version
+    ],
+)
+def test_attributes_are_whole(log: CommitLog, attributes: bytes, is_whole: bool) -> None:
+    record = sealed(attributes)
+    if is_whole:
+        append_received(log, record, 1, 0, None)
+        assert log[0] == record[34 + len(attributes) :][:1]
+    else:
+        with pytest.raises(InvalidRecordsError):
+            append_received(log, record, 1, 0, None)
+        assert log.end == 0
 
 
 @pytest.mark.parametrize("count", [1, 3, 1000])
