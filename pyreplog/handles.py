@@ -130,10 +130,13 @@ class Handle(Closeable, ABC):
         """Release what is held; called once."""
 
     def refuse_calls(self, error: ReplogError) -> None:
-        """Refuse every call with `error` from now on, unless the handle was closed before; release nothing, warn of
-        nothing.
+        """Raise an error from every later call, unless the handle was closed before.
 
-        For a forked child, and for tests that leave a handle as its process left it when it died.
+        Nothing is released, and nothing is warned of. For a forked child, and for tests that leave a handle as its
+        process left it when it died.
+
+        Args:
+            error: what the calls raise.
         """
         if self._error is None:  # hot paths look at it alone
             self._error = error

@@ -110,7 +110,7 @@ class Failover(Handle):
         self._thread.start()
 
     def look_soon(self) -> None:
-        """Look at the store at once, in place of within a second."""
+        """Read the store at once, in place of within a second."""
         self._wake.set()
 
     # ---- one look -------------------------------------------------------------------------------------------

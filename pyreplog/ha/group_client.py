@@ -373,7 +373,7 @@ class GroupClient(Handle):
         self._reactor.wait(self.flush_async())
 
     def flush_async(self) -> AppendFuture[None]:
-        """As `flush`, to be awaited."""
+        """Return a future of `flush`, which asyncio awaits."""
         future: AppendFuture[None] = AppendFuture()
         with self._lock:
             self._check_open()
@@ -533,7 +533,12 @@ class GroupClient(Handle):
     async def follow_batches_async(
         self, start: int | None = None, *, timeout: float | None = None
     ) -> AsyncIterator[RecordBatch]:
-        """As `follow_batches`, for `async for`."""
+        """Yield batches as `follow_batches` does, to `async for`.
+
+        Args:
+            start: as of `follow_batches`.
+            timeout: as of `follow_batches`.
+        """
         seconds = as_timeout(timeout)
         first = (await self._ask_read(0, 0, limit=0)).end if start is None else as_int("start", start)
         until = None if seconds is None else monotonic() + seconds

@@ -117,11 +117,12 @@ class Node(Handle):
             check_type("limits", limits, Limits, "Limits")
         as_int("busy_poll_us", busy_poll_us)
         self.config = config
-        reactor = Reactor(clock=clock, busy_poll_us=busy_poll_us)
+        terms, members = TermsFile(directory, files), MembersFile(directory, files)
+        reactor = Reactor(clock=clock, busy_poll_us=busy_poll_us)  # behind what may fail: nothing would close it
         polls = LongPolls(reactor)
         self._context = NodeContext(
             path=directory, config=config, files=files, clock=clock or SystemClock(),
-            terms=TermsFile(directory, files), members=MembersFile(directory, files), limits=limits or Limits(),
+            terms=terms, members=members, limits=limits or Limits(),
             secret=shared, tls=(tls_server, tls_client),
             reactor=reactor, polls=polls,
         )  # fmt: skip

@@ -25,7 +25,7 @@ NOT_YET = ("pyreplog.cluster.", "pyreplog.topic.")
 VERBS = {
     "Add", "Advance", "Append", "Apply", "Ask", "Become", "Begin", "Call", "Change", "Close", "Complete", "Connect", "Copy", "Count", "Create", "Cut", "Delete",
     "Describe", "Discard", "End", "Estimate", "Find", "Fence", "Follow", "Gather", "Give", "Hand", "Iterate", "Keep", "Learn", "List", "Load", "Make",
-    "Move", "Open", "Parse", "Pause", "Plan", "Promote", "Put", "Read", "Record", "Register", "Release", "Remove", "Render", "Repair", "Replace",
+    "Move", "Open", "Parse", "Pause", "Plan", "Promote", "Put", "Raise", "Read", "Record", "Register", "Release", "Remove", "Render", "Repair", "Replace",
     "Report", "Restore", "Resume", "Return", "Run", "Select", "Send", "Set", "Skip", "Start", "Stop", "Store", "Submit", "Sync", "Take", "Tell",
     "Trim", "Truncate", "Verify", "Wait", "Wake", "Watch", "Write", "Yield",
 }  # fmt: skip
