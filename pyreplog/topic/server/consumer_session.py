@@ -88,6 +88,10 @@ class ConsumerSession:
         """As its subscription knows it."""
         return self._id
 
+    def refuse_calls(self, error: ReplogError) -> None:
+        """Refuse every request with `error` from now on, and tell nobody. For tests, as `Handle.refuse_calls`."""
+        self._error = self._error or error
+
     # ---- what the client asks -------------------------------------------------------------------------------
 
     def fetch(self, request: int) -> None:
