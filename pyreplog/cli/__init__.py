@@ -7,6 +7,7 @@
 | `backup`, `restore`, `offload`, `ingest` | as above |
 | `bookie`, `ledger`, `cluster` | commands on ledgers |
 | `ha`, `hanode`, `harocketmq` | commands on replica groups: what they share, nodes, RocketMQ's wire |
+| `haclient` | appending to a replica group, and reading it |
 | `serve`, `topic`, `subscription`, `top` | commands on topics |
 | `report`, `export` | reports and Parquet files |
 | `shared` | what several of them need |

@@ -1,4 +1,4 @@
-"""`pyreplog ha`: run the nodes of a replica group, ask how they are, change their roles and members."""
+"""`pyreplog ha`: run the nodes of a replica group, use it, ask how they are, change their roles and members."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pyreplog.cli import hanode, harocketmq
+from pyreplog.cli import haclient, hanode, harocketmq
 from pyreplog.cli.shared import serving, tls
 from pyreplog.cli.shared.output import amount, counted, print_fields, print_json, say
 from pyreplog.errors import InvalidArgumentError
@@ -22,6 +22,10 @@ _RUNNING = (
     ("rocketmq-slave", "copy a RocketMQ broker's commit log", harocketmq.add_slave_arguments, harocketmq.run_slave),
     ("rocketmq-master", "feed RocketMQ slaves", harocketmq.add_master_arguments, harocketmq.run_master),
 )
+_USING = (
+    ("append", "append to a group, through its master", haclient.add_append_arguments, haclient.run_append),
+    ("read", "print the committed entries of a group", haclient.add_read_arguments, haclient.run_read),
+)
 _ASKING = (
     ("status", "how a node is"),
     ("promote", "make a replica master; refused when acknowledged records may be missing there"),
@@ -34,7 +38,7 @@ _ALONE = ", by a master on its own: a promotion may take it back"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for name, text, add, run_action in _RUNNING:
+    for name, text, add, run_action in (*_RUNNING, *_USING):
         action = actions.add_parser(name, help=text, description=text)
         add(action)
         action.set_defaults(action=run_action)

@@ -37,8 +37,16 @@ def test_each_is_short_and_says_how_to_run_it(path: Path) -> None:
     assert f"\n    python examples/{path.name} " in text
 
 
-def test_there_are_five() -> None:
-    assert len(list(EXAMPLES.glob("*.py"))) == 5
+def test_there_are_six() -> None:
+    assert len(list(EXAMPLES.glob("*.py"))) == 6
+
+
+def test_group_client(tmp_path: Path) -> None:
+    assert run("group_client.py", tmp_path) == [
+        "order 1 is entry 0; a is the master",
+        "entries 1 to 9; b is the master",
+        *(f"{number}: order {number + 1}" for number in range(10)),
+    ]
 
 
 def test_worker(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ PATIENCE_S = 60.0
 
 def test_the_guide_runs(tmp_path: Path) -> None:
     """What the master's machine runs; and when it is gone, another one, that has a copy already: it is master then."""
-    block, _ = blocks(ROOT / "docs" / "ha.md")
+    block = blocks(ROOT / "docs" / "ha.md")[0]
     at = block.index("peers = ")
     port, own, others = free_ports(3)
     master, a, b, c = f"127.0.0.1:{port}", *(tmp_path / name / "data" / "orders" for name in "abc")
@@ -42,7 +42,7 @@ def test_the_guide_runs(tmp_path: Path) -> None:
 
 def test_the_guide_fails_over(tmp_path: Path) -> None:
     """The program of one node, which is elected once the master is gone; the third node has no part in the leases."""
-    _, block = blocks(ROOT / "docs" / "ha.md")
+    block = blocks(ROOT / "docs" / "ha.md")[1]
     ports, url = free_ports(3), f"sqlite:{tmp_path / 'metadata.sqlite'}"
     a, b, c = (f"127.0.0.1:{port}" for port in ports)
     places = {"host-a:7001": a, "host-c:7001": c, "7001": str(ports[1]), "zk://host:2181/root": url}
@@ -71,3 +71,14 @@ def ends(node: ha.Node) -> int:
         return node.log.end
     except NotMasterError:
         return 0
+
+
+def test_the_guide_of_clients_runs(tmp_path: Path) -> None:
+    block = blocks(ROOT / "docs" / "ha.md")[2]
+    with (
+        ha.open_master(tmp_path / "a", name="a", members=["a", "b"], sync_replicas=1) as a,
+        ha.open_replica(tmp_path / "b", name="b", master=a.address) as b,
+    ):
+        program = placed(block, {"host-a:7001": b.address, "host-b:7001": a.address, "timeout=1.0": "timeout=0"})
+        printed = run(program, {})
+    assert printed == ["b'customer 7' b'order 99' 99", *(f"b'order {number}'" for number in range(1, 100))]

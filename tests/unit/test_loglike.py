@@ -10,10 +10,11 @@ from unittest.mock import Mock
 import pytest
 
 import pyreplog
+from pyreplog import ha
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.stream.mirrorlog import MirrorLog
 
-KINDS = [pyreplog.CommitLog, pyreplog.LogReader, pyreplog.LedgerReader, MirrorLog]
+KINDS = [pyreplog.CommitLog, pyreplog.LogReader, pyreplog.LedgerReader, MirrorLog, ha.GroupClient]
 SUBSCRIPT = "__getitem__"
 METHODS = [name for name, value in vars(pyreplog.LogLike).items() if inspect.isfunction(value) and name != "__init__"]
 METHODS = [name for name in METHODS if not name.startswith("_") or name in ("__len__", SUBSCRIPT)]
@@ -68,6 +69,9 @@ def test_the_same_calls_mean_the_same(tmp_path: Path) -> None:
             ledger.append_batch(values)
         with cluster.open_ledger(ledger.id) as closed:
             assert read_all(closed) == expected
+    with ha.open_master(tmp_path / "node", name="a") as node, ha.connect([node.address]) as client:
+        client.append_batch(values)
+        assert read_all(client) == expected
     assert expected["batches"] == [b"b", b"c"] and expected["records"] == [1, 2, 3] and expected["new"] == []
 
 
