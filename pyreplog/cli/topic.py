@@ -9,7 +9,7 @@ from typing import Any
 from pyreplog.cli.shared import settings, starts, targets
 from pyreplog.cli.shared.output import print_fields, print_json, say
 from pyreplog.cli.shared.parsers import IntermixedParser
-from pyreplog.cli.topics import topicconsume, topicpublish, topicstats
+from pyreplog.cli.topics import topicconsume, topicpublish, topicredrive, topicstats
 from pyreplog.errors import TopicExistsError
 from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle
 from pyreplog.topic.client.remote.remote_partitioned import RemotePartitionedTopic
@@ -194,6 +194,7 @@ _ACTIONS = (
     ("seek", "move a subscription", _add_seek, _seek),
     ("skip", "acknowledge the next messages of a subscription", _add_skip, _skip),
     ("clear", "acknowledge all messages of a subscription", _add_subscription, _clear),
+    ("redrive", "send dead letters back to where they come from", topicredrive.add_arguments, topicredrive.run),
     ("trim", "drop the ledgers that nothing keeps, now", targets.add_topic_arguments, _trim),
     ("delete", "delete a topic with its messages and subscriptions", _add_delete, _delete),
     ("set", "change settings of a topic, or show them", _add_set, _set),

@@ -298,3 +298,35 @@ def test_who_has_the_directory_is_named(run: Run, topic: Callable[..., Done], fo
 def test_an_action_must_be_said(group: str) -> None:
     with pytest.raises(SystemExit):
         main([group])
+
+
+# ---- dead letters -----------------------------------------------------------------------------------------------
+
+
+def test_redrive(topic: Callable[..., Done], run: Run, folder: Path, name: str) -> None:
+    dead = f"{name}-dead"
+    assert run("topic", "create", *KEPT, folder, dead).code == 0
+    assert run("subscription", "create", folder, dead, "people", "--from", "earliest").code == 0
+
+    def redrive(*arguments: object) -> Done:
+        return run("topic", "redrive", folder, dead, "people", *arguments)
+
+    for value, cause in (("a", "nack"), ("b", "ack_timeout"), ("c", "nack")):
+        said = ("--property", f"pyreplog.topic={name}", "--property", f"pyreplog.cause={cause}")
+        assert run("topic", "publish", *said, folder, dead, value).code == 0
+    assert run("topic", "publish", folder, dead, "whence").code == 0
+    done = redrive("--dry-run")
+    assert done.out.splitlines() == [
+        f"3 dead letters would be sent to {name}",
+        "1 dead letter left: the topic is not known, or does not exist; say --to NAME",
+    ]
+    assert topic("consume").out == ""
+    done = redrive("--property", "pyreplog.cause=ack_timeout", "--json")
+    assert done.json == {
+        "sent": 1, "repeated": 0, "skipped": 3, "stranded": 0, "topics": {name: 1}, "dry_run": False,
+    }  # fmt: skip
+    assert redrive("--limit", 1).out == f"1 dead letter sent to {name}\n"
+    assert redrive("--to", name).out == f"2 dead letters sent to {name}\n"
+    assert redrive().out == "0 dead letters sent\n"
+    assert topic("consume").out == "b\na\nc\nwhence\n"
+    assert redrive("--to", "nowhere").code != 0 and "nowhere" in redrive("--to", "nowhere").error

@@ -4,5 +4,6 @@
 |---|---|
 | `topicpublish`, `topicconsume` | what publishes, and what prints messages |
 | `messages` | how a message is printed |
+| `topicredrive` | what sends dead letters back |
 | `topicstats` | what is told of topics and subscriptions |
 """

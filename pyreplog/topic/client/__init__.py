@@ -4,6 +4,7 @@
 |---|---|
 | `topic_like` | `TopicLike`, `ProducerLike`, `ConsumerLike`: topics of all kinds, as types |
 | `consumer`, `weak_consumer` | receives messages; what a remote subscription holds of it, so that it may be forgotten |
+| `redrive` | sends dead letters back to where they come from |
 | `publishing` | producers, and the way of a message up to a sink of entries |
 | `partitions` | publishing to, and receiving from, several partitions as from one topic |
 | `remote` | topics of a server |

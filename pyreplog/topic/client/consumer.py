@@ -52,6 +52,7 @@ class Consumer(Handle, PrefetchBuffer):
         self._failed: ReplogError | None = None
         self._receive_lock = FairLock()  # of who takes the next batch for `receive`
         self._source: SubscriptionLike
+        self._era = 0  # of the subscription, when this was attached
         self._id = -1
         super().__init__(f"consumer {name} of {subscription} on {topic}")
 
@@ -60,6 +61,7 @@ class Consumer(Handle, PrefetchBuffer):
     def attached(self, source: SubscriptionLike, consumer: int) -> None:
         """It belongs to a subscription now, under this number; asks for its first messages."""
         self._source, self._id = source, consumer
+        self._era = source.era  # no message comes before the next line
         source.flow(consumer, self._permits.first)
 
     def deliver(self, delivery: DeliveredMessages) -> None:
@@ -92,6 +94,12 @@ class Consumer(Handle, PrefetchBuffer):
             waiting, self._waiting = self._waiting, deque()
         for future in waiting:
             future.fail(error)
+
+    @property
+    def era(self) -> int:
+        """A random number of the subscription, another one after each seek; 0: a seek moved it since this consumer was
+        attached, or it is not known, of a server before version 2 of the wire."""
+        return self._era if self._source.era == self._era else 0
 
     # ---- receiving ------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self, Unpack, overload
@@ -13,6 +13,7 @@ from pyreplog.topic.client.consumer import QUEUE
 from pyreplog.topic.model.config import SubscriptionSettings, TopicSettings
 from pyreplog.topic.model.partition_offset import PartitionOffset, PartitionRange
 from pyreplog.topic.model.partitioned_stats import PartitionedInternalStats, PartitionedStats
+from pyreplog.topic.model.redrive_report import RedriveReport
 from pyreplog.topic.model.stats import InternalStats, TopicStats
 
 if TYPE_CHECKING:
@@ -578,6 +579,38 @@ class TopicLike(_Handle, Protocol):
 
         Raises:
             NoSuchSubscriptionError: there is none of that name.
+        """
+        ...
+
+    def redrive(
+        self,
+        subscription: str,
+        *,
+        to: str | None = None,
+        limit: int | None = None,
+        where: Callable[[Message], bool] | None = None,
+        dry_run: bool = False,
+        timeout: float = 30.0,
+        on_progress: Callable[[RedriveReport], object] | None = None,
+    ) -> RedriveReport:
+        """Send the dead letters of this dead-letter topic back to where they come from.
+
+        Args:
+            subscription: whose unacknowledged messages these are.
+            to: another topic, for all of them.
+            limit: send so many at most; None for all.
+            where: called with each; one for which it is false stays.
+            dry_run: count, send nothing.
+            timeout: seconds to wait for dead letters that do not come although some are left.
+            on_progress: called with the report after each batch.
+
+        Returns:
+            How many were sent, to which topics.
+
+        Raises:
+            NoSuchSubscriptionError: there is none of that name.
+            NoSuchTopicError: there is no topic `to`.
+            SubscriptionBusyError: the subscription is exclusive and has a consumer, or was moved meanwhile.
         """
         ...
 

@@ -11,7 +11,7 @@
 | `trend`, `stats` | how fast a backlog shrinks; the numbers that topics and subscriptions report |
 | `cursor`, `cursor_record`, `cursor_pages` | what a subscription has acknowledged; the same as records and pages |
 | `subscription_metadata` | what the metadata store keeps of a durable subscription |
-| `dead_letter` | properties of dead letters, and of messages that were sent back |
+| `dead_letter`, `redrive_report` | properties of dead letters, and of messages that were sent back; how many were |
 | `dedup`, `producer_snapshot` | sequence numbers: those that callers give; which messages were published before |
 | `compression` | codecs of entries |
 | `routing`, `partition_offset`, `partitioned_metadata`, `partitioned_stats` | topics with partitions |

@@ -41,9 +41,12 @@ def dead_letter_properties(message: Message, topic: str, subscription: str, fail
 def redriven_properties(properties: Mapping[str, str | bytes]) -> Properties:
     """Those of the message that a dead letter becomes again: its own, which subscription failed, how often it was sent
     back."""
-    kept: Properties = {name: value for name, value in properties.items() if name not in _OF_DEAD_LETTERS}
-    kept[REDRIVES] = str(redrives(properties) + 1)
-    return kept
+    return {**own_properties(properties), REDRIVES: str(redrives(properties) + 1)}
+
+
+def own_properties(properties: Mapping[str, str | bytes]) -> Properties:
+    """Those of the message that became a dead letter, and which subscription failed."""
+    return {name: value for name, value in properties.items() if name not in _OF_DEAD_LETTERS}
 
 
 def redrives(properties: Mapping[str, str | bytes]) -> int:

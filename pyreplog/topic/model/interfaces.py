@@ -40,6 +40,11 @@ class SubscriptionLike(Protocol):
     @property
     def timeout(self) -> float | None: ...
 
+    @property
+    def era(self) -> int:
+        """A random number from its beginning, or from a seek, up to the next seek; 0: not known."""
+        ...
+
     def flow(self, consumer: int, messages: int) -> None:
         """It has room for so many more."""
         ...

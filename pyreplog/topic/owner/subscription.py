@@ -401,7 +401,7 @@ class Subscription:
     @property
     def era(self) -> int:
         """A random number from its beginning, or from a seek, up to the next seek, whoever owns it: what is
-        acknowledged in one era does not count in another. For steps."""
+        acknowledged in one era does not count in another. In a step it does not change."""
         return self.cursor.era or self.first_era
 
     @property

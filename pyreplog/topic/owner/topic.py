@@ -27,10 +27,12 @@ from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.topic.client.consumer import QUEUE, Consumer
 from pyreplog.topic.client.publishing.producer import Producer
 from pyreplog.topic.client.publishing.publisher import Publisher
+from pyreplog.topic.client.redrive import OnProgress, Redrive, RedriveTarget, Where
 from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer
 from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionSettings, TopicConfig, TopicSettings
 from pyreplog.topic.model.interfaces import DeliveryTarget
 from pyreplog.topic.model.positions import Start, after_all, position, then
+from pyreplog.topic.model.redrive_report import RedriveReport
 from pyreplog.topic.model.stats import InternalStats, TopicStats
 from pyreplog.topic.owner.cursors.log import CursorLog
 from pyreplog.topic.owner.dedup_cursor import DedupCursor
@@ -84,6 +86,10 @@ class TopicHost(Protocol):
 
     def open_any(self, name: str, settings: Mapping[str, Any]) -> DeadLetterTopic:
         """Another topic, with partitions or without; made with these settings if there is none."""
+        ...
+
+    def existing(self, name: str) -> RedriveTarget:
+        """Another topic, with partitions or without. NoSuchTopicError: there is none."""
         ...
 
 
@@ -348,6 +354,33 @@ class Topic(Handle):
         there = self.subscription(subscription)
         self._wait(there.skip_to(self.end))
         self._wait(there.flush_async())
+
+    def redrive(
+        self,
+        subscription: str,
+        *,
+        to: str | None = None,
+        limit: int | None = None,
+        where: Where | None = None,
+        dry_run: bool = False,
+        timeout: float = 30.0,
+        on_progress: OnProgress | None = None,
+    ) -> RedriveReport:
+        """Send dead letters back, of this dead-letter topic, each to the topic or partition that it comes from; all
+        subscriptions of that get it again. A dead letter is acknowledged once its copy is durable.
+
+        subscription: whose unacknowledged messages these are; those that were there when this began. to: another topic
+        for all of them. limit: so many at most. where: called with each; False, it stays. dry_run: send and acknowledge
+        nothing, and count. timeout: seconds to wait for dead letters that do not come although some are left.
+        on_progress: called behind each batch, with the report so far.
+        Errors: NoSuchSubscriptionError; NoSuchTopicError, `to`; SubscriptionBusyError, it is exclusive and has a
+        consumer, a seek moved it meanwhile, or some did not come in time; those of publishing. After an error all of
+        which the report counts are sent, and the others are left: call it again.
+        """
+        return Redrive(
+            self, subscription, self._topics.existing, to=to, limit=limit, where=where, dry_run=dry_run,
+            timeout=timeout, on_progress=on_progress,
+        ).run()  # fmt: skip
 
     def configure(self, **settings: Unpack[TopicSettings]) -> None:
         """Change settings, fields of TopicConfig; those of publishing hold when the topic is opened next.

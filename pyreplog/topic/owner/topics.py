@@ -138,12 +138,16 @@ class Topics(Handle):
     def open_any(self, name: str, settings: Mapping[str, Any]) -> Topic | PartitionedTopic:
         """The topic of that name, with partitions or without, and with its settings; made with `settings`, and without
         partitions, if there is none. Errors: as `LedgerCluster.topic`."""
-        if self.partitioned.has(name):
-            return self.partitioned.open(name, None, create=False, wait=0.0, settings={})
         try:
-            return self.open(name, create=False)
+            return self.existing(name)
         except NoSuchTopicError:
             return self.open(name, settings=settings)
+
+    def existing(self, name: str) -> Topic | PartitionedTopic:
+        """The topic of that name, with partitions or without. Errors: as `LedgerCluster.topic`; NoSuchTopicError."""
+        if self.partitioned.has(name):
+            return self.partitioned.open(name, None, create=False, wait=0.0, settings={})
+        return self.open(name, create=False)
 
     def config_of(self, name: str, settings: Mapping[str, Any]) -> TopicConfig:
         """Of a topic that is made with these settings. The default ensemble is no larger than an embedded cluster; over

@@ -250,6 +250,8 @@ def stopped_publishing(world: World) -> None:
 class Source:
     """Of a consumer. flowed: for how many it has asked."""
 
+    era = 0
+
     def __init__(self, world: World) -> None:
         self._runtime = FakeRuntime(world)
         self.flowed = 0

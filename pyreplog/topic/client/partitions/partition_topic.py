@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol, Unpack
 
-from pyreplog._native.topic.messages import MessageBatch
+from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.future import AppendFuture
 from pyreplog.topic.client.publishing.producer import Producer
 from pyreplog.topic.model.config import SubscriptionSettings, TopicConfig, TopicSettings
 from pyreplog.topic.model.positions import Start
+from pyreplog.topic.model.redrive_report import RedriveReport
 from pyreplog.topic.model.stats import InternalStats, TopicStats
 
 if TYPE_CHECKING:
@@ -91,6 +92,19 @@ class PartitionTopic(PartitionSink, Protocol):
     def subscriptions(self) -> list[str]: ...
     def seek(self, subscription: str, start: Start) -> int: ...
     def clear(self, subscription: str) -> None: ...
+
+    def redrive(
+        self,
+        subscription: str,
+        *,
+        to: str | None = None,
+        limit: int | None = None,
+        where: Callable[[Message], bool] | None = None,
+        dry_run: bool = False,
+        timeout: float = 30.0,
+        on_progress: Callable[[RedriveReport], object] | None = None,
+    ) -> RedriveReport: ...
+
     def configure(self, **settings: Unpack[TopicSettings]) -> None: ...
     def trim(self) -> int: ...
     def delete(self) -> None: ...

@@ -6,12 +6,12 @@ import secrets
 import threading
 import weakref
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
 from pyreplog._native.machines.serial_executor import check_may_wait
-from pyreplog._native.topic.messages import MessageBatch
+from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.arguments import check_bool
 from pyreplog.errors import (
     InvalidArgumentError,
@@ -33,6 +33,7 @@ from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.partition_offset import PartitionedStart, PartitionOffset, is_offset
 from pyreplog.topic.model.partitioned_stats import PartitionedInternalStats, PartitionedStats, partitioned_stats
 from pyreplog.topic.model.positions import Start, all_done
+from pyreplog.topic.model.redrive_report import RedriveReport
 from pyreplog.topic.model.routing import Router
 
 if TYPE_CHECKING:
@@ -279,6 +280,34 @@ class PartitionedHandle(Handle, Generic[T]):
         TopicOwnedError, nothing was."""
         for topic in self._having(subscription).values():
             topic.clear(subscription)
+
+    def redrive(
+        self,
+        subscription: str,
+        *,
+        to: str | None = None,
+        limit: int | None = None,
+        where: Callable[[Message], bool] | None = None,
+        dry_run: bool = False,
+        timeout: float = 30.0,
+        on_progress: Callable[[RedriveReport], object] | None = None,
+    ) -> RedriveReport:
+        """Send the dead letters of all partitions back, of one after the other. As `Topic.redrive`; limit: of all
+        partitions together. TopicOwnedError: nothing was sent."""
+        report = RedriveReport()
+
+        def tell(part: RedriveReport) -> None:
+            if on_progress is not None:
+                on_progress(report + part)
+
+        for topic in self._having(subscription).values():
+            report += topic.redrive(
+                subscription, to=to, limit=None if limit is None else limit - report.sent, where=where,
+                dry_run=dry_run, timeout=timeout, on_progress=tell,
+            )  # fmt: skip
+            if limit is not None and report.sent >= limit:
+                break
+        return report
 
     def configure(self, **settings: Unpack[TopicSettings]) -> None:
         """Change settings of all partitions; as `Topic.configure`. TopicOwnedError: nothing was changed."""

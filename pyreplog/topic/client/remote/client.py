@@ -136,13 +136,17 @@ class Client(Handle):
                 return there
             opened: Opened = self._pool.wait(self._pool.ask_for(name, request, reads(Opened)))
             if there is None:
-                there = RemoteTopic(self._pool, name, opened, self.forget)
+                there = RemoteTopic(self._pool, name, opened, self.forget, self.existing)
                 make_part_of(there, self)
                 with self._lock:
                     self._topics[name] = there
             else:
                 there.config = TopicConfig.stored(json.loads(opened.config))
         return there
+
+    def existing(self, name: str) -> RemoteTopic | RemotePartitionedTopic:
+        """A topic that exists, with partitions or without; as `topic`. NoSuchTopicError: there is none."""
+        return self.topic(name, create=False)
 
     def topics(self) -> list[str]:
         """Names of all topics there are; of partitioned ones, of their partitions. Errors: as topic."""

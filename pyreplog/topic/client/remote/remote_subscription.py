@@ -292,6 +292,11 @@ class RemoteSubscription:
     # ---- what a consumer calls ------------------------------------------------------------------------------
 
     @property
+    def era(self) -> int:
+        """As of `Subscription`; 0: the server does not tell."""
+        return self._era
+
+    @property
     def timeout(self) -> float:
         """Seconds for what is asked, unless it says otherwise."""
         return self._pool.timeout

@@ -23,6 +23,7 @@ from pyreplog.handles import Handle
 from pyreplog.topic.client.consumer import QUEUE, Consumer
 from pyreplog.topic.client.publishing.producer import Producer
 from pyreplog.topic.client.publishing.publisher import Publisher
+from pyreplog.topic.client.redrive import OnProgress, Redrive, RedriveTarget, Where
 from pyreplog.topic.client.remote.connection_pool import ConnectionPool, StaleError, reads
 from pyreplog.topic.client.remote.remote_subscription import RemoteSubscribeOptions, RemoteSubscription
 from pyreplog.topic.client.remote.sender import EntrySender
@@ -31,6 +32,7 @@ from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer, check_may
 from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionSettings, TopicConfig, TopicSettings
 from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.positions import Start, all_done, check_start
+from pyreplog.topic.model.redrive_report import RedriveReport
 from pyreplog.topic.model.stats import InternalStats, TopicStats
 from pyreplog.topic.model.wire.batches import decode_delivered
 from pyreplog.topic.model.wire.protocol import Call, CallResult, Opened, ReadRequest
@@ -58,11 +60,17 @@ class RemoteTopic(Handle):
     """
 
     def __init__(
-        self, pool: ConnectionPool, name: str, opened: Opened, on_close: Callable[[RemoteTopic], object]
+        self,
+        pool: ConnectionPool,
+        name: str,
+        opened: Opened,
+        on_close: Callable[[RemoteTopic], object],
+        open_topic: Callable[[str], RedriveTarget],
     ) -> None:
-        """For `Client`, which makes this a part of itself. on_close: called when it was closed."""
+        """For `Client`, which makes this a part of itself. on_close: called when it was closed. open_topic: another
+        topic of the client, which exists."""
         self.name = name
-        self._pool, self._on_close = pool, on_close
+        self._pool, self._on_close, self._open_topic = pool, on_close, open_topic
         self._entry_bytes_max = opened.entry_bytes_max
         self.config = _config(opened.config)
         self._lock = threading.Lock()  # of the tables
@@ -320,6 +328,23 @@ class RemoteTopic(Handle):
 
     def clear(self, subscription: str) -> None:
         self._call_of("clear", subscription)
+
+    def redrive(
+        self,
+        subscription: str,
+        *,
+        to: str | None = None,
+        limit: int | None = None,
+        where: Where | None = None,
+        dry_run: bool = False,
+        timeout: float = 30.0,
+        on_progress: OnProgress | None = None,
+    ) -> RedriveReport:
+        """As `Topic.redrive`. The dead letters go through this client."""
+        return Redrive(
+            self, subscription, self._open_topic, to=to, limit=limit, where=where, dry_run=dry_run, timeout=timeout,
+            on_progress=on_progress,
+        ).run()  # fmt: skip
 
     # ---- reading --------------------------------------------------------------------------------------------
 
