@@ -1,28 +1,28 @@
-"""A storage node: entries of many ledgers in one log.
+"""A bookie: a storage node that keeps the entries of many ledgers in one log.
 
-| module | holds |
+| module | what it holds |
 |---|---|
-| protocol | requests and replies, and their bytes |
-| bookie | Bookie: the state machine; its rules |
-| ledgerstate, ledgerstates | what it knows of one ledger; those asked for lately |
-| admission | who may do what |
-| failures | what a failure of the log means to who asked |
-| reading, duplicates | three-valued reads; entries that come a second time |
-| controls, limbo | control records: keys, fences, explicit LACs, limbo; how ledgers come into limbo, and out of it |
-| commit_group | who waits for the next sync |
-| long_polls | who waits for a LAC |
-| disk_space | read-only, and back |
-| entrylog | EntryLog: what it needs of a log; DiskLog: a LedgerLog |
-| ledgerlog, multi_ledger_log | LedgerLog: the entries of many ledgers in one log; the commit log under it |
-| ledgermap, entry_locations | which segments hold entries of which ledgers; where entries lie |
-| config | BookieConfig |
-| local | LocalBookie: one in this process, for any thread |
-| identity, opening | whose directory it is; opening one, and what a crash may have lost |
-| unclean_shutdown_marker | whether memory held more than the disk when the machine went down |
-| registration | its key in metadata while it runs |
-| ledgerlist, collector | which ledgers there are; the space of the others comes back |
-| key_verifier | keys that it does not know, and what the metadata say of them |
-| service | over TCP |
-| counts, metrics | what it has done; for Prometheus |
-| node | all of it, as a process runs it |
+| `protocol` | requests and replies, and their bytes |
+| `bookie` | `Bookie`: the state machine and its rules |
+| `ledgerstate`, `ledgerstates` | the state of one ledger; the states of ledgers that were used lately |
+| `admission` | which requests are allowed |
+| `failures` | the reply to a request when the log fails |
+| `reading`, `duplicates` | three-valued reads; entries that arrive a second time |
+| `controls`, `limbo` | control records: keys, fences, explicit LACs, limbo; ledgers that enter and leave limbo |
+| `commit_group` | replies that wait for the next sync |
+| `long_polls` | requests that wait for a LAC |
+| `disk_space` | read-only mode for lack of space |
+| `entrylog` | `EntryLog`: the log as a bookie sees it; `DiskLog`: the one on disk |
+| `ledgerlog`, `multi_ledger_log` | `LedgerLog`: entries of many ledgers in one log; the commit log under it |
+| `ledgermap`, `entry_locations` | which segments hold entries of which ledgers; reads entries from their places |
+| `config` | `BookieConfig` |
+| `local` | `LocalBookie`: a bookie in this process, for any thread |
+| `identity`, `opening` | the identity of a bookie's directory; opens a bookie, after a crash with limbo |
+| `unclean_shutdown_marker` | tells whether unsynced entries were in memory when the machine went down |
+| `registration` | the bookie's key in the metadata store while it runs |
+| `ledgerlist`, `collector` | the ledgers that exist; garbage collection of deleted ones |
+| `key_verifier` | checks unknown ledger keys with the metadata |
+| `service` | serves a bookie over TCP |
+| `counts`, `metrics` | counters; metrics for Prometheus |
+| `node` | a bookie as a process runs it |
 """

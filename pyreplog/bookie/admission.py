@@ -1,4 +1,4 @@
-"""Who may do what to a ledger. Of ADDs that nothing speaks against, `_native.bookie.fast_add` knows it, too."""
+"""Checks which requests are allowed. `_native.bookie.fast_add` makes the same checks for plain ADDs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pyreplog.bookie.protocol import RECOVERY, ReplyStatus, Request
 logger = logging.getLogger(__name__)
 
 Refusal = tuple[ReplyStatus, str]
-"""And why."""
+"""The status of a refusal, and its reason."""
 
 
 def check_key(request: Request, state: LedgerState | None) -> Refusal | None:
-    """Of a request whose key is not that of the ledger."""
+    """Refuse a request whose key is not that of the ledger."""
     if state is None or (state.key is None and state.limbo):
         return None
     if state.key is None:
@@ -27,7 +27,7 @@ def check_key(request: Request, state: LedgerState | None) -> Refusal | None:
 
 
 def check_writer(request: Request, state: LedgerState | None) -> Refusal | None:
-    """Of what only the ledger's writer may do, and, with Flag.RECOVERY, who recovers it."""
+    """Refuse a write to a ledger that is fenced, unless it has Flag.RECOVERY; also check the key."""
     if (refusal := check_key(request, state)) is not None or request.flags & RECOVERY:
         return refusal
     if state is not None and state.fenced:
@@ -38,27 +38,27 @@ def check_writer(request: Request, state: LedgerState | None) -> Refusal | None:
 
 
 def has_key(request: Request, state: LedgerState | None) -> bool:
-    """Whether the key of a request is the one that is noted here."""
+    """Whether the key of a request is the one that this bookie has noted."""
     return state is not None and state.key is not None and compare_digest(state.key, request.key)
 
 
 def check_claim(request: Request, state: LedgerState | None, verdict: KeyVerdict, *, deleted: bool) -> Refusal | None:
-    """Of a request whose key is not noted here, by what the metadata say of it."""
+    """Refuse a request with a key that this bookie has not noted, by the verdict of the metadata on the key."""
     if verdict is KeyVerdict.WRONG:
         return ReplyStatus.UNAUTHORIZED, "the key is not that of the ledger"
     if verdict is KeyVerdict.NO_LEDGER:
         return (
             ReplyStatus.UNAUTHORIZED,
-            f"the metadata know no ledger {request.ledger}: keys are for ledgers that are there",
+            f"the metadata have no ledger {request.ledger}; a key is accepted for an existing ledger only",
         )
     if verdict is KeyVerdict.SURPLUS:
         return (
             ReplyStatus.UNKNOWN,
-            "the metadata store is away, and this connection has given keys to many ledgers meanwhile",
+            "the metadata store does not answer, and this connection has sent keys of too many ledgers meanwhile",
         )
     if deleted or (state is not None and state.key is not None):
         if verdict is KeyVerdict.UNKNOWN:
-            return ReplyStatus.UNKNOWN, "which key is that of the ledger is not known: the metadata store is away"
-        logger.warning("ledger %d: its key is refused, for another one was noted before; see 'Keys'", request.ledger)
-        return ReplyStatus.UNAUTHORIZED, "another key was noted here before that of the ledger came"
+            return ReplyStatus.UNKNOWN, "the key of the ledger cannot be checked: the metadata store does not answer"
+        logger.warning("ledger %d: its key is refused: another one was noted before; see 'Keys'", request.ledger)
+        return ReplyStatus.UNAUTHORIZED, "another key was noted here before the ledger's own key arrived"
     return None

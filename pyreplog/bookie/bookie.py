@@ -1,10 +1,11 @@
-"""The bookie: a storage node as a state machine over the log it stores entries in.
+"""The bookie: a storage node as a state machine over the log in which it stores entries.
 
-Rules, and whose bugs they leave out (facts of BookKeeper's history):
-- Fence check and append are one step on one object per ledger (#4462, #4701: two objects, two locks).
-- A fence is durable before any reply to it, positive or negative, and reads that fence see all that came before.
-- Only an intact index says "not here"; damage, lost data and a failing disk are UNKNOWN (#2908, #2612).
-- Nothing is given out that is less durable than its writer was promised.
+The rules, with the numbers of BookKeeper's bugs that they avoid:
+
+- The fence check and the append are one step on one object for each ledger (#4462, #4701: two objects, two locks).
+- A fence is durable before any reply to it, positive or negative, and a read that fences sees all earlier entries.
+- Only an intact index says "not here"; damage, lost data and a failing disk give UNKNOWN (#2908, #2612).
+- No entry is given out before it is as durable as its writer was promised.
 """
 
 from __future__ import annotations
@@ -57,10 +58,12 @@ _LOST = b"entries of the ledger may have been lost in a crash"
 
 
 class Bookie(FastAddHandler):
-    """Handles one request after the other. No threads, sockets, clocks or randomness inside.
+    """Handles requests one after the other, without threads, sockets, clocks or randomness.
 
-    log: where entries are stored. limbo: ledgers to begin with in limbo (see `limbo`). The driver gives requests
-    to `handle`, and calls `commit` when it has no more, and `expire` at `next_deadline_us` and now and then.
+    The driver passes requests to `handle`, calls `commit` when it has no more of them, and calls `expire` at
+    `next_deadline_us` and regularly.
+
+    log: the log of entries. config: settings. limbo: ledgers that enter limbo at once (see `limbo`).
     """
 
     counts: BookieCounters
@@ -93,10 +96,13 @@ class Bookie(FastAddHandler):
     def handle(
         self, request: Request, respond: Respond, client: Hashable = None, verdict: KeyVerdict | None = None
     ) -> None:
-        """Do what is asked for. `respond` is called once, now or in a later call of any method here, with the Reply.
+        """Handle a request.
 
-        client: who asks, see `leave`. verdict: on the key of a request that `claims` its ledger; None:
-        every key is believed.
+        Args:
+            request: the request.
+            respond: called once with the Reply, now or in a later call of any method of the bookie.
+            client: the client that asks; see `leave`.
+            verdict: verdict on the key of a request that `claims` its ledger; None: every key is accepted.
         """
         self.counts.requests[request.kind] += 1
         self._client = client
@@ -105,19 +111,19 @@ class Bookie(FastAddHandler):
             self._answer(respond, reply)
 
     def claims(self, request: Request) -> bool:
-        """Whether it takes a ledger's key to do this, and that of the request is not the one that is noted here."""
+        """Whether a request needs the key of its ledger, and has another key than the one noted here."""
         if request.kind not in _KEYED and not (request.kind in _FENCING and request.flags & Flag.FENCE):
             return False
         if self._failure is not None or max(request.ledger, request.first, request.last) > ID_MAX:
             return False
         try:
             state = self._ledgers.get(request.ledger)
-        except (ReplogError, OSError):  # `handle` tells
+        except (ReplogError, OSError):  # `handle` answers with the error
             return False
         return self._ledgers.is_deleted(request.ledger) or not has_key(request, state)
 
     def _refuse_claim(self, request: Request, verdict: KeyVerdict | None) -> Reply | None:
-        """None: the metadata have nothing against it, or it claims nothing any more."""
+        """Refuse a request by the verdict on its key; None: it is allowed, or the key is noted by now."""
         if verdict is None or not self.claims(request):
             return None
         deleted = self._ledgers.is_deleted(request.ledger)
@@ -125,7 +131,7 @@ class Bookie(FastAddHandler):
         return None if refusal is None else self._refuse(request, *refusal)
 
     def leave(self, client: Hashable) -> None:
-        """A client has gone: what only waits for it ends, and is not answered."""
+        """End the long polls of a client that has gone, without replies."""
         self._polls.leave(client)
 
     def _answer(self, respond: Respond, reply: Reply) -> None:
@@ -133,11 +139,11 @@ class Bookie(FastAddHandler):
         respond(reply)
 
     def _reply_to(self, request: Request, respond: Respond) -> Reply | None:
-        """None: later."""
+        """Return the reply to a request; None: it is answered later."""
         if self._failure is not None:
             return self._refuse(request, ReplyStatus.UNKNOWN, self._failure)
         if max(request.ledger, request.first, request.last) > ID_MAX:
-            return self._refuse(request, ReplyStatus.REFUSED, f"ids are {ID_MAX} at most")
+            return self._refuse(request, ReplyStatus.REFUSED, f"expected ledger and entry numbers up to {ID_MAX}")
         if self._ledgers.is_deleted(request.ledger) and request.kind != RequestKind.STATUS:
             return self._refuse(request, ReplyStatus.REFUSED, "the ledger was deleted")
         try:
@@ -149,26 +155,26 @@ class Bookie(FastAddHandler):
                 self._fail(error)
             return self._refuse(request, status_of(error, request), str(error))
 
-    def _refuse(self, request: Request, status: ReplyStatus, why: str) -> Reply:
+    def _refuse(self, request: Request, status: ReplyStatus, reason: str) -> Reply:
         state = self._ledgers.peek(request.ledger)
         lac = state.lac if state is not None else -1
-        return Reply(status, request.ledger, request.first, request.last, lac, why.encode())
+        return Reply(status, request.ledger, request.first, request.last, lac, reason.encode())
 
     def _fail(self, error: Exception) -> None:
-        """Nothing that this log says can be relied on any more."""
+        """Answer everything with UNKNOWN from now on, because the log cannot be relied on any more."""
         self._failure = f"the bookie's log failed: {error}"
         logger.error("%s", self._failure)
 
-    # ---- what is noted of a ledger --------------------------------------------------------------------------
+    # ---- state of ledgers -----------------------------------------------------------------------------------
 
     def _store(
         self, request: Request, state: LedgerState | None, controls: Controls, entries: ReadableBuffer = b""
     ) -> LedgerState:
-        """Append control records, behind the ledger's key if that is not here (yet), and entries behind them."""
+        """Append the key of the ledger if it is not noted yet, control records, and entries, in this order."""
         if state is None or state.key is None:
             controls = controls._replace(key=request.key)
-        before = controls.encode(request.ledger)
-        self._append(b"".join((before, entries)) if before else entries)
+        prefix = controls.encode(request.ledger)
+        self._append(b"".join((prefix, entries)) if prefix else entries)
         if state is None:
             state = LedgerState(request.ledger, controls, -1, -1)
             self._ledgers.add(state)
@@ -197,8 +203,8 @@ class Bookie(FastAddHandler):
         ledger, first, last = request.ledger, request.first, request.last
         count, highest, lac = inspect_entries(request.records, ledger=ledger, first=first, last=last)
         if state is not None and first <= state.last and not state.is_durable(highest) and self._log.staged:
-            again = request._replace(records=bytes(request.records))  # what is there cannot be read before the commit
-            self._group.wait(respond, Reply(ReplyStatus.UNKNOWN, ledger, first, last, state.lac), again)
+            kept = request._replace(records=bytes(request.records))  # compared after the commit: not readable before
+            self._group.wait(respond, Reply(ReplyStatus.UNKNOWN, ledger, first, last, state.lac), kept)
             return None
         if state is None or first > state.last or not are_stored(self._log, request):
             if state is not None and state.key is not None:
@@ -216,7 +222,7 @@ class Bookie(FastAddHandler):
     # ---- fences and reads -----------------------------------------------------------------------------------
 
     def _fence(self, request: Request) -> Reply | None:
-        """Fence the ledger, also one never seen; the reply is a refusal."""
+        """Fence a ledger, also one of which the bookie has nothing; return a reply only to refuse."""
         state = self._ledgers.get(request.ledger)
         if (refusal := check_key(request, state)) is not None:
             return self._refuse(request, *refusal)
@@ -236,7 +242,7 @@ class Bookie(FastAddHandler):
         return self._read_now(request, respond)
 
     def _read_now(self, request: Request, respond: Respond) -> Reply | None:
-        """What is durable; None when the first of it, or the fence, is not durable yet."""
+        """Read durable entries; None when the first entry, or the fence, is not durable yet."""
         state = self._ledgers.get(request.ledger)
         if state is not None and self._read_waits(request, state):
             reply = Reply(ReplyStatus.UNKNOWN, request.ledger, request.first, request.last, state.lac)
@@ -247,8 +253,7 @@ class Bookie(FastAddHandler):
         return reply
 
     def _read_waits(self, request: Request, state: LedgerState) -> bool:
-        """Entries behind the last one are not here, durable or not: a read of them does not wait for the commits of
-        those who append meanwhile."""
+        """Whether a read has to wait for a commit: its first entry is here, or a fence, and is not durable yet."""
         if state.durable_below == FENCE:
             return True
         return request.first <= state.last and not state.is_durable(request.first)
@@ -283,7 +288,7 @@ class Bookie(FastAddHandler):
             self._lacs[request.ledger] = state
             self._raise_lac(state, request.last)
         if self._ledgers.crowded:
-            self._group.wait(discard_reply, Reply(ReplyStatus.OK))  # for states to be let go, somebody has to sync
+            self._group.wait(discard_reply, Reply(ReplyStatus.OK))  # forces a sync, so that states can be released
         return Reply(ReplyStatus.OK, request.ledger, request.first, request.last, state.lac)
 
     def _wait_lac(self, request: Request, respond: Respond) -> Reply | None:
@@ -301,23 +306,24 @@ class Bookie(FastAddHandler):
         return None
 
     def _status(self, request: Request, respond: Respond) -> Reply | None:
-        found: dict[str, object] = {"free_bytes": self._space.free, "read_only": self._space.read_only}
-        found.update(long_polls=self._polls.count, limbo=self.limbo.ledgers[:LIMBO_MAX])
-        return Reply(ReplyStatus.OK, body=json.dumps(found).encode())
+        status: dict[str, object] = {"free_bytes": self._space.free, "read_only": self._space.read_only}
+        status.update(long_polls=self._polls.count, limbo=self.limbo.ledgers[:LIMBO_MAX])
+        return Reply(ReplyStatus.OK, body=json.dumps(status).encode())
 
     # ---- time -----------------------------------------------------------------------------------------------
 
     def expire(self, now_us: int) -> None:
-        """It is `now_us` (microseconds, monotonic): long polls whose time is up are answered, free space is looked at.
+        """Answer the long polls whose time is over, and look at the free space.
 
-        A long poll's time begins at the last call before it.
+        Args:
+            now_us: monotonic time, microseconds. The time of a long poll begins at the last call before it.
         """
         self._now_us = now_us
         self._tell(self._polls.expired(now_us))
         self._space.look()
 
     def next_deadline_us(self) -> int | None:
-        """When `expire` has something to answer, if nothing happens before; None: never."""
+        """Return the time at which `expire` will have long polls to answer, monotonic microseconds; None: never."""
         return self._polls.next_deadline_us()
 
     def end_polls(self) -> None:
@@ -333,18 +339,18 @@ class Bookie(FastAddHandler):
         assert not isinstance(waiting, FastAdd)
         if waiting.request is None:
             self._answer(waiting.respond, waiting.reply)
-        elif (late := self._reply_to(waiting.request, waiting.respond)) is not None:
-            self._answer(waiting.respond, late)
+        elif (reply := self._reply_to(waiting.request, waiting.respond)) is not None:
+            self._answer(waiting.respond, reply)
 
-    def _give_up(self, waiting: PendingReply | FastAdd, why: str) -> None:
+    def _give_up(self, waiting: PendingReply | FastAdd, reason: str) -> None:
         if isinstance(waiting, FastAdd):
             reply = Reply(OK, waiting.ledger, waiting.first, waiting.last, waiting.confirmed)
         else:
             reply = waiting.reply
-        self._answer(waiting.respond, reply._replace(status=ReplyStatus.UNKNOWN, body=why.encode()))
+        self._answer(waiting.respond, reply._replace(status=ReplyStatus.UNKNOWN, body=reason.encode()))
 
     def _append_lacs(self) -> None:
-        """Explicit LACs become control records, one for each ledger; the next sync makes them durable."""
+        """Append explicit LACs as control records, one for each ledger; the next sync makes them durable."""
         states, self._lacs = self._lacs, {}
         if self._failure is not None:
             return
@@ -356,7 +362,7 @@ class Bookie(FastAddHandler):
         except (ReplogError, OSError) as error:
             self._fail(error)
 
-    # ---- what others ask of it ------------------------------------------------------------------------------
+    # ---- for drivers and garbage collection -----------------------------------------------------------------
 
     @property
     def read_only(self) -> bool:
@@ -365,34 +371,34 @@ class Bookie(FastAddHandler):
 
     @property
     def free_bytes(self) -> int:
-        """At the last look."""
+        """Free bytes of the disk at the last look."""
         return self._space.free
 
     def gauges(self) -> Gauges:
-        """How many of what there are now."""
+        """Return the current numbers of states, ledgers in limbo and long polls."""
         return Gauges(len(self._ledgers), len(self._ledgers.limbo), self._polls.count)
 
     @property
     def failure(self) -> str | None:
-        """Why everything is UNKNOWN for good."""
+        """The reason why everything is answered with UNKNOWN for good; None: it is not."""
         return self._failure
 
     def append_controls(self, ledger: int) -> None:
-        """Append once more what the control records of a ledger say now, for those whose segment is to go."""
+        """Append the control records of a ledger once more, because their segment is going to be removed."""
         state = self._ledgers.get(ledger)
         if state is not None:
             self._log.append(state.controls.encode(ledger))
 
     def forget(self, ledger: int) -> None:
-        """The ledger was deleted. Its id does not come back: who still asks for it is refused (#4462)."""
+        """Forget a deleted ledger. Its number is never used again; requests for it are refused (BookKeeper #4462)."""
         self._ledgers.forget(ledger)
         for poll in self._polls.wake(ledger):
             self._answer(poll.respond, Reply(ReplyStatus.REFUSED, ledger, body=b"the ledger was deleted"))
         self._lacs.pop(ledger, None)
 
-    def stop(self, why: str) -> None:
-        """Answer all that wait, and from now on everything, with UNKNOWN."""
-        self._failure = self._failure or why
+    def stop(self, reason: str) -> None:
+        """Answer all waiting requests, and from now on every request, with UNKNOWN."""
+        self._failure = self._failure or reason
         for waiting in self._group.begin():
             self._give_up(waiting, self._failure)
         for poll in self._polls.wake_all():

@@ -1,12 +1,12 @@
-"""Garbage collection: the space of deleted ledgers comes back.
+"""Garbage collection of a bookie: frees the space of deleted ledgers.
 
-A ledger is deleted only when two looks at metadata say so, a listing that began after it was seen here and a direct
-get, and metadata still knows this bookie: a store that was emptied, or is another one, proves nothing (#4607: one wrong
-proof deleted live data). Of each sealed segment, the emptiest first:
+A ledger counts as deleted only when two reads of the metadata say so: a listing that began after the ledger was seen
+here, and a direct get. The metadata must also know this bookie: a store that was emptied, or is another one, proves
+nothing (BookKeeper #4607: one wrong proof deleted live data). Sealed segments are collected, the emptiest first:
 
-1. live entries, if few enough to be worth it, and what control records say of live ledgers, are appended once more
-2. the log is synced                    crash before: two copies of some entries, equal bytes; nothing else happened
-3. the segment is trimmed or hollowed   crash during: it is whole or gone; nothing in it was needed any more
+1. Live entries, if they are few enough, and control records of live ledgers are appended once more.
+2. The log is synced. After a crash before that, some entries have two equal copies.
+3. The segment is trimmed, or a hole is punched. After a crash during that, it is whole or gone; it is not needed.
 """
 
 from __future__ import annotations
@@ -30,27 +30,34 @@ _LOOKS = 64
 
 
 class Ledgers(Protocol):
-    """What metadata says of ledgers. Any error: nothing is known."""
+    """The ledgers according to the metadata. After any error nothing is known."""
 
     def knows_us(self) -> bool:
-        """Whether it is the metadata of our cluster, and knows this bookie."""
+        """Whether the metadata are those of this cluster, and know this bookie."""
         ...
 
     def listed(self) -> set[int]:
-        """All ledgers there are, by a listing that begins now."""
+        """List all ledgers; the listing begins now."""
         ...
 
     def exists(self, ledger: int) -> bool:
-        """By asking for this one."""
+        """Whether a ledger exists, by a direct get."""
         ...
 
     def holdings(self, ledger: int) -> list[range] | None:
-        """Entries of a closed ledger that should be here; None: it is not closed. InvalidMetadataError."""
+        """Return the entries of a closed ledger that this bookie has to hold; None: the ledger is not closed.
+
+        Raises InvalidMetadataError.
+        """
         ...
 
 
 class SegmentUsage(NamedTuple):
-    """A sealed one. live, controls: (ledger, share) of ledgers that were not deleted. live_bytes: of their entries."""
+    """The use of a sealed segment.
+
+    live: (ledger, share) of ledgers that were not deleted; live_bytes: of their entries. controls: such ledgers that
+    have control records in the segment.
+    """
 
     live_bytes: int
     base: int
@@ -60,11 +67,10 @@ class SegmentUsage(NamedTuple):
 
 
 class Collector:
-    """Collects in steps, each of which copies at most `collect_step_bytes` and may be made while the bookie serves.
+    """Collects in steps of at most `collect_step_bytes`, while the bookie serves. One thread at a time.
 
-    alone: runs a function over the bookie while nothing else is handled (LocalBookie.with_bookie). on_look: called when
-    a round has looked at the metadata (LocalBookie.when_collected).
-    One thread at a time.
+    alone: runs a function with the bookie while no request is handled (LocalBookie.with_bookie). on_look: called when a
+    round has read the metadata (LocalBookie.when_collected).
     """
 
     def __init__(
@@ -83,9 +89,9 @@ class Collector:
         self.copied_bytes = self.hollowed = self.trimmed = 0  # bytes of entries; segments
 
     def step(self) -> bool:
-        """Go on with this round, or begin one; False: it is over.
+        """Make the next step of this round, or begin a round; return False if the round is over.
 
-        Errors: those of the metadata store and of the log, after which the next step begins a new round.
+        Raises errors of the metadata store and of the log; then the next step begins a new round.
         """
         if self._round is None:
             self._round = self._collect()
@@ -99,7 +105,7 @@ class Collector:
         return self._round is not None
 
     def collect(self) -> None:
-        """A whole round."""
+        """Run a whole round."""
         while self.step():
             continue
 
@@ -116,26 +122,26 @@ class Collector:
             if self._is_worth_it(segment):
                 try:
                     yield from self._empty(segment)
-                except CorruptionError as error:  # stays as it is, for repair; the others are collected (#4544)
+                except CorruptionError as error:  # left as it is, for repair; go on with the others (BookKeeper #4544)
                     logger.error("the segment at %d cannot be collected: %s", segment.base, error)
-                except DiskError as error:  # later ones need as much space
+                except DiskError as error:  # the next segments need as much space
                     logger.warning("garbage collection stops: %s", error)
                     return
 
     def _find_deleted(self) -> set[int]:
-        """Order matters: what is here, then the listing, then each one."""
-        here = {ledger if ledger < CONTROL else ledger - CONTROL for ledger in self._log.log.ledgers()}
-        missing = here - self._ledgers.listed()
-        if not missing or not self._ledgers.knows_us():
+        """Find the deleted ledgers. The order matters: first those here, then the listing, then each of the rest."""
+        stored = {ledger if ledger < CONTROL else ledger - CONTROL for ledger in self._log.log.ledgers()}
+        unlisted = stored - self._ledgers.listed()
+        if not unlisted or not self._ledgers.knows_us():
             return set()
-        return {ledger for ledger in missing if not self._ledgers.exists(ledger)}
+        return {ledger for ledger in unlisted if not self._ledgers.exists(ledger)}
 
     def _note(self) -> None:
         try:
             if self._on_look is not None:
                 self._on_look()
         except OSError as error:
-            logger.warning("what the metadata said was not noted: %s", error)
+            logger.warning("the number of the next ledger was not noted: %s", error)
 
     def _forget(self, ledger: int) -> None:
         self._alone(lambda bookie: bookie.forget(ledger))
@@ -143,22 +149,22 @@ class Collector:
     # ---- limbo ----------------------------------------------------------------------------------------------
 
     def _end_limbo(self, deleted: set[int]) -> Iterator[None]:
-        """A ledger that is closed, and whose copies are all here again, is not in limbo any more (BP-46)."""
+        """End the limbo of ledgers that are closed, and whose copies are all here again (BookKeeper BP-46)."""
         yield from self._find_limbo()
-        found: list[int] = []
-        self._alone(lambda bookie: found.extend(bookie.limbo.ledgers))
-        for ledger in found:
+        ledgers: list[int] = []
+        self._alone(lambda bookie: ledgers.extend(bookie.limbo.ledgers))
+        for ledger in ledgers:
             try:
                 if ledger not in deleted and (yield from self._is_whole(ledger)):
                     self._leave_limbo(ledger)
-            except (InvalidMetadataError, CorruptionError, DiskError) as error:  # space is to come back all the same
+            except (InvalidMetadataError, CorruptionError, DiskError) as error:  # go on with the others
                 logger.warning("ledger %d stays in limbo: %s", ledger, error)
 
     def _find_limbo(self) -> Iterator[None]:
-        """Once after the start: those of earlier lives."""
-        here = [] if self._looked else [ledger - CONTROL for ledger in self._log.log.ledgers() if ledger >= CONTROL]
-        for at in range(0, len(here), _LOOKS):
-            self._look_for_limbo(here[at : at + _LOOKS])
+        """Find, once after the start, the ledgers that earlier processes put into limbo."""
+        ledgers = [] if self._looked else [ledger - CONTROL for ledger in self._log.log.ledgers() if ledger >= CONTROL]
+        for start in range(0, len(ledgers), _LOOKS):
+            self._look_for_limbo(ledgers[start : start + _LOOKS])
             yield
         self._looked = True
 
@@ -170,18 +176,18 @@ class Collector:
         logger.info("ledger %d is closed and all its copies are here: not in limbo any more", ledger)
 
     def _is_whole(self, ledger: int) -> Generator[None, None, bool]:
-        """Whether the ledger is closed, and all that it should have here is, and intact."""
+        """Whether a ledger is closed, and all of its entries that this bookie has to hold are here and intact."""
         holdings = self._ledgers.holdings(ledger)
         for stripe in holdings or ():
-            at = stripe.start
-            while at <= stripe[-1]:
-                records, after = self._log.read(ledger, at, stripe[-1] + 1, self._config.collect_step_bytes)
-                found = (
-                    parse_entries(records, ledger=ledger, first=at, last=after - 1).entry.tolist() if records else []
+            start = stripe.start
+            while start <= stripe[-1]:
+                records, stop = self._log.read(ledger, start, stripe[-1] + 1, self._config.collect_step_bytes)
+                intact = (
+                    parse_entries(records, ledger=ledger, first=start, last=stop - 1).entry.tolist() if records else []
                 )
-                if not set(found).issuperset(entry for entry in range(at, after) if entry in stripe):
+                if not set(intact).issuperset(entry for entry in range(start, stop) if entry in stripe):
                     return False
-                at = after
+                start = stop
                 yield
         return holdings is not None
 
@@ -198,7 +204,7 @@ class Collector:
             yield SegmentUsage(sum(share.bytes for _, share in live), base, total, live, controls)
 
     def _is_worth_it(self, segment: SegmentUsage) -> bool:
-        """A segment without anything is hollow already; it goes when all before it has gone."""
+        """Whether to collect a segment: few of its bytes are live, or it is an empty one at the front of the log."""
         if not segment.total_bytes:
             return segment.base == self._log.log.start_position
         return segment.live_bytes * 100 < segment.total_bytes * self._config.compact_below_percent or not segment.live
@@ -207,9 +213,9 @@ class Collector:
 
     def _empty(self, segment: SegmentUsage) -> Iterator[None]:
         for ledger, share in segment.live:
-            at = share.first
-            while at <= share.last:
-                records, at = self._log.log.read_share(share, ledger, at, self._config.collect_step_bytes)
+            entry = share.first
+            while entry <= share.last:
+                records, entry = self._log.log.read_share(share, ledger, entry, self._config.collect_step_bytes)
                 self._log.append(records)
                 self.copied_bytes += len(records)
                 yield
@@ -231,6 +237,6 @@ class Collector:
             log.punch_hole(base)
             self.hollowed += 1
             return
-        end = log.end_position  # first: what is sealed from now on ends behind it
-        needed = (at for at, shares in log.segments() if at != base and shares)
+        end = log.end_position  # read first: segments that are sealed from now on end behind it
+        needed = (other for other, shares in log.segments() if other != base and shares)
         self.trimmed += (log.trim(next(needed, end)) - start) // log.segment_bytes

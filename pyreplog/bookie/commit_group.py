@@ -1,4 +1,4 @@
-"""Group commit of a bookie: who waits for the next sync, and what is not durable before it."""
+"""Group commit of a bookie: the replies that wait for the next sync, and the ledgers that it makes durable."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pyreplog.bookie.protocol import Reply, Request
 
 
 def discard_reply(reply: Reply) -> None:
-    """Waits for a commit."""
+    """Do nothing with a reply; for a commit that no client waits for."""
 
 
 class PendingReply(NamedTuple):
-    """To be answered after the next commit: with `reply`, or with what `request` is answered then."""
+    """A reply that waits for the next commit: `reply`, or, if `request` is set, the reply to it at that time."""
 
     respond: Respond
     reply: Reply
@@ -23,10 +23,10 @@ class PendingReply(NamedTuple):
 
 
 class CommitGroup(Uncommitted):
-    """Who waits: a PendingReply, or a FastAdd, which knows itself whom to tell."""
+    """Collects the replies that wait; a FastAdd has its receiver itself."""
 
     waiting: list[PendingReply | FastAdd]
 
     def wait(self, respond: Respond, reply: Reply, request: Request | None = None) -> None:
-        """Answer after the next commit. What is kept holds no bytes of the caller's."""
+        """Answer after the next commit. The request and the reply must not refer to buffers of the caller."""
         self.waiting.append(PendingReply(respond, reply, request))

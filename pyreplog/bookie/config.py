@@ -16,20 +16,25 @@ BOOKIE_DURABILITIES: tuple[BookieDurability, ...] = ("appended", "synced")
 class BookieConfig(Settings):
     """Settings of a bookie.
 
-    durability: how entries reach the disk. "synced": group commits through pwrite, the quickest way to be synced; all
-    adds are acknowledged after a sync. "appended": through the map; adds that need no sync are acknowledged at once,
-    the others after a slower sync.
-    segment_bytes: size of the log's segment files, a multiple of 4096; fixed when the bookie is made.
-    spare_segments: as of LogConfig.
-    read_only_below_bytes, writable_from_bytes: with less free space than the first no new entries are taken, until
-    there is as much as the second. reserve_bytes: with less than this not even those of ledger recovery are.
-    space_check_bytes: free space is looked at after so many bytes of adds, beside the driver's regular look.
-    long_polls_max: requests that may wait for a LAC at a time; a client that has most of them makes room for others.
-    ledger_states_max: ledgers whose state is kept in memory, about 500 bytes each; of others it is looked up in the log
-    when they are asked for.
-    compact_below_percent: a segment is rewritten when less of it is live; 0: never.
-    collect_interval_ms: between two rounds of garbage collection.
-    collect_step_bytes: live bytes that garbage collection copies before it lets others go on.
+    Attributes:
+        durability: how entries reach the disk. "synced": by group commits with pwrite; all ADDs are acknowledged after
+            a sync. "appended": through the mapped file; ADDs that need no sync are acknowledged at once, the others
+            after a sync, which is slower than with "synced".
+        segment_bytes: size of the log's segment files, a multiple of 4096; fixed when the bookie is made.
+        spare_segments: number of segment files that are kept for reuse, as of `LogConfig`.
+        read_only_below_bytes: with less free space, bytes, the bookie takes no new entries.
+        writable_from_bytes: with so much free space, bytes, it takes new entries again.
+        reserve_bytes: with less free space, bytes, it does not even take entries of ledger recovery.
+        space_check_bytes: bytes of ADDs after which the free space is looked at; it is also looked at regularly.
+        long_polls_max: number of requests that may wait for a LAC. If it is reached, the client that has most of them
+            loses its oldest one to another client.
+        ledger_states_max: number of ledgers whose state is kept in memory, about 500 bytes each. The state of another
+            one is read from the log when it is needed.
+        compact_below_percent: a segment is rewritten when less than this percentage of it is live; 0: never.
+        collect_interval_ms: milliseconds between two rounds of garbage collection.
+        collect_step_bytes: live bytes that garbage collection copies in one step, between which requests are handled.
+
+    See docs/operations.md.
     """
 
     durability: BookieDurability = "synced"
@@ -66,7 +71,7 @@ class BookieConfig(Settings):
         self._check_int("collect_step_bytes", 1, 1 << 30)
 
     def log_config(self) -> LogConfig:
-        """The settings of the log underneath."""
+        """Return the settings of the bookie's log."""
         return LogConfig(
             durability=self.durability, segment_bytes=self.segment_bytes, spare_segments=self.spare_segments
         )

@@ -1,6 +1,6 @@
-"""Control records: what a bookie's log says of a ledger beside its entries (FORMAT.md, "Control records").
+"""Control records: facts about a ledger in a bookie's log, beside its entries (FORMAT.md, "Control records").
 
-They lie in the same log as the entries, so that one sync orders them with adds; the newest of one code counts.
+They are in the same log as the entries, so that one sync orders them with ADDs. The newest record of a code counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BYTES_MAX = 4096
 
 
 class ControlCode(IntEnum):
-    """What a control record says; its entry id."""
+    """The kind of a control record, which is its entry number."""
 
     KEY = 0  # value: the key with which the ledger is written and fenced
     FENCE = 1  # only recovery writes to the ledger from now on
@@ -27,7 +27,7 @@ class ControlCode(IntEnum):
 
 
 class Controls(NamedTuple):
-    """What the control records of one ledger say together."""
+    """The contents of all control records of one ledger."""
 
     key: bytes | None = None
     fenced: bool = False
@@ -35,7 +35,7 @@ class Controls(NamedTuple):
     limbo: bool = False
 
     def encode(self, ledger: int) -> bytes:
-        """Records that say the same."""
+        """Encode as control records."""
         records = []
         if self.key is not None:
             records.append(encode_control(ledger, ControlCode.KEY, self.key, lac=-1, time=0))
@@ -49,12 +49,12 @@ class Controls(NamedTuple):
 
 
 def encode_limbo(ledger: int, limbo: bool) -> bytes:
-    """The record that says so."""
+    """Encode the record that puts a ledger into limbo, or takes it out."""
     return encode_control(ledger, ControlCode.LIMBO, bytes([limbo]), lac=-1, time=0)
 
 
 def load_controls(log: EntryLog, ledger: int) -> Controls:
-    """From the log's index; nothing is scanned. CorruptionError: they cannot be told."""
+    """Read the control records of a ledger by the log's index, without a scan. Raises CorruptionError."""
     records, _ = log.read(ledger + CONTROL, 0, max(ControlCode) + 1, _BYTES_MAX)
     try:
         return _decode(records)
@@ -65,16 +65,16 @@ def load_controls(log: EntryLog, ledger: int) -> Controls:
 
 
 def _decode(records: bytes) -> Controls:
-    found = Controls()
+    controls = Controls()
     for _, code, lac, value in inspect_controls(records):
         if code == ControlCode.KEY:
             if len(value) != KEY_BYTES:
                 raise InvalidRecordsError(0, f"a key of {KEY_BYTES} bytes", f"{len(value)} bytes")
-            found = found._replace(key=value)
+            controls = controls._replace(key=value)
         elif code == ControlCode.FENCE:
-            found = found._replace(fenced=True)
+            controls = controls._replace(fenced=True)
         elif code == ControlCode.LIMBO:
-            found = found._replace(limbo=value == b"\1")
+            controls = controls._replace(limbo=value == b"\1")
         else:
-            found = found._replace(lac=lac)
-    return found
+            controls = controls._replace(lac=lac)
+    return controls

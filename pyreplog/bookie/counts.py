@@ -1,4 +1,4 @@
-"""What a bookie has done since it was opened."""
+"""Counters of a bookie since it was opened."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pyreplog.bookie.protocol import ReplyStatus, RequestKind
 
 
 class BookieCounters(AddCounters):
-    """Moves per request and per commit, never per entry. One thread at a time writes; any may read.
+    """Counts requests and commits, never single entries. One thread at a time writes; any thread may read.
 
-    sync_seconds is the driver's to fill: the state machine has no clock.
+    sync_seconds: durations of syncs; filled by the driver, because the state machine has no clock.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class BookieCounters(AddCounters):
 
 
 class Gauges(NamedTuple):
-    """What a bookie has at the moment. limbo: ledgers, of those asked for since it was opened."""
+    """Current numbers of a bookie. limbo: ledgers in limbo, as far as they were looked at since it was opened."""
 
     ledger_states: int
     limbo: int

@@ -1,4 +1,4 @@
-"""When a bookie takes no more entries for lack of space, and when it does again."""
+"""Read-only mode: a bookie takes no entries while the disk lacks space."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class DiskSpaceMonitor(DiskSpaceBase):
-    """Free space, looked at now and then. Two thresholds keep it from flapping (BookKeeper #3285)."""
+    """Watches the free space. Two thresholds keep the mode from flapping (BookKeeper #3285)."""
 
     def __init__(self, config: BookieConfig, free_bytes: Callable[[], int]) -> None:
         self._config, self._free_bytes = config, free_bytes
@@ -21,13 +21,12 @@ class DiskSpaceMonitor(DiskSpaceBase):
         self._judge()
 
     def look(self) -> None:
-        """See how much is free. While nobody can tell, what was seen last holds: whether the disk takes an entry, its
-        append says."""
+        """Look at the free space. If that fails, the last value stays; a full disk then fails the next append."""
         self.added = 0
         try:
             self.free = self._free_bytes()
         except OSError as error:
-            logger.warning("free space cannot be told: %s", error)
+            logger.warning("the free space of the disk cannot be read: %s", error)
         else:
             self._judge()
 
@@ -38,10 +37,10 @@ class DiskSpaceMonitor(DiskSpaceBase):
             self.read_only = False
 
     def fill(self) -> None:
-        """The disk said that it is full."""
+        """Become read-only, because the disk reported that it is full."""
         self.look()
         self.read_only = True
 
     def takes(self, *, recovery: bool) -> bool:
-        """Whether an add may be taken: one of a ledger's recovery, or another."""
+        """Whether an ADD may be taken; one of a recovery is taken with less free space."""
         return self.free >= self._config.reserve_bytes if recovery else not self.read_only

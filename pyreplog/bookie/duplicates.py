@@ -1,4 +1,4 @@
-"""Entries that come a second time: the same bytes are stored once, other bytes are refused."""
+"""Entries that arrive a second time: equal bytes are stored once, other bytes are refused."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from pyreplog.bookie.protocol import Request
 from pyreplog.errors import CorruptionError, OtherRecordError
 
 _STAMP = slice(8, 12)
-"""The one field of a record that a log writes; see FORMAT.md."""
+"""The only field of a record that the log itself writes; see FORMAT.md."""
 
 
 def are_stored(log: EntryLog, request: Request) -> bool:
-    """Whether all entries of an ADD can be read here already. A damaged copy is none: the new one takes its place.
+    """Whether all entries of an ADD are stored already. A damaged copy does not count; the new one replaces it.
 
-    Errors: OtherRecordError, a different record is stored under the id of one of them.
+    Raises OtherRecordError if another record is stored as one of these entries.
     """
     batch = parse_entries(request.records, ledger=request.ledger, first=request.first, last=request.last)
-    known = sum(_is_stored(log, request.ledger, record) for record in batch)
-    return known == len(batch) and batch.next_position == memoryview(request.records).nbytes
+    stored = sum(_is_stored(log, request.ledger, record) for record in batch)
+    return stored == len(batch) and batch.next_position == memoryview(request.records).nbytes
 
 
 def _is_stored(log: EntryLog, ledger: int, record: Record) -> bool:
     try:
-        found, _ = log.read(ledger, record.entry, record.entry + 1, 1)
+        stored, _ = log.read(ledger, record.entry, record.entry + 1, 1)
     except CorruptionError:
         return False
-    if found and _unstamped(found) != _unstamped(record.raw):
+    if stored and _unstamped(stored) != _unstamped(record.raw):
         raise OtherRecordError(
             record.position, f"the record that is stored as entry {record.entry} of ledger {ledger}", "another one"
         )
-    return bool(found)
+    return bool(stored)
 
 
 def _unstamped(raw: bytes | memoryview) -> bytes:
-    found = bytearray(raw)
-    found[_STAMP] = bytes(4)
-    return bytes(found)
+    record = bytearray(raw)
+    record[_STAMP] = bytes(4)
+    return bytes(record)

@@ -1,4 +1,4 @@
-"""Entries of a ledger whose places are known, out of several segments: up to a number of bytes, at least one."""
+"""Reads entries of a ledger from known places in several segments: up to a number of bytes, and at least one entry."""
 
 from __future__ import annotations
 
@@ -11,53 +11,52 @@ from pyreplog.bookie.multi_ledger_log import EntryLocations
 from pyreplog.errors import CorruptionError
 
 Hold = Callable[[int], tuple[object, Segment]]
-"""The segment that begins at a position, and what keeps it as it is for as long as it is referred to."""
+"""Gives the segment that begins at a position, and a pin that keeps it in place while the pin exists."""
 
 
 def copy_located(
     locations: Iterable[EntryLocations], hold: Hold, ledger: int, end: int, bytes_max: int
 ) -> tuple[bytes, int]:
-    """Records end to end, about `bytes_max` bytes, and the first entry that is not among them; `end`: all are.
+    """Copy verified records, about `bytes_max` bytes, end to end.
 
-    Errors: those of `hold` and of `copy_entries`.
+    Returns the records and the first entry that is not among them; `end`: all are. Raises as `hold` and `copy_entries`.
     """
-    out: list[bytes] = []
+    parts: list[bytes] = []
     room = bytes_max
     for base, entries, offsets in locations:
-        held, segment = hold(base)
-        records, count = copy_entries(segment, ledger, entries, offsets, room, at_least_one=not out)
-        del held
-        out.append(records)
+        pin, segment = hold(base)
+        records, count = copy_entries(segment, ledger, entries, offsets, room, at_least_one=not parts)
+        del pin
+        parts.append(records)
         room -= len(records)
         if count < len(entries):
-            return b"".join(out), int(entries[count])
-    return b"".join(out), end
+            return b"".join(parts), int(entries[count])
+    return b"".join(parts), end
 
 
 def lend_located(
     locations: Iterable[EntryLocations], hold: Hold, ledger: int, end: int, bytes_max: int
 ) -> tuple[bytes | memoryview, int]:
-    """As `copy_located`; what lies in one segment is a view of it. What is damaged ends what is given, and is an error
-    when it comes first.
+    """Lend records that are not verified, as `copy_located` does; records of one segment are a view of it.
 
-    Errors: those of `hold` and of `lend_entries`.
+    A damaged place ends the records, and raises if it is the first. Raises as `hold` and `lend_entries`.
     """
-    out: list[memoryview] = []
+    parts: list[memoryview] = []
     room = bytes_max
     for base, entries, offsets in locations:
-        held, segment = hold(base)
+        pin, segment = hold(base)
         try:
-            records, count = lend_entries(segment, ledger, entries, offsets, room, at_least_one=not out)
+            records, count = lend_entries(segment, ledger, entries, offsets, room, at_least_one=not parts)
         except CorruptionError:
-            if not out:
+            if not parts:
                 raise
-            return _joined(out), int(entries[0])
-        del held
-        out.append(records)
+            return _joined(parts), int(entries[0])
+        del pin
+        parts.append(records)
         room -= records.nbytes
         if count < len(entries):
-            return _joined(out), int(entries[count])
-    return _joined(out), end
+            return _joined(parts), int(entries[count])
+    return _joined(parts), end
 
 
 def _joined(parts: list[memoryview]) -> bytes | memoryview:

@@ -1,4 +1,4 @@
-"""What a bookie needs of the log it stores entries in; and that log on a disk."""
+"""EntryLog: the log of a bookie, as the bookie sees it; DiskLog: this log on a disk."""
 
 from __future__ import annotations
 
@@ -17,59 +17,64 @@ if TYPE_CHECKING:
 
 
 class EntryLog(Protocol):
-    """A log of encoded entries and control records; the latter are entries of ledger L + `entries.CONTROL`, numbered by
-    their codes, and the newest of one code counts."""
+    """A log of encoded entries and control records.
+
+    The control records of ledger L are entries of ledger L + `entries.CONTROL`, numbered by their codes; the newest
+    record of a code counts.
+    """
 
     @property
     def staged(self) -> bool:
-        """Whether what is appended can be read, and survives the process, only after the next sync."""
+        """Whether appended records can be read, and survive a crash of the process, only after the next sync."""
         ...
 
     def append(self, records: ReadableBuffer, /) -> int:
-        """Append encoded records, end to end, without waiting for anything; returns the position after the last.
+        """Append encoded records, which lie end to end, without waiting; return the position after the last one.
 
-        All of them are intact, or none is appended: InvalidRecordsError, RecordTooLargeError. Other errors:
-        DiskFullError; PoisonedError.
+        Raises InvalidRecordsError or RecordTooLargeError if any record is not intact, and then appends none; also
+        DiskFullError and PoisonedError.
         """
         ...
 
     def sync(self) -> object:
-        """Make durable all that was appended before the call. PoisonedError, now and ever after, when that fails."""
+        """Make durable all records that were appended before the call.
+
+        Raises PoisonedError if that fails, and so does every later call.
+        """
         ...
 
     def read(self, ledger: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
-        """The records of entries [start, end), end to end, verified: as many as fit into `bytes_max` bytes, and at
-        least one if there is one.
+        """Read verified records of entries [start, end), end to end: up to `bytes_max` bytes, and at least one record.
 
-        Returns (records, next): of entries of [start, next) all that are here, and can be read yet, are among the
-        records. CorruptionError: what is here cannot be told.
+        Returns (records, next): the records are all entries of [start, next) that are here and can be read yet. Raises
+        CorruptionError if it is unknown which entries are here.
         """
         ...
 
     def lend(
         self, ledger: int, start: int, end: int, bytes_max: int, step: int, run: int
     ) -> tuple[bytes | memoryview, int]:
-        """As read, of `run` entries from each of `start`, `start` + `step`, ...; for who verifies them: perhaps a
-        view of the log, which holds what it shows until it is dropped.
+        """Lend records of `run` entries from each of `start`, `start` + `step`, ..., not verified; else as `read`.
 
-        CorruptionError: whether the first of them is here cannot be told.
+        The records may be a view of the log, which pins its segment until the view is dropped. Raises CorruptionError
+        if it is unknown whether the first entry is here.
         """
         ...
 
     def last_entry(self, ledger: int) -> int | None:
-        """Highest id of the ledger's entries; None: there is none. CorruptionError."""
+        """Return the highest entry of a ledger; None: it has none. Raises CorruptionError."""
         ...
 
     def free_bytes(self) -> int:
-        """Space that is left for this log to grow."""
+        """Return the free space of the disk, bytes."""
         ...
 
 
 class DiskLog:
-    """The EntryLog of a real bookie: a LedgerLog in a directory.
+    """The EntryLog of a real bookie: a LedgerLog in a directory. Any thread may use it.
 
-    path: of the log's directory. config: the bookie's. create, clock, files: as of LedgerLog; LockedError and all the
-    other errors of its opening. Any thread may call anything.
+    path: directory of the log. config: settings of the bookie. create, clock, files: as of LedgerLog. Raises as the
+    opening of a LedgerLog.
     """
 
     def __init__(
@@ -88,7 +93,7 @@ class DiskLog:
 
     @property
     def cut_records(self) -> int:
-        """Intact records that opening cut from the log after a crash."""
+        """Number of intact records that were cut from the log when it was opened after a crash."""
         return self.log.cut_records
 
     def read(self, ledger: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
@@ -103,8 +108,8 @@ class DiskLog:
         return self.log.last_entry(ledger)
 
     def free_bytes(self) -> int:
-        found = os.statvfs(self.log.path)
-        return found.f_bavail * found.f_frsize
+        status = os.statvfs(self.log.path)
+        return status.f_bavail * status.f_frsize
 
     def close(self) -> None:
         self.log.close()

@@ -1,4 +1,4 @@
-"""What a failure of the log means to who asked."""
+"""The replies to requests when the log fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyreplog.errors import (
 
 
 def status_of(error: Exception, request: Request) -> ReplyStatus:
-    """The status of the reply."""
+    """Return the status of the reply to a request that failed with this error of the log."""
     if isinstance(error, OtherRecordError):
         return ReplyStatus.REFUSED
     if isinstance(error, InvalidRecordsError | RecordTooLargeError):
@@ -24,6 +24,6 @@ def status_of(error: Exception, request: Request) -> ReplyStatus:
 
 
 def is_final(error: Exception) -> bool:
-    """Whether nothing that the log says can be relied on any more."""
-    known = CorruptionError | DiskError | InvalidRecordsError | OtherRecordError | RecordTooLargeError
-    return not isinstance(error, known)
+    """Whether the log cannot be relied on any more after this error."""
+    passing = CorruptionError | DiskError | InvalidRecordsError | OtherRecordError | RecordTooLargeError
+    return not isinstance(error, passing)

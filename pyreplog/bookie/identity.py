@@ -1,20 +1,20 @@
-"""Who a bookie is: a random incarnation, kept with its data and in metadata, and compared whenever it starts.
+"""The identity of a bookie: a random incarnation, kept with its data and in the metadata, and compared at each start.
 
-An emptied or swapped directory would answer "not here" for entries that others believe it to hold (BookKeeper's
-cookies; #4812: bookies replaced by empty ones at the same address). So ledgers name "name@incarnation", and a directory
-that is not that one is refused. Making a bookie, and what a crash between the steps leaves:
+A bookie with an emptied or exchanged directory would answer "not here" for entries that it should have (BookKeeper:
+cookies; #4812: bookies were replaced by empty ones at the same address). So ledgers name bookies "name@incarnation",
+and a directory with another identity is refused. A bookie is made in these steps:
 
-1. identity file, not registered     crash after: the next start goes on from here, with the same incarnation
-2. log                               (the caller's)
-3. /bookies/<name> in metadata       crash after: the next start sees that it is its own
-4. identity file, registered         from now on 1 to 3 must be there and agree
+1. Write the identity file, not registered. After a crash the next start goes on from here, with this incarnation.
+2. Make the log (done by the caller).
+3. Create /bookies/<name> in the metadata. After a crash the next start sees that the key is its own.
+4. Write the identity file, registered. From now on 1 to 3 must exist and agree.
 
-The log may be swapped, too, or put back from an older copy, alone or with its directory. So the identity pins the log's
-uuid, where it ended when it was opened or closed last, and how often it was opened; and metadata that last number, too.
+The log may be exchanged or restored from an older copy, alone or with its directory. So the identity also holds the
+log's uuid, its end when it was opened or closed last, and the number of openings, which the metadata have as well.
 
-The metadata may be put back from an older copy just as well. They would know nothing of newer ledgers, whose bytes
-would count as deleted, their numbers be given again. So the identity keeps what metadata have said: how often the
-bookie was opened, as soon as they had it, and which number the next ledger gets. Metadata that say less are refused.
+The metadata may be restored from an older copy. Then newer ledgers would count as deleted, and their numbers would be
+used again. So the identity keeps two numbers from the metadata, that of openings and that of the next ledger. Metadata
+with lower numbers are refused.
 """
 
 from __future__ import annotations
@@ -67,16 +67,17 @@ MAGIC = b"RPBOOK01"
 VERSION = 3
 _HEAD = struct.Struct("<8sIHH16s16sHH16sqqq")
 _HEAD_2 = struct.Struct("<8sIHH16s16sHH16sqq")
-_TOLD, _UNTOLD = 1, 2  # registered: metadata have the number of openings; they may have one less
+_TOLD, _UNTOLD = 1, 2  # registered; the metadata have the number of openings, or perhaps one less
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
 @dataclass(frozen=True)
 class BookieIdentity:
-    """Of one bookie. cluster, incarnation: 16 random bytes each. registered: metadata knows it.
+    """The identity of one bookie.
 
-    log: the uuid of its log; end: a position that the log's end was durably at; opens: how often it was opened; told:
-    metadata had that number. next_ledger: the number that the next ledger was to get, as metadata said last.
+    cluster, incarnation: 16 random bytes each. registered: whether the metadata know it. log: uuid of its log. end: a
+    position up to which the log was durable. opens: number of openings; told: whether the metadata have that number.
+    next_ledger: number of the next ledger, as the metadata had it last.
     """
 
     name: str
@@ -91,16 +92,16 @@ class BookieIdentity:
 
     @property
     def id(self) -> str:
-        """As ledgers name it."""
+        """The id by which ledgers name the bookie: "name@incarnation"."""
         return f"{self.name}@{self.incarnation.hex()}"
 
     @property
     def key(self) -> str:
-        """Where metadata keeps it."""
+        """The key of the bookie in the metadata."""
         return f"{BOOKIES}/{self.name}"
 
     def encode(self) -> bytes:
-        """The identity file."""
+        """Encode as the content of the identity file."""
         name = self.name.encode()
         registered = (_TOLD if self.told else _UNTOLD) if self.registered else 0
         owner = (self.incarnation, self.cluster, registered, len(name))
@@ -110,7 +111,7 @@ class BookieIdentity:
 
     @classmethod
     def decode(cls, path: Path, data: bytes) -> BookieIdentity:
-        """CorruptionError; FormatVersionError."""
+        """Decode the identity file. Raises CorruptionError and FormatVersionError."""
         if len(data) < _HEAD_2.size:
             raise CorruptionError(path, 0, f"at least {_HEAD_2.size} bytes", f"{len(data)} bytes")
         head = _HEAD_2 if data[12:14] == b"\2\0" or len(data) < _HEAD.size else _HEAD
@@ -120,39 +121,39 @@ class BookieIdentity:
             raise CorruptionError(path, 0, "an intact identity", f"{data[:12].hex()}, {len(name)} bytes of name")
         if min_reader > VERSION:
             raise FormatVersionError(path, min_reader, VERSION)
-        told = registered == _TOLD and version > 2  # which did not know when metadata had the number
+        told = registered == _TOLD and version > 2  # version 2 did not record whether the metadata had the number
         log_uuid, end, opens, next_ledger = (*log, 0)[:4]
         return cls(name.decode(), incarnation, cluster, bool(registered), log_uuid, end, opens, told, next_ledger)
 
 
 def cluster_id(store: MetadataStore) -> bytes:
-    """The 16 random bytes that tell this cluster from others; made by who asks first."""
-    found = store.get(CLUSTER)
-    if found is None:
+    """Return the 16 random bytes that identify the cluster; the first caller draws them."""
+    stored = store.get(CLUSTER)
+    if stored is None:
         try:
             store.create(CLUSTER, json.dumps({"id": uuid.uuid4().hex}).encode())
-        except KeyExistsError:  # somebody else was quicker
+        except KeyExistsError:  # another process was faster
             return cluster_id(store)
-        found = store.get(CLUSTER)
-    return _bytes(CLUSTER, found, "id")
+        stored = store.get(CLUSTER)
+    return _bytes(CLUSTER, stored, "id")
 
 
 def known_bookies(store: MetadataStore) -> list[str]:
-    """Ids of the bookies that the cluster has, whether they run or not, sorted by name; of each its last incarnation.
+    """Return the ids of all bookies of the cluster, running or not, sorted by name, each with its last incarnation.
 
-    Errors: those of the store. One whose metadata make no sense is left out.
+    Bookies whose metadata cannot be read are left out. Raises errors of the store.
     """
-    found: list[str] = []
+    ids: list[str] = []
     for name in store.list(BOOKIES):
-        known = store.get(f"{BOOKIES}/{name}")
+        stored = store.get(f"{BOOKIES}/{name}")
         with suppress(ValueError):
-            if known is not None:
-                found.append(field(decode_object(known.value), "id", str))
-    return found
+            if stored is not None:
+                ids.append(field(decode_object(stored.value), "id", str))
+    return ids
 
 
 def count_bookies(store: MetadataStore) -> int:
-    """How many bookies the cluster has, whether they run or not. Errors: those of the store."""
+    """Count the bookies of the cluster, running or not. Raises errors of the store."""
     return len(store.list(BOOKIES))
 
 
@@ -160,17 +161,38 @@ def claim(
     path: Path, name: str, store: MetadataStore, *, next_ledger: int = 0, make_new: bool = False,
     older_metadata: bool = False, files: Files | None = None,
 ) -> BookieIdentity:  # fmt: skip
-    """The identity of the bookie in this directory, before its log is opened; a new one, not registered, is made.
+    """Check the identity of a bookie's directory, before its log is opened; make a new one in an empty directory.
 
-    name: what metadata calls it. make_new: a bookie of this name may have been registered; an empty directory becomes
-    its next incarnation, and what the earlier one held counts as lost. next_ledger: the number that the next ledger
-    gets, as metadata say. older_metadata: metadata that say less than they did are taken for good.
-    Errors: LockedError, another process does this now; CorruptionError, FormatVersionError, the file;
-    EmptyDirectoryError; MissingIdentityError; UnknownBookieError; ForeignDirectoryError; WrongIncarnationError;
-    StaleDirectoryError; StaleMetadataError; InvalidArgumentError, the name; InvalidMetadataError; those of the store.
+    Args:
+        path: directory of the bookie.
+        name: name of the bookie in the metadata.
+        store: metadata store.
+        next_ledger: number of the next ledger, as the metadata have it.
+        make_new: let an empty directory become the next incarnation of a registered bookie; the entries of the earlier
+            one count as lost.
+        older_metadata: accept metadata that are older than the directory.
+        files: access to the disk; None: the real one.
+
+    Returns:
+        The identity; a new one is not registered.
+
+    Raises:
+        LockedError: another process opens the bookie.
+        CorruptionError: the identity file is damaged.
+        FormatVersionError: the identity file is of a newer version.
+        EmptyDirectoryError: the bookie is registered, and the directory is empty.
+        MissingIdentityError: the directory has data and no identity file.
+        UnknownBookieError: the metadata do not know the bookie.
+        ForeignDirectoryError: the directory is of another cluster.
+        WrongIncarnationError: the directory is of another bookie.
+        StaleDirectoryError: the directory is an older copy.
+        StaleMetadataError: the metadata are an older copy.
+        InvalidArgumentError: the name is malformed.
+        InvalidMetadataError: the metadata of the bookie are damaged.
+        ReplogError: as the metadata store.
     """
     if not _NAME.fullmatch(name):
-        raise InvalidArgumentError(f"a bookie's name is 1 to 100 of letters, digits, '.', '_' and '-', not {name!r}")
+        raise InvalidArgumentError(f"name: expected 1 to 100 letters, digits, '.', '_' and '-', found {name!r}")
     files = files if files is not None else RealFiles()
     files.make_directory(path)
     try:
@@ -196,9 +218,10 @@ def claim(
 
 
 def check_log(path: Path, identity: BookieIdentity, uuid: bytes, end: int) -> None:
-    """Whether this log, of that uuid and durable up to `end`, is the one that the identity is of.
+    """Check that a log with this uuid, durable up to position `end`, is the one of the identity.
 
-    WrongLogError: it is another one, or an older copy; never of an identity that was not registered yet.
+    Raises:
+        WrongLogError: it is another log, or an older copy. Another log is accepted before the bookie is registered.
     """
     log = path / LOG
     if identity.registered and uuid != identity.log:
@@ -213,9 +236,12 @@ def register(
     path: Path, identity: BookieIdentity, store: MetadataStore, uuid: bytes, end: int, *, next_ledger: int = 0,
     files: Files | None = None,
 ) -> BookieIdentity:  # fmt: skip
-    """Make a claimed identity known, whose log is there: of this uuid, durable up to `end`. Counts one more opening, in
-    the file first: a crash before metadata knows leaves the lower number there; and once more when they have it.
-    next_ledger: as metadata say. Errors: those of the store."""
+    """Register a claimed identity, whose log has this uuid and is durable up to `end`; count one more opening.
+
+    The number is written to the file, then to the metadata, and then the file notes that the metadata have it. After a
+    crash in between the metadata have the lower number. next_ledger: as the metadata have it. Raises errors of the
+    store.
+    """
     files = files if files is not None else RealFiles()
     opened = replace(identity, log=uuid, end=max(end, identity.end), opens=identity.opens + 1)
     opened = replace(opened, told=False, next_ledger=next_ledger)
@@ -252,12 +278,12 @@ def _object(key: str, found: Versioned) -> dict[str, Any]:
 
 
 def note(path: Path, identity: BookieIdentity, *, files: Files | None = None) -> None:
-    """Keep what is known by now: where the log was durable up to, which ledgers metadata gave. Errors: OSError."""
+    """Write the identity file anew, with a new end of the log or number of the next ledger. Raises OSError."""
     (files if files is not None else RealFiles()).replace_small(path / IDENTITY, identity.encode())
 
 
 def is_registered(store: MetadataStore, identity: BookieIdentity) -> bool:
-    """Whether this is the metadata of the bookie's cluster, and knows the bookie by this incarnation."""
+    """Whether the metadata are those of the bookie's cluster, and know the bookie with this incarnation."""
     known = store.get(identity.key)
     return (
         known is not None
@@ -275,7 +301,7 @@ def _load(path: Path) -> BookieIdentity | None:
 
 
 def _check_empty(path: Path, name: str, known: Versioned | None, *, make_new: bool) -> None:
-    """A directory without an identity is that of a new bookie, or something is wrong."""
+    """Check that a directory without an identity may become that of a new bookie."""
     log = path / LOG
     if log.exists() and any(log.iterdir()):
         raise MissingIdentityError(f"{path} holds a bookie's data and no file {IDENTITY!r} that says whose")
@@ -289,14 +315,14 @@ def _check_empty(path: Path, name: str, known: Versioned | None, *, make_new: bo
 def _check_kept(
     path: Path, name: str, cluster: bytes, kept: BookieIdentity, known: Versioned | None, *, make_new: bool
 ) -> None:
-    """A directory with an identity is that of the bookie which is to run."""
+    """Check that a directory with an identity is that of the bookie to be opened."""
     if kept.cluster != cluster:
         raise ForeignDirectoryError(f"{path} is of cluster {kept.cluster.hex()}, the metadata of {cluster.hex()}")
     if kept.name != name:
         raise WrongIncarnationError(f"{path} is of bookie {kept.id}, not of {name}")
     if known is None:
         if kept.registered:
-            raise UnknownBookieError(f"{path} is of bookie {kept.id}, of which the metadata knows nothing")
+            raise UnknownBookieError(f"{path} is of bookie {kept.id}, which the metadata do not know")
         return
     incarnation = _bytes(kept.key, known, "incarnation")
     if incarnation != kept.incarnation and (kept.registered or not make_new):
@@ -318,7 +344,7 @@ def _check_metadata(path: Path, kept: BookieIdentity, known: Versioned | None, n
 
 
 def are_older(store: MetadataStore, identity: BookieIdentity, next_ledger: int) -> bool:
-    """Whether metadata say less than they have said to this bookie. Errors: InvalidMetadataError, the store's."""
+    """Whether the metadata are older than those that this bookie has seen. Raises errors of the store."""
     return _why_older(identity, store.get(identity.key), next_ledger) is not None
 
 
@@ -329,12 +355,12 @@ def _why_older(kept: BookieIdentity, known: Versioned | None, next_ledger: int) 
     if kept.told and opens < kept.opens:
         return f"they know of {opens} openings of bookie {kept.id}, which was opened {kept.opens} times"
     if next_ledger < kept.next_ledger:
-        return f"the next ledger gets number {next_ledger}, and had bookie {kept.id} know of {kept.next_ledger} before"
+        return f"the next ledger gets number {next_ledger}, and bookie {kept.id} has seen {kept.next_ledger} before"
     return None
 
 
 def _opens(key: str, known: Versioned) -> int:
-    """How often metadata says that a bookie was opened."""
+    """Return the number of openings that the metadata have."""
     try:
         return field(_object(key, known), "opens", int)
     except ValueError as error:
@@ -342,7 +368,7 @@ def _opens(key: str, known: Versioned) -> int:
 
 
 def _bytes(key: str, found: Versioned | None, name: str) -> bytes:
-    """16 bytes, of a key's value."""
+    """Decode a field of 16 bytes in the value of a key."""
     try:
         value = bytes.fromhex(field(_object(key, found), name, str)) if found is not None else b""
     except ValueError as error:

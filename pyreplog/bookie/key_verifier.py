@@ -1,7 +1,7 @@
-"""Whose ledger it is: keys that a bookie does not know are shown to the metadata before they are noted.
+"""Checks ledger keys that a bookie does not know with the metadata, before the bookie notes them.
 
-Ledger ids follow each other, and the first key that a bookie hears of is the ledger's. Without a look at the metadata
-whoever may talk to bookies could give keys of his own to ledgers that will be made next, and keep their writers out.
+Ledger numbers are consecutive, and a bookie takes the first key that it gets as that of the ledger. Without this check
+any client of the bookies could send keys for the ledgers that are created next, and lock out their writers.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from pyreplog.net.timers import Timer
 logger = logging.getLogger(__name__)
 
 PATIENCE_S = 1.0
-"""For an answer of the metadata store: a writer waits for it."""
+"""Seconds to wait for an answer of the metadata store, while a writer waits."""
 AWAY_S = 5.0
-"""A store that did not answer is not asked again for so long."""
+"""Seconds for which a metadata store that did not answer is not asked again."""
 UNPROVEN_MAX = 1024
-"""Ledgers to which one connection may give keys while the metadata store is away."""
+"""Number of ledgers whose keys are accepted from one connection while the metadata store does not answer."""
 _QUEUED_MAX = 4096
 
 
 class KeyVerdict(Enum):
-    """What the metadata say of a key."""
+    """The verdict of the metadata on a key."""
 
     RIGHT = 0
     WRONG = 1
-    NO_LEDGER = 2  # no ledger has that id, or it was deleted
-    UNKNOWN = 3  # the store is away
-    SURPLUS = 4  # the same, and the connection has given keys to many ledgers meanwhile
+    NO_LEDGER = 2  # the ledger does not exist, or was deleted
+    UNKNOWN = 3  # the metadata store does not answer
+    SURPLUS = 4  # it does not answer, and the connection has sent keys of more than UNPROVEN_MAX ledgers
 
 
 class _Claim(NamedTuple):
@@ -51,10 +51,11 @@ Proceed = Callable[[ServerConnection, list[tuple[int, Request]], KeyVerdict], ob
 
 
 class KeyVerifier:
-    """All calls by the reactor's driver, but for `close`; `proceed` as well.
+    """Asks the metadata about keys, on a thread of its own. The reactor's driver makes all calls, but for `close`.
 
-    admits: asks the metadata whether a key is a ledger's, None: there is no such ledger. It may block, and raise the
-    store's errors. proceed: takes requests that waited, in their order, and what the metadata say of their key.
+    admits: tells whether a key is that of a ledger; None: the ledger does not exist. It may block and raise errors of
+    the store. proceed: gets the requests that waited, in their order, and the verdict on their key; called by the
+    reactor's driver.
     """
 
     def __init__(self, reactor: Reactor, admits: Callable[[int, bytes], bool | None], proceed: Proceed) -> None:
@@ -76,13 +77,13 @@ class KeyVerifier:
         return self._reactor.clock.monotonic_us() < self._away_until_us
 
     def ask(self, connection: ServerConnection, number: int, request: Request) -> None:
-        """Have `proceed` called with it; not before this returns."""
+        """Have `proceed` called with a request, after this call has returned."""
         claim = _Claim(connection, request.ledger, request.key)
-        kept = request._replace(records=bytes(request.records))
+        copy = request._replace(records=bytes(request.records))
         if claim in self._waiting:
-            self._waiting[claim].append((number, kept))
+            self._waiting[claim].append((number, copy))
             return
-        self._waiting[claim] = [(number, kept)]
+        self._waiting[claim] = [(number, copy)]
         if self.is_store_away:
             self._reactor.call_soon(partial(self._end, claim, KeyVerdict.UNKNOWN))
             return
@@ -90,7 +91,7 @@ class KeyVerifier:
         self._jobs.submit(connection, partial(self._look, claim))
 
     def leave(self, connection: ServerConnection) -> None:
-        """It has ended; what it asked for is not done any more."""
+        """Drop the requests of a connection that has ended."""
         self._jobs.leave(connection)
         del self._unproven[connection]
         for claim in [claim for claim in self._waiting if claim.connection is connection]:
@@ -99,22 +100,22 @@ class KeyVerifier:
                 self._timers.pop(claim).cancel()
 
     def _look(self, claim: _Claim) -> None:
-        """In a thread that may wait."""
+        """Ask the metadata. Runs on a thread that may wait."""
         try:
-            found = self._admits(claim.ledger, claim.key)
+            admitted = self._admits(claim.ledger, claim.key)
         except (ReplogError, OSError) as error:
-            logger.warning("whether the key of ledger %d is right is not known: %s", claim.ledger, error)
+            logger.warning("the key of ledger %d could not be checked: %s", claim.ledger, error)
             verdict = KeyVerdict.UNKNOWN
         else:
-            verdict = KeyVerdict.NO_LEDGER if found is None else KeyVerdict.RIGHT if found else KeyVerdict.WRONG
+            verdict = KeyVerdict.NO_LEDGER if admitted is None else KeyVerdict.RIGHT if admitted else KeyVerdict.WRONG
         try:
             self._reactor.call_soon(partial(self._end, claim, verdict))
-        except ReplogError:  # it was closed meanwhile
+        except ReplogError:  # the reactor was closed meanwhile
             return
 
     def _end(self, claim: _Claim, verdict: KeyVerdict) -> None:
         waiting = self._waiting.pop(claim, None)
-        if waiting is None:  # its time was up, or its connection has gone
+        if waiting is None:  # the time of the claim was over, or its connection has ended
             return
         if claim in self._timers:
             self._timers.pop(claim).cancel()
@@ -127,5 +128,5 @@ class KeyVerifier:
         self._proceed(claim.connection, waiting, verdict)
 
     def close(self) -> None:
-        """After the server. In any thread."""
+        """Stop the thread. Call it after the server was closed, on any thread."""
         self._jobs.close()

@@ -30,11 +30,10 @@ _ENTRY_MAX = (1 << 63) - 2
 
 
 class LedgerLog(Closeable):
-    """A log of encoded entries (`_native.ledgerlog`), addressed by (ledger, entry) or by position, never by a number.
+    """A log of encoded entries (`_native.ledgerlog`), which are addressed by (ledger, entry) or by position.
 
-    path, config, create, clock, files: as of `pyreplog.open`; retention is not for such a log (ConfigError): `trim` and
-    `punch_hole` are. Any thread may call anything. Close it, or use `with`. Errors of every call: ClosedError,
-    ForkedError.
+    path, config, create, clock, files: as of `pyreplog.open`. Settings of retention raise ConfigError: use `trim` and
+    `punch_hole`. Any thread may use it. Close it, or use `with`. Every method raises ClosedError and ForkedError.
     """
 
     def __init__(
@@ -47,14 +46,14 @@ class LedgerLog(Closeable):
         files: Files | None = None,
     ) -> None:
         if config.retention_bytes is not None or config.retention_ms is not None:
-            raise ConfigError("retention_bytes, retention_ms: a log of many ledgers is trimmed by its owner")
+            raise ConfigError("retention_bytes, retention_ms: expected None, a bookie trims its log itself")
         self._log = MultiLedgerLog(as_directory(path), config, create=create, clock=clock, files=files)
         self.stage: Callable[[ReadableBuffer], int] = partial(append_entries, self._log)
-        """As append, without waiting for anything: the records have the log's durability after the next `sync`.
+        """Append without waiting: the records have the log's durability after the next `sync`.
 
-        In a synced log they cannot be read before that. Errors: as append."""
+        In a synced log they cannot be read before that. Raises as `append`."""
         self.sync: Callable[[], object] = self._log.sync
-        """Make all appended so far durable. PoisonedError when it fails."""
+        """Make all records that were appended so far durable. Raises PoisonedError if that fails."""
 
     @property
     def path(self) -> Path:
@@ -72,7 +71,10 @@ class LedgerLog(Closeable):
 
     @property
     def cut_records(self) -> int:
-        """Intact records in the torn tail that opening cut. Not 0: what this log does not hold may have been in it."""
+        """Number of intact records in the torn tail that was cut when the log was opened.
+
+        If it is not 0, entries that this log does not have may have been there.
+        """
         return self._log.cut_records
 
     @property
@@ -83,10 +85,10 @@ class LedgerLog(Closeable):
     # ---- appending ------------------------------------------------------------------------------------------
 
     def append(self, records: ReadableBuffer) -> int:
-        """Append encoded records, of any ledgers, end to end; returns the position after the last.
+        """Append encoded records of any ledgers, which lie end to end; wait until they have the log's durability.
 
-        Returns with the log's durability. After a crash in the middle of the call a prefix of the records may remain.
-        Errors: InvalidRecordsError (nothing was appended), RecordTooLargeError, DiskFullError, PoisonedError.
+        Returns the position after the last one. After a crash during the call a prefix of the records may remain.
+        Raises InvalidRecordsError (nothing was appended), RecordTooLargeError, DiskFullError, PoisonedError.
         """
         end = append_entries(self._log, records)
         if self._log.config.durability == "synced":
@@ -94,20 +96,19 @@ class LedgerLog(Closeable):
         return end
 
     def submit(self, records: ReadableBuffer) -> AppendFuture[int]:
-        """As append, without waiting: the AppendFuture gives the position once the records have the log's
-        durability."""
+        """Append as `append`, without waiting; the AppendFuture gives the position."""
         end = append_entries(self._log, records)
         return self._log.when_synced(end, end)
 
     # ---- reading --------------------------------------------------------------------------------------------
 
     def read(self, ledger: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
-        """The records of a ledger's entries [start, end), end to end, verified, as many as fit into `bytes_max` bytes.
+        """Read verified records of a ledger's entries [start, end), end to end, up to `bytes_max` bytes.
 
-        Returns (records, next). Of the entries asked for in [start, next), those that are not among the records are
-        definitely not here, as far as anybody was told that they are. `next` is more than `start`: one record is given
-        out however large it is. A ledger id from `entries.CONTROL` on: its control records, by their codes.
-        Errors: CorruptionError, whether they are here is unknown; InvalidArgumentError.
+        Returns (records, next). Entries of [start, next) that are not among the records are not here, or were never
+        acknowledged. `next` is above `start`: one record is returned even if it is larger. Control records are read by
+        their codes, with a ledger number from `entries.CONTROL` on. Raises CorruptionError (it is unknown whether the
+        entries are here) and InvalidArgumentError.
         """
         _check(ledger, start, end, bytes_max)
         end = min(end, start + bytes_max // _SMALLEST_RECORD + 1, _ENTRY_MAX + 1)
@@ -116,28 +117,31 @@ class LedgerLog(Closeable):
     def lend(
         self, ledger: int, start: int, end: int, bytes_max: int, step: int = 1, run: int = 1
     ) -> tuple[bytes | memoryview, int]:
-        """As read, of `run` entries from each of `start`, `start` + `step`, ..., and not verified: who gets them does
-        that. Records that lie end to end are not copied but viewed; their segment stays until the view is dropped.
+        """Lend records of `run` entries from each of `start`, `start` + `step`, ...; else as `read`.
 
-        Errors: CorruptionError, where the first of them should be lies something else; InvalidArgumentError.
+        The records are not verified; their receiver does that. Records that lie end to end are not copied: a view pins
+        their segment until it is dropped. Raises CorruptionError (another record lies at the place of the first entry)
+        and InvalidArgumentError.
         """
         _check(ledger, start, end, bytes_max)
         if not 1 <= run <= step:
-            raise InvalidArgumentError(f"expected runs of 1 to {step} entries in steps of at least 1, found {run}")
+            raise InvalidArgumentError(f"ledger {ledger}: expected 1 <= run <= step, found run {run}, step {step}")
         end = min(end, start + (bytes_max // _SMALLEST_RECORD // run + 1) * step, _ENTRY_MAX + 1)
         return self._undisturbed(lambda: self._lend(ledger, start, end, bytes_max, step, run))
 
     def _undisturbed(self, look: Callable[[], T]) -> T:
-        """What `look` finds, at a time when nothing is removed: entries that it missed in a segment that went may have
-        been appended once more behind the end it saw."""
+        """Return the result of `look` from a time when no segment was removed.
+
+        Entries of a removed segment may have been appended once more, behind the end that `look` saw.
+        """
         while True:
             removals = self._log.map.removals
             try:
-                found = look()
+                result = look()
             except TrimmedError:
                 return self._log.without_removals(look)
             if self._log.map.removals == removals:
-                return found
+                return result
 
     def _read(self, ledger: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
         return copy_located(self._log.locations(ledger, start, end), self._log.hold, ledger, end, bytes_max)
@@ -149,18 +153,18 @@ class LedgerLog(Closeable):
         return lend_located(locations, self._log.hold, ledger, end, bytes_max)
 
     def read_share(self, share: LedgerExtent, ledger: int, first: int, bytes_max: int) -> tuple[bytes, int]:
-        """As `read`, of what one sealed segment holds of a ledger, from entry `first` to the end of its share.
+        """Read the entries of a ledger in one sealed segment, from `first` to the end of its share; else as `read`.
 
-        TrimmedError: the segment was removed or hollowed.
+        Raises TrimmedError if the segment was removed or a hole was punched.
         """
-        held, segment = self._log.hold(share.base)
+        pin, segment = self._log.hold(share.base)
         entries, offsets = self._log.look(share.base, lambda index: index.entries(ledger, first, share.last + 1))
         records, count = copy_entries(segment, ledger, entries, offsets, bytes_max, at_least_one=True)
-        del held
+        del pin
         return records, int(entries[count]) if count < len(entries) else share.last + 1
 
     def last_entry(self, ledger: int) -> int | None:
-        """Highest id of the ledger's entries that are here; None: none is. Errors: CorruptionError."""
+        """Return the highest entry of a ledger that is here; None: there is none. Raises CorruptionError."""
         return self._undisturbed(lambda: self._last_entry(ledger))
 
     def _last_entry(self, ledger: int) -> int | None:
@@ -171,18 +175,18 @@ class LedgerLog(Closeable):
                 last = max(self._log.last_in(share, ledger, visible), -1 if last is None else last)
         return None if last == -1 else last
 
-    # ---- what is where --------------------------------------------------------------------------------------
+    # ---- contents -------------------------------------------------------------------------------------------
 
     def ledgers(self) -> list[int]:
-        """Ids of all ledgers that have records here; those from `entries.CONTROL` on are control records."""
+        """Return all ledgers that have records here; numbers from `entries.CONTROL` on stand for control records."""
         return self._log.ledgers()
 
     def shares(self, ledger: int) -> list[LedgerExtent]:
-        """What a ledger has in each segment, the oldest first. Of the active one: so far, durable or not."""
+        """Return the share of a ledger in each segment, the oldest first; in the active one with unsynced entries."""
         return self._log.shares(ledger)
 
     def segments(self) -> list[tuple[int, list[tuple[int, LedgerExtent]]]]:
-        """(base, [(ledger, its share)]) of every sealed segment, the oldest first; a hollow one has no shares."""
+        """Return (base, [(ledger, share)]) of every sealed segment, the oldest first; a hollow one has no shares."""
         self._log.check_open()
         return self._log.map.segments()
 
@@ -200,25 +204,25 @@ class LedgerLog(Closeable):
     # ---- removing -------------------------------------------------------------------------------------------
 
     def trim(self, position: int) -> int:
-        """Remove whole segments that end at or before `position`; returns where the log begins now.
+        """Remove the sealed segments that end at or before `position`; return the start of the log.
 
-        Never the active segment. Readers that hold a segment keep it. Errors: PoisonedError.
+        Pinned segments stay in memory. Raises PoisonedError.
         """
         return self._log.trim_before(position)
 
     def punch_hole(self, base: int) -> None:
-        """Give back the space of the sealed segment at `base`, none of whose entries are needed any more.
+        """Free the space of the sealed segment at `base`, none of whose entries are needed any more.
 
-        Positions stay as they are. Durable and crash-safe: after a crash the segment is whole or hollow. Readers that
-        hold it keep it. Doing it again changes nothing.
-        Errors: InvalidArgumentError, there is no such sealed segment; DiskError, nothing happened; PoisonedError.
+        Positions stay as they are. After a crash the segment is whole or hollow. Pinned segments stay in memory. A
+        second call changes nothing. Raises InvalidArgumentError (there is no such sealed segment), DiskError (nothing
+        was changed) and PoisonedError.
         """
         self._log.punch_hole(base)
 
     # ---- closing --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Sync, and let go; as CommitLog.close."""
+        """Sync and close the log, as `CommitLog.close`."""
         self._log.close()
 
     def __repr__(self) -> str:
@@ -228,6 +232,6 @@ class LedgerLog(Closeable):
 def _check(ledger: int, start: int, end: int, bytes_max: int) -> None:
     if ledger < 0 or not 0 <= start < end or bytes_max < 1:
         raise InvalidArgumentError(
-            f"ledger {ledger}, entries [{start}, {end}), {bytes_max} bytes: expected ids from 0 on, at least one entry "
-            "and at least 1 byte"
+            f"expected numbers of 0 or more, at least one entry and at least 1 byte, found ledger {ledger}, entries "
+            f"[{start}, {end}), {bytes_max} bytes"
         )

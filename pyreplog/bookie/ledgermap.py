@@ -1,4 +1,4 @@
-"""Which segments hold entries of which ledgers: what a log of many ledgers keeps in memory of its sealed segments."""
+"""The map from ledgers to the sealed segments that hold their entries, in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 
 class LedgerExtent(NamedTuple):
-    """What a ledger has in one segment. first, last: entry ids, of `entries` distinct ones. bytes: of its records."""
+    """The share of a ledger in one segment: `entries` distinct entries from `first` to `last`, of `bytes` bytes."""
 
     base: int
     first: int
@@ -20,7 +20,7 @@ class LedgerExtent(NamedTuple):
 
 
 class LedgerMap:
-    """Shares of all ledgers in sealed segments. Thread-safe. A few hundred bytes for each ledger in each segment."""
+    """Shares of all ledgers in sealed segments. Any thread. Takes a few hundred bytes for each share."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,12 +29,12 @@ class LedgerMap:
         self.removals = 0
 
     def begin_removal(self) -> None:
-        """Something is about to leave the log. Whoever reads meanwhile sees another number of `removals` afterwards."""
+        """Count a removal that is about to begin, so that concurrent readers see a different `removals` afterwards."""
         with self._lock:
             self.removals += 1
 
     def add(self, base: int, table: npt.NDArray[np.void]) -> None:
-        """A segment was sealed, or holds something else now; table: as of `LedgerIndex.ledgers`."""
+        """Set the shares of a segment that was sealed or replaced. table: as of `LedgerIndex.ledgers`."""
         rows = table.tolist()
         with self._lock:
             self._drop(base)
@@ -43,7 +43,7 @@ class LedgerMap:
                 self._shares.setdefault(ledger, {})[base] = LedgerExtent(base, first, last, size, entries)
 
     def remove(self, base: int) -> None:
-        """A segment left the log."""
+        """Remove the shares of a segment that left the log."""
         with self._lock:
             self._drop(base)
 
@@ -55,17 +55,17 @@ class LedgerMap:
                 del self._shares[ledger]
 
     def shares(self, ledger: int) -> list[LedgerExtent]:
-        """Of one ledger, the oldest segment first."""
+        """Return the shares of a ledger, the oldest segment first."""
         with self._lock:
             return sorted(self._shares.get(ledger, {}).values())
 
     def ledgers(self) -> list[int]:
-        """All there are."""
+        """Return the numbers of all ledgers, ascending."""
         with self._lock:
             return sorted(self._shares)
 
     def segments(self) -> list[tuple[int, list[tuple[int, LedgerExtent]]]]:
-        """(base, [(ledger, its share)]) of every segment, the oldest first."""
+        """Return (base, [(ledger, share)]) of every segment, the oldest first."""
         with self._lock:
-            found = [(base, [(n, self._shares[n][base]) for n in ledgers]) for base, ledgers in self._ledgers.items()]
-        return sorted(found)
+            rows = [(base, [(n, self._shares[n][base]) for n in ledgers]) for base, ledgers in self._ledgers.items()]
+        return sorted(rows)

@@ -1,4 +1,4 @@
-"""What a bookie knows of one ledger: one object for each, so that fence check and append are one step."""
+"""The state of one ledger on a bookie: one object for each ledger, so that fence check and append are one step."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.errors import CorruptionError, InvalidRecordsError
 
 CONTROLS = NOTHING - 1
-"""Above all entry ids, as NOTHING is: only control records that nobody waits for."""
+"""Above all entry numbers, as NOTHING is: only control records, which no request waits for, are not durable."""
 
 FENCE = -1
-"""Below all entry ids."""
+"""Below all entry numbers: a fence or the key is not durable."""
 
 
 class LedgerState(LedgerStateBase):
-    """key, fenced, explicit_lac, limbo: as in its control records; explicit_lac may be ahead of them.
+    """The state of one ledger.
 
-    last: highest entry. lac: highest that is known, of entries and explicit. fresh, committing: lowest entry id among
-    what was appended since the last commit began, and among what the commit under way makes durable; a fence counts as
-    one below all.
+    key, fenced, explicit_lac, limbo: as in the control records; explicit_lac may be ahead of them. last: the highest
+    entry. lac: the highest known LAC, from entries or explicit. fresh: the lowest entry that was appended since the
+    last commit began; committing: the lowest one that the current commit makes durable. A fence counts as entry FENCE.
     """
 
     __slots__ = ()
@@ -34,14 +34,13 @@ class LedgerState(LedgerStateBase):
 
     @property
     def durable_below(self) -> int:
-        """Entries below this one are durable, if they are here; FENCE: not even the ledger's fence or key is."""
+        """Entries below this one are durable, if they are here; FENCE: the ledger's fence or key is not durable."""
         return min(self.fresh, self.committing)
 
     def is_durable(self, entry: int) -> bool:
-        """Whether an entry, if it is here, is durable. With nothing on its way to the disk that is true of every id,
-        so that nobody waits for a commit that would change nothing."""
-        below = self.durable_below
-        return entry < below or below == NOTHING
+        """Whether an entry, if it is here, is durable; always true while nothing is on its way to the disk."""
+        limit = self.durable_below
+        return entry < limit or limit == NOTHING
 
     @property
     def controls(self) -> Controls:
@@ -49,7 +48,7 @@ class LedgerState(LedgerStateBase):
 
 
 def load_state(log: EntryLog, ledger: int) -> LedgerState | None:
-    """From what the log holds; None: it has nothing of this ledger. CorruptionError: who knows."""
+    """Load the state of a ledger from the log; None: the log has nothing of it. Raises CorruptionError."""
     controls = load_controls(log, ledger)
     last = log.last_entry(ledger)
     if last is None:
@@ -58,9 +57,10 @@ def load_state(log: EntryLog, ledger: int) -> LedgerState | None:
 
 
 def _lac_of(log: EntryLog, ledger: int, last: int) -> int:
-    """The LAC that the highest entry carries: its writer knew none higher before.
+    """Return the LAC of the highest entry, which is the highest of all entries; -1: the entry is damaged.
 
-    -1 when the entry is damaged, or claims what it cannot know: a LAC too low only costs whoever believes it time."""
+    A LAC that is too low only costs time.
+    """
     try:
         record, _ = log.read(ledger, last, last + 1, 1)
         return inspect_entries(record, ledger=ledger, first=last, last=last)[2]

@@ -14,12 +14,13 @@ _DELETED_MAX = 65536
 
 
 class LedgerStates:
-    """States of at most `limit` ledgers, of those asked for last; the others are loaded from the log when they are.
+    """A cache of the states of `limit` ledgers; other states are loaded from the log when they are needed.
 
-    A state stays, limit or not, while something of it is not durable yet, or somebody waits for it. So what is loaded
-    again is what was let go. is_awaited: whether somebody waits for a ledger.
-    states: by ledger, those asked for last at the end. deleted: the newest of those that were, in order. limbo: those
-    known to be in limbo, whether they are kept or not.
+    A state stays beyond the limit while a part of it is not durable yet, or a request waits for its ledger, so that a
+    state is loaded as it was dropped.
+
+    is_awaited: tells whether a request waits for a ledger. states: by ledger, the one used last at the end. deleted:
+    the ledgers deleted last, in order. limbo: ledgers that are known to be in limbo, cached or not.
     """
 
     def __init__(self, log: EntryLog, limit: int, is_awaited: Callable[[int], bool]) -> None:
@@ -33,11 +34,11 @@ class LedgerStates:
 
     @property
     def crowded(self) -> bool:
-        """Whether more are kept than should be."""
+        """Whether more states are cached than `limit`."""
         return len(self.states) > self._limit
 
     def get(self, ledger: int) -> LedgerState | None:
-        """None: nothing of this ledger is here. CorruptionError: who knows."""
+        """Return the state of a ledger; None: the bookie has nothing of it. Raises CorruptionError."""
         state = self.states.get(ledger)
         if state is not None:
             self.states.move_to_end(ledger)
@@ -46,12 +47,14 @@ class LedgerStates:
         return state
 
     def peek(self, ledger: int) -> LedgerState | None:
-        """None: it was not asked for lately."""
+        """Return the state of a ledger if it is cached."""
         return self.states.get(ledger)
 
     def add(self, state: LedgerState) -> None:
-        """A ledger that was not here. Looks at a few of the oldest, so that the cost has a bound; at each once, so that
-        those which have to stay keep their order."""
+        """Cache a state, and drop old ones.
+
+        Only a few of the oldest are tried, each once, so that the cost is bounded and those that stay keep their order.
+        """
         for _ in range(min(_LOOKS, len(self.states))):
             if len(self.states) < self._limit:
                 break
@@ -63,14 +66,14 @@ class LedgerStates:
             self.limbo.add(state.ledger)
 
     def forget(self, ledger: int) -> None:
-        """The ledger was deleted."""
+        """Drop the state of a deleted ledger, and remember the deletion."""
         self.states.pop(ledger, None)
         self.limbo.discard(ledger)
-        self.deleted.pop(ledger, None)  # one that is deleted again is among the newest
+        self.deleted.pop(ledger, None)  # so that a ledger that is deleted again counts as the newest
         self.deleted[ledger] = None
         if len(self.deleted) > _DELETED_MAX:
             del self.deleted[next(iter(self.deleted))]
 
     def is_deleted(self, ledger: int) -> bool:
-        """Whether it was, as far as is remembered."""
+        """Whether a ledger is among the last _DELETED_MAX deleted ones."""
         return ledger in self.deleted

@@ -1,4 +1,4 @@
-"""Ledgers in limbo: of which entries and fences may have been lost, so that what is not here is unknown. (BP-46.)"""
+"""Limbo: ledgers that may have lost entries and fences in a crash, so that a missing entry is unknown (BP-46)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pyreplog.bookie.ledgerstates import LedgerStates
 from pyreplog.errors import CorruptionError
 
 LIMBO_MAX = 10_000
-"""So many ledgers in limbo are named to who asks."""
+"""The greatest number of ledgers in limbo that a STATUS reply names."""
 
 
 class Limbo:
-    """How a bookie's ledgers come into limbo, and out of it; what limbo means, `admission` and `reading` say."""
+    """Puts ledgers of a bookie into limbo, and takes them out. `admission` and `reading` have its effects."""
 
     def __init__(self, log: EntryLog, ledgers: LedgerStates, group: CommitGroup) -> None:
         self._log, self._ledgers, self._group = log, ledgers, group
 
     @property
     def ledgers(self) -> list[int]:
-        """Those that are in limbo, as far as they were looked at."""
+        """The ledgers that are known to be in limbo, ascending; see `look`."""
         return sorted(self._ledgers.limbo)
 
     def enter(self, ledgers: Collection[int]) -> None:
-        """Durable when it returns, until `leave`. Errors: those of the log."""
+        """Put ledgers into limbo until `leave`; durable when the call returns. Raises errors of the log."""
         records = [encode_limbo(ledger, True) for ledger in ledgers]
         if records:
             self._log.append(b"".join(records))
@@ -38,10 +38,10 @@ class Limbo:
             self._ledgers.limbo.add(ledger)
 
     def leave(self, ledger: int) -> None:
-        """The ledger is closed, and all entries that the bookie should have are here again.
+        """Take a ledger out of limbo that is closed, and of which the bookie has all its entries again.
 
-        Its fence may have been among what was lost: whoever still takes himself for its writer is refused from now on.
-        Errors: those of the log.
+        The ledger is fenced, because a fence may have been lost: a writer that does not know of it must stay refused.
+        Raises errors of the log.
         """
         state = self._ledgers.get(ledger)
         if state is not None and state.limbo:
@@ -52,11 +52,11 @@ class Limbo:
             self._ledgers.limbo.discard(ledger)
 
     def look(self, ledgers: Collection[int]) -> None:
-        """Look whether these are in limbo since an earlier life."""
+        """Find the ledgers among these that an earlier process put into limbo."""
         for ledger in ledgers:
             state = self._ledgers.peek(ledger)
             try:
                 if load_controls(self._log, ledger).limbo if state is None else state.limbo:
                     self._ledgers.limbo.add(ledger)
-            except CorruptionError:  # whoever asks for it is told
+            except CorruptionError:  # requests for this ledger get the error
                 continue

@@ -1,4 +1,4 @@
-"""A bookie in this process: no sockets, no event loop."""
+"""LocalBookie: a bookie in this process, without sockets and event loop."""
 
 from __future__ import annotations
 
@@ -35,11 +35,20 @@ ONE_PROCESS = "a bookie runs in one process at a time"
 
 
 class LocalBookie(Handle):
-    """A bookie over its directory, called from any thread.
+    """A bookie that runs in this process, for any thread.
 
-    path: the bookie's directory. create: make its log if there is none. incarnation: of its identity (see `opening`);
-    None: its log's own. limbo: ledgers of which entries may have been lost (see Bookie). clock, files: as of LedgerLog.
-    Errors: LockedError and the others of opening a log.
+    Args:
+        path: directory of the bookie.
+        config: settings; None: the defaults.
+        create: make the log if there is none.
+        incarnation: incarnation of the bookie's identity (see `opening`); None: the uuid of its log.
+        limbo: ledgers that enter limbo at once.
+        clock: source of time; None: the clock of the machine.
+        files: access to the disk; None: the real one.
+
+    Raises:
+        LockedError: another process runs the bookie.
+        ReplogError: as the opening of a log.
     """
 
     def __init__(
@@ -57,15 +66,15 @@ class LocalBookie(Handle):
         self._incarnation = incarnation
         self.config = config if config is not None else BookieConfig()
         self._clock: Clock = clock if clock is not None else SystemClock()
-        self._lock = threading.Lock()  # around the state machine; not held while a sync runs or a reply is delivered
+        self._lock = threading.Lock()  # guards the state machine; not held during syncs and calls of `on_reply`
         self._work = threading.Condition(self._lock)
         self._replies: deque[tuple[Respond, Reply]] = deque()
         self._thread: threading.Thread | None = None
         self._stopping = False
         self.when_clean: Callable[[int], None] | None = None
-        """Called after a clean close, with the position where the log ends: everything is on disk."""
+        """Called after a clean close, when everything is on disk, with the position of the log's end."""
         self.when_collected: Callable[[], None] | None = None
-        """Called whenever garbage collection has looked at the metadata. May raise OSError."""
+        """Called after garbage collection has read the metadata. May raise OSError."""
         try:
             self.log = DiskLog(self.path / LOG, self.config, create=create, clock=clock, files=files)
         except LockedError as error:
@@ -79,15 +88,21 @@ class LocalBookie(Handle):
 
     @property
     def incarnation(self) -> bytes:
-        """16 random bytes that tell this bookie from one whose directory was emptied."""
+        """16 random bytes of this bookie; a bookie whose directory was emptied gets others."""
         return self._incarnation if self._incarnation is not None else self.log.log.uuid
 
     def request(self, request: Request, on_reply: Callable[[Reply], object]) -> None:
-        """Ask the bookie; never waits for the disk's syncs, and never raises what a reply can say.
+        """Handle a request without waiting for a sync. Failures are replies, not exceptions.
 
-        `on_reply(reply)` is called once: before this returns when nothing has to become durable first, else later, from
-        the bookie's thread, after a sync that serves all who wait. It may come from any thread that is in a call here,
-        runs without a lock, may call `request`; what it raises is logged. Errors: ClosedError, ForkedError.
+        Args:
+            request: the request.
+            on_reply: called once with the Reply: before this call returns if nothing has to become durable first, else
+                after the next sync, on the bookie's thread. Any thread that is in a call of the bookie may call it,
+                without a lock. It may call `request`; its exceptions are logged.
+
+        Raises:
+            ClosedError: the bookie was closed.
+            ForkedError: this process is a fork of the one that opened the bookie.
         """
         self._check_open()
         with self._lock:
@@ -99,26 +114,28 @@ class LocalBookie(Handle):
         self._deliver()
 
     def add_fast(self, add: FastAdd, respond: Respond | None = None) -> int | None:
-        """See Bookie; `respond` is for who commits by himself. Errors: as `request`."""
+        """Try `Bookie.add_fast`; `respond` is for drivers that commit by themselves. Raises as `request`."""
         self._check_open()
         with self._lock:
             lac = self._bookie.add_fast(add, respond)
-        if self._replies:  # to those who waited for the LAC
+        if self._replies:  # of long polls that the LAC has ended
             self._deliver()
         return lac
 
-    def with_bookie(self, call: Callable[Concatenate[Bookie, P], T], *args: P.args, **more: P.kwargs) -> T:
-        """Run `call(bookie, ...)` alone: nothing else is handled meanwhile. It is short, and does not call this."""
+    def with_bookie(self, call: Callable[Concatenate[Bookie, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `call(bookie, ...)` while no request is handled. It has to be short and must not call this method."""
         self._check_open()
         with self._lock:
-            result = call(self._bookie, *args, **more)
+            result = call(self._bookie, *args, **kwargs)
         if self._replies:
             self._deliver()
         return result
 
     def commit(self, end: Callable[[Bookie, list[PendingReply | FastAdd], Exception | None], T]) -> T | None:
-        """A commit, for a driver that commits by itself: `end(bookie, group, error)` is its third step (see Bookie). It
-        runs alone, as in `with_bookie`. None: nobody waits for one."""
+        """Commit, for a driver that commits by itself; return the result of `end`, or None if no reply waits.
+
+        `end(bookie, group, error)` is the third step of the commit (see Bookie); it runs as in `with_bookie`.
+        """
         self._check_open()
         with self._lock:
             group = self._bookie.begin_commit()
@@ -132,7 +149,7 @@ class LocalBookie(Handle):
         return ended
 
     def _sync(self) -> Exception | None:
-        """The second step of a commit."""
+        """Run the second step of a commit, the sync."""
         began_us = self._clock.monotonic_us()
         error = self._bookie.sync()
         self._bookie.counts.sync_seconds.observe((self._clock.monotonic_us() - began_us) / 1e6)
@@ -140,16 +157,16 @@ class LocalBookie(Handle):
 
     @property
     def counts(self) -> BookieCounters:
-        """What it has done."""
+        """Counters of the bookie."""
         return self._bookie.counts
 
     def gauges(self) -> Gauges:
-        """What it has at the moment. Errors: ClosedError, ForkedError."""
+        """Return current numbers of the bookie. Raises ClosedError and ForkedError."""
         return self.with_bookie(lambda bookie: bookie.gauges())
 
     @property
     def failure(self) -> str | None:
-        """Why everything is UNKNOWN for good; None: it is not."""
+        """The reason why everything is answered with UNKNOWN for good; None: it is not."""
         return self._bookie.failure
 
     @property
@@ -168,7 +185,7 @@ class LocalBookie(Handle):
         return lambda reply: self._replies.append((on_reply, reply))
 
     def _deliver(self) -> None:
-        """Hand out replies, with no lock held."""
+        """Call the receivers of replies, with no lock held."""
         while self._replies:
             try:
                 on_reply, reply = self._replies.popleft()
@@ -176,7 +193,7 @@ class LocalBookie(Handle):
                 return
             try:
                 on_reply(reply)
-            except Exception:  # the others must not go without theirs
+            except Exception:  # go on: the others must get their replies
                 logger.exception("%s: a callback raised", self._what)
 
     # ---- the thread that syncs ------------------------------------------------------------------------------
@@ -201,7 +218,7 @@ class LocalBookie(Handle):
             self._deliver()
 
     def _pause_s(self) -> float:
-        """Until the next long poll ends, or it is time to look at the free space."""
+        """Return the seconds until the next long poll ends, or the free space is looked at."""
         deadline_us = self._bookie.next_deadline_us()
         if deadline_us is None:
             return _LOOK_S

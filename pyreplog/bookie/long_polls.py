@@ -1,4 +1,4 @@
-"""Long polls: who waits for a ledger's LAC to move on."""
+"""Long polls: requests that wait until the LAC of a ledger moves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ Respond = Callable[[Reply], object]
 
 
 class LongPoll(NamedTuple):
-    """Answered when the ledger's LAC is above `above`, or at `deadline_us`. `number` makes it one of its kind."""
+    """A request that is answered when the LAC of its ledger is above `above`, or at `deadline_us`.
+
+    number: distinguishes polls.
+    """
 
     deadline_us: int
     number: int
@@ -25,14 +28,14 @@ class LongPoll(NamedTuple):
 
 
 class LongPolls:
-    """At most `limit` polls at a time. Not thread-safe. Adding and ending one costs O(log n)."""
+    """Holds at most `limit` polls. Not thread-safe. Adding or ending a poll takes O(log n)."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._number = 0
         self._waiting: dict[int, dict[int, LongPoll]] = {}  # ledger, number
         self._clients: dict[Hashable, dict[int, LongPoll]] = {}  # client, number: the oldest first
-        self._deadlines: list[LongPoll] = []  # a heap; those that ended early stay until their time or the next purge
+        self._deadlines: list[LongPoll] = []  # a heap; polls that ended early stay until their time or the next purge
         self.count = 0
 
     @property
@@ -40,15 +43,17 @@ class LongPolls:
         return self.count < self._limit
 
     def make_room(self, client: Hashable) -> LongPoll | None:
-        """End the oldest poll of the client that has most, so that one client cannot use up the room of all; None: no
-        other has more than `client`."""
+        """End the oldest poll of the client that has most polls, and return it; None: no other has more than `client`.
+
+        So one client cannot take the room of all.
+        """
         greediest = max(self._clients.values(), key=len)
         if len(greediest) <= len(self._clients.get(client, ())):
             return None
         return self._end([next(iter(greediest.values()))])[0]
 
     def add(self, ledger: int, above: int, deadline_us: int, respond: Respond, client: Hashable = None) -> None:
-        """There is room."""
+        """Add a poll. Call it only if `has_room`."""
         self._number += 1
         poll = LongPoll(deadline_us, self._number, ledger, above, respond, client)
         self._waiting.setdefault(ledger, {})[poll.number] = poll
@@ -61,34 +66,34 @@ class LongPolls:
         self._end(list(self._clients.get(client, {}).values()))
 
     def awaits(self, ledger: int) -> bool:
-        """Whether somebody waits for this ledger."""
+        """Whether a poll waits for this ledger."""
         return ledger in self._waiting
 
     def reached(self, ledger: int, lac: int) -> list[LongPoll]:
-        """Those of a ledger whose LAC is now `lac` that need wait no longer."""
+        """End and return the polls of a ledger that waited for the LAC `lac`."""
         if ledger not in self._waiting:
             return []
         return self._end([poll for poll in self._waiting[ledger].values() if poll.above < lac])
 
     def wake(self, ledger: int) -> list[LongPoll]:
-        """All of a ledger."""
+        """End and return all polls of a ledger."""
         return self._end(list(self._waiting.get(ledger, {}).values()))
 
     def wake_all(self) -> list[LongPoll]:
-        """All there are."""
+        """End and return all polls."""
         return self._end([poll for polls in self._waiting.values() for poll in polls.values()])
 
     def expired(self, now_us: int) -> list[LongPoll]:
-        """Those whose time is up."""
-        due = []
+        """End and return the polls whose time is over."""
+        overdue = []
         while self._deadlines and self._deadlines[0].deadline_us <= now_us:
             poll = heappop(self._deadlines)
             if self._waits(poll):
-                due.append(poll)
-        return self._end(due)
+                overdue.append(poll)
+        return self._end(overdue)
 
     def next_deadline_us(self) -> int | None:
-        """When `expired` should be asked next."""
+        """Return the time at which to call `expired` next, monotonic microseconds; None: there is no poll."""
         while self._deadlines and not self._waits(self._deadlines[0]):
             heappop(self._deadlines)
         return self._deadlines[0].deadline_us if self._deadlines else None

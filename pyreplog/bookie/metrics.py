@@ -1,4 +1,4 @@
-"""A bookie's numbers for Prometheus; docs/operations.md says what each is for."""
+"""Metrics of a bookie for Prometheus; docs/operations.md explains each of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ _PREFIX = "pyreplog_bookie_"
 
 
 def bookie_metrics(name: str, bookie: LocalBookie, collector: Collector, server: Server | None) -> Iterator[Metric]:
-    """name: as ledgers name it. server: None in an embedded cluster. Costs a look through the ids of all ledgers."""
+    """Yield the metrics of a bookie; takes time in proportion to the number of its ledgers.
+
+    Args:
+        name: id of the bookie.
+        bookie: the bookie.
+        collector: its garbage collector.
+        server: the server that serves it; None in an embedded cluster.
+    """
     labels = {"bookie": name}
     yield from _counted(labels, bookie)
     yield from _there_now(labels, bookie)

@@ -1,5 +1,4 @@
-"""MultiLedgerLog: a CommitLog whose segments hold the entries of many ledgers, each with an index; under a
-LedgerLog."""
+"""MultiLedgerLog: the CommitLog under a LedgerLog. Its segments hold entries of many ledgers, with ledger indexes."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ T = TypeVar("T")
 
 
 class EntryLocations(NamedTuple):
-    """Entries of a ledger that lie in one segment, ascending, and at which offsets."""
+    """Entries of a ledger in the segment at `base`, ascending, and their offsets in it."""
 
     base: int
     entry: npt.NDArray[np.int64]
@@ -43,7 +42,7 @@ class EntryLocations(NamedTuple):
 
 
 def in_order(parts: list[EntryLocations]) -> Iterator[EntryLocations]:
-    """Entries of several segments, oldest first, ascending. Of two copies, which are equal, the newer one."""
+    """Sort entries of several segments, which come oldest first; of two copies, which are equal, keep the newer one."""
     if len(parts) <= 1:
         yield from parts
         return
@@ -60,25 +59,25 @@ def in_order(parts: list[EntryLocations]) -> Iterator[EntryLocations]:
 
 
 class MultiLedgerLog(CommitLog):
-    """Its segments are not numbered, and each has a ledger index."""
+    """A commit log of unnumbered segments, each with a ledger index."""
 
     # ---- opening, rolling -----------------------------------------------------------------------------------
 
-    def _begin(self, found: recovery.RecoveryResult) -> None:
-        self._check_kind(found)
+    def _begin(self, recovered: recovery.RecoveryResult) -> None:
+        self._check_kind(recovered)
         self.map = LedgerMap()
-        for segment in found.opened:
+        for segment in recovered.opened:
             segment.ledgers = index = LedgerIndex()
             index_entries(segment, index, HEADER_BYTES, segment.end)
-        super()._begin(found)
+        super()._begin(recovered)
         table = self._segment_table()
         indexes.remove_stray_ledgers(self.path, self._files, {base for base, _, _ in table})
         for base, _, _ in table[:-1]:
             self.map.add(base, self.look(base, lambda index: index.ledgers()))
 
-    def _check_kind(self, found: recovery.RecoveryResult) -> None:
-        if any(file.first_entry >= 0 for file in found.files):
-            raise NotALogError(f"{self.path} holds the entries of one ledger; open it with pyreplog.open")
+    def _check_kind(self, recovered: recovery.RecoveryResult) -> None:
+        if any(file.first_entry >= 0 for file in recovered.files):
+            raise NotALogError(f"{self.path}: expected the log of a bookie, found a commit log; use pyreplog.open()")
 
     def _take(self, entry: int) -> Segment:
         index = LedgerIndex()
@@ -87,7 +86,7 @@ class MultiLedgerLog(CommitLog):
         return segment
 
     def _begin_segment(self, segment: Segment, first_entry: int, last_time: int) -> None:
-        """The map learns of the segment that is sealed before the log goes on in the next one."""
+        """Add the segment that is sealed now to the map, before the log goes on in the next one."""
         table = self._segment_table()
         if table and (sealed := table[-1][2]) is not None and isinstance(sealed.ledgers, LedgerIndex):
             self.map.add(sealed.base, sealed.ledgers.ledgers())
@@ -96,16 +95,16 @@ class MultiLedgerLog(CommitLog):
     # ---- looking up -----------------------------------------------------------------------------------------
 
     def hold(self, base: int) -> tuple[Pin, Segment]:
-        """A segment in which an index said that there are entries. TrimmedError: they were removed meanwhile."""
-        held, segment = self.hold_segment(base)
+        """Pin a segment that has entries according to an index. Raises TrimmedError if they were removed meanwhile."""
+        pin, segment = self.hold_segment(base)
         if segment.base != base or is_hole_punched(segment):
             raise TrimmedError(f"the segment at {base} was removed")
-        return held, segment
+        return pin, segment
 
     def without_removals(self, look: Callable[[], T]) -> T:
-        """What `look` finds while no segment can leave the log. Rolling, trimming and hollowing wait for it.
+        """Return the result of `look`; rolling, trimming and hole punching wait meanwhile.
 
-        CorruptionError: an index has entries of a segment that is not there, or has no records.
+        Raises CorruptionError if an index has entries of a segment that does not exist, or has no records.
         """
         with self._lock:
             try:
@@ -117,8 +116,8 @@ class MultiLedgerLog(CommitLog):
                 raise CorruptionError(self.path, self.start_position, expected, f"another's: {error}") from error
 
     def look(self, base: int, ask: Callable[[LedgerIndex | SealedIndex], T]) -> T:
-        """Ask the ledger index of the segment at `base`, which is made again when its file is missing or damaged."""
-        held, segment = self.hold_segment(base)
+        """Ask the ledger index of the segment at `base`; a missing or damaged index file is made anew."""
+        pin, segment = self.hold_segment(base)
         if segment.base != base:
             raise TrimmedError(f"the segment at {base} was removed")
         index = segment.ledgers
@@ -131,13 +130,11 @@ class MultiLedgerLog(CommitLog):
             with self._lock:
                 return ask(indexes.remake_ledgers(self.path, self._files, segment, error))
         finally:
-            del held
+            del pin
 
     def locations(self, ledger: int, start: int, end: int, step: int = 1, run: int = 1) -> Iterator[EntryLocations]:
-        """Where entries of [start, end) lie that are as durable as the log promises: `run` from each of `start`,
-        `start` + `step`, ...
-        """
-        visible = self._visible()  # first: what is appended from now on does not count
+        """Locate entries of [start, end) that have the log's durability; start, step, run: as of `LedgerLog.lend`."""
+        visible = self._visible()  # read first: later appends do not count
         bases = [share.base for share in self.shares(ledger) if share.first < end and share.last >= start]
         return in_order(
             [EntryLocations(base, *self._entries_in(base, ledger, start, end, visible, step, run)) for base in bases]
@@ -154,18 +151,18 @@ class MultiLedgerLog(CommitLog):
         entries, offsets = self.look(base, ask)
         if run == step:
             return entries, offsets
-        wanted = (entries - start) % step < run
-        return entries[wanted], offsets[wanted]
+        requested = (entries - start) % step < run
+        return entries[requested], offsets[requested]
 
     def last_in(self, share: LedgerExtent, ledger: int, visible: int) -> int:
-        """Highest of the entries of a share that lie before a position; -1: none does."""
+        """Return the highest entry of a share that lies before a position; -1: none does."""
         if share.base + self.segment_bytes <= visible:
             return share.last
         entry, _ = self._entries_in(share.base, ledger, share.first, share.last + 1, visible)
         return int(entry[-1]) if len(entry) else -1
 
     def _active_index(self) -> tuple[int, LedgerIndex | None]:
-        """(base, ledger index) of the active segment; no index: it was sealed this moment, and the map knows it."""
+        """Return (base, ledger index) of the active segment; no index: it was just sealed, and the map has it."""
         self.check_open()
         segment = self._state[0]
         if segment is None:  # closed meanwhile
@@ -179,40 +176,41 @@ class MultiLedgerLog(CommitLog):
         return sorted({*self.map.ledgers(), *active})
 
     def shares(self, ledger: int) -> list[LedgerExtent]:
-        """The active segment is looked at first: when it is sealed meanwhile, it is found twice rather than never."""
+        """Return the shares of a ledger. The active segment is read first: if it is sealed meanwhile, it is read twice
+        and not missed."""
         base, index = self._active_index()
         row = index.share(ledger) if index is not None else None
-        found = {share.base: share for share in self.map.shares(ledger)}
+        shares = {share.base: share for share in self.map.shares(ledger)}
         if row is not None:
-            found[base] = LedgerExtent(base, *row)
-        return sorted(found.values())
+            shares[base] = LedgerExtent(base, *row)
+        return sorted(shares.values())
 
     # ---- removing -------------------------------------------------------------------------------------------
 
     def trim_before(self, position: int) -> int:
         self.check_open()
         with self._lock:
-            gone = [base for base, _, _ in self._segment_table()[:-1] if base + self.segment_bytes <= position]
+            bases = [base for base, _, _ in self._segment_table()[:-1] if base + self.segment_bytes <= position]
             self.map.begin_removal()
             try:
-                self._remove_front(len(gone))
+                self._remove_front(len(bases))
             finally:
-                for base in gone:
+                for base in bases:
                     if base < self.start_position:
                         self.map.remove(base)
-            for base in gone:
+            for base in bases:
                 self._files.remove(names.ledgers_path(self.path, base))
         return self.start_position
 
     def punch_hole(self, base: int) -> None:
-        """File and row are replaced under the log's lock, once the housekeeper is done with the segment."""
+        """Replace the segment's file and its row under the log's lock, after the housekeeper has sealed it."""
         self.check_open()
         with self._lock:
             if self._error is not None:
                 raise self._error
-            rows = [row for row, (at, _, _) in enumerate(self._segment_table()[:-1]) if at == base]
+            rows = [row for row, (start, _, _) in enumerate(self._segment_table()[:-1]) if start == base]
             if not rows:
-                raise InvalidArgumentError(f"{self.path} has no sealed segment at {base}")
+                raise InvalidArgumentError(f"base: {self.path} has no sealed segment at {base}")
             try:
                 self._sync_sealed()
                 _held, segment = self.hold_segment(base)
@@ -229,7 +227,7 @@ class MultiLedgerLog(CommitLog):
             self.map.add(base, LedgerIndex().ledgers())
 
     def trim(self, entry: int) -> NoReturn:
-        """Refused, as all that goes by entry numbers."""
+        """Refuse, as every call by entry number; see `trim_before`."""
         raise UnnumberedError(self.path)
 
     truncate = trim

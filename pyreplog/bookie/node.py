@@ -1,4 +1,4 @@
-"""A bookie as a process runs it: its directory, its port, its registration, its garbage collection."""
+"""BookieNode: a bookie as a process runs it, with its directory, port, registration and garbage collection."""
 
 from __future__ import annotations
 
@@ -30,13 +30,33 @@ _STEPS_MAX = 16
 
 
 class BookieNode(Handle):
-    """Serves, in a thread of its own, from construction to `drain` or `close`.
+    """A bookie that serves over TCP, on a thread of its own, until `drain` or `close`.
 
-    path, name, store, config, ledgers, make_new, older_metadata: as of `open_bookie`. host, port (0: a free one),
-    secret, tls, limits: as of net.Server. advertise: the address that clients are told (default: where it listens).
-    rack: for placement.
-    lease_s: seconds for which a dead bookie counts as available. Errors: those of `open_bookie`, of net.Server, and of
-    the store.
+    Call `keep` about every second.
+
+    Args:
+        path: directory of the bookie.
+        name: name of the bookie in the metadata.
+        store: metadata store; the caller closes it.
+        config: settings; None: the defaults.
+        ledgers: metadata of ledgers in the same store.
+        host: address to listen at.
+        port: port to listen at; 0: a free one.
+        advertise: "host:port" that clients connect to; None: `host` and `port`.
+        rack: rack of the bookie, for placement; "": none.
+        make_new: let a bookie whose directory was lost start anew, without its entries.
+        older_metadata: go on with metadata from a backup, and lose the ledgers that were created since.
+        lease_s: seconds for which a dead bookie counts as available.
+        secret: secret of the cluster; None: no authentication.
+        tls: TLS context of a server; None: no TLS.
+        limits: limits of connections; None: the defaults.
+        busy_poll_us: microseconds that the thread polls its connections before it sleeps.
+        clock: source of time; None: the clock of the machine.
+
+    Raises:
+        InvalidArgumentError: `rack` cannot be printed, or an argument is out of range.
+        ReplogError: as `open_bookie`, and as the metadata store.
+        OSError: the address to listen at is in use.
     """
 
     def __init__(
@@ -93,12 +113,12 @@ class BookieNode(Handle):
             raise
 
     def _hello(self) -> NodeIdentity:
-        mine = self.identity
-        return NodeIdentity(node=mine.name, incarnation=mine.incarnation, cluster=mine.cluster.hex(), service=SERVICE)
+        own = self.identity
+        return NodeIdentity(node=own.name, incarnation=own.incarnation, cluster=own.cluster.hex(), service=SERVICE)
 
     @property
     def address(self) -> str:
-        """As clients are told: host:port."""
+        """The address that clients connect to, "host:port"."""
         if self._advertise is not None:
             return self._advertise
         host, port = self._server.address
@@ -118,17 +138,20 @@ class BookieNode(Handle):
         return Availability(self.address, self._rack, self.bookie.read_only, self.bookie.free_bytes)
 
     def metrics(self) -> Iterator[Metric]:
-        """Its numbers, for `pyreplog.metrics`. Any thread. Errors: ClosedError, ForkedError."""
+        """Return the metrics of the bookie, for `pyreplog.metrics`. Any thread. Raises ClosedError and ForkedError."""
         self._check_open()
         return bookie_metrics(self.identity.id, self.bookie, self._collector, self._server)
 
     # ---- while it runs --------------------------------------------------------------------------------------
 
     def keep(self) -> None:
-        """To be called about every second, by one thread: what has changed is registered, garbage is collected.
+        """Update the registration and collect garbage. Call it about every second, always on the same thread.
 
-        Trouble with the metadata is logged and tried again. Errors: PoisonedError, the disk failed: this bookie is to
-        be closed, so that others take its place.
+        Errors of the metadata store are logged, and the next call tries again.
+
+        Raises:
+            PoisonedError: the disk failed; close this bookie, so that others replace it.
+            ClosedError: the bookie was closed.
         """
         self._check_open()
         if self.bookie.failure is not None:
@@ -141,18 +164,22 @@ class BookieNode(Handle):
             logger.warning("%s: %s", self._what, error)
 
     def _collect(self) -> None:
-        """A few steps; the round goes on in the next call, or another one begins after the interval."""
+        """Make a few steps of garbage collection. The next call goes on; the next round begins after the interval."""
         for _ in range(_STEPS_MAX):
             if not self._collector.step():
                 self._collect_us = self._clock.monotonic_us() + self.bookie.config.collect_interval_ms * 1000
                 return
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- closing --------------------------------------------------------------------------------------------
 
     def drain(self, timeout_s: float) -> bool:
-        """Take no more requests, answer those there are, for at most so many seconds, and close.
+        """Refuse new requests, answer the pending ones, and close.
 
-        Returns whether all were answered.
+        Args:
+            timeout_s: seconds for the answers.
+
+        Returns:
+            Whether all requests were answered.
         """
         self._check_open()
         self._registration.close()

@@ -1,4 +1,4 @@
-"""Opening a bookie: its directory is the right one, its log is there, and what a crash may have lost is in limbo."""
+"""Opens a bookie: checks its directory and its log, and puts ledgers that a crash may have damaged into limbo."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyreplog.log.names import ASIDE
 from pyreplog.metadata.store import MetadataStore
 
 _SEEN = "limbo"
-_SKIPPED = 1 << 20  # numbers of ledgers that may have been given since older metadata were copied
+_SKIPPED = 1 << 20  # more ledgers than are created between a backup of the metadata and its use
 
 logger = logging.getLogger(__name__)
 
@@ -37,16 +37,30 @@ def open_bookie(
     clock: Clock | None = None,
     files: Files | None = None,
 ) -> tuple[BookieIdentity, LocalBookie]:
-    """Open the bookie of this name in this directory, or make it when there is none.
+    """Open the bookie of a name in a directory, or make it if there is none.
 
-    ledgers: what the metadata say of them. make_new, older_metadata: as of `identity.claim`; ledgers that are made from
-    now on get numbers far behind those that were given since the older copy was made.
-    Errors: those of `identity.claim`, of opening a log, and of `ledgers`; WrongLogError, the log is gone, or, after its
-    own recovery, not that of this bookie.
+    Args:
+        path: directory of the bookie.
+        name: name of the bookie in the metadata.
+        store: metadata store.
+        config: settings; None: the defaults.
+        ledgers: metadata of ledgers in the same store.
+        make_new: as `identity.claim`.
+        older_metadata: as `identity.claim`; new ledgers then get numbers far above those that were used since the
+            backup.
+        clock: source of time; None: the clock of the machine.
+        files: access to the disk; None: the real one.
+
+    Returns:
+        The identity of the bookie, and the bookie.
+
+    Raises:
+        WrongLogError: the log is missing, or is not that of this bookie.
+        ReplogError: as `identity.claim`, as the opening of a log, and as `ledgers`.
     """
     path, files = Path(path), files if files is not None else RealFiles()
     unseen = bool(_cuts(path))
-    mark = UncleanShutdownMarker(path, files)
+    marker = UncleanShutdownMarker(path, files)
     identity = claim(
         path, name, store, next_ledger=ledgers.next_id(), make_new=make_new, older_metadata=older_metadata, files=files
     )
@@ -62,14 +76,14 @@ def open_bookie(
     try:
         check_log(path, identity, log.uuid, log.end_position)
         _enter_limbo(
-            bookie, identity, ledgers, cut=unseen or bool(bookie.log.cut_records), powerless=mark.tells_of_loss()
+            bookie, identity, ledgers, cut=unseen or bool(bookie.log.cut_records), powerless=marker.tells_of_loss()
         )
         for cut in _cuts(path):
             files.write_new(cut / _SEEN, b"")
         if bookie.config.durability == "appended":
-            mark.put()
+            marker.put()
         else:
-            mark.remove()
+            marker.remove()
         notes = _Notes(path, files, ledgers, register(
             path, identity, store, log.uuid, log.end_position, next_ledger=ledgers.next_id(), files=files
         ))  # fmt: skip
@@ -80,8 +94,8 @@ def open_bookie(
     def settle(end: int) -> None:
         try:
             notes.take(end)
-            mark.remove()
-        except OSError as error:  # the entries are safe; the next start knows less, and is careful
+            marker.remove()
+        except OSError as error:  # the entries are safe; the next start may put ledgers into limbo needlessly
             logger.warning("bookie %s: its clean close was not noted: %s", name, error)
 
     bookie.when_clean, bookie.when_collected = settle, notes.take
@@ -89,39 +103,42 @@ def open_bookie(
 
 
 class _Notes:
-    """The identity file of a bookie that runs. Any thread."""
+    """Keeps the identity file of a running bookie up to date. Any thread."""
 
     def __init__(self, path: Path, files: Files, ledgers: LedgerMetadataView, identity: BookieIdentity) -> None:
         self._path, self._files, self._ledgers, self.identity = path, files, ledgers, identity
         self._lock = threading.Lock()
 
     def take(self, end: int = 0) -> None:
-        """Keep which ledgers there were by now, and where the log ended (0: as before). Errors: OSError."""
+        """Note the number of the next ledger, and the end of the log (0: as before). Raises OSError."""
         with self._lock:
             next_ledger = self.identity.next_ledger
             try:
                 next_ledger = max(self._ledgers.next_id(), next_ledger)
             except ReplogError as error:
                 logger.info("bookie %s: the number of the next ledger is unknown: %s", self.identity.name, error)
-            known = replace(self.identity, next_ledger=next_ledger, end=end or self.identity.end)
-            if known != self.identity:
-                note(self._path, known, files=self._files)
-                self.identity = known
+            identity = replace(self.identity, next_ledger=next_ledger, end=end or self.identity.end)
+            if identity != self.identity:
+                note(self._path, identity, files=self._files)
+                self.identity = identity
 
 
 def _enter_limbo(
     bookie: LocalBookie, identity: BookieIdentity, ledgers: LedgerMetadataView, *, cut: bool, powerless: bool
 ) -> None:
-    """cut: intact records were cut from the log; they may be of any ledger. powerless: the machine was started anew
-    while entries lay in memory alone: those of ledgers that ask for no sync."""
+    """Put the ledgers into limbo that may have lost entries.
+
+    cut: intact records, which may be of any ledger, were cut from the log. powerless: the machine was restarted while
+    entries of ledgers that need no sync were only in memory.
+    """
     if not cut and not powerless:
         return
-    lost = sorted(ledgers.open_with(identity.id, unsynced=not cut))
-    what = "a crash cut records from its log" if cut else "its machine went down while entries lay in memory alone"
-    logger.warning("bookie %s: %s; in limbo: %s", identity.name, what, lost)
-    bookie.with_bookie(lambda machine: machine.limbo.enter(lost))
+    damaged = sorted(ledgers.open_with(identity.id, unsynced=not cut))
+    reason = "a crash cut records from its log" if cut else "its machine went down while entries were only in memory"
+    logger.warning("bookie %s: %s; in limbo: %s", identity.name, reason, damaged)
+    bookie.with_bookie(lambda machine: machine.limbo.enter(damaged))
 
 
 def _cuts(path: Path) -> list[Path]:
-    """What was cut from the log after crashes, and set aside, and not followed by putting ledgers into limbo."""
+    """Return the folders of records that were cut from the log, for which no ledgers were put into limbo yet."""
     return [cut for cut in (path / LOG / ASIDE).glob("*") if not (cut / _SEEN).exists()]

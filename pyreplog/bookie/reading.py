@@ -1,4 +1,4 @@
-"""Three-valued reads: here are the records, they are definitely not here, or nobody can tell."""
+"""Three-valued reads: the records are here, they are not here, or it is unknown."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pyreplog.errors import CorruptionError, InvalidRecordsError
 
 
 def read_entries(log: EntryLog, request: Request, state: LedgerState | None) -> Reply:
-    """The reply to a READ, of entries that are durable, not verified: the reader does that, and asks somebody else.
+    """Return the reply to a READ of durable entries.
 
-    CorruptionError: whether the first one is here is unknown.
+    The records are not verified: the reader does that, and asks another bookie if a record is damaged. Raises
+    CorruptionError if it is unknown whether the first entry is here.
     """
     ledger, first = request.ledger, request.first
     if state is None:
@@ -24,22 +25,22 @@ def read_entries(log: EntryLog, request: Request, state: LedgerState | None) -> 
         return _lost(request, state) if state.limbo else Reply(ReplyStatus.OK, ledger, first, request.last, state.lac)
     end = min(request.last + 1, state.durable_below)
     bytes_max = min(request.limit or READ_BYTES_MAX, READ_BYTES_MAX)
-    records, after = _read_intact(log, request, end, bytes_max)
+    records, stop = _read_intact(log, request, end, bytes_max)
     if state.limbo:
-        after = _first_missing(records, request, after)
-        if after == first:
+        stop = _first_missing(records, request, stop)
+        if stop == first:
             return _lost(request, state)
-        records, after = log.lend(ledger, first, after, bytes_max, request.step, request.run)
-    return Reply(ReplyStatus.OK, ledger, first, after - 1, state.lac, records)
+        records, stop = log.lend(ledger, first, stop, bytes_max, request.step, request.run)
+    return Reply(ReplyStatus.OK, ledger, first, stop - 1, state.lac, records)
 
 
 def _lost(request: Request, state: LedgerState) -> Reply:
-    why = b"entries of the ledger may have been lost in a crash"
-    return Reply(ReplyStatus.LIMBO, request.ledger, request.first, request.last, state.lac, why)
+    reason = b"entries of the ledger may have been lost in a crash"
+    return Reply(ReplyStatus.LIMBO, request.ledger, request.first, request.last, state.lac, reason)
 
 
 def _read_intact(log: EntryLog, request: Request, end: int, bytes_max: int) -> tuple[bytes | memoryview, int]:
-    """As EntryLog.lend, but damage behind the first entry only ends the read somewhere before it (BookKeeper #4789)."""
+    """Lend entries as EntryLog.lend, but let damage behind the first entry just end the read (BookKeeper #4789)."""
     while True:
         try:
             return log.lend(request.ledger, request.first, end, bytes_max, request.step, request.run)
@@ -49,17 +50,17 @@ def _read_intact(log: EntryLog, request: Request, end: int, bytes_max: int) -> t
             end = request.first + (end - request.first + 1) // 2
 
 
-def _first_missing(records: bytes | memoryview, request: Request, after: int) -> int:
-    """First entry of those asked for, below `after`, that is not intact among the records; `after` when all are."""
+def _first_missing(records: bytes | memoryview, request: Request, stop: int) -> int:
+    """Return the first requested entry below `stop` that is not intact among the records; `stop`: all are."""
     try:
-        found = parse_entries(records, ledger=request.ledger, first=request.first, last=after - 1).entry
+        intact = parse_entries(records, ledger=request.ledger, first=request.first, last=stop - 1).entry
     except InvalidRecordsError:
         return request.first
-    asked = request.asked(len(found) + 1)
-    return min(int(asked[consecutive(found, asked)]), after)
+    requested = request.asked(len(intact) + 1)
+    return min(int(requested[consecutive(intact, requested)]), stop)
 
 
-def consecutive(found: npt.NDArray[np.int64], asked: npt.NDArray[np.int64]) -> int:
-    """How many entries, from the first one asked for on, were found without a gap."""
-    gaps = np.flatnonzero(found != asked[: len(found)])
-    return int(gaps[0]) if len(gaps) else len(found)
+def consecutive(entries: npt.NDArray[np.int64], requested: npt.NDArray[np.int64]) -> int:
+    """Count the entries that follow the requested ones without a gap, from the first one on."""
+    gaps = np.flatnonzero(entries != requested[: len(entries)])
+    return int(gaps[0]) if len(gaps) else len(entries)

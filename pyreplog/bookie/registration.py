@@ -1,4 +1,4 @@
-"""A bookie that runs says so in metadata: a key that vanishes with it."""
+"""The registration of a running bookie: a key in the metadata store that vanishes with the bookie."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Availability:
-    """What clients have to know of a bookie. address: "host:port". free_bytes: about; for placement."""
+    """The registration of a bookie, for its clients.
+
+    address: "host:port". rack: for placement; "": none. read_only: whether it refuses new entries. free_bytes: free
+    space, rounded; for placement.
+    """
 
     address: str
     rack: str = ""
@@ -30,14 +34,16 @@ class Availability:
     free_bytes: int = 0
 
     def encode(self) -> bytes:
-        """Free space is rounded down to four significant bits, so that it changes seldom."""
+        """Encode as JSON; free space is rounded down to four significant bits, so that it changes seldom."""
         spare = max(self.free_bytes.bit_length() - 4, 0)
         return json.dumps({**asdict(self), "free_bytes": self.free_bytes >> spare << spare}).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Availability:
-        """InvalidMetadataError; MetadataVersionError when it needs a newer reader. Unknown fields are ignored: nobody
-        but the bookie writes this."""
+        """Decode a registration, and skip fields that this build does not know: only the bookie writes it.
+
+        Raises InvalidMetadataError; MetadataVersionError if the registration needs a newer reader.
+        """
         try:
             body = decode_object(data)
             check_reader("availability of a bookie", body, VERSION)
@@ -50,15 +56,17 @@ class Availability:
 
 
 def availability_key(bookie: str) -> str:
-    """bookie: as ledgers name it."""
+    """Return the key of the registration of a bookie, given by its id."""
     return f"{AVAILABLE}/{bookie}"
 
 
 class Registration(Handle):
-    """Keeps the key of one bookie as it should be, from `refresh` to `close`.
+    """Keeps the registration of one bookie up to date, from the first `refresh` to `close`. Any thread.
 
-    describe: what to say now; called with the lock held. ttl: seconds for which a dead bookie still counts as
-    available. Any thread may call. When the lease is lost, another one is made at once, or else by the next `refresh`.
+    If the lease is lost, another one is made at once, or by the next `refresh`.
+
+    describe: gives the current registration; called with the lock held. ttl: seconds for which a dead bookie counts as
+    available.
     """
 
     def __init__(self, store: MetadataStore, bookie: str, describe: Callable[[], Availability], ttl: float) -> None:
@@ -69,18 +77,18 @@ class Registration(Handle):
         super().__init__(f"registration of bookie {bookie}")
 
     def refresh(self) -> None:
-        """Say what is to be said, if it was not, or is not any more. Errors: those of the store; nothing is lost."""
+        """Store the registration if it is missing or has changed. Raises errors of the store; call it again then."""
         with self._lock:
             self._check_open()
-            lost = self._lease
-            if lost is not None and lost.state is not LeaseState.LOST:
-                lost = None
-            if lost is not None or self._lease is None:
+            lost_lease = self._lease
+            if lost_lease is not None and lost_lease.state is not LeaseState.LOST:
+                lost_lease = None
+            if lost_lease is not None or self._lease is None:
                 self._said = None
                 self._lease = self._store.lease(self._ttl, self._lost)
             self._say(self._lease)
-        if lost is not None:
-            lost.close()  # not under the lock: it waits for its thread, which may be in `_lost`
+        if lost_lease is not None:
+            lost_lease.close()  # without the lock: it waits for its thread, which may be in `_lost`
 
     def _say(self, lease: Lease) -> None:
         value = self._describe().encode()
@@ -90,23 +98,23 @@ class Registration(Handle):
             self._said = value, self._replace(lease, value, self._said[1])
 
     def _create(self, lease: Lease, value: bytes) -> int:
-        """A key that is there is of an earlier life of this bookie: nobody else has its incarnation."""
+        """Create the key. A key that exists is from an earlier process of this bookie: no other has its incarnation."""
         try:
             return lease.create(self._key, value)
         except KeyExistsError:
-            found = self._store.get(self._key)
-            if found is not None:
-                self._store.delete(self._key, found.version)
+            stored = self._store.get(self._key)
+            if stored is not None:
+                self._store.delete(self._key, stored.version)
             return lease.create(self._key, value)
 
     def _replace(self, lease: Lease, value: bytes, version: int) -> int:
         try:
             return self._store.put(self._key, value, version)
-        except (VersionConflictError, NoSuchKeyError):  # an outcome that was unknown, or somebody meddles
+        except (VersionConflictError, NoSuchKeyError):  # an unknown outcome, or another client changed the key
             return self._create(lease, value)
 
     def _lost(self) -> None:
-        """In the lease's thread."""
+        """Register again. Runs on the thread of the lease."""
         try:
             self.refresh()
         except ReplogError as error:

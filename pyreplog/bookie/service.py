@@ -1,4 +1,4 @@
-"""A bookie over TCP: what one turn of the reactor has read is handled, committed with one sync, and answered."""
+"""Serves a bookie over TCP: the requests of one turn of the reactor are handled, committed together, and answered."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SERVICE = "bookie"
-"""As the hello names it."""
+"""The name of the service in the hello."""
 
 _LOOK_S = 1.0
 
 
 class BookieService(BookieServiceBase):
-    """What a net.Server calls (`connection.Handler`). All calls come from the reactor's driver.
+    """The handler of a net.Server (`connection.Handler`). The reactor's driver makes all calls.
 
-    bookie: opened, and not used through `request`: the reactor's driver commits for all. admits: whether a key is a
-    ledger's, see KeyVerifier.
+    bookie: an open bookie, whose `request` is not used: the reactor's driver commits for all connections. admits: tells
+    whether a key is that of a ledger, see KeyVerifier.
     """
 
     _reactor: Reactor
@@ -56,7 +56,7 @@ class BookieService(BookieServiceBase):
     def __init__(self, reactor: Reactor, bookie: LocalBookie, admits: Callable[[int, bytes], bool | None]) -> None:
         super().__init__(reactor, bookie)
         self._keys = KeyVerifier(reactor, admits, weak_callback(self._checked))
-        self._reads: dict[ServerConnection, deque[tuple[int, Request]]] = {}  # READs that wait
+        self._reads: dict[ServerConnection, deque[tuple[int, Request]]] = {}  # READs that wait until replies have left
         self._timer: Timer = reactor.call_later(_LOOK_S, self._look)
 
     @property
@@ -80,12 +80,12 @@ class BookieService(BookieServiceBase):
         logger.debug("%s connected", connection.peer.identity.node or "a client")
 
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
-        """InvalidMessageError ends the connection; what came before has been handled."""
+        """Handle requests. An InvalidMessageError ends the connection after the requests before it."""
         assert isinstance(connection, ServerConnection)
         self._bookie.with_bookie(self._handle, connection, batch)
 
     def fast_path(self, connection: ServerConnection, batch: FrameBatch) -> bytes | None:
-        """See `FastPath`: an ADD that nothing speaks against. It is never in flight for longer than one turn."""
+        """Handle a plain ADD, see `FastPath`; it is answered in this turn of the reactor."""
         add = parse_fast_add(batch, connection.requests)
         if add is None:
             return None
@@ -94,7 +94,7 @@ class BookieService(BookieServiceBase):
             return None
         if lac != LATER:
             return add.ok(lac)
-        connection.requests[add.number] = 0  # in flight, and no limit is asked: it is answered in this turn
+        connection.requests[add.number] = 0  # in flight without a check of limits: it is answered in this turn
         self._commit_soon()
         return b""
 
@@ -121,7 +121,7 @@ class BookieService(BookieServiceBase):
             self._commit_soon()
 
     def _checked(self, connection: ServerConnection, waiting: list[tuple[int, Request]], verdict: KeyVerdict) -> None:
-        """What the metadata say of the key of requests."""
+        """Handle requests that waited for a verdict on their key."""
 
         def go_on(bookie: Bookie) -> None:
             for number, request in waiting:
@@ -132,11 +132,11 @@ class BookieService(BookieServiceBase):
         self._bookie.with_bookie(go_on)
 
     def _has_enough(self, connection: ServerConnection) -> bool:
-        """A reader that asks for more than it takes: what is read for it fills our memory, or holds our segments."""
+        """Whether a client has asked for more entries than it receives; they would fill memory, or pin segments."""
         return connection in self._reads or connection.queued_bytes > connection.limits.queued_bytes
 
     def drained(self, connection: Connection) -> None:
-        """Reads that waited for the replies before them."""
+        """Handle READs that waited until earlier replies had left."""
         assert isinstance(connection, ServerConnection)
         waiting = self._reads.pop(connection, None)
         if waiting is not None:
@@ -155,7 +155,7 @@ class BookieService(BookieServiceBase):
             self._commit_soon()
 
     def closed(self, connection: Connection, error: ReplogError) -> None:
-        """What it has asked for is done all the same, but for reads and long polls; replies to it go nowhere."""
+        """Drop READs and long polls of a closed connection. Its other requests are completed without replies."""
         assert isinstance(connection, ServerConnection)
         self._reads.pop(connection, None)
         self._keys.leave(connection)
@@ -163,11 +163,12 @@ class BookieService(BookieServiceBase):
         logger.debug("%s: %s", connection.peer.identity.node or "a client", error)
 
     def _frame(self, connection: ServerConnection, number: int, reply: Reply, /) -> tuple[ReadableBuffer, ...]:
-        """The parts of a reply's frame."""
+        """Return the parts of a reply's frame."""
         size = memoryview(reply.body).nbytes if reply.body else 0
-        if size > connection.peer.max_body_bytes - REPLY_BYTES:
-            why = f"entry {reply.first} has {size} bytes encoded, and the client takes {connection.peer.max_body_bytes}"
-            reply = reply._replace(status=ReplyStatus.UNKNOWN, body=why.encode())
+        limit = connection.peer.max_body_bytes
+        if size > limit - REPLY_BYTES:
+            reason = f"entry {reply.first} has {size} bytes encoded, and the client takes frames of {limit} bytes"
+            reply = reply._replace(status=ReplyStatus.UNKNOWN, body=reason.encode())
             size = len(reply.body)
         head = encode_header(number, REPLY_BYTES + size) + encode_reply(reply)
         return (head, reply.body) if size else (head,)
@@ -175,7 +176,7 @@ class BookieService(BookieServiceBase):
     # ---- time -----------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Long polls end, free space changes."""
+        """End long polls, and look at the free space."""
         self._bookie.with_bookie(self._expire)
 
     def _expire(self, bookie: Bookie) -> None:
@@ -191,13 +192,13 @@ class BookieService(BookieServiceBase):
         self._timer = self._reactor.call_later(left_s, self._look)
 
     def close(self) -> None:
-        """After the server; in any thread."""
+        """Stop the timer and the key verifier. Call it after the server was closed, on any thread."""
         self._timer.cancel()
         self._keys.close()
 
 
 def _decode(number: int, body: memoryview, max_body: int) -> Request:
-    """A request that keeps nothing of the receive buffer but an ADD's records; its reply fits into a frame."""
+    """Decode a request; only the records of an ADD refer to the receive buffer. Limit the reply to one frame."""
     if number == CONTROL_OFFSET:
         raise InvalidMessageError("expected requests, found a control body")
     request = decode_request(body)

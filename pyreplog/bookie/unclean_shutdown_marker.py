@@ -1,9 +1,9 @@
-"""The file that says that a bookie may have acknowledged what no disk holds yet, and since which boot of its machine.
+"""A file that marks a bookie which may have acknowledged entries that are not on its disk; it holds the boot id.
 
-A bookie with durability "appended" acknowledges entries from memory. When the power is cut, its log ends earlier, and
-cleanly: nothing in it says that more was there. So this file lies beside the log, durably, from before the first
-acknowledgement until after the last sync of a clean close; found at a start under another boot, entries may be lost.
-(BookKeeper: the DIRTY file of BP-46.)
+A bookie with durability "appended" acknowledges entries from memory. After a power cut its log ends earlier, and shows
+no trace of the lost entries. So this file exists durably from before the first acknowledgement until after the last
+sync of a clean close. If a bookie finds it after another boot, entries may be lost. (BookKeeper: the DIRTY file of
+BP-46.)
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ NAME = "unsynced"
 
 
 class UncleanShutdownMarker:
-    """The file in a bookie's directory; it holds the boot id."""
+    """The marker file in the directory of a bookie."""
 
     def __init__(self, directory: Path, files: Files) -> None:
         self._path, self._files = directory / NAME, files
 
     def tells_of_loss(self) -> bool:
-        """Whether it was left there under another boot. A damaged one was, for all that is known."""
+        """Whether the file is from another boot, or damaged: then entries may be lost."""
         try:
             return read_regular(self._path, _FILE_MAX) != boot_id()
         except FileNotFoundError:
             return False
 
     def put(self) -> None:
-        """From now on memory may hold what the disk does not. Durable when it returns. Errors: OSError."""
+        """Write the file durably, before entries are acknowledged from memory. Raises OSError."""
         self._files.replace_small(self._path, boot_id())
 
     def remove(self) -> None:
-        """Everything is on disk. Should the file come back with a power cut, some ledgers are in limbo for nothing."""
+        """Remove the file: everything is on disk. If a power cut brings it back, limbo is entered needlessly."""
         self._files.remove(self._path)

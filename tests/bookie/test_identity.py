@@ -206,7 +206,7 @@ def test_metadata_that_are_older_by_a_ledger(path: Path, store: MemoryStore) -> 
     bookie.close()
     for number in (6, 0):
         facts.next_ledger = number
-        with pytest.raises(StaleMetadataError, match=rf"gets number {number}, and had bookie b1@\w+ know of 7 before"):
+        with pytest.raises(StaleMetadataError, match=rf"gets number {number}, and bookie b1@\w+ has seen 7 before"):
             open_bookie(path, "b1", store, CONFIG, ledgers=facts)
     identity, bookie = open_bookie(path, "b1", store, CONFIG, ledgers=facts, older_metadata=True)
     assert facts.next_ledger > 7 + 1_000_000 and identity.next_ledger == facts.next_ledger
