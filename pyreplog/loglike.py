@@ -10,8 +10,9 @@ from pyreplog._native.log.record import Record
 
 
 class LogLike(Protocol):
-    """What reads and follows a log: a CommitLog, a LogReader, the `log` of a node of a replica group, a client of
-    a replica group, a LedgerReader.
+    """What reads and follows a log: a commit log, a ledger, or the log of a replica group.
+
+    It is a CommitLog, a LogReader, the `log` of a node of a replica group, a GroupClient, or a LedgerReader.
 
     Write functions that only read against this type; tests may pass `Mock(spec=LogLike)`:
 
