@@ -37,13 +37,15 @@ async def handle(consumer: pyreplog.Consumer, sizes: dict[int, int], count: int)
 
 async def pipeline(topic: pyreplog.Topic, count: int) -> dict[int, int]:
     sizes: dict[int, int] = {}
-    with topic.subscribe("handlers", type="shared", start="earliest", queue=100) as consumer:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(produce(topic, count))
-            handlers = [tasks.create_task(handle(consumer, sizes, count)) for _ in range(HANDLERS)]
-            await asyncio.wait(handlers, return_when=asyncio.FIRST_COMPLETED)
-            for handler in handlers:  # they wait for messages that do not come
-                handler.cancel()
+    async with (
+        await topic.subscribe_async("handlers", type="shared", start="earliest", queue=100) as consumer,
+        asyncio.TaskGroup() as tasks,
+    ):
+        tasks.create_task(produce(topic, count))
+        handlers = [tasks.create_task(handle(consumer, sizes, count)) for _ in range(HANDLERS)]
+        await asyncio.wait(handlers, return_when=asyncio.FIRST_COMPLETED)
+        for handler in handlers:  # they wait for messages that do not come
+            handler.cancel()
     return sizes
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 import time
 from contextlib import ExitStack
+from functools import partial
 from typing import Unpack, overload
 
 from pyreplog._native.machines.serial_executor import check_may_wait
@@ -17,6 +19,7 @@ from pyreplog.ledger.closing import reserve_s
 from pyreplog.ledger.ledger_handle import CLOSE_S
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.metrics import Metric
+from pyreplog.topic.model.arguments import check_may_block
 from pyreplog.topic.model.config import TopicSettings
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 from pyreplog.topic.owner.topic import Topic
@@ -69,12 +72,42 @@ class Cluster(ledgers.LedgerCluster):
         store. Of a partitioned topic, TopicOwnedError only when others own all partitions.
         """
         self._check_open()
+        check_may_block("topic")
         check_bool("create", create)
         check_seconds("wait", wait)
         topics = self.topics
         if partitions is not None or topics.partitioned.has(name):
             return topics.partitioned.open(name, partitions, create=create, wait=wait, settings=settings)
         return topics.open(name, create=create, wait=wait, settings=settings)
+
+    @overload
+    async def topic_async(
+        self, name: str, *, partitions: int, create: bool = True, wait: float = 0.0, **settings: Unpack[TopicSettings]
+    ) -> PartitionedTopic: ...
+    @overload
+    async def topic_async(
+        self,
+        name: str,
+        *,
+        partitions: None = None,
+        create: bool = True,
+        wait: float = 0.0,
+        **settings: Unpack[TopicSettings],
+    ) -> Topic | PartitionedTopic: ...
+    async def topic_async(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        create: bool = True,
+        wait: float = 0.0,
+        **settings: Unpack[TopicSettings],
+    ) -> Topic | PartitionedTopic:
+        """As topic, for coroutines: a thread does it."""
+        opened: Topic | PartitionedTopic = await asyncio.to_thread(
+            partial(self.topic, **settings), name, partitions=partitions, create=create, wait=wait
+        )
+        return opened
 
     @property
     def topics(self) -> Topics:

@@ -60,6 +60,10 @@ class Closeable:
         """Release the files, connections and threads of the handle."""
         raise NotImplementedError
 
+    async def close_async(self) -> None:
+        """Close the handle in a thread, for coroutines; `async with` does it, too."""
+        await asyncio.to_thread(self.close)
+
     def __bool__(self) -> bool:
         """Always True: a handle is not a container, and its length may be a request to a server. Compare `len()` with
         0 to learn whether it is empty."""

@@ -15,7 +15,7 @@ import pytest
 import pyreplog
 from pyreplog import ha
 from pyreplog.bookie.ledgerlog import LedgerLog
-from pyreplog.errors import ClosedError
+from pyreplog.errors import ClosedError, TopicFencedError
 from pyreplog.ha.remote import RemoteNode
 from pyreplog.topic.client.remote.remote_topic import RemoteTopic
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served
@@ -182,16 +182,68 @@ def test_iterating_a_closed_consumer_raises(handles: Handles, where: str) -> Non
 
 
 @pytest.mark.parametrize("where", TOPICS)
-def test_iterating_raises_when_the_consumer_is_closed_meanwhile(handles: Handles, where: str) -> None:
+def test_iterating_ends_when_the_consumer_is_closed_meanwhile(handles: Handles, where: str) -> None:
     consumer = handles.open(f"{where} consumer")
 
-    async def use() -> None:
+    async def use() -> object:
         waiting = asyncio.ensure_future(_first_async(consumer))
         await asyncio.sleep(0)  # now it waits
         async with consumer:
             pass
         async with asyncio.timeout(PATIENCE_S):
-            await waiting
+            return await waiting
 
-    with pytest.raises(ClosedError, match=r"the consumer .* was closed"):
-        asyncio.run(use())
+    assert asyncio.run(use()) is None
+    consumer = handles.open(f"{where} consumer")
+    waiting = threading.Thread(target=lambda: ended.append([*consumer]))
+    ended: list[list[Any]] = []
+    waiting.start()
+    consumer.close()
+    waiting.join(PATIENCE_S)
+    assert ended in ([[]], []), "closed before the loop began, it raised"
+
+
+@pytest.mark.parametrize("where", TOPICS)
+def test_the_body_of_a_loop_may_close_the_consumer(handles: Handles, where: str) -> None:
+    topic = handles.topic(where)
+    topic.publish_batch([b"1", b"2"], [b"k", b"k"])
+
+    async def values() -> list[bytes]:
+        found = []
+        async for message in (consumer := await topic.subscribe_async("t", start="earliest")):
+            found.append(message.value)
+            await consumer.close_async()
+        return found
+
+    assert asyncio.run(values()) == [b"1"]
+    consumer = topic.subscribe("s", start="earliest")
+    seen = []
+    for message in consumer:
+        seen.append(message.value)
+        consumer.close()
+    assert seen == [b"1"]
+
+
+@pytest.mark.parametrize("where", TOPICS)
+def test_closing_a_topic_ends_the_loops_of_its_consumers(handles: Handles, where: str) -> None:
+    topic = handles.topic(where)
+    consumer = topic.subscribe("s")
+
+    async def use() -> object:
+        waiting = asyncio.ensure_future(_first_async(consumer))
+        await asyncio.sleep(0)
+        await topic.close_async()
+        async with asyncio.timeout(PATIENCE_S):
+            return await waiting
+
+    assert asyncio.run(use()) is None
+
+
+def test_a_loop_raises_what_the_subscription_failed_with(handles: Handles) -> None:
+    """ClosedError, too, of a consumer that nobody has closed: nothing is mistaken for the end."""
+    for error in (TopicFencedError("topic", "of a test"), ClosedError("of a test")):
+        with handles.topic("local").subscribe("s") as consumer:
+            consumer.failed(error)
+            for iterate in (lambda: next(iter(consumer)), lambda: asyncio.run(_first_async(consumer))):
+                with pytest.raises(type(error), match="of a test"):
+                    iterate()

@@ -122,7 +122,7 @@ def test_a_waiting_read_wakes_when_something_is_published(topic: Topic) -> None:
 def test_in_asyncio(topic: Topic) -> None:
     async def main() -> None:
         async with asyncio.timeout(PATIENCE_S):
-            with topic.subscribe("s") as consumer:
+            async with await topic.subscribe_async("s") as consumer:
                 waiting = asyncio.create_task(consumer.receive_async())
                 assert await topic.submit(b"a") == 0
                 assert (await waiting).value == b"a"

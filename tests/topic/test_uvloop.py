@@ -47,7 +47,7 @@ def test_a_ledger_and_a_topic(tmp_path: Path) -> None:
                 entries = await asyncio.gather(*(outcome(ledger.submit(b"%d" % n)) for n in range(COUNT)))
             assert sorted(entries) == list(range(COUNT))
             found = []
-            with topic.subscribe("one", start="earliest") as consumer:
+            async with await topic.subscribe_async("one", start="earliest") as consumer:
                 for number in range(COUNT):
                     await topic.room()
                     topic.submit(b"%d" % number)

@@ -151,6 +151,24 @@ remote = client.topic("orders")
 if isinstance(remote, pyreplog.RemoteTopic):
     mine: int = remote.submit(b"value").result(1.0)
     remote.submit(b"value", priority=1)  # wrong
+
+
+async def loop(topic: pyreplog.TopicLike, orders: pyreplog.Topic) -> int:
+    await topic.configure_async(retention_ms=1)
+    await topic.configure_async(retention_m=1)  # wrong
+    async with await topic.subscribe_async("s", type="shared") as consumer:
+        async for message in consumer:
+            value: bytes = message.value
+        await topic.subscribe_async("s", type="share")  # wrong
+    opened = await cluster.topic_async("clicks", partitions=4, linger_ms=5)
+    at: pyreplog.PartitionOffset = await opened.publish_async(b"value", b"key", timeout=5)
+    await client.topic_async("clicks", lingerms=5)  # wrong
+    await orders.publish_async("value")  # wrong
+    async for batch in orders.read_async(0, 10):
+        batch.values()
+    return await orders.publish_async(b"value", event_time=datetime.now(UTC))
+
+
 consumer: pyreplog.Consumer = orders.subscribe("s", start=offset)
 orders.subscribe("s", start="first")  # wrong
 """

@@ -3,6 +3,7 @@
 | module | what it holds |
 |---|---|
 | `topic_like` | `TopicLike`, `ProducerLike`, `ConsumerLike`: topics of all kinds, as types |
+| `coroutines` | forms of blocking methods that coroutines await |
 | `consumer`, `weak_consumer` | receives messages; what a remote subscription holds of it, so that it may be forgotten |
 | `redrive` | sends dead letters back to where they come from |
 | `publishing` | producers, and the way of a message up to a sink of entries |

@@ -21,7 +21,7 @@ from pyreplog.topic.model.arguments import as_delay_us, as_offsets, as_reason, c
 from pyreplog.topic.model.fair_lock import FairLock
 from pyreplog.topic.model.interfaces import DeliveredMessages, Noted, SubscriptionLike
 from pyreplog.topic.model.permits import Permits
-from pyreplog.topic.model.positions import Start
+from pyreplog.topic.model.positions import Start, done_ack
 
 T = TypeVar("T")
 ACKS_WAIT_S = 0.1
@@ -36,9 +36,9 @@ class Consumer(Handle, PrefetchBuffer):
     not acknowledged then goes to the others, or comes again to the next. One that is forgotten is closed, with a
     ResourceWarning.
 
-    Any thread may call anything. asyncio code uses `async for`, `await receive_async()` and `await flush_async()`; the
-    calls that acknowledge never wait. Messages come at least once: again after a crash, a `nack`, or without an
-    acknowledgement.
+    Any thread may call anything. asyncio code uses `async for`, and awaits `receive_async()` and the other methods of
+    that ending; `acknowledge` and `nack` never wait. Messages come at least once: again after a crash, a `nack`, or
+    without an acknowledgement.
     """
 
     def __init__(self, topic: str, subscription: str, name: str, *, queue: int = QUEUE) -> None:
@@ -112,6 +112,8 @@ class Consumer(Handle, PrefetchBuffer):
     def receive_batch(self, timeout: float | None = None) -> MessageBatch | None:
         """The next messages as columns; None when none came within `timeout` seconds. Those that `receive` has begun to
         hand out come first. Errors as receive."""
+        if timeout != 0:
+            check_may_block("receive_batch")
         begun = self._rest()
         if begun is not None:
             return begun
@@ -143,21 +145,41 @@ class Consumer(Handle, PrefetchBuffer):
         return self._rest() or (await self._take_async()).batch
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages as they come, for ever: the loop ends with an error alone, as receive; ClosedError, somebody closed
-        the consumer, before or meanwhile."""
+        """Messages as they come; the loop ends when the consumer is closed, or with an error, as receive. ClosedError:
+        the consumer was closed before."""
+        self._check_open()
         while True:
-            message = self.receive()
+            try:
+                message = self.receive()
+            except ClosedError:
+                if self.is_closed:
+                    return
+                raise
             assert message is not None
             yield message
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """As `for`: ClosedError, somebody closed the consumer, before or meanwhile."""
+        """As `for`."""
+        self._check_open()
         while True:
-            yield await self.receive_async()
+            try:
+                message = await self.receive_async()
+            except ClosedError:
+                if self.is_closed:
+                    return
+                raise
+            yield message
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._error is not None
 
     def _receive(self, max_messages: int | None, timeout: float | None) -> Message | list[Message] | None:
         if max_messages is not None:
             return self._receive_many(max_messages, timeout)
+        if timeout != 0:
+            check_may_block("receive")
         seconds = as_timeout(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         acquired = self._receive_lock.enter()
@@ -303,13 +325,18 @@ class Consumer(Handle, PrefetchBuffer):
         timeout: as of flush. Errors: as flush; InvalidArgumentError, it lies beyond what was published, or messages are
         shared.
         """
+        check_may_block("acknowledge_cumulative")
+        self._await(self.acknowledge_cumulative_async(what), timeout)
+
+    def acknowledge_cumulative_async(self, what: Message | MessageBatch | int) -> AppendFuture[None]:
+        """As acknowledge_cumulative, for coroutines, which await the AppendFuture."""
         self._check_usable()
         self._send_acks()
         offsets = what.offset if isinstance(what, MessageBatch) else as_offsets(what)
         if not len(offsets):
-            return
+            return done_ack()
         end = int(offsets[-1]) + 1  # a batch's `end` is that of what was read, of which it may be a part
-        self._await(self._source.acknowledge_cumulative(self._id, end), timeout)
+        return self._source.acknowledge_cumulative(self._id, end)
 
     def nack(self, what: What, *, delay: float | None = None, reason: str | None = None) -> None:
         """These are to come again: in `delay` seconds, or after the subscription's back-off.
@@ -354,9 +381,14 @@ class Consumer(Handle, PrefetchBuffer):
         start: an offset, a moment of publishing, "earliest" or "latest". Of the whole subscription, also its other
         consumers. timeout: as of flush. Errors: as flush; OutOfRangeError, TrimmedError.
         """
+        check_may_block("seek")
+        return self._await(self.seek_async(start), timeout)
+
+    def seek_async(self, start: Start) -> AppendFuture[int]:
+        """As seek, for coroutines, which await the AppendFuture."""
         self._check_usable()
         self._send_acks()
-        return self._await(self._source.seek(start), timeout)
+        return self._source.seek(start)
 
     def _await(self, future: AppendFuture[T], timeout: float | None) -> T:
         """What is not asked for until the time is over is not asked for later."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self, Unpack, overload
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self, Unpack, overload
 from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.future import AppendFuture
 from pyreplog.topic.client.consumer import QUEUE
+from pyreplog.topic.client.coroutines import form_of
 from pyreplog.topic.model.config import SubscriptionSettings, TopicSettings
 from pyreplog.topic.model.partition_offset import PartitionOffset, PartitionRange
 from pyreplog.topic.model.partitioned_stats import PartitionedInternalStats, PartitionedStats
@@ -38,6 +39,10 @@ class _Handle(Protocol):
 
     def close(self) -> None:
         """Close the handle; closing twice has no effect."""
+        ...
+
+    async def close_async(self) -> None:
+        """Close the handle in a thread, for coroutines; `async with` does it, too."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -158,6 +163,17 @@ class ConsumerLike(_Handle, Protocol):
         """
         ...
 
+    def acknowledge_cumulative_async(self, what: Message | MessageBatch) -> AppendFuture[None]:
+        """Return a future that is done when a message and all before it are recorded as done with.
+
+        Args:
+            what: as of `acknowledge_cumulative`.
+
+        Raises:
+            InvalidArgumentError: the subscription is shared.
+        """
+        ...
+
     def nack(self, what: Delivered, *, delay: float | None = None) -> None:
         """Give messages back: they come again.
 
@@ -210,6 +226,17 @@ class ConsumerLike(_Handle, Protocol):
         """
         ...
 
+    def seek_async(self, start: AnyStart) -> Awaitable[int | list[PartitionOffset]]:
+        """Move the whole subscription, in a coroutine; see `seek`.
+
+        Args:
+            start: as of `seek`.
+
+        Raises:
+            TrimmedError: the messages there were removed.
+        """
+        ...
+
 
 class ProducerLike(_Handle, Protocol):
     """What publishes under a name: a Producer or a PartitionedProducer; made by `TopicLike.producer`.
@@ -235,6 +262,11 @@ class ProducerLike(_Handle, Protocol):
         timeout: float | None = None,
     ) -> AnyOffset:
         """Publish one message, and wait until it is confirmed; see `TopicLike.publish`."""
+        ...
+
+    @form_of(publish)
+    def publish_async(self) -> None:
+        """Do what `publish` does, in a coroutine."""
         ...
 
     def submit(
@@ -267,6 +299,11 @@ class ProducerLike(_Handle, Protocol):
         """Publish several messages, and wait until all are confirmed; see `TopicLike.publish_batch`."""
         ...
 
+    @form_of(publish_batch)
+    def publish_batch_async(self) -> None:
+        """Do what `publish_batch` does, in a coroutine."""
+        ...
+
     def submit_batch(
         self,
         values: Values,
@@ -280,6 +317,10 @@ class ProducerLike(_Handle, Protocol):
         timeout: float | None = None,
     ) -> OffsetsFuture:
         """Publish several messages without waiting; see `TopicLike.submit_batch`."""
+        ...
+
+    def room(self) -> AppendFuture[None]:
+        """Return a future that is done as soon as there is room for messages."""
         ...
 
     def flush(self, timeout: float | None = None) -> None:
@@ -358,6 +399,11 @@ class TopicLike(_Handle, Protocol):
         """
         ...
 
+    @form_of(publish)
+    def publish_async(self) -> None:
+        """Do what `publish` does, in a coroutine."""
+        ...
+
     def submit(
         self,
         value: ReadableBuffer,
@@ -420,6 +466,11 @@ class TopicLike(_Handle, Protocol):
             SequenceError: the sequences do not ascend.
             ReplogError: as `publish`; when the outcome is unknown a part may be stored.
         """
+        ...
+
+    @form_of(publish_batch)
+    def publish_batch_async(self) -> None:
+        """Do what `publish_batch` does, in a coroutine."""
         ...
 
     def submit_batch(
@@ -487,6 +538,11 @@ class TopicLike(_Handle, Protocol):
         """
         ...
 
+    @form_of(producer)
+    def producer_async(self) -> None:
+        """Do what `producer` does, in a coroutine."""
+        ...
+
     # ---- subscribing ----------------------------------------------------------------------------------------
 
     def subscribe(
@@ -519,6 +575,11 @@ class TopicLike(_Handle, Protocol):
         """
         ...
 
+    @form_of(subscribe)
+    def subscribe_async(self) -> None:
+        """Do what `subscribe` does, in a coroutine."""
+        ...
+
     def create_subscription(
         self,
         subscription: str,
@@ -541,6 +602,11 @@ class TopicLike(_Handle, Protocol):
         """
         ...
 
+    @form_of(create_subscription)
+    def create_subscription_async(self) -> None:
+        """Do what `create_subscription` does, in a coroutine."""
+        ...
+
     def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription with its acknowledgements; nothing is kept for it any more.
 
@@ -554,8 +620,18 @@ class TopicLike(_Handle, Protocol):
         """
         ...
 
+    @form_of(delete_subscription)
+    def delete_subscription_async(self) -> None:
+        """Do what `delete_subscription` does, in a coroutine."""
+        ...
+
     def subscriptions(self) -> list[str]:
         """List the names of the subscriptions."""
+        ...
+
+    @form_of(subscriptions)
+    def subscriptions_async(self) -> None:
+        """Do what `subscriptions` does, in a coroutine."""
         ...
 
     def seek(self, subscription: str, start: AnyStart) -> int | list[PartitionOffset]:
@@ -571,6 +647,11 @@ class TopicLike(_Handle, Protocol):
         """
         ...
 
+    @form_of(seek)
+    def seek_async(self) -> None:
+        """Do what `seek` does, in a coroutine."""
+        ...
+
     def clear(self, subscription: str) -> None:
         """Record that all messages of now are done with, for a subscription.
 
@@ -580,6 +661,11 @@ class TopicLike(_Handle, Protocol):
         Raises:
             NoSuchSubscriptionError: there is none of that name.
         """
+        ...
+
+    @form_of(clear)
+    def clear_async(self) -> None:
+        """Do what `clear` does, in a coroutine."""
         ...
 
     def redrive(
@@ -614,6 +700,11 @@ class TopicLike(_Handle, Protocol):
         """
         ...
 
+    @form_of(redrive)
+    def redrive_async(self) -> None:
+        """Do what `redrive` does, in a coroutine."""
+        ...
+
     # ---- the topic ------------------------------------------------------------------------------------------
 
     def configure(self, **settings: Unpack[TopicSettings]) -> None:
@@ -628,16 +719,36 @@ class TopicLike(_Handle, Protocol):
         """
         ...
 
+    @form_of(configure)
+    def configure_async(self) -> None:
+        """Do what `configure` does, in a coroutine."""
+        ...
+
     def trim(self) -> int | list[PartitionOffset]:
         """Remove the ledgers that nothing keeps; return the first message left."""
+        ...
+
+    @form_of(trim)
+    def trim_async(self) -> None:
+        """Do what `trim` does, in a coroutine."""
         ...
 
     def stats(self) -> TopicStats | PartitionedStats:
         """Return backlogs, rates and consumers."""
         ...
 
+    @form_of(stats)
+    def stats_async(self) -> None:
+        """Do what `stats` does, in a coroutine."""
+        ...
+
     def internal_stats(self) -> InternalStats | PartitionedInternalStats:
         """Return ledgers and cursors."""
+        ...
+
+    @form_of(internal_stats)
+    def internal_stats_async(self) -> None:
+        """Do what `internal_stats` does, in a coroutine."""
         ...
 
     def delete(self) -> None:
@@ -647,4 +758,9 @@ class TopicLike(_Handle, Protocol):
             TopicOwnedError: another process owns a partition.
             TopicFencedError: another process owns the topic now.
         """
+        ...
+
+    @form_of(delete)
+    def delete_async(self) -> None:
+        """Do what `delete` does, in a coroutine."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from asyncio import _get_running_loop
 from collections.abc import Iterable
 from math import isnan
@@ -28,8 +29,17 @@ def check_may_block(call: str) -> None:
     call: its name; with `_async` behind it, the one that coroutines await. Raises: InvalidArgumentError.
     """
     if _get_running_loop() is not None:
-        raise InvalidArgumentError(f"{call}() would block the running event loop: await {call}_async() instead")
+        refuse_to_block(call)
     check_may_wait()
+
+
+def refuse_to_block(call: str) -> None:
+    """Raise InvalidArgumentError in an event loop, which a blocking call would stop; see `check_may_block`.
+
+    The loop of a notebook's kernel serves nothing but the cell that runs: there a cell may block it.
+    """
+    if "ipykernel" not in sys.modules:
+        raise InvalidArgumentError(f"{call}() would block the running event loop: await {call}_async() instead")
 
 
 def check_consumer(name: str | None, durable: bool, priority: int) -> None:

@@ -25,10 +25,11 @@ from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.topic.client.consumer import QUEUE, Consumer
+from pyreplog.topic.client.coroutines import in_thread, iterating, opening
 from pyreplog.topic.client.publishing.producer import Producer
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.client.redrive import OnProgress, Redrive, RedriveTarget, Where
-from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer
+from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer, check_may_block
 from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionSettings, TopicConfig, TopicSettings
 from pyreplog.topic.model.interfaces import DeliveryTarget
 from pyreplog.topic.model.positions import Start, after_all, position, then
@@ -103,6 +104,7 @@ class Topic(Handle):
     if not TYPE_CHECKING:  # for help(), inspect.signature and Mock(spec=Topic); `recover` binds those of its publisher
         publish, submit, room = Publisher.publish, Publisher.submit, Publisher.room
         publish_batch, submit_batch = Publisher.publish_batch, Publisher.submit_batch
+        publish_async, publish_batch_async = Publisher.publish_async, Publisher.publish_batch_async
 
     def __init__(self, topics: TopicHost, managed: ManagedLedger, claim: Claim, clock: Clock) -> None:
         """For `Topics`, which makes this a part of itself."""
@@ -146,6 +148,7 @@ class Topic(Handle):
             self.dedup.follow(publisher)
         self.publish, self.submit, self.room = publisher.publish, publisher.submit, publisher.room
         self.publish_batch, self.submit_batch = publisher.publish_batch, publisher.submit_batch
+        self.publish_async, self.publish_batch_async = publisher.publish_async, publisher.publish_batch_async
         self.managed.on_grow.append(self.touch)
         self.managed.on_fenced.append(self._fenced)
         self.managed.verify()  # nobody would have told before
@@ -177,12 +180,18 @@ class Topic(Handle):
     def stats(self) -> TopicStats:
         """Backlogs, rates, consumers; may read an entry of each subscription that lags, to tell its age, and a short
         backlog without consumers, to tell how many of its messages are delayed."""
+        check_may_block("stats")
+        return self.measure()
+
+    def measure(self) -> TopicStats:
+        """As stats, for metrics, which an event loop may ask for: it waits for what is read."""
         self._check_open()
         return self._report.stats(self._publisher)
 
     def internal_stats(self) -> InternalStats:
         """Ledgers and cursors, to find out why something stands still."""
         self._check_open()
+        check_may_block("internal_stats")
         return self._report.internal_stats(self._publisher)
 
     # ---- publishing -----------------------------------------------------------------------------------------
@@ -210,6 +219,7 @@ class Topic(Handle):
         Errors: TrimmedError, OutOfRangeError; UnreadableError; ClosedError, ForkedError.
         """
         self._check_open()
+        check_may_block("read")
         stop = OFFSET_MAX if end is None else as_int("end", end)
         return self._batches(self.offset_of(start), min(stop, self.end))
 
@@ -218,6 +228,7 @@ class Topic(Handle):
 
         Errors: TrimmedError, OutOfRangeError; UnreadableError.
         """
+        check_may_block("offset_of")
         return self._wait(position(self.managed, start)).offset
 
     def _batches(self, at: int, end: int) -> Iterator[MessageBatch]:
@@ -251,7 +262,7 @@ class Topic(Handle):
         TopicFencedError; those of the metadata store.
         """
         self._check_open()
-        check_may_wait()
+        check_may_block("subscribe")
         check_consumer(name, durable, priority)
         SubscriptionConfig.of(settings)
         consumer = Consumer(self.name, subscription, name or f"consumer-{secrets.token_hex(4)}", queue=queue)
@@ -298,6 +309,7 @@ class Topic(Handle):
         `subscribe`.
         """
         self._check_open()
+        check_may_block("create_subscription")
         self._subscriptions.make(subscription, start, True, settings, properties or {})
 
     def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
@@ -307,6 +319,7 @@ class Topic(Handle):
         Errors: NoSuchSubscriptionError; SubscriptionBusyError, it has consumers; those of the metadata store.
         """
         self._check_open()
+        check_may_block("delete_subscription")
         self._subscriptions.delete(subscription, force=check_bool("force", force))
 
     def subscriptions(self) -> list[str]:
@@ -327,10 +340,12 @@ class Topic(Handle):
     def seek(self, subscription: str, start: Start) -> int:
         """Move a subscription: what lies before counts as acknowledged, what lies behind as not; returns the offset.
         Errors: NoSuchSubscriptionError; TrimmedError, OutOfRangeError."""
+        check_may_block("seek")
         return self._wait(self.subscription(subscription).seek(start))
 
     def skip(self, subscription: str, messages: int) -> None:
         """Acknowledge the next `messages` that are not yet. Errors: NoSuchSubscriptionError; InvalidArgumentError."""
+        check_may_block("skip")
         if as_int("messages", messages) < 0:
             raise InvalidArgumentError(f"messages: expected 0 or more, found {messages}")
         there = self.subscription(subscription)
@@ -341,6 +356,7 @@ class Topic(Handle):
         """Acknowledge all below an offset; what is acknowledged stays so. token: of the topic's creation, when it is
         known which one is meant. Errors: NoSuchSubscriptionError; OutOfRangeError; NoSuchTopicError, it was made anew.
         """
+        check_may_block("skip_to")
         there = self.subscription(subscription)
         if token is not None and check_text("token", token) != self.managed.chain.token:
             raise NoSuchTopicError(self.name, "it was deleted, and made anew")
@@ -351,6 +367,7 @@ class Topic(Handle):
 
     def clear(self, subscription: str) -> None:
         """Acknowledge all that is there for a subscription. Errors: NoSuchSubscriptionError."""
+        check_may_block("clear")
         there = self.subscription(subscription)
         self._wait(there.skip_to(self.end))
         self._wait(there.flush_async())
@@ -377,6 +394,7 @@ class Topic(Handle):
         consumer, a seek moved it meanwhile, or some did not come in time; those of publishing. After an error all of
         which the report counts are sent, and the others are left: call it again.
         """
+        check_may_block("redrive")
         return Redrive(
             self, subscription, self._topics.existing, to=to, limit=limit, where=where, dry_run=dry_run,
             timeout=timeout, on_progress=on_progress,
@@ -388,6 +406,7 @@ class Topic(Handle):
         Errors: ConfigError; TopicFencedError; those of the metadata store.
         """
         self._check_open()
+        check_may_block("configure")
         wanted = self.config.changed(settings)
         if wanted != self.config:
             self._wait(self.managed.set_config(wanted))
@@ -397,6 +416,7 @@ class Topic(Handle):
         """Drop the ledgers that no durable subscription and no retention keeps, now; returns the offset of the first
         message left, as `CommitLog.trim` the first entry. Errors: those of the metadata store."""
         self._check_open()
+        check_may_block("trim")
         self._wait(self.upkeep.trim())
         return self.start
 
@@ -438,6 +458,7 @@ class Topic(Handle):
     def delete(self) -> None:
         """Delete it with its messages and subscriptions, for ever. Errors: TopicFencedError, those of the store."""
         self._check_open()
+        check_may_block("delete")
         try:
             self.managed.delete()
         finally:
@@ -446,6 +467,26 @@ class Topic(Handle):
                 self._publisher.stop(error)
                 self._subscriptions.end(error, deleted=True)
                 self.close()
+
+    # ---- for coroutines --------------------------------------------------------------------------------------
+
+    producer_async = opening(producer)
+    subscribe_async = opening(subscribe)
+    create_subscription_async = in_thread(create_subscription)
+    delete_subscription_async = in_thread(delete_subscription)
+    subscriptions_async = in_thread(subscriptions)
+    seek_async = in_thread(seek)
+    skip_async = in_thread(skip)
+    skip_to_async = in_thread(skip_to)
+    clear_async = in_thread(clear)
+    redrive_async = in_thread(redrive)
+    read_async = iterating(read)
+    stats_async = in_thread(stats)
+    internal_stats_async = in_thread(internal_stats)
+    configure_async = in_thread(configure)
+    trim_async = in_thread(trim)
+    delete_async = in_thread(delete)
+    offset_of_async = in_thread(offset_of)
 
     # ---- events ---------------------------------------------------------------------------------------------
 

@@ -260,7 +260,7 @@ class Topics(Handle):
 
     def metrics(self) -> list[Metric]:
         """Of the topics that this process owns."""
-        return topic_metrics([topic.stats() for topic in self.opened()])
+        return topic_metrics([topic.measure() for topic in self.opened()])
 
     # ---- upkeep ---------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from pyreplog.topic.model.partition_offset import (
     by_partition,
     is_offset,
 )
-from pyreplog.topic.model.positions import Start, all_done
+from pyreplog.topic.model.positions import all_done
 
 T = TypeVar("T")
 _NOTHING: Any = iter(()).__next__
@@ -91,12 +91,6 @@ class PartitionConsumer(Consumer):
     def send_acks(self) -> None:
         """Do not gather acknowledgements any longer."""
         self._send_acks()
-
-    def sought(self, start: Start) -> AppendFuture[int]:
-        """As `seek`, without waiting. Errors: as `acknowledge`."""
-        self._check_usable()
-        self._send_acks()
-        return self._source.seek(start)
 
 
 class PartitionedConsumer(Handle):
@@ -173,6 +167,8 @@ class PartitionedConsumer(Handle):
         try:
             return self._next()
         except StopIteration:
+            if timeout != 0:
+                check_may_block("receive")
             return self._await(self._take_message, timeout)
 
     def batches(self, timeout: float | None = None) -> Iterator[MessageBatch]:
@@ -183,6 +179,8 @@ class PartitionedConsumer(Handle):
 
     def receive_batch(self, timeout: float | None = None) -> MessageBatch | None:
         """The next messages as columns; None when none came within `timeout` seconds. Errors: as receive."""
+        if timeout != 0:
+            check_may_block("receive_batch")
         return self._await(self._take_batch, timeout)
 
     async def receive_async(self) -> Message:
@@ -200,17 +198,29 @@ class PartitionedConsumer(Handle):
         return await self._await_async(self._take_batch)
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages as they come, for ever: the loop ends with an error alone, as receive; ClosedError, somebody closed
-        the consumer, before or meanwhile."""
+        """As of Consumer."""
+        self._check_open()
         while True:
-            message = self.receive()
+            try:
+                message = self.receive()
+            except ClosedError:
+                if self.is_closed:
+                    return
+                raise
             assert message is not None
             yield message
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """As `for`: ClosedError, somebody closed the consumer, before or meanwhile."""
+        """As of Consumer."""
+        self._check_open()
         while True:
-            yield await self.receive_async()
+            try:
+                message = await self.receive_async()
+            except ClosedError:
+                if self.is_closed:
+                    return
+                raise
+            yield message
 
     def _receive_many(self, count: int, timeout: float | None) -> list[Message]:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -337,10 +347,15 @@ class PartitionedConsumer(Handle):
         self, what: Message | MessageBatch | PartitionOffset, *, timeout: float | None = None
     ) -> None:
         """This one is done with, and all before it of its partition, too. As `Consumer.acknowledge_cumulative`."""
+        check_may_block("acknowledge_cumulative")
+        self._await_all([self.acknowledge_cumulative_async(what)], timeout)
+
+    def acknowledge_cumulative_async(self, what: Message | MessageBatch | PartitionOffset) -> AppendFuture[None]:
+        """As acknowledge_cumulative, for coroutines, which await the AppendFuture."""
         if not isinstance(what, Message | MessageBatch | PartitionOffset):
             raise WrongTypeError(f"what: expected a message, a batch or a PartitionOffset, found {type(what).__name__}")
         part = self._part(what.partition)
-        part.acknowledge_cumulative(what.offset if isinstance(what, PartitionOffset) else what, timeout=timeout)
+        return part.acknowledge_cumulative_async(what.offset if isinstance(what, PartitionOffset) else what)
 
     def nack(self, what: PartitionedWhat, *, delay: float | None = None, reason: str | None = None) -> None:
         """These are to come again: in `delay` seconds, or after the subscription's back-off. As `Consumer.nack`."""
@@ -390,14 +405,22 @@ class PartitionedConsumer(Handle):
         start: a PartitionOffset moves its partition; a moment of publishing, "earliest" and "latest" all. Of the whole
         subscription, also its other consumers. timeout: as of flush. Errors: as flush; OutOfRangeError, TrimmedError.
         """
-        if isinstance(start, PartitionOffset):
-            moved = {start.partition: self._part(start.partition).sought(start.offset)}
-        elif is_offset(start):
-            raise WrongTypeError("start: an offset is of one partition, expected a PartitionOffset")
-        else:
-            moved = {part.partition: part.sought(start) for part in self._all()}
+        check_may_block("seek")
+        moved = self._move(start)
         offsets = self._await_all(list(moved.values()), timeout)
         return [PartitionOffset(partition, offset) for partition, offset in zip(moved, offsets, strict=True)]
+
+    async def seek_async(self, start: PartitionedStart) -> list[PartitionOffset]:
+        """As seek, for coroutines."""
+        return [PartitionOffset(partition, await future) for partition, future in self._move(start).items()]
+
+    def _move(self, start: PartitionedStart) -> dict[int, AppendFuture[int]]:
+        """Where each partition goes on that is moved."""
+        if isinstance(start, PartitionOffset):
+            return {start.partition: self._part(start.partition).seek_async(start.offset)}
+        if is_offset(start):
+            raise WrongTypeError("start: an offset is of one partition, expected a PartitionOffset")
+        return {part.partition: part.seek_async(start) for part in self._all()}
 
     def _part(self, partition: int) -> PartitionConsumer:
         part = self._parts.get(partition)

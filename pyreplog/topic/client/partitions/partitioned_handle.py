@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
-from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.arguments import check_bool
 from pyreplog.errors import (
@@ -23,6 +22,7 @@ from pyreplog.errors import (
 from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle
 from pyreplog.topic.client.consumer import QUEUE
+from pyreplog.topic.client.coroutines import in_thread, iterating, opening
 from pyreplog.topic.client.partitions.partition_topic import PartitionTopic
 from pyreplog.topic.client.partitions.partitioned_consumer import PartitionConsumer, PartitionedConsumer
 from pyreplog.topic.client.partitions.partitioned_producer import PartitionedProducer
@@ -61,6 +61,8 @@ class PartitionedHandle(Handle, Generic[T]):
     if not TYPE_CHECKING:  # for help(), inspect.signature and Mock(spec=…); each object has those of its publisher
         publish, submit = PartitionedPublisher.publish, PartitionedPublisher.submit
         publish_batch, submit_batch = PartitionedPublisher.publish_batch, PartitionedPublisher.submit_batch
+        publish_async = PartitionedPublisher.publish_async
+        publish_batch_async = PartitionedPublisher.publish_batch_async
 
     def __init__(self, name: str, partitions: int, wait: WaitFunction, what: str, timeout: float | None = None) -> None:
         self.name = name
@@ -70,6 +72,7 @@ class PartitionedHandle(Handle, Generic[T]):
         self.publisher = publisher = PartitionedPublisher(Router(name, partitions), self._serving, wait, timeout)
         self.publish, self.submit = publisher.publish, publisher.submit
         self.publish_batch, self.submit_batch = publisher.publish_batch, publisher.submit_batch
+        self.publish_async, self.publish_batch_async = publisher.publish_async, publisher.publish_batch_async
         super().__init__(what)
 
     # ---- partitions -----------------------------------------------------------------------------------------
@@ -113,11 +116,13 @@ class PartitionedHandle(Handle, Generic[T]):
     def stats(self) -> PartitionedStats:
         """Of those in `served`, and of all of these together; as `Topic.stats`."""
         self._check_open()
+        check_may_block("stats")
         return partitioned_stats(self.name, self.partitions, {at: self._serving(at).stats() for at in self.served})
 
     def internal_stats(self) -> PartitionedInternalStats:
         """Of those in `served`, one by one; as `Topic.internal_stats`."""
         self._check_open()
+        check_may_block("internal_stats")
         parts = {at: self._serving(at).internal_stats() for at in self.served}
         return PartitionedInternalStats(name=self.name, partitions=self.partitions, parts=parts)
 
@@ -151,6 +156,7 @@ class PartitionedHandle(Handle, Generic[T]):
 
     def read(self, partition: int, start: Start = "earliest", end: int | None = None) -> Iterator[MessageBatch]:
         """Messages of one partition, as columns; as `Topic.read`."""
+        check_may_block("read")
         return self._marked(partition, self.partition(partition).read(start, end))
 
     def _marked(self, partition: int, batches: Iterator[MessageBatch]) -> Iterator[MessageBatch]:
@@ -178,7 +184,7 @@ class PartitionedHandle(Handle, Generic[T]):
         lowest `priority`, sorted by name, partition p has the one at p modulo their number.
         Errors: as `Topic.subscribe`; TopicOwnedError, another process has a partition.
         """
-        check_may_wait()
+        check_may_block("subscribe")
         check_name(subscription, "subscription")
         check_consumer(name, durable, priority)
         _check_common(start)
@@ -232,12 +238,14 @@ class PartitionedHandle(Handle, Generic[T]):
         **settings: Unpack[SubscriptionSettings],
     ) -> None:
         """Make a durable subscription of all partitions, where it is not. As `Topic.create_subscription`."""
+        check_may_block("create_subscription")
         _check_common(start)
         for topic in self._all():
             topic.create_subscription(subscription, start=start, properties=properties, **settings)  # type: ignore[arg-type]
 
     def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription from all partitions. As `Topic.delete_subscription`."""
+        check_may_block("delete_subscription")
         check_bool("force", force)
         having = list(self._having(subscription).values())
         there = [sub for topic in having for sub in topic.stats().subscriptions if sub.name == subscription]
@@ -249,6 +257,7 @@ class PartitionedHandle(Handle, Generic[T]):
 
     def subscriptions(self) -> list[str]:
         """Names of its subscriptions, of the partitions in `served`."""
+        check_may_block("subscriptions")
         return sorted({name for topic in self._here() for name in topic.subscriptions()})
 
     def _having(self, subscription: str) -> dict[int, T]:
@@ -267,6 +276,7 @@ class PartitionedHandle(Handle, Generic[T]):
         start: a PartitionOffset moves its partition; a moment of publishing, "earliest" and "latest" all.
         Errors: as `Topic.seek`; TopicOwnedError, nothing was moved. After another one some partitions may be.
         """
+        check_may_block("seek")
         if isinstance(start, PartitionOffset):
             found = self.partition(start.partition).seek(subscription, start.offset)
             return [PartitionOffset(start.partition, found)]
@@ -278,6 +288,7 @@ class PartitionedHandle(Handle, Generic[T]):
     def clear(self, subscription: str) -> None:
         """Acknowledge all that is there for a subscription, in all partitions. Errors: as `Topic.clear`;
         TopicOwnedError, nothing was."""
+        check_may_block("clear")
         for topic in self._having(subscription).values():
             topic.clear(subscription)
 
@@ -294,6 +305,7 @@ class PartitionedHandle(Handle, Generic[T]):
     ) -> RedriveReport:
         """Send the dead letters of all partitions back, of one after the other. As `Topic.redrive`; limit: of all
         partitions together. TopicOwnedError: nothing was sent."""
+        check_may_block("redrive")
         report = RedriveReport()
 
         def tell(part: RedriveReport) -> None:
@@ -311,6 +323,7 @@ class PartitionedHandle(Handle, Generic[T]):
 
     def configure(self, **settings: Unpack[TopicSettings]) -> None:
         """Change settings of all partitions; as `Topic.configure`. TopicOwnedError: nothing was changed."""
+        check_may_block("configure")
         topics = self._all()
         for topic in topics:
             topic.config.changed(settings)  # all can be, or none is
@@ -320,6 +333,7 @@ class PartitionedHandle(Handle, Generic[T]):
     def trim(self) -> list[PartitionOffset]:
         """Drop the ledgers of all partitions that nothing keeps, now; returns the first message left of each. As
         `Topic.trim`; TopicOwnedError: nothing was dropped."""
+        check_may_block("trim")
         return [PartitionOffset(at, topic.trim()) for at, topic in enumerate(self._all())]
 
     # ---- the end --------------------------------------------------------------------------------------------
@@ -329,10 +343,28 @@ class PartitionedHandle(Handle, Generic[T]):
 
         Errors: TopicOwnedError, another process has a partition; those of `Topic.delete`.
         """
+        check_may_block("delete")
         for topic in self._all():
             topic.delete()
         self._remove()
         self.close()
+
+    # ---- for coroutines --------------------------------------------------------------------------------------
+
+    producer_async = opening(producer)
+    subscribe_async = opening(subscribe)
+    create_subscription_async = in_thread(create_subscription)
+    delete_subscription_async = in_thread(delete_subscription)
+    subscriptions_async = in_thread(subscriptions)
+    seek_async = in_thread(seek)
+    clear_async = in_thread(clear)
+    redrive_async = in_thread(redrive)
+    read_async = iterating(read)
+    stats_async = in_thread(stats)
+    internal_stats_async = in_thread(internal_stats)
+    configure_async = in_thread(configure)
+    trim_async = in_thread(trim)
+    delete_async = in_thread(delete)
 
     @abstractmethod
     def _remove(self) -> None:

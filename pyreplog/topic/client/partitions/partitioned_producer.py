@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Closeable
+from pyreplog.topic.client.coroutines import publishing
 from pyreplog.topic.client.partitions.partition_topic import PartitionTopic
 from pyreplog.topic.client.partitions.partitioned_consumer import left
 from pyreplog.topic.client.partitions.partitioned_publisher import PartitionedPublisher
@@ -139,6 +140,19 @@ class PartitionedProducer(Closeable):
             values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
             sequences=sequences, timeout=timeout,
         )  # fmt: skip
+
+    async def _awaited(self, producer: str | None) -> PartitionedPublisher:
+        return self._open
+
+    publish_async = publishing(submit, _awaited)
+    """As `publish`, for coroutines."""
+
+    publish_batch_async = publishing(submit_batch, _awaited)
+    """As `publish_batch`, for coroutines."""
+
+    def room(self) -> AppendFuture[None]:
+        """As `PartitionedHandle.room`. ClosedError: it was closed."""
+        return self._open.room()
 
     def flush(self, timeout: float | None = None) -> None:
         """As `Producer.flush`, of all partitions that it has published to; timeout: for all of them together."""

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog._native.topic.spread import gather
-from pyreplog.errors import InvalidArgumentError, ReplogError
+from pyreplog.errors import InvalidArgumentError, ReplogError, TopicOwnedError
 from pyreplog.future import AppendFuture, as_timeout
+from pyreplog.topic.client.coroutines import publishing
 from pyreplog.topic.client.partitions.partition_topic import PartitionSink
 from pyreplog.topic.client.partitions.partitioned_consumer import left
 from pyreplog.topic.client.publishing.delivery_times import check_delivery, delivery_times
 from pyreplog.topic.client.publishing.outgoing import Outgoing
+from pyreplog.topic.model.arguments import check_may_block
 from pyreplog.topic.model.dedup import check_sequences
 from pyreplog.topic.model.interfaces import WaitFunction
 from pyreplog.topic.model.partition_offset import PartitionOffset, PartitionRange
-from pyreplog.topic.model.positions import then
+from pyreplog.topic.model.positions import all_done, then
 from pyreplog.topic.model.routing import Router
 from pyreplog.topic.model.times import as_times_us
 
@@ -130,7 +132,7 @@ class PartitionedPublisher:
         timeout: float | None = None,
     ) -> PartitionOffset:
         """As `Publisher.publish`. TopicOwnedError: another process has the message's partition."""
-        check_may_wait()
+        check_may_block("publish")
         partition = self.router.route(key)
         offset = self._serving(partition).publish(
             value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
@@ -177,7 +179,7 @@ class PartitionedPublisher:
         timeout: float | None = None,
     ) -> list[PartitionRange]:
         """As `Publisher.publish_batch`; returns the offsets in each partition that got some, ascending."""
-        check_may_wait()
+        check_may_block("publish_batch")
         seconds = self.timeout if timeout is None else as_timeout(timeout)
         until = None if seconds is None else time.monotonic() + seconds
         future = self.submit_batch(
@@ -220,6 +222,23 @@ class PartitionedPublisher:
         parts = [portion.partition for portion in portions]
         then(gathered(coming), done, lambda found: done.complete(list(map(PartitionRange, parts, found))))
         return done
+
+    def room(self) -> AppendFuture[None]:
+        """As `Publisher.room`, of all partitions that are served."""
+        sinks = []
+        for partition in range(self.router.partitions):
+            with suppress(TopicOwnedError):
+                sinks.append(self._serving(partition))
+        return all_done([sink.room() for sink in sinks])
+
+    async def _awaited(self, producer: str | None) -> PartitionedPublisher:
+        return self
+
+    publish_async = publishing(submit, _awaited)
+    """As `Publisher.publish_async`."""
+
+    publish_batch_async = publishing(submit_batch, _awaited)
+    """As `Publisher.publish_batch_async`."""
 
 
 def _named(producer: str | None) -> dict[str, Any]:

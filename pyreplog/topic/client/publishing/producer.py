@@ -11,6 +11,7 @@ from pyreplog._native.machines.serial_executor import in_callback
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.future import AppendFuture
 from pyreplog.handles import Closeable
+from pyreplog.topic.client.coroutines import publishing
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.names import check_name
 
@@ -143,6 +144,19 @@ class Producer(Closeable):
             producer=self.name,
             timeout=timeout,
         )
+
+    async def _awaited(self, producer: str | None) -> Publisher:
+        return self._open
+
+    publish_async = publishing(submit, _awaited)
+    """As `publish`, for coroutines."""
+
+    publish_batch_async = publishing(submit_batch, _awaited)
+    """As `publish_batch`, for coroutines."""
+
+    def room(self) -> AppendFuture[None]:
+        """As `Publisher.room`. ClosedError: it was closed."""
+        return self._open.room()
 
     def flush(self, timeout: float | None = None) -> None:
         """As `Publisher.flush`: also of other producers of the topic in this process. ClosedError: it was closed."""

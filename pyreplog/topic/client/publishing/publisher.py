@@ -15,6 +15,7 @@ from pyreplog._native.topic.messageencoder import Messages
 from pyreplog.clock import Clock
 from pyreplog.errors import BacklogFullError, OutcomeUnknownError, WindowFullError
 from pyreplog.future import AppendFuture, as_timeout
+from pyreplog.topic.client.coroutines import publishing
 from pyreplog.topic.client.publishing.batcher import SingleMessage
 from pyreplog.topic.client.publishing.delivery_times import check_delivery, delivery_time, delivery_times
 from pyreplog.topic.client.publishing.forwarded import Forwarded
@@ -22,7 +23,7 @@ from pyreplog.topic.client.publishing.outgoing import Outgoing
 from pyreplog.topic.client.publishing.publish_batch import Encoder, Whole
 from pyreplog.topic.client.publishing.sequencer import PublishCounters, PublisherRuntime, Sequencer, Sink
 from pyreplog.topic.client.publishing.window import Window
-from pyreplog.topic.model.arguments import check_may_block
+from pyreplog.topic.model.arguments import check_may_block, refuse_to_block
 from pyreplog.topic.model.backlog import Publishing
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.dedup import Producers, check_sequence, check_sequences
@@ -117,6 +118,8 @@ class Publisher:
         and InvalidArgumentError, nothing was published; TopicFencedError, OutcomeUnknownError and others of the topic,
         the outcome is unknown: a topic that deduplicates takes nothing then until it is opened again. ClosedError.
         """
+        if _get_running_loop() is not None:
+            refuse_to_block("publish")
         check_may_wait()
         name = b"" if producer is None else _name(producer)
         number = -1 if sequence is None else check_sequence(sequence)
@@ -196,7 +199,7 @@ class Publisher:
         before are dropped: the offsets are those of the others. Errors: as publish, a part may be stored when
         the outcome is unknown; SequenceError, `sequences` do not ascend.
         """
-        check_may_wait()
+        check_may_block("publish_batch")
         name = b"" if producer is None else _name(producer)
         batch = self._messages(name, values, keys, properties, event_times, deliver_at, delay)
         until = self._until(timeout)
@@ -220,6 +223,15 @@ class Publisher:
         name = b"" if producer is None else _name(producer)
         batch = self._messages(name, values, keys, properties, event_times, deliver_at, delay)
         return self._enter_batch(name, batch, sequences, self._until(timeout))
+
+    async def _awaited(self, producer: str | None) -> Publisher:
+        return self
+
+    publish_async = publishing(submit, _awaited)
+    """As `publish`, for coroutines: waits for room, and then for the outcome."""
+
+    publish_batch_async = publishing(submit_batch, _awaited)
+    """As `publish_batch`, for coroutines."""
 
     def _messages(
         self,

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import ssl
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Unpack, overload
 
-from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.arguments import check_bool, check_seconds, check_text
 from pyreplog.errors import ConfigError, InvalidArgumentError, InvalidMessageError, TopicExistsError
 from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.protocol.pending_adds import ENTRY_BYTES_MAX
 from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits, check_connecting
+from pyreplog.topic.client.coroutines import in_thread
 from pyreplog.topic.client.remote.connection_pool import ConnectionPool, parse_address, reads
 from pyreplog.topic.client.remote.remote_partitioned import RemotePartitionedTopic
 from pyreplog.topic.client.remote.remote_topic import RemoteTopic
+from pyreplog.topic.model.arguments import check_may_block
 from pyreplog.topic.model.config import TopicConfig, TopicSettings
 from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.partitioned_metadata import check_partitions
@@ -91,7 +94,7 @@ class Client(Handle):
         answers; AuthenticationError and other HandshakeErrors.
         """
         self._check_open()
-        check_may_wait()
+        check_may_block("topic")
         TopicConfig.of(settings)
         check_name(name)
         check_bool("create", create)
@@ -105,6 +108,23 @@ class Client(Handle):
         if isinstance(there, RemotePartitionedTopic):
             there.close()  # it was deleted since
         return self.one(name, create=create, settings=settings)
+
+    @overload
+    async def topic_async(
+        self, name: str, *, partitions: int, create: bool = True, **settings: Unpack[TopicSettings]
+    ) -> RemotePartitionedTopic: ...
+    @overload
+    async def topic_async(
+        self, name: str, *, partitions: None = None, create: bool = True, **settings: Unpack[TopicSettings]
+    ) -> RemoteTopic | RemotePartitionedTopic: ...
+    async def topic_async(
+        self, name: str, *, partitions: int | None = None, create: bool = True, **settings: Unpack[TopicSettings]
+    ) -> RemoteTopic | RemotePartitionedTopic:
+        """As topic, for coroutines: a thread does it."""
+        opened: RemoteTopic | RemotePartitionedTopic = await asyncio.to_thread(
+            partial(self.topic, **settings), name, partitions=partitions, create=create
+        )
+        return opened
 
     def _several(self, name: str, partitions: int, settings: Mapping[str, Any]) -> RemotePartitionedTopic:
         with self._opening_several:
@@ -150,11 +170,16 @@ class Client(Handle):
 
     def topics(self) -> list[str]:
         """Names of all topics there are; of partitioned ones, of their partitions. Errors: as topic."""
+        check_may_block("topics")
         return list(self._ask("topics"))
 
     def partitioned_topics(self) -> list[str]:
         """Names of all partitioned topics there are. Errors: as topic."""
+        check_may_block("partitioned_topics")
         return list(self._ask("partitioned_topics"))
+
+    topics_async = in_thread(topics)
+    partitioned_topics_async = in_thread(partitioned_topics)
 
     def remove_partitioned(self, name: str) -> None:
         """A topic's partitions were deleted; for itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import threading
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.arguments import as_int, check_bool, check_mapping, check_text
 from pyreplog.clock import SystemClock
@@ -21,6 +21,7 @@ from pyreplog.errors import ClosedError, InvalidMessageError, OutcomeUnknownErro
 from pyreplog.future import AppendFuture
 from pyreplog.handles import Handle
 from pyreplog.topic.client.consumer import QUEUE, Consumer
+from pyreplog.topic.client.coroutines import in_thread, iterating, opening, publishing
 from pyreplog.topic.client.publishing.producer import Producer
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.client.redrive import OnProgress, Redrive, RedriveTarget, Where
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
     from pyreplog.topic.model.times import Time, Times
 
 READ_BYTES = 4 << 20
+
+
+_BLOCKING = {"where": "stats", "position": "read"}
+"""Methods by the calls that they make of the owner, where these have other names."""
 
 
 class RemoteTopic(Handle):
@@ -113,7 +118,7 @@ class RemoteTopic(Handle):
         found = self._joined(producer)
         if found is not None:
             return found
-        check_may_wait()
+        check_may_block("producer")
         with self._opening:
             return self._joined(producer) or self._make_publisher(producer)
 
@@ -226,6 +231,18 @@ class RemoteTopic(Handle):
             producer=producer,
         )  # fmt: skip
 
+    async def _awaited(self, producer: str | None) -> Publisher:
+        """As _publisher_of; a thread waits for the owner."""
+        if producer is None or not self.config.deduplicate or producer in self._kept:
+            return self._publisher_of(producer)
+        return await asyncio.to_thread(self._publisher_of, producer)
+
+    publish_async = publishing(submit, _awaited)
+    """As `Topic.publish_async`."""
+
+    publish_batch_async = publishing(submit_batch, _awaited)
+    """As `Topic.publish_batch_async`."""
+
     def room(self) -> AppendFuture[None]:
         """As `Publisher.room`, of what has no producer's name."""
         return self._publisher.room()
@@ -258,7 +275,7 @@ class RemoteTopic(Handle):
         """As `Topic.subscribe`. When the connection is lost, the consumer goes on as soon as there is one again: what
         it has not acknowledged comes again. Of one that is not durable what comes is what follows."""
         self._check_open()
-        check_may_wait()
+        check_may_block("subscribe")
         check_name(subscription, "subscription")
         check_start(start)
         check_consumer(name, durable, priority)
@@ -341,6 +358,7 @@ class RemoteTopic(Handle):
         on_progress: OnProgress | None = None,
     ) -> RedriveReport:
         """As `Topic.redrive`. The dead letters go through this client."""
+        check_may_block("redrive")
         return Redrive(
             self, subscription, self._open_topic, to=to, limit=limit, where=where, dry_run=dry_run, timeout=timeout,
             on_progress=on_progress,
@@ -412,6 +430,7 @@ class RemoteTopic(Handle):
 
     def _call_raw(self, name: str, **arguments: Any) -> str:
         self._check_open()
+        check_may_block(_BLOCKING.get(name, name))
         try:
             given = json.dumps(arguments, default=index)  # of numpy's integers
         except (TypeError, ValueError) as error:
@@ -419,6 +438,25 @@ class RemoteTopic(Handle):
         request = Call(self.name, name, given)
         answer: CallResult = self._pool.wait(self._pool.ask_for(self.name, request, reads(CallResult)))
         return answer.result
+
+    # ---- for coroutines --------------------------------------------------------------------------------------
+
+    producer_async = opening(producer)
+    subscribe_async = opening(subscribe)
+    create_subscription_async = in_thread(create_subscription)
+    delete_subscription_async = in_thread(delete_subscription)
+    subscriptions_async = in_thread(subscriptions)
+    seek_async = in_thread(seek)
+    skip_async = in_thread(skip)
+    skip_to_async = in_thread(skip_to)
+    clear_async = in_thread(clear)
+    redrive_async = in_thread(redrive)
+    read_async = iterating(read)
+    stats_async = in_thread(stats)
+    internal_stats_async = in_thread(internal_stats)
+    configure_async = in_thread(configure)
+    trim_async = in_thread(trim)
+    delete_async = in_thread(delete)
 
     # ---- the end --------------------------------------------------------------------------------------------
 

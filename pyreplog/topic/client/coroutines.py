@@ -1,0 +1,150 @@
+"""Forms of blocking methods that coroutines await: `publish_async` of `publish`, `seek_async` of `seek`, and so on.
+
+They have the parameters of the blocking method, and its errors. Those that publish wait for room and for the outcome
+without a thread. The others wait for disks, servers and the metadata store in a thread of the event loop's default
+executor, as `asyncio.to_thread`: a task that is cancelled does not wait any longer, and the call goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextvars import copy_context
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from pyreplog.errors import ClosedError, OutcomeUnknownError, WindowFullError
+from pyreplog.future import AppendFuture, as_timeout
+from pyreplog.handles import Closeable
+
+S = TypeVar("S")
+T = TypeVar("T")
+HandleT = TypeVar("HandleT", bound=Closeable)
+P = ParamSpec("P")
+
+
+class HasRoom(Protocol):
+    """What is published with: a `Publisher`, or that of a topic with partitions."""
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that calls wait which do not say how long."""
+        ...
+
+    def room(self) -> AppendFuture[None]:
+        """A future that is done as soon as there is room."""
+        ...
+
+
+def in_thread(blocking: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Return the form of a blocking method that coroutines await; its object's class may override the method."""
+    name = blocking.__name__
+
+    @wraps(blocking)
+    async def awaited(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = await asyncio.to_thread(getattr(self, name), *args, **kwargs)
+        return result
+
+    return _named(awaited, name)
+
+
+def opening(
+    blocking: Callable[Concatenate[S, P], HandleT],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, HandleT]]:
+    """As in_thread, of a method that opens a handle. Of a task that is cancelled meanwhile the handle is closed."""
+    name = blocking.__name__
+
+    @wraps(blocking)
+    async def opened(self: S, /, *args: P.args, **kwargs: P.kwargs) -> HandleT:
+        loop, done = asyncio.get_running_loop(), AppendFuture[HandleT]()
+
+        def open_handle() -> None:
+            try:
+                handle = getattr(self, name)(*args, **kwargs)
+            except BaseException as error:
+                done.fail(error)
+                return
+            if not done.complete(handle):
+                handle.close()
+
+        loop.run_in_executor(None, copy_context().run, open_handle)
+        try:
+            return await done
+        except asyncio.CancelledError:
+            if not done.fail(ClosedError("nobody waits for it any more")) and done.exception() is None:
+                loop.run_in_executor(None, done.result().close)
+            raise
+
+    return _named(opened, name)
+
+
+def iterating(
+    blocking: Callable[Concatenate[S, P], Iterator[T]],
+) -> Callable[Concatenate[S, P], AsyncIterator[T]]:
+    """Return the form of a method that gives an iterator for `async for`: each step is taken in a thread."""
+    name = blocking.__name__
+
+    @wraps(blocking)
+    async def iterated(self: S, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        items: Iterator[T] = await asyncio.to_thread(getattr(self, name), *args, **kwargs)
+        while (item := await asyncio.to_thread(next, items, None)) is not None:
+            yield item
+
+    return _named(iterated, name)
+
+
+def publishing(
+    submit: Callable[Concatenate[S, P], AppendFuture[T]], publisher_of: Callable[[S, str | None], Awaitable[HasRoom]]
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Return the form of `publish` that coroutines await, made of `submit`: it waits for room, and for the outcome.
+
+    publisher_of: what an object publishes with, under the name of a producer. Raises: as `publish`.
+    """
+    name = submit.__name__.replace("submit", "publish")
+
+    @wraps(submit)
+    async def published(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        timeout: Any = kwargs.pop("timeout", None)
+        seconds = as_timeout(timeout)
+        future: AppendFuture[T] | None = None
+        publisher = await publisher_of(self, kwargs.get("producer"))  # type: ignore[arg-type]
+        try:
+            async with asyncio.timeout(publisher.timeout if seconds is None else seconds):
+                while not (room := publisher.room()).done():
+                    await room
+                future = submit(self, *args, **kwargs)
+                return await future
+        except TimeoutError:
+            if future is None:
+                raise WindowFullError("no room in time (timeout): nothing was published, try again later") from None
+            raise OutcomeUnknownError(
+                "no outcome in time (timeout): it is published, or may be later, or not"
+            ) from None
+
+    return _named(published, name)
+
+
+def form_of(
+    blocking: Callable[Concatenate[S, P], T],
+) -> Callable[[Callable[..., object]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]]:
+    """Return a decorator for Protocols: what it decorates is declared as the form of a blocking method that coroutines
+    await, with its parameters and its result."""
+
+    def declare(declaration: Callable[..., object]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+        @wraps(blocking)
+        async def form(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            raise NotImplementedError
+
+        named = _named(form, blocking.__name__)
+        named.__doc__ = declaration.__doc__
+        return named
+
+    return declare
+
+
+def _named(form: Callable[P, T], blocking: str) -> Callable[P, T]:
+    """A form of a method, with its own name: signature and parameters are the method's."""
+    form.__name__ = f"{blocking}_async"
+    form.__qualname__ = f"{form.__qualname__.rpartition('.')[0]}.{form.__name__}".lstrip(".")
+    form.__doc__ = f"As `{blocking}`, for coroutines."
+    return form
