@@ -133,7 +133,7 @@ def bury(cluster: Cluster) -> None:
         topic.managed._release()
     for handle in (topics.cursors, topics.ownership, topics):
         handle.refuse_calls(dead)
-    topics.cursors._flusher._thread.close()
+    topics.cursors.flusher._thread.close()
     for ledger in cluster.open_ledgers:
         ledger.refuse_calls(dead)
         ledger.abandon()

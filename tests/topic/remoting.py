@@ -11,13 +11,36 @@ from pathlib import Path
 from typing import Any
 
 from pyreplog.cluster import Cluster
+from pyreplog.net.client import Channel
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.client.remote.client import Client, connect
+from pyreplog.topic.client.remote.connection_pool import ConnectionPool
+from pyreplog.topic.client.remote.remote_topic import RemoteTopic
 from pyreplog.topic.server.topic_server import TopicServer
 from tests.topic.owners import until
 
 PATIENCE_S = 30.0
 PLAIN: dict[str, Any] = {"ensemble": 1, "durability": "appended", "retention_bytes": None}
+
+
+def pool_of(remote: Client | RemoteTopic) -> ConnectionPool:
+    """The connections of a client, or of a topic that it opened."""
+    return remote._pool
+
+
+def channels_of(remote: Client | RemoteTopic) -> list[Channel]:
+    """Its connections, whether they are there or not."""
+    return list(pool_of(remote)._channels.values())
+
+
+def rests(client: Client) -> bool:
+    """Whether a server that was not reached is left alone for a moment."""
+    return bool(pool_of(client)._resting)
+
+
+def producers_of(topic: RemoteTopic) -> list[str]:
+    """Names of the producers that a topic has open; "" is its own."""
+    return list(topic._publishers)
 
 
 class Served:

@@ -46,7 +46,7 @@ def test_a_clean_cursor_goes_into_the_metadata_and_its_ledger_goes(cluster: Ledg
         source.acknowledge()
         slot.dirty()
         slot.store_clean().result(PATIENCE_S)
-        log._flusher.quiet().result(PATIENCE_S)  # nor is it taken out of there again
+        log.flusher.quiet().result(PATIENCE_S)  # nor is it taken out of there again
         found = load_subscription(cluster.metadata, "t", "s")
         assert (found.cursor_ledger, restore([found.snapshot])[0]) == (-1, 2)
         slot.close()
@@ -80,7 +80,7 @@ def test_a_ledger_that_is_opened_while_the_log_is_closed_goes(
     log = open_log(cluster)
     try:
         source, slot = attach(log, "t")
-        cursor_ledgers = log._flusher.cursor_ledgers
+        cursor_ledgers = log.flusher.cursor_ledgers
         post = cursor_ledgers._post
         monkeypatch.setattr(cursor_ledgers, "_post", lambda job: (go_on.wait(PATIENCE_S), post(job)))
         source.acknowledge()
@@ -166,7 +166,7 @@ def test_a_ledger_is_not_swept_while_its_writer_has_a_subscription(cluster: Ledg
     with open_log(cluster, flush_ms=60_000) as log:  # nothing is stored beside what is waited for
         source, slot = attach(log, "t")
         mark(source, slot)
-        current = log._flusher.cursor_ledgers.current
+        current = log.flusher.cursor_ledgers.current
         assert current is not None
         create(cluster, "t", "not named yet")
         log.recover("t", "not named yet")

@@ -97,7 +97,7 @@ def test_a_record_larger_than_an_entry_comes_back_whole(cluster: LedgerCluster) 
         mark(source, slot)
         mark(source, slot)
         ledger, key = ledger_of(cluster, "t"), ("t", "s")
-        assert len(log._flusher.cursor_ledgers.current.slots) == 1  # type: ignore[union-attr]
+        assert len(log.flusher.cursor_ledgers.current.slots) == 1  # type: ignore[union-attr]
     with open_log(cluster) as other:
         records = other.recover(*key).records
         assert [len(record) > 900_000 for record in records] == [True, True]
@@ -135,14 +135,14 @@ def test_a_cursor_too_large_for_the_metadata_never_seems_stored(
     create(cluster, "t")
     with open_log(cluster) as log:
         source, slot = attach(log, "t", padding=70_000)
-        store, seen = log._flusher._store, list[tuple[bool, bool]]()
+        store, seen = log.flusher._store, list[tuple[bool, bool]]()
 
         def look(one: CursorSlot) -> bool:
             stored = store(one)
             seen.append((stored, slot.flush().done()))
             return stored
 
-        monkeypatch.setattr(log._flusher, "_store", look)
+        monkeypatch.setattr(log.flusher, "_store", look)
         source.acknowledge()
         slot.dirty()
         slot.store_clean().result(PATIENCE_S)
@@ -241,7 +241,7 @@ def test_without_bookies_snapshots_go_into_the_metadata(cluster: LedgerCluster) 
         waiting = large[1].flush()
         assert mark(source, slot) == 2
         assert not waiting.done(), "it does not fit there"
-        log._flusher.cursor_ledgers._config = CursorLogConfig(ensemble=2)  # the third bookie is not needed after all
+        log.flusher.cursor_ledgers._config = CursorLogConfig(ensemble=2)  # the third bookie is not needed after all
         waiting.result(PATIENCE_S)
         assert mark(source, slot) == 3
         assert ledger_of(cluster, "t", "small") >= 0
@@ -300,7 +300,7 @@ def test_a_flush_that_is_late_for_the_end_is_told(cluster: LedgerCluster, monkey
     source.acknowledge()
     slot.dirty()
     taken, closed = threading.Event(), threading.Event()
-    post = log._flusher.post
+    post = log.flusher.post
 
     def late(job: Callable[[], object]) -> None:
         if threading.get_ident() == flushing:
@@ -314,7 +314,7 @@ def test_a_flush_that_is_late_for_the_end_is_told(cluster: LedgerCluster, monkey
         return slot.flush()
 
     flushing = -1
-    monkeypatch.setattr(log._flusher, "post", late)
+    monkeypatch.setattr(log.flusher, "post", late)
     with ThreadPoolExecutor(1) as pool:
         flush_later = pool.submit(flush)
         assert taken.wait(PATIENCE_S)
@@ -378,7 +378,7 @@ def test_what_was_not_appended_is_not_persisted(cluster: LedgerCluster, monkeypa
     with open_log(cluster) as log:
         source, slot = attach(log, "t")
         mark(source, slot)
-        home = log._flusher.cursor_ledgers.current
+        home = log.flusher.cursor_ledgers.current
         assert home is not None
         with monkeypatch.context() as patched:
             patched.setattr(home.handle, "submit_batch", refuse)

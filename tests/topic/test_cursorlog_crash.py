@@ -72,7 +72,7 @@ class Run:
             self.log.close()
         if self.faults.is_dead:
             self.log.refuse_calls(ClosedError("dead"))
-            self.log._flusher._thread.close()
+            self.log.flusher._thread.close()
 
     def check(self) -> None:
         for name, (source, _) in self.cursors.items():

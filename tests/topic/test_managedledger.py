@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pyreplog.bookie.protocol import RequestKind
-from pyreplog.clock import ManualClock
+from pyreplog.clock import Clock, ManualClock, SystemClock
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -41,11 +41,25 @@ from tests.topic.owners import config, entry, publish, read_all, result, until
 US = 1_700_000_000_000_000
 
 
+class SharedClock(SystemClock):
+    """The clock of `shared`: its wall time is the machine's, or that of the clock that a test has set."""
+
+    wall: Clock = SystemClock()
+
+    def now_us(self) -> int:
+        return self.wall.now_us()
+
+
+CLOCK = SharedClock()
+
+
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerCluster]:
     """For tests that leave nothing behind but topics."""
     folder = tmp_path_factory.mktemp("shared")
-    with LedgerCluster.embedded(folder, bookies=3, segment_bytes=1 << 20, collect_interval_ms=3_600_000) as cluster:
+    with LedgerCluster.embedded(
+        folder, bookies=3, clock=CLOCK, segment_bytes=1 << 20, collect_interval_ms=3_600_000
+    ) as cluster:
         yield cluster
 
 
@@ -161,7 +175,7 @@ def test_sequential_reads_do_not_search(topic: ManagedLedger, shared: LedgerClus
 
 def test_offsets_at_times(shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock(US)
-    monkeypatch.setattr(shared, "_clock", clock)
+    monkeypatch.setattr(CLOCK, "wall", clock)
     with ManagedLedger.open(shared, "times", config=config(roll_entries=3), clock=clock) as topic:
         assert result(topic.offset_at_time(0)) == 0
         times: list[int] = []
@@ -200,7 +214,7 @@ def test_offsets_at_times_of_clocks_that_are_set_back(shared: LedgerCluster, mon
     """Ledgers of which some are ended by their writer, others by the next owner; what entries say of themselves
     counts."""
     clock, chance = Setting(), random.Random(7)
-    monkeypatch.setattr(shared, "_clock", clock)
+    monkeypatch.setattr(CLOCK, "wall", clock)
     times: list[int] = []
     with ExitStack() as owners:
         for _ in range(6):
@@ -221,7 +235,7 @@ def test_offsets_at_times_where_a_last_entry_could_not_be_read(
 ) -> None:
     """By who took over: he knows no time of that ledger, and looks into it."""
     clock = Setting()
-    monkeypatch.setattr(shared, "_clock", clock)
+    monkeypatch.setattr(CLOCK, "wall", clock)
     settings: dict[str, Any] = {"config": config(roll_entries=9), "clock": clock}
     with ManagedLedger.open(shared, "unread", **settings) as one:
         result(publish(one, [b"a"]))
@@ -337,31 +351,27 @@ def test_entries_that_cannot_be(topic: ManagedLedger) -> None:
     assert topic.pending_bytes == 0
 
 
-def test_old_ledgers_end(shared: LedgerCluster) -> None:
+def test_old_ledgers_end(shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock(US)
+    monkeypatch.setattr(CLOCK, "wall", clock)
     with ManagedLedger.open(shared, "old", config=config(roll_ms=1000, roll_entries=99), clock=clock) as topic:
-        runtime: Any = shared._clock
-        shared._clock = clock
-        try:
-            result(publish(topic, [b"a"]))
-            clock.advance(999_000)
-            topic.look(clock.now_us())
-            result(publish(topic, [b"b"]))
-            clock.advance(1_000)
-            result(publish(topic, [b"c"]))
-            assert [item.entries for item in topic.chain.ledgers] == [2, 0]
-            clock.advance(1_000_000)
-            topic.look(clock.now_us())
-            until(lambda: [item.entries for item in topic.chain.ledgers] == [2, 1])
-            assert topic.stats().state == "idle"
-        finally:
-            shared._clock = runtime
+        result(publish(topic, [b"a"]))
+        clock.advance(999_000)
+        topic.look(clock.now_us())
+        result(publish(topic, [b"b"]))
+        clock.advance(1_000)
+        result(publish(topic, [b"c"]))
+        assert [item.entries for item in topic.chain.ledgers] == [2, 0]
+        clock.advance(1_000_000)
+        topic.look(clock.now_us())
+        until(lambda: [item.entries for item in topic.chain.ledgers] == [2, 1])
+        assert topic.stats().state == "idle"
 
 
 def test_a_ledger_that_was_begun_far_ahead_ends(shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clock was set back: until it ends, messages say that they were published when that clock had been."""
     clock = Setting()
-    monkeypatch.setattr(shared, "_clock", clock)
+    monkeypatch.setattr(CLOCK, "wall", clock)
     with ManagedLedger.open(shared, "ahead", config=config(roll_ms=1000, roll_entries=99), clock=clock) as topic:
         result(publish(topic, [b"a"]))
         clock.now -= 999_000

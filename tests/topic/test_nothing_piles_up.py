@@ -9,7 +9,7 @@ import pytest
 from pyreplog.errors import ClosedError, NoSuchTopicError
 from pyreplog.topic.client.remote.client import Client
 from pyreplog.topic.server import client_session
-from tests.topic.remoting import PLAIN, Served
+from tests.topic.remoting import PLAIN, Served, producers_of
 from tests.waiting import until
 
 ONCE = {**PLAIN, "deduplicate": True}
@@ -22,7 +22,7 @@ def test_a_closed_producer_gives_its_place_back(client: Client, monkeypatch: pyt
     for at in range(12):
         with topic.producer(f"p{at}") as producer:
             assert producer.publish(b"x") == at + 1
-        until(lambda: list(topic._publishers) == [""])
+        until(lambda: producers_of(topic) == [""])
     with pytest.raises(ClosedError):
         producer.publish(b"x")
     assert topic.publish(b"y") == 13
@@ -37,7 +37,7 @@ def test_a_closed_producer_of_partitions_gives_all_its_places_back(
         with topic.producer(f"p{at}") as producer:
             future = producer.submit(b"x")
         assert future.result() == (at % 2, at // 2)
-        until(lambda: all(list(topic.partition(part)._publishers) == [""] for part in range(2)))
+        until(lambda: all(producers_of(topic.partition(part)) == [""] for part in range(2)))
     for closed in (lambda: producer.publish(b"x"), lambda: producer.submit_batch([b"x", b"y"])):
         with pytest.raises(ClosedError, match="the producer 'p7'"):
             closed()
@@ -61,7 +61,7 @@ def test_its_numbers_go_on(client: Client) -> None:
     future = second.submit(b"2")
     second.close()
     assert future.result() == 2
-    until(lambda: list(topic._publishers) == [""])
+    until(lambda: producers_of(topic) == [""])
     with topic.producer("p") as third:
         assert third.last_sequence == 7
         assert third.publish(b"again", sequence=6) == -1
@@ -74,7 +74,7 @@ def test_a_name_that_is_given_to_publish_stays(client: Client) -> None:
     with topic.producer("p") as producer:
         assert producer.publish(b"1") == 1
     assert topic.publish(b"2", producer="p") == 2
-    assert sorted(topic._publishers) == ["", "p"]
+    assert sorted(producers_of(topic)) == ["", "p"]
 
 
 def test_names_that_nobody_has(here: Served, client: Client) -> None:

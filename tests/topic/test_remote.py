@@ -36,7 +36,7 @@ from tests.net.peers import NODE, Recorder
 from tests.net.test_tls import Authority
 from tests.topic.batches import submit
 from tests.topic.owners import until
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served, receive, served
+from tests.topic.remoting import PATIENCE_S, PLAIN, Served, pool_of, receive, served
 
 VALUES = [b"one", b"two", b"three", b"four"]
 
@@ -135,7 +135,7 @@ def test_entries_of_peers_are_not_believed(topic: RemoteTopic) -> None:
     sender = topic._publishers[""][1]
     for bad in (bytes(32), bytes(64), b"\x01" + bytes(7) + b"\x02" + bytes(100)):
         with pytest.raises(pyreplog.InvalidEntryError):
-            topic._pool.wait(submit(sender, [bad], [1]))
+            pool_of(topic).wait(submit(sender, [bad], [1]))
     assert topic.publish(b"good") == 0
 
 
@@ -251,7 +251,7 @@ def test_callbacks_do_not_wait(topic: RemoteTopic) -> None:
             told.append(error)
 
     held, added = threading.Event(), threading.Event()
-    topic._pool.reactor.call_soon(lambda: (held.set(), added.wait(PATIENCE_S)))  # no answer is heard before
+    pool_of(topic).reactor.call_soon(lambda: (held.set(), added.wait(PATIENCE_S)))  # no answer is heard before
     assert held.wait(PATIENCE_S)
     topic.submit(b"one").add_done_callback(call)
     added.set()

@@ -23,7 +23,7 @@ from pyreplog.topic.owner import topics as topics_module
 from pyreplog.topic.server.topic_server import TopicServer
 from tests.ledger.processes import Cast
 from tests.topic.owners import until
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, receive
+from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, channels_of, pool_of, receive, rests
 
 VALUES = [b"one", b"two", b"three", b"four"]
 
@@ -41,7 +41,7 @@ def publishes(producer: Producer, value: bytes) -> bool:
 
 
 def connected(client: Client) -> bool:
-    return any(channel.connected for channel in list(client._pool._channels.values()))
+    return any(channel.connected for channel in channels_of(client))
 
 
 def attached(consumer: Consumer) -> bool:
@@ -224,7 +224,7 @@ def test_a_named_producer_sends_again_and_nothing_is_stored_twice(here: Served, 
 def test_numbers_whose_outcome_is_unknown_are_not_given_again(here: Served, wire: Wire) -> None:
     client = here.client(wire.address)
     producer = client.topic("news", **PLAIN, deduplicate=True).producer("me")
-    client._pool.timeout = 0.2  # of what is asked from now on
+    pool_of(client).timeout = 0.2  # of what is asked from now on
     wire.swallow()
     lost = producer.submit(b"lost")
     assert wire.swallowed.wait(PATIENCE_S)
@@ -233,7 +233,7 @@ def test_numbers_whose_outcome_is_unknown_are_not_given_again(here: Served, wire
     with pytest.raises(OutcomeUnknownError):
         lost.result(PATIENCE_S)
     assert values_of(here) == [b"lost"]
-    client._pool.timeout = PATIENCE_S
+    pool_of(client).timeout = PATIENCE_S
     here.cluster.topic("news").close()
     with TopicServer(here.cluster) as server:
         wire.lead_to(server.address)
@@ -246,7 +246,7 @@ def test_nobody_is_asked_for_ever(here: Served, wire: Wire) -> None:
     topic = client.topic("news", **PLAIN, deduplicate=True)
     producer = topic.producer("me")
     with topic.subscribe("s") as consumer:
-        client._pool.timeout = 0.2  # of what is asked from now on
+        pool_of(client).timeout = 0.2  # of what is asked from now on
         here.server.close()
         with pytest.raises((NotConnectedError, OutcomeUnknownError)):
             producer.publish(b"x")
@@ -265,7 +265,7 @@ def test_who_asks_while_the_server_is_away_is_answered_when_it_is_back(here: Ser
     here.cluster.topic("news").close()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(topic.stats)
-        until(lambda: bool(client._pool._resting))
+        until(lambda: rests(client))
         with TopicServer(here.cluster) as server:
             wire.lead_to(server.address)
             assert asked.result(PATIENCE_S).end.offset == 1
@@ -278,7 +278,7 @@ def test_who_asks_while_the_server_is_away_is_told_of_the_end(here: Served) -> N
     until(lambda: not connected(client))
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(topic.stats)
-        until(lambda: bool(client._pool._resting))
+        until(lambda: rests(client))
         client.close()
         with pytest.raises(ClosedError):
             asked.result(PATIENCE_S)
@@ -290,7 +290,7 @@ def test_who_asks_while_it_connects_is_told_of_the_end(here: Served, wire: Wire)
     client.topic("news", **PLAIN)
     with wire.apart():
         until(lambda: not connected(client))
-        asked = client._pool.ask_for("", Call("", "topics", "{}"), reads(CallResult))
+        asked = pool_of(client).ask_for("", Call("", "topics", "{}"), reads(CallResult))
         client.close()
         assert isinstance(asked.exception(PATIENCE_S), ClosedError)
 

@@ -14,7 +14,7 @@ from pyreplog.errors import ClosedError, NotConnectedError, OutcomeUnknownError,
 from pyreplog.topic.client.remote.client import Client, connect
 from pyreplog.topic.server.topic_server import TopicServer
 from tests.topic.owners import until
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, receive
+from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, channels_of, receive
 
 SOON_S = 0.3
 LATE_S = 12.0
@@ -109,7 +109,7 @@ def test_who_publishes_while_the_server_is_away_waits_for_it(here: Served, wire:
     topic = here.client(wire.address).topic("news", **PLAIN)
     topic.publish(b"one")
     here.server.close()
-    until(lambda: all(channel.error for channel in list(topic._pool._channels.values())))
+    until(lambda: all(channel.error for channel in channels_of(topic)))
     here.cluster.topic("news").close()
     with ThreadPoolExecutor(1) as pool:
         publishing = pool.submit(topic.publish, b"two")

@@ -203,3 +203,28 @@ def test_a_background_task_that_fails_is_put_off_for_longer_each_time(tmp_path: 
         assert task.attempt(log) == 0.5
     with pytest.raises(DiskError):  # closed: there is nothing to try again
         task.attempt(log)
+
+
+def test_files_stand_still_for_who_copies_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An error in there is the caller's: files are made again behind it."""
+    monkeypatch.setattr(housekeeper, "THREADS", False)
+    path = tmp_path / "log"
+    with pyreplog.open(path, segment_bytes=SEGMENT_BYTES, spare_segments=2) as log:
+        log.append_batch([KILOBYTE] * 200)
+        while log.stats().ready_segments:
+            log.append(KILOBYTE)
+        busy = [threading.Thread(target=call) for call in (log.run_background_tasks, lambda: log.trim(100))]
+        with pytest.raises(RuntimeError), log.still_files():
+            before = sorted(file.name for file in path.iterdir())
+            for thread in busy:
+                thread.start()
+            log.append(b"goes on")
+            for thread in busy:
+                thread.join(0.1)
+            assert sorted(file.name for file in path.iterdir()) == before
+            assert all(thread.is_alive() for thread in busy)
+            raise RuntimeError("of who copies")
+        for thread in busy:
+            thread.join(WAIT_S)
+        log.run_background_tasks()
+        assert log.start > 0 and log.stats().ready_segments == 2 and log.stats().trouble == ""

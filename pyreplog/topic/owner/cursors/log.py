@@ -64,6 +64,11 @@ class CursorLog(Handle):
         super().__init__("cursor log")
 
     @property
+    def flusher(self) -> CursorFlusher:
+        """The flusher and its cursor ledgers. For tests and for operators."""
+        return self._flusher
+
+    @property
     def flushes(self) -> int:
         """How many there were."""
         return self._flusher.flushes
