@@ -37,7 +37,6 @@ from pyreplog.errors import (
     FormatVersionError,
     InvalidArgumentError,
     InvalidMetadataError,
-    KeyExistsError,
     LockedError,
     MissingIdentityError,
     StaleDirectoryError,
@@ -48,6 +47,7 @@ from pyreplog.errors import (
 )
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.lock import WriterLock
+from pyreplog.metadata.layout import CLUSTER, cluster_id
 from pyreplog.metadata.store import MetadataStore, Versioned
 from pyreplog.metadata.values import check_reader, decode_object, field
 from pyreplog.regular_files import read_regular
@@ -56,11 +56,10 @@ IDENTITY = "identity"
 LOG = "log"
 """Names in a bookie's directory: the file, and the folder of the log."""
 
-CLUSTER = "/cluster"
 BOOKIES = "/bookies"
 
 METADATA_VERSION = 1
-"""Of the values of CLUSTER and of the keys below BOOKIES."""
+"""Of the values of the keys below BOOKIES."""
 
 FILE_MAX = 4096  # bytes
 MAGIC = b"RPBOOK01"
@@ -124,18 +123,6 @@ class BookieIdentity:
         told = registered == _TOLD and version > 2  # version 2 did not record whether the metadata had the number
         log_uuid, end, opens, next_ledger = (*log, 0)[:4]
         return cls(name.decode(), incarnation, cluster, bool(registered), log_uuid, end, opens, told, next_ledger)
-
-
-def cluster_id(store: MetadataStore) -> bytes:
-    """Return the 16 random bytes that identify the cluster; the first caller draws them."""
-    stored = store.get(CLUSTER)
-    if stored is None:
-        try:
-            store.create(CLUSTER, json.dumps({"id": uuid.uuid4().hex}).encode())
-        except KeyExistsError:  # another process was faster
-            return cluster_id(store)
-        stored = store.get(CLUSTER)
-    return _bytes(CLUSTER, stored, "id")
 
 
 def known_bookies(store: MetadataStore) -> list[str]:
@@ -288,8 +275,13 @@ def is_registered(store: MetadataStore, identity: BookieIdentity) -> bool:
     return (
         known is not None
         and _bytes(identity.key, known, "incarnation") == identity.incarnation
-        and _bytes(CLUSTER, store.get(CLUSTER), "id") == identity.cluster
+        and _cluster(store) == identity.cluster
     )
+
+
+def _cluster(store: MetadataStore) -> bytes | None:
+    """As `cluster_id`, which is not made."""
+    return None if store.get(CLUSTER) is None else cluster_id(store)
 
 
 def _load(path: Path) -> BookieIdentity | None:

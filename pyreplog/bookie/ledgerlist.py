@@ -13,7 +13,11 @@ class LedgerMetadataView(Protocol):
     """The metadata of ledgers, as a bookie needs them. All methods raise errors of the store."""
 
     def key(self, ledger: int) -> str:
-        """Return the key of a ledger's metadata; its last part is the number of the ledger in decimal digits."""
+        """Return the key of a ledger's metadata."""
+        ...
+
+    def listed(self) -> set[int]:
+        """Return the ids of all ledgers, by a listing that begins now. Raises MetadataLayoutError."""
         ...
 
     def admits(self, ledger: int, key: bytes) -> bool | None:
@@ -56,9 +60,8 @@ class LedgerList:
         return is_registered(self._store, self._identity)
 
     def listed(self) -> set[int]:
-        """List all ledgers; names that are no numbers are left out."""
-        folder = self._view.key(0).rpartition("/")[0]
-        return {int(name) for name in self._store.list(folder) if name.isdecimal()}
+        """List all ledgers. Raises MetadataLayoutError."""
+        return self._view.listed()
 
     def exists(self, ledger: int) -> bool:
         return self._store.get(self._view.key(ledger)) is not None

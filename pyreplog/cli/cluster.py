@@ -1,25 +1,53 @@
-"""`pyreplog cluster status`: bookies, ledgers, and what lacks copies."""
+"""`pyreplog cluster status`: bookies, ledgers, and what lacks copies. `pyreplog cluster migrate`: an older store."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from pathlib import Path
 
 from pyreplog.cli.shared import clusteroptions
 from pyreplog.cli.shared.output import amount, counted, moment, print_json, say
+from pyreplog.errors import InvalidArgumentError
+from pyreplog.ledger.migration import migrate, migrate_embedded
 from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
+from pyreplog.metadata.layout import LAYOUT
+from pyreplog.metadata.url import open_store
 
 NAME = "cluster"
+MIGRATE = "bring the metadata store of an older version to the present layout, while nothing uses it"
 HELP = "show the bookies and ledgers of a cluster, and what lacks copies"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     clusteroptions.add_arguments(parser)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    actions.add_parser("status", help=HELP, description=HELP)
+    actions.add_parser("status", help=HELP, description=HELP).set_defaults(action=_status)
+    migrating = actions.add_parser("migrate", help=MIGRATE, description=f"{MIGRATE}; may be repeated")
+    migrating.set_defaults(action=_migrate)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    code: int = arguments.action(arguments)
+    return code
+
+
+def _migrate(arguments: argparse.Namespace) -> int:
+    if arguments.embedded is not None:
+        moved = migrate_embedded(Path(arguments.embedded))
+    elif arguments.cluster:
+        with open_store(arguments.cluster) as store:
+            moved = migrate(store)
+    else:
+        raise InvalidArgumentError(clusteroptions.WHICH)
+    if arguments.json:
+        print_json({"layout": LAYOUT, "moved_ledgers": moved})
+    else:
+        say(f"layout {LAYOUT}: {counted(moved, 'ledger')} moved")
+    return 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
     with clusteroptions.cluster(arguments) as cluster:
         status = cluster.status()
     if arguments.json:

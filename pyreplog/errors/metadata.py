@@ -63,3 +63,20 @@ class MetadataVersionError(InvalidMetadataError):
 
     def __reduce__(self) -> tuple[type[MetadataVersionError], tuple[str, int, int]]:
         return type(self), (self.kind, self.found, self.supported)
+
+
+class MetadataLayoutError(ReplogError):
+    """The metadata store has an older layout, or its migration did not end. Nothing was changed."""
+
+    exit_code = 4
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(
+            why
+            if "cluster migrate" in why
+            else f"{why}; stop all that uses it, and run: pyreplog cluster migrate (docs/operations.md)"
+        )
+
+    def __reduce__(self) -> tuple[type[MetadataLayoutError], tuple[str]]:
+        return type(self), (self.why,)

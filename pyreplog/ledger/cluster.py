@@ -19,7 +19,7 @@ from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog._native.quorum.quorum import check_quorums
 from pyreplog.arguments import as_int, check_bool, check_mapping, check_seconds, check_type
 from pyreplog.bookie.config import BookieConfig, BookieSettings
-from pyreplog.bookie.identity import cluster_id, count_bookies, known_bookies
+from pyreplog.bookie.identity import count_bookies, known_bookies
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import (
     ClosedError,
@@ -39,7 +39,15 @@ from pyreplog.ledger.closing import close_all
 from pyreplog.ledger.driver import Driver, StartingMachine
 from pyreplog.ledger.embedded import open_embedded
 from pyreplog.ledger.ledger_handle import CLOSE_S, WINDOW_BYTES, Ledger
-from pyreplog.ledger.ledger_store import delete_garbled, find_ledger, list_ledgers, load_ledger, next_id, survey
+from pyreplog.ledger.ledger_store import (
+    delete_garbled,
+    find_ledger,
+    list_ledgers,
+    load_ledger,
+    next_id,
+    remove_empty_shard,
+    survey,
+)
 from pyreplog.ledger.ledgermetadata import (
     Fragment,
     LedgerMetadata,
@@ -63,6 +71,7 @@ from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.ledger.status import ClusterStatus, DegradedLedger, ledger_status
 from pyreplog.log.files import Files, opening_told
 from pyreplog.log.opening import as_path
+from pyreplog.metadata.layout import cluster_id
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store
 from pyreplog.metrics import Metric
@@ -373,7 +382,7 @@ class LedgerCluster(Handle):
                 continue
             except NoSuchKeyError:
                 raise NoSuchLedgerError(ledger, "was deleted") from None
-            return
+            return remove_empty_shard(store, ledger)
 
     def delete_garbled(self, name: str) -> None:
         """Delete a ledger whose metadata cannot be read. Its entries are lost.

@@ -11,14 +11,16 @@ from pyreplog.bookie.protocol import ID_MAX
 from pyreplog.errors import (
     InvalidMetadataError,
     KeyExistsError,
+    MetadataLayoutError,
     NoSuchKeyError,
     NoSuchLedgerError,
+    ReplogError,
     VersionConflictError,
     WrongTypeError,
 )
-from pyreplog.ledger.ledgermetadata import ID_DIGITS, LEDGERS, LedgerMetadata, State, metadata_key
+from pyreplog.ledger.ledgermetadata import ID_DIGITS, LEDGERS, LedgerMetadata, State, is_flat, is_shard, metadata_key
 from pyreplog.ledger.repair_notes import Garbled
-from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.store import MetadataStore, Versioned
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +37,14 @@ class VersionedMetadata(NamedTuple):
 def find_ledger(store: MetadataStore, ledger: int) -> VersionedMetadata | None:
     """What there is of a ledger; None: it does not exist. Errors: InvalidMetadataError; those of the store."""
     there = store.get(metadata_key(ledger)) if ledger >= 0 else None
-    if there is None:
-        return None
-    metadata = LedgerMetadata.decode(there.value)
+    return None if there is None else _decoded(ledger, there)
+
+
+def _decoded(ledger: int, found: Versioned) -> VersionedMetadata:
+    metadata = LedgerMetadata.decode(found.value)
     if metadata.ledger != ledger:
         raise InvalidMetadataError(f"metadata of ledger {ledger}: they say that they are of ledger {metadata.ledger}")
-    return VersionedMetadata(metadata, there.version)
+    return VersionedMetadata(metadata, found.version)
 
 
 def load_ledger(store: MetadataStore, ledger: int) -> VersionedMetadata:
@@ -52,27 +56,75 @@ def load_ledger(store: MetadataStore, ledger: int) -> VersionedMetadata:
 
 
 def list_ledgers(store: MetadataStore) -> list[int]:
-    """Ids of all ledgers, ascending. Keys that are none are left out: see `survey`. Errors: those of the store."""
-    return sorted(int(name) for name in store.list(LEDGERS) if _is_id(name))
+    """Ids of all ledgers, ascending. Keys that are none are left out: see `survey`. Errors: as `shards`."""
+    return [ledger for shard in shards(store) for ledger in ids_of(store, shard)]
 
 
-def _is_id(name: str) -> bool:
-    return name.isdecimal() and metadata_key(int(name)) == f"{LEDGERS}/{name}"
+def shards(store: MetadataStore) -> list[str]:
+    """Names of the folders that ledgers are in, ascending by the ids of these.
+
+    Raises:
+        MetadataLayoutError: ledgers are there that an older build made, or that were not migrated.
+        ReplogError: the store's errors.
+    """
+    return [name for name in _names(store) if is_shard(name)]
+
+
+def _names(store: MetadataStore) -> list[str]:
+    """Names below LEDGERS. Raises MetadataLayoutError."""
+    names = store.list(LEDGERS)
+    flat = sum(map(is_flat, names))
+    if flat:
+        raise MetadataLayoutError(f"the metadata store has {flat} ledgers in an older layout, beside those in shards")
+    return names
+
+
+def ids_of(store: MetadataStore, shard: str) -> list[int]:
+    """Ids of the ledgers in a shard, ascending. Errors: those of the store."""
+    return sorted(int(name) for name in store.list(f"{LEDGERS}/{shard}") if _is_id(shard, name))
+
+
+def _is_id(shard: str, name: str) -> bool:
+    return name.isascii() and name.isdecimal() and metadata_key(int(name)) == f"{LEDGERS}/{shard}/{name}"
+
+
+def stored_ledgers(store: MetadataStore) -> Iterator[tuple[int, VersionedMetadata | InvalidMetadataError]]:
+    """The metadata of all ledgers, ascending, or why they make no sense; a shard at a time, read in one go.
+
+    A ledger that is made or deleted meanwhile is among them, or not. Errors: as `shards`.
+    """
+    for shard in shards(store):
+        ids = ids_of(store, shard)
+        for ledger, found in zip(ids, store.get_many([metadata_key(ledger) for ledger in ids]), strict=True):
+            if found is None:
+                continue
+            try:
+                yield ledger, _decoded(ledger, found)
+            except InvalidMetadataError as error:
+                yield ledger, error
 
 
 def survey(store: MetadataStore) -> tuple[list[LedgerMetadata], list[Garbled]]:
-    """All ledgers, by their ids; and the keys among theirs that make no sense. Errors: those of the store."""
+    """All ledgers, by their ids; and the keys among theirs that make no sense. Errors: as `shards`."""
     found: list[LedgerMetadata] = []
     garbled: list[Garbled] = []
-    for name in sorted(store.list(LEDGERS)):
-        try:
-            if not _is_id(name):
-                raise InvalidMetadataError(f"expected the id of a ledger in 19 digits, found {name!r}")
-            if (there := find_ledger(store, int(name))) is not None:
-                found.append(there.metadata)
-        except InvalidMetadataError as error:
-            garbled.append(Garbled(f"{LEDGERS}/{name}", str(error)))
-    return found, garbled
+    for ledger, stored in stored_ledgers(store):
+        if isinstance(stored, InvalidMetadataError):
+            garbled.append(Garbled(metadata_key(ledger), str(stored)))
+        else:
+            found.append(stored.metadata)
+    return found, garbled + [Garbled(f"{LEDGERS}/{name}", "expected the id of a ledger") for name in _strange(store)]
+
+
+def _strange(store: MetadataStore) -> Iterator[str]:
+    """Names below LEDGERS that are neither shards nor ledgers in their shards."""
+    for name in _names(store):
+        if not is_shard(name):
+            yield name
+            continue
+        for inner in store.list(f"{LEDGERS}/{name}"):
+            if not _is_id(name, inner):
+                yield f"{name}/{inner}"
 
 
 def delete_garbled(store: MetadataStore, name: str) -> None:
@@ -80,7 +132,15 @@ def delete_garbled(store: MetadataStore, name: str) -> None:
     the store."""
     if not isinstance(name, str):
         raise WrongTypeError(f"name: expected a str, found {type(name).__name__}")
-    key = metadata_key(int(name)) if name.isdecimal() and len(name) < ID_DIGITS else f"{LEDGERS}/{name}"
+    if name.isascii() and name.isdecimal() and len(name) <= ID_DIGITS and int(name) <= ID_MAX:
+        key = metadata_key(int(name))
+    else:
+        strange = [key for key in _strange(store) if key.rpartition("/")[2] == name]
+        key = f"{LEDGERS}/{strange[0] if strange else name}"
+    _delete(store, key)
+
+
+def _delete(store: MetadataStore, key: str) -> None:
     while True:
         there = store.get(key)
         if there is None:
@@ -89,6 +149,15 @@ def delete_garbled(store: MetadataStore, name: str) -> None:
             return store.delete(key, there.version)
         except VersionConflictError:
             continue
+
+
+def remove_empty_shard(store: MetadataStore, ledger: int) -> None:
+    """Remove the shard of a ledger that was deleted, if it was the last one. Errors are left to the next who tries."""
+    shard = metadata_key(ledger).rpartition("/")[0]
+    with suppress(ReplogError):
+        found = store.get(shard)
+        if found is not None and not store.list(shard):
+            store.delete(shard, found.version)
 
 
 def next_id(store: MetadataStore) -> int:
@@ -121,6 +190,9 @@ class StoredLedgers:
     def key(self, ledger: int) -> str:
         return metadata_key(ledger)
 
+    def listed(self) -> set[int]:
+        return set(list_ledgers(self._store))
+
     def admits(self, ledger: int, key: bytes) -> bool | None:
         found = find_ledger(self._store, ledger)
         return None if found is None else found.metadata.admits(key)
@@ -139,14 +211,12 @@ class StoredLedgers:
 
     def open_with(self, bookie: str, *, unsynced: bool) -> Iterator[int]:
         """Of which this bookie may hold entries whose fate is not decided."""
-        for ledger in list_ledgers(self._store):
-            try:
-                found = find_ledger(self._store, ledger)
-            except InvalidMetadataError as error:
-                logger.warning("ledger %d counts as open: %s", ledger, error)
+        for ledger, found in stored_ledgers(self._store):
+            if isinstance(found, InvalidMetadataError):
+                logger.warning("ledger %d counts as open: %s", ledger, found)
                 yield ledger
                 continue
-            if found is None or found.metadata.state is State.CLOSED or (unsynced and found.metadata.is_synced):
+            if found.metadata.state is State.CLOSED or (unsynced and found.metadata.is_synced):
                 continue
             if bookie in found.metadata.last_fragment.ensemble:
                 yield ledger

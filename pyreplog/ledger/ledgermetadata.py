@@ -24,6 +24,9 @@ _NEW = Kept(VERSION, VERSION)
 KEY_BYTES = 16
 LEDGERS = "/ledgers"
 ID_DIGITS = 19
+SHARD_BITS = 12
+"""A shard has so many bits of ids: 4,096 ledgers, whose names are 100 KiB. ZooKeeper gives at most 1 MiB in a reply."""
+SHARD_DIGITS = 16
 _TYPES: dict[str, type] = {"int": int, "str": str, "Mapping[str, str]": dict}  # of the fields, to be checked
 
 
@@ -47,8 +50,19 @@ Change = Mapping[int, tuple[str, int]]
 
 
 def metadata_key(ledger: int) -> str:
-    """Where the metadata of a ledger is kept: as a decimal number of fixed width, so that names sort by id."""
-    return f"{LEDGERS}/{ledger:0{ID_DIGITS}d}"
+    """Where the metadata of a ledger is kept: shard and id as decimal numbers of fixed width, so that names sort by
+    id."""
+    return f"{LEDGERS}/{ledger >> SHARD_BITS:0{SHARD_DIGITS}d}/{ledger:0{ID_DIGITS}d}"
+
+
+def is_shard(name: str) -> bool:
+    """Whether a name below LEDGERS is that of a shard."""
+    return len(name) == SHARD_DIGITS and name.isascii() and name.isdecimal()
+
+
+def is_flat(name: str) -> bool:
+    """Whether a name below LEDGERS is that of a ledger in layout 1, which had no shards."""
+    return len(name) == ID_DIGITS and name.isascii() and name.isdecimal()
 
 
 def ledger_key(password: bytes) -> bytes:

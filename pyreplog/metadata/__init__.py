@@ -6,6 +6,7 @@
 | lease | Lease: keys that exist while their owner lives |
 | watching | the thread that tells watchers |
 | keys | which keys and values are accepted |
+| layout | where keys are: which builds may use a store |
 | values | JSON objects as values, whatever lies there |
 | memory | MemoryStore: one process, for tests |
 | sqlite | SQLiteStore: the processes of one machine |

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -54,6 +54,11 @@ class MemoryStore(MetadataStore):
         with self._lock:
             node = self._nodes.get(key)
             return None if node is None else Versioned(node.value, node.version)
+
+    def _get_many(self, keys: Sequence[str]) -> builtins.list[Versioned | None]:
+        with self._lock:
+            nodes = [self._nodes.get(key) for key in keys]
+            return [None if node is None else Versioned(node.value, node.version) for node in nodes]
 
     def _create(self, key: str, value: bytes) -> int:
         return self._insert(key, value, leased=False).version

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -76,6 +76,13 @@ class SQLiteStore(MetadataStore):
         with self._database.reading() as connection:
             row = connection.execute("SELECT value, version FROM keys WHERE path = ?", (key,)).fetchone()
         return None if row is None else Versioned(*row)
+
+    def _get_many(self, keys: Sequence[str]) -> builtins.list[Versioned | None]:
+        marks = ", ".join("?" * len(keys))
+        with self._database.reading() as connection:
+            rows = connection.execute(f"SELECT path, value, version FROM keys WHERE path IN ({marks})", keys)
+            found = {path: Versioned(value, version) for path, value, version in rows}
+        return [found.get(key) for key in keys]
 
     def _create(self, key: str, value: bytes) -> int:
         return self._insert(key, value, None)

@@ -8,7 +8,7 @@ import sys
 import threading
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pyreplog.errors import InvalidArgumentError
@@ -16,6 +16,9 @@ from pyreplog.handles import Handle, make_part_of
 from pyreplog.metadata.keys import ROOT, check_key, check_value, check_version
 from pyreplog.metadata.lease import Lease
 from pyreplog.metadata.watching import Watch
+
+_AT_ONCE = 256
+"""So many keys are asked for at once. Their values are in memory together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,28 @@ class MetadataStore(Handle):
         self._check_open()
         check_key(key)
         return self._get(key)
+
+    def get_many(self, keys: Sequence[str]) -> builtins.list[Versioned | None]:
+        """Return the values of several keys, as `get` does of each; asked at once, as far as the store can.
+
+        The values may be of different moments, none of which is before the call began.
+
+        Args:
+            keys: the keys.
+
+        Returns:
+            A value, or None, for each key.
+
+        Raises:
+            MetadataUnavailableError: the store cannot be reached.
+        """
+        self._check_open()
+        for key in keys:
+            check_key(key)
+        found: builtins.list[Versioned | None] = []
+        for at in range(0, len(keys), _AT_ONCE):
+            found += self._get_many(keys[at : at + _AT_ONCE])
+        return found
 
     def create(self, key: str, value: bytes | bytearray | memoryview) -> int:
         """Create a key, and its missing parents.
@@ -218,6 +243,10 @@ class MetadataStore(Handle):
 
     @abstractmethod
     def _get(self, key: str) -> Versioned | None: ...
+
+    def _get_many(self, keys: Sequence[str]) -> builtins.list[Versioned | None]:
+        """Of at most _AT_ONCE keys."""
+        return [self._get(key) for key in keys]
 
     @abstractmethod
     def _create(self, key: str, value: bytes) -> int: ...

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import builtins
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -91,6 +92,14 @@ class ZooKeeperStore(MetadataStore):
             _refused(key, error)
         return Versioned(value, stat.version)
 
+    def _get_many(self, keys: Sequence[str]) -> builtins.list[Versioned | None]:
+        """All are sent before the first answer is waited for; the sync in front holds for those behind it."""
+        try:
+            answers = self._session.read(lambda zk: _Gathered(zk, [self._path(key) for key in keys]))
+        except KazooException as error:
+            _refused(keys[0], error)
+        return [None if answer is None else Versioned(answer[0], answer[1].version) for answer in answers]
+
     def _create(self, key: str, value: bytes) -> int:
         return self._make(self._session, key, value, ephemeral=False)
 
@@ -172,6 +181,25 @@ class ZooKeeperStore(MetadataStore):
     def _let_go(self) -> None:
         self._session.close()
         self._watchers.stop()
+
+
+class _Gathered:
+    """The answers to reads of several nodes, as one: what kazoo's `IAsyncResult.get` is for a single one."""
+
+    def __init__(self, zk: KazooClient, paths: Sequence[str]) -> None:
+        zk.sync_async(paths[0])
+        self._asked = [zk.get_async(path) for path in paths]
+
+    def get(self, timeout: float) -> builtins.list[Any]:
+        """Return an answer for each, None where there is no node. Raises what a single read does."""
+        deadline = time.monotonic() + timeout
+        answers: builtins.list[Any] = []
+        for asked in self._asked:
+            try:
+                answers.append(asked.get(timeout=max(0.0, deadline - time.monotonic())))
+            except NoNodeError:
+                answers.append(None)
+        return answers
 
 
 def _exists(path: str, zk: KazooClient) -> Any:

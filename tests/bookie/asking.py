@@ -11,6 +11,7 @@ from pyreplog._native.net.frame import FrameParser
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind, decode_reply
+from pyreplog.metadata.store import MetadataStore
 from tests.bookie.memorylog import MemoryLog
 
 KEY, OTHER_KEY = b"k" * 16, b"o" * 16
@@ -116,11 +117,16 @@ class Facts:
 
     def __init__(self, *lost: int, held: dict[int, list[range]] | None = None) -> None:
         self.lost, self.held = lost, held or {}
+        self.store: MetadataStore | None = None
+        """Where keys say which ledgers there are."""
         self.asked: list[bool] = []
         self.next_ledger = 0
 
     def key(self, ledger: int) -> str:
         return f"/ledgers/{ledger}"
+
+    def listed(self) -> set[int]:
+        return set() if self.store is None else {int(name) for name in self.store.list("/ledgers")}
 
     def admits(self, ledger: int, key: bytes) -> bool | None:
         """Any."""

@@ -12,7 +12,7 @@ import pytest
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.identity import IDENTITY, LOG, BookieIdentity, claim, cluster_id, is_registered, register
+from pyreplog.bookie.identity import IDENTITY, LOG, BookieIdentity, claim, is_registered, register
 from pyreplog.bookie.ledgerlist import LedgerList
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.opening import open_bookie
@@ -37,6 +37,7 @@ from pyreplog.errors import (
     WrongLogError,
 )
 from pyreplog.log.lock import WriterLock
+from pyreplog.metadata.layout import cluster_id
 from pyreplog.metadata.memory import MemoryLease, MemoryStore
 from tests import running
 from tests.bookie.asking import ANY_SPACE, Facts, add, last, read
@@ -346,7 +347,17 @@ def test_bad_names(name: str, path: Path, store: MemoryStore) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [b"", b"{}", b"[]", b'{"id": "00"}', b"\xff", b'{"id": 5}', b"[" * 100_000],
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"id": "00"}',
+        b'{"version": 2, "cluster": "00"}',
+        b'{"version": 2, "id": "00"}',
+        b"\xff",
+        b'{"id": 5}',
+        b"[" * 100_000,
+    ],
     ids=lambda value: str(value[:9]),
 )
 def test_metadata_that_makes_no_sense(value: bytes, path: Path, store: MemoryStore) -> None:

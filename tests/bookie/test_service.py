@@ -59,8 +59,7 @@ def start(tmp_path: Path, store: MemoryStore) -> Iterator[Start]:
             name,
             store,
             config,
-            ledgers=Facts(),
-            **settings,
+            **{"ledgers": Facts(), **settings},
         )
         nodes.append(node)
         return node
@@ -168,7 +167,8 @@ def test_a_long_poll_of_one_client_ends_by_another(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"x", bytes(48), b"\x63" + bytes(47), b"\x02\x00\x00\x01" + bytes(44) + b"records", b"\xff" * 200]
+    "body",
+    [b"x", b"\x02\x00\x00\x01" + bytes(44) + b"records", b"\x02\x00\x01\x01" + b"\xff" * 44, b"\x63" + bytes(46)],
 )
 def test_requests_that_make_no_sense_end_their_connection_and_no_other(body: bytes, start: Start) -> None:
     node = start()
@@ -285,7 +285,9 @@ def test_a_disk_that_fails_ends_it(start: Start) -> None:
 
 
 def test_it_collects_garbage_while_it_serves(start: Start, store: MemoryStore) -> None:
-    node = start(durability="appended", collect_interval_ms=1)
+    facts = Facts()
+    facts.store = store
+    node = start(durability="appended", collect_interval_ms=1, ledgers=facts)
     store.create("/ledgers/1", b"")
     with Client(node.address) as client:
         for entry in range(8):

@@ -13,6 +13,8 @@ from pyreplog.ledger import ledger_handle
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledgermetadata import metadata_key
 from pyreplog.ledger.repair_notes import note_repair
+from pyreplog.metadata.layout import CLUSTER, cluster_id, encode_cluster
+from pyreplog.metadata.sqlite import SQLiteStore
 from tests.cli.support import Done, Run, process
 from tests.ledger.processes import Cast
 
@@ -175,6 +177,25 @@ def test_what_makes_no_sense_is_named_and_deleted_by_force(
     assert ledger("delete", filled).code == 4
     assert ledger("delete", "--force", filled).code == 0 and ledger("list").out == ""
     assert ledger("delete", "seven").code == 2 and ledger("delete", "--force", filled).code == 1
+
+
+def test_an_older_store_is_migrated(run: Run, folder: Path, ledger: Callable[..., Done], filled: int) -> None:
+    """Here one whose migration did not end."""
+    with SQLiteStore(folder / "metadata.sqlite") as store:
+        there = store.get(CLUSTER)
+        assert there is not None
+        store.put(CLUSTER, encode_cluster(cluster_id(store), is_migrating=True), there.version)
+        found = store.get(metadata_key(filled))
+        assert found is not None
+        store.create(f"/ledgers/{filled:019d}", found.value)
+    refused = run("cluster", "--embedded", folder, "status")
+    assert refused.code == 4 and "pyreplog cluster migrate" in refused.error
+    assert run("cluster", "migrate").code == 2, "no cluster is named"
+    assert run("cluster", "--embedded", folder / "none", "migrate").code == 2
+    assert "1 ledger moved" in run("cluster", "--embedded", folder, "migrate").out
+    again = run("cluster", "--json", "--cluster", f"sqlite:{folder / 'metadata.sqlite'}", "migrate").json
+    assert again == {"layout": 2, "moved_ledgers": 0}
+    assert str(filled) in ledger("list").out
 
 
 def test_limbo_is_shown_and_ended(ledger: Callable[..., Done], run: Run, folder: Path) -> None:

@@ -23,7 +23,7 @@ from pyreplog.ha.relay.positionfile import PositionFile
 from pyreplog.log.backup.copying import backup
 from pyreplog.offload.copying import offload
 
-VERSION = 1
+VERSION = 2
 SEGMENT_BYTES = 1 << 16
 START_US = 1_750_000_000_000_000
 VALUES = [b"value %d " % number + b"x" * (number * 7 % 300) for number in range(100)]

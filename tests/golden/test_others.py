@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 import pyreplog
+from pyreplog.errors import LockedError, MetadataLayoutError
 from pyreplog.ha.protocol.members import MembersFile
 from pyreplog.ha.relay.positionfile import PositionFile
+from pyreplog.ledger.migration import migrate_embedded
 from pyreplog.log.backup.restoring import restore
 from pyreplog.log.files import RealFiles
 from pyreplog.log.fsck import check
+from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.stream.terms import TermsFile
-from tests.golden.others import ACKED, CODECS, KEYS, POSITION, START_US, VALUES
+from tests.golden.others import ACKED, CODECS, KEYS, POSITION, START_US, VALUES, VERSION
 from tests.spark.reading import column
 
 ARCHIVES = sorted(Path(__file__).parent.glob("others-v*.tar.gz"))
@@ -28,12 +31,29 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_there_is_one_for_the_present_version() -> None:
-    assert "others-v1.tar.gz" in [path.name for path in ARCHIVES]
+    assert {"others-v1.tar.gz", f"others-v{VERSION}.tar.gz"} <= {path.name for path in ARCHIVES}
+
+
+def test_a_cluster_of_layout_1_is_refused_until_it_is_migrated(tmp_path: Path) -> None:
+    with tarfile.open(ARCHIVES[0]) as archive:
+        archive.extractall(tmp_path, filter="data")
+    folder = tmp_path / "cluster"
+    for _ in range(2):
+        with pytest.raises(MetadataLayoutError, match="pyreplog cluster migrate"):
+            pyreplog.Cluster.embedded(folder, bookies=2)
+    with SQLiteStore(folder / "metadata.sqlite") as store:
+        ledgers = len([name for name in store.list("/ledgers") if len(name) == 19])
+    assert (migrate_embedded(folder), migrate_embedded(folder)) == (ledgers, 0) and ledgers > 3
+    with pyreplog.Cluster.embedded(folder, bookies=2) as cluster:
+        assert len(cluster.ledgers()) >= ledgers
+        with pytest.raises(LockedError):
+            migrate_embedded(folder)
 
 
 def test_a_cluster(golden: Path) -> None:
     for bookie in (golden / "cluster").glob("bookie-*"):
         assert check.check(bookie / "log").clean
+    migrate_embedded(golden / "cluster")  # of layout 1; nothing to do in later ones
     clock = pyreplog.ManualClock(START_US + 1_000_000)
     with pyreplog.Cluster.embedded(golden / "cluster", bookies=2, clock=clock) as cluster:
         metadata = cluster.ledger_metadata(0)

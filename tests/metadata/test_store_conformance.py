@@ -55,6 +55,19 @@ class Calls:
 # ---- values ----------------------------------------------------------------------------------------------------
 
 
+def test_many_keys_are_read_as_one_is(store, other):
+    """More than are asked for at once; in the order of the keys, and with those that are missing."""
+    keys = [f"/many/{number:04d}" for number in range(600)]
+    for key in keys[::3]:
+        other.create(key, key.encode())
+    asked = [*reversed(keys), keys[3], "/none"]
+    assert store.get_many(asked) == [store.get(key) for key in asked]
+    assert store.get_many([]) == []
+    for wrong, error in (("many", InvalidArgumentError), (7, WrongTypeError)):
+        with pytest.raises(error):
+            store.get_many(["/many", wrong])
+
+
 def test_a_key_from_its_creation_to_its_end(store, other):
     assert store.get("/a") is None
     first = store.create("/a", b"one")

@@ -11,11 +11,12 @@ from typing import Any, Protocol
 
 import pytest
 
-from pyreplog.bookie.identity import claim, cluster_id, is_registered, register
+from pyreplog.bookie.identity import claim, is_registered, register
 from pyreplog.bookie.registration import Availability
 from pyreplog.errors import InvalidMetadataError, MetadataVersionError
 from pyreplog.ledger.ledger_store import survey
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, metadata_key
+from pyreplog.metadata.layout import cluster_id
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.topic.model import producer_snapshot
 from pyreplog.topic.model.chain import LedgerChain, LedgerTotals

@@ -14,6 +14,7 @@ from pyreplog.errors import (
     NotEnoughBookiesError,
 )
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledgermetadata import metadata_key
 from pyreplog.topic.model.subscription_metadata import delete_subscription, load_subscription
 from pyreplog.topic.owner.cursors import log as cursor_log
 from pyreplog.topic.owner.cursors.sweep import CURSOR_LEDGERS, Sweep
@@ -117,7 +118,7 @@ def test_a_broken_ledger_rolls_back_to_the_snapshot(cluster: LedgerCluster, how:
     if how == "deleted":
         cluster.delete_ledger(ledger)
     else:
-        key = f"/ledgers/{ledger:019d}"
+        key = metadata_key(ledger)
         cluster.metadata.put(key, b"?", cluster.metadata.get(key).version)  # type: ignore[union-attr]
     with open_log(cluster) as other:
         source, slot = attach(other, "t")

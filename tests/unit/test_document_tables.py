@@ -24,6 +24,8 @@ FILE_VERSIONS = {
     "applied position of a relay": ("pyreplog.ha.relay.positionfile", "VERSION"),
     "cursor ledgers": ("pyreplog.topic.model.cursor_pages", "VERSION"),
     "metadata of ledgers, topics, subscriptions, partitions": ("pyreplog.topic.model.chain", "VERSION"),
+    "layout of the metadata store": ("pyreplog.metadata.layout", "LAYOUT"),
+    "metadata of bookies, owners of topics": ("pyreplog.bookie.identity", "METADATA_VERSION"),
     "producer snapshots": ("pyreplog.topic.model.producer_snapshot", "VERSION"),
     "`metadata.sqlite`": ("pyreplog.metadata.database", "FORMAT"),
     "manifests of backups and offloaded logs": ("pyreplog.offload.manifest", "VERSION"),

@@ -10,7 +10,15 @@ from pyreplog._native.ledgerlog.entries import encode_entries
 from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
+from pyreplog.ledger.ledgermetadata import (
+    SHARD_BITS,
+    Fragment,
+    LedgerMetadata,
+    State,
+    key_proof,
+    ledger_key,
+    metadata_key,
+)
 from pyreplog.metadata.keys import name_of, parent_of
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.tables.paths import METADATA, bookie_logs
@@ -26,8 +34,11 @@ def make_ledgers(path: Path, count: int) -> None:
     logs = bookie_logs(path)
     bookies = tuple(logs)
     with SQLiteStore(path / METADATA) as store:
-        revision = store.create(metadata_key(0), _metadata(0, bookies).encode())
-    rows = [(metadata_key(number), _metadata(number, bookies).encode()) for number in range(1, count)]
+        firsts = range(0, count, 1 << SHARD_BITS)
+        for number in firsts:  # which makes its shard
+            revision = store.create(metadata_key(number), _metadata(number, bookies).encode())
+    numbers = (number for number in range(count) if number not in firsts)
+    rows = [(metadata_key(number), _metadata(number, bookies).encode()) for number in numbers]
     with closing(sqlite3.connect(path / METADATA)) as database, database:  # one transaction
         database.executemany(
             "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, NULL)",

@@ -13,6 +13,7 @@ from pyreplog.ledger.embedded import METADATA
 from pyreplog.regular_files import SECRET_FILE_MAX, read_regular
 
 VARIABLE = "PYREPLOG_CLUSTER"
+WHICH = f"say which cluster: --cluster URL, ${VARIABLE} or --embedded DIR"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +49,6 @@ def cluster(arguments: argparse.Namespace, *, create: bool = False) -> LedgerClu
             raise InvalidArgumentError(f"there is no cluster in {arguments.embedded}")
         return LedgerCluster.embedded(arguments.embedded, bookies=arguments.bookies)
     if not arguments.cluster:
-        raise InvalidArgumentError(f"say which cluster: --cluster URL, ${VARIABLE} or --embedded DIR")
+        raise InvalidArgumentError(WHICH)
     secret = serving.secret(arguments.secret_file)
     return LedgerCluster.connect(arguments.cluster, secret=secret, tls=tls.client_context(arguments))

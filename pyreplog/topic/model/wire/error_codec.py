@@ -39,6 +39,7 @@ _CLASSES: tuple[type[ReplogError], ...] = (
     errors.TopicError,
     errors.MetadataVersionError,
     errors.UnsupportedRequestError,
+    errors.MetadataLayoutError,
 )  # numbers are places in it: add at the end only
 _NUMBERS = {kind: number for number, kind in enumerate(_CLASSES)}
 

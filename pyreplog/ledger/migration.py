@@ -1,0 +1,111 @@
+"""Moves the ledgers of a metadata store from one folder into shards, while nothing runs.
+
+Every step may be the last one, and all may be made again:
+
+1. `/cluster` says that a migration is under way     from here on no bookie and no client of any version starts
+2. for each ledger: its metadata are created in their shard, then deleted where they were
+                                                     crash between: both places have them, equal
+3. `/cluster` says the new layout                    bookies and clients start again
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from pyreplog.bookie.identity import LOG
+from pyreplog.bookie.registration import AVAILABLE
+from pyreplog.errors import (
+    InvalidArgumentError,
+    InvalidMetadataError,
+    KeyExistsError,
+    MetadataLayoutError,
+    NoSuchKeyError,
+    VersionConflictError,
+)
+from pyreplog.ledger.embedded import METADATA
+from pyreplog.ledger.ledgermetadata import LEDGERS, is_flat, metadata_key
+from pyreplog.log.lock import WriterLock
+from pyreplog.metadata.layout import CLUSTER, decode_cluster, encode_cluster
+from pyreplog.metadata.sqlite import SQLiteStore
+from pyreplog.metadata.store import MetadataStore, Versioned
+
+BATCH = 256
+
+
+def migrate(store: MetadataStore) -> int:
+    """Bring a store to the present layout. Nothing else may use it meanwhile. May be repeated, also after a crash.
+
+    Args:
+        store: the metadata store of a cluster.
+
+    Returns:
+        How many ledgers were moved now.
+
+    Raises:
+        MetadataLayoutError: bookies are registered; nothing was changed.
+        InvalidMetadataError: the store is of no cluster, or two places say different things of a ledger.
+        MetadataVersionError: the store has a newer layout.
+        ReplogError: the store's errors. Repeat the migration.
+    """
+    found = store.get(CLUSTER)
+    if found is None:
+        raise InvalidMetadataError(f"there is no {CLUSTER}: the store is not that of a cluster, or is new")
+    cluster, is_older = decode_cluster(found.value)
+    flat = [name for name in store.list(LEDGERS) if is_flat(name)]
+    if not is_older and not flat:
+        return 0
+    running = store.list(AVAILABLE)
+    if running:
+        raise MetadataLayoutError(f"bookies are registered, stop them first: {', '.join(running)}")
+    version = store.put(CLUSTER, encode_cluster(cluster, is_migrating=True), found.version)
+    for at in range(0, len(flat), BATCH):
+        keys = [f"{LEDGERS}/{name}" for name in flat[at : at + BATCH]]
+        for key, value in zip(keys, store.get_many(keys), strict=True):
+            if value is not None:
+                _move(store, key, value)
+    store.put(CLUSTER, encode_cluster(cluster), version)
+    return len(flat)
+
+
+def migrate_embedded(folder: Path) -> int:
+    """Bring the metadata of an embedded cluster to the present layout, while no process embeds it.
+
+    Args:
+        folder: the directory of the cluster.
+
+    Returns:
+        How many ledgers were moved now.
+
+    Raises:
+        InvalidArgumentError: there is no cluster.
+        LockedError: a process embeds it.
+        ReplogError: as `migrate`.
+    """
+    if not (folder / METADATA).exists():
+        raise InvalidArgumentError(f"there is no cluster in {folder}")
+    with ExitStack() as locks:
+        for bookie in sorted(folder.glob("bookie-*")):
+            for held in (bookie, bookie / LOG):  # while it is opened, and while it is open
+                if held.is_dir():
+                    locks.callback(WriterLock(held).release)
+        with SQLiteStore(folder / METADATA) as store:
+            return migrate(store)
+
+
+def _move(store: MetadataStore, key: str, found: Versioned) -> None:
+    ledger = int(key.rpartition("/")[2])
+    try:
+        store.create(metadata_key(ledger), found.value)
+    except KeyExistsError:
+        there = store.get(metadata_key(ledger))
+        if there is None or there.value != found.value:
+            raise InvalidMetadataError(
+                f"ledger {ledger}: {key} and {metadata_key(ledger)} differ: something ran during the migration"
+            ) from None
+    try:
+        store.delete(key, found.version)
+    except NoSuchKeyError:  # by a migration that runs beside this one
+        return
+    except VersionConflictError as error:
+        raise InvalidMetadataError(f"ledger {ledger}: {key} was changed during the migration") from error
