@@ -460,7 +460,7 @@ def test_each_kind_of_log_refuses_to_be_opened_as_the_other(path: Path) -> None:
 
 def test_encoded_entries_are_not_for_a_bare_log(path: Path) -> None:
     with pyreplog.open(path) as log:
-        with pytest.raises(InvalidArgumentError, match="one ledger"):
+        with pytest.raises(InvalidArgumentError, match="many ledgers"):
             append_entries(log, record_of(0, 0))
         assert log.append(b"v") == 0
 

@@ -1,4 +1,4 @@
-"""The answers of a bookie's service: those of a commit leave together, a plain OK without Python code in between.
+"""The part of BookieService that sends replies: those of a commit leave together, a plain OK without calls of Python code.
 
 Threads: everything runs under the GIL.
 """
@@ -11,18 +11,20 @@ from pyreplog._native.bookie.fast_add import FastAdd
 
 
 cdef class BookieServiceBase:
-    """`BookieServiceBase(reactor, bookie)`. To be subclassed, by what makes frames of Replies (`_frame`). bookie: a
-    LocalBookie, used by the reactor's driver, which commits for all."""
+    """`BookieServiceBase(reactor, bookie)`: base of BookieService, which makes frames of Replies (`_frame`).
+
+    bookie: a LocalBookie; the reactor's driver commits for all connections.
+    """
 
     cdef readonly object _reactor, _bookie
-    cdef dict answers               # None: a commit does not end now
+    cdef dict answers               # by connection, while a commit ends; else None
     cdef bint committing
 
     def __init__(self, reactor, bookie, /):
         self._reactor, self._bookie = reactor, bookie
 
     def _commit_soon(self):
-        """Behind the other connections of this turn."""
+        """Schedule a commit behind the other connections of this turn."""
         if not self.committing:
             self.committing = True
             self._reactor.call_behind((self._commit,))
@@ -37,20 +39,19 @@ cdef class BookieServiceBase:
                     connection.reply_frames(numbers, frames)
 
     def _end_commit(self, bookie, group, error, /):
-        """By connection, ([numbers of requests], [parts of the frames that answer them]): all are gathered, nobody else has
-        the bookie."""
+        """End a commit; return ([numbers of requests], [parts of their reply frames]) by connection."""
         cdef dict answers = {}
         self.answers = answers
         try:
             bookie.end_commit(group, error)
         finally:
             self.answers = None
-        if bookie.waits:  # reads of what was appended during the sync
+        if bookie.waits:  # reads of entries that were appended during the sync
             self._commit_soon()
         return answers
 
     def _answer(self, connection, int64_t number, reply, /):
-        """By who has the bookie, in any thread."""
+        """Send a reply, or keep it for the end of the commit. Called by the thread that has the bookie."""
         cdef tuple gathered
         if type(reply) is FastAdd:
             frame = (reply.ok(reply.confirmed),)
@@ -66,11 +67,11 @@ cdef class BookieServiceBase:
         (<list>gathered[1]).extend(frame)
 
     def _frame(self, connection, number, reply, /):
-        """The parts of a reply's frame."""
+        """Return the parts of a reply's frame."""
         raise NotImplementedError
 
     cdef bint leaves(self, object connection, object number, object frame) except -1:
-        """Whether an answer has left now, to a request of which no bytes are to be given back."""
+        """Send a reply at once, if its request holds no bytes of the limits; return whether it has left."""
         cdef dict requests = connection.requests
         cdef FrameSendQueue outbox = connection._send_queue
         if requests.get(number) != 0 or type(frame) is not bytes or not outbox.whole_leaves(frame):

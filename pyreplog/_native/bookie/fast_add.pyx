@@ -1,6 +1,5 @@
-"""ADDs that ask for nothing special: looked at where they were received, taken by a bookie, and their OKs; without a Python
-object, or a call of Python code, for each of the steps between a frame and a frame. FORMAT.md, "Bookie protocol", has
-the bytes.
+"""The fast path of plain ADDs, from the received frame to the frame of the OK, without Python objects or calls of Python
+code for the steps in between. FORMAT.md, "Bookie protocol", has the bytes.
 
 Threads: everything runs under the GIL.
 """
@@ -33,21 +32,21 @@ cdef enum:
     LATER_LAC = -2  # no LAC
 
 LATER = LATER_LAC
-"""The answer comes with the next commit."""
+"""The reply comes with the next commit."""
 
 
-# ---- one of them -----------------------------------------------------------------------------------------------
+# ---- the request -----------------------------------------------------------------------------------------------
 
 @cython.final
 cdef class FastAdd:
-    """An ADD of entries [first, last]; of its records nothing but their heads was looked at. Made by `parse_fast_add`
-    and `as_fast_add`.
+    """An ADD of entries first to last, whose records were inspected by their heads only; made by `parse_fast_add` and
+    `as_fast_add`.
 
-    number: of its frame. key, flags: as in a Request. count, highest, lac: of the records, as `inspect_entries` says.
-    respond, confirmed: who is told when it is durable; the LAC of its OK then.
+    number: of its frame. key, flags: as in a Request. count, highest, lac: of the records, as of `inspect_entries`.
+    respond: called when the entries are durable; confirmed: the LAC of that OK.
     """
 
-    cdef object kept                # what has the bytes, if it is not `view`
+    cdef object kept                # owner of the bytes, if it is not `view`
     cdef Py_buffer view             # of a request's records
     cdef bint viewed
     cdef const uint8_t *start       # of the records
@@ -77,9 +76,9 @@ cdef class FastAdd:
         return PyMemoryView_FromObject(self)
 
     def ok(self, int64_t lac, /):
-        """The frame of the reply that they are stored."""
-        cdef bytes made = PyBytes_FromStringAndSize(NULL, FRAME_HEADER + REPLY_BYTES)
-        cdef char *p = PyBytes_AS_STRING(made)
+        """Return the frame of the OK."""
+        cdef bytes frame = PyBytes_FromStringAndSize(NULL, FRAME_HEADER + REPLY_BYTES)
+        cdef char *p = PyBytes_AS_STRING(frame)
         put_header(p, self.number, REPLY_BYTES)
         p += FRAME_HEADER
         memset(p, 0, AT_LEDGER)  # status OK
@@ -87,12 +86,11 @@ cdef class FastAdd:
         store_i64(p + AT_FIRST, self.first)
         store_i64(p + AT_LAST, self.last)
         store_i64(p + REPLY_AT_LAC, lac)
-        return made
+        return frame
 
 
 def parse_fast_add(FrameBatch batch not None, dict taken not None, /):
-    """What a batch of one frame asks for, if it is an ADD that its ledger's writer may send, and the number of the frame
-    is not among those `taken`; else None."""
+    """Parse a batch of one frame as an ADD of a ledger's writer; None: it is something else, or its number is `taken`."""
     cdef FastAdd add
     cdef Seen seen
     cdef int64_t size, ledger, first, last
@@ -118,7 +116,7 @@ def parse_fast_add(FrameBatch batch not None, dict taken not None, /):
 
 
 def as_fast_add(request, /):
-    """The same of a Request, if it is unsynced: one object for all whom it goes to. Its number is 0."""
+    """Make a FastAdd of an unsynced ADD, for all bookies that it goes to, with number 0; None: it is something else."""
     cdef FastAdd add
     cdef Seen seen
     cdef int64_t ledger = request[1], first = request[2], last = request[3]
@@ -136,10 +134,10 @@ def as_fast_add(request, /):
     return add
 
 
-# ---- who takes them --------------------------------------------------------------------------------------------
+# ---- the bookie ------------------------------------------------------------------------------------------------
 
 cdef bint is_same(bytes key, bytes other) noexcept:
-    """In a time that tells nothing of either."""
+    """Compare two keys in constant time."""
     cdef Py_ssize_t i
     cdef int differs = 0
     if key is None or len(key) != len(other):
@@ -150,7 +148,7 @@ cdef bint is_same(bytes key, bytes other) noexcept:
 
 
 cdef class AddCounters:
-    """What a bookie counts of ADDs; see BookieCounters. commit_entries: of each commit."""
+    """The part of BookieCounters that counts ADDs. commit_entries: histogram of the entries of each commit."""
 
     cdef public int64_t added_entries, added_bytes
     cdef public dict requests, replies
@@ -161,26 +159,28 @@ cdef class AddCounters:
         self.commit_entries = commit_entries
 
     cpdef add(self, int64_t entries, int64_t size):
-        """An ADD was taken."""
+        """Count an ADD that was taken."""
         self.added_entries += entries
         self.added_bytes += size
 
     cdef int commit(self) except -1:
-        """A commit has begun."""
+        """Count a commit that has begun."""
         self.commit_entries.observe(self.added_entries - self.committed)
         self.committed = self.added_entries
         return 0
 
 
 cdef class DiskSpaceBase:
-    """Whether a bookie's Space takes fast ADDs, and how many bytes there may be until `look()` is called: the subclass
-    answers it, and begins again from 0 bytes `added`."""
+    """The part of DiskSpaceMonitor that runs for every ADD: calls `look()` after each `look_after` bytes.
+
+    The subclass has `look`, which sets `added` to 0.
+    """
 
     cdef public bint read_only
     cdef public int64_t added, look_after
 
     cpdef add(self, int64_t size):
-        """So many bytes were appended."""
+        """Count bytes that were appended."""
         self.added += size
         if self.added >= self.look_after:
             self.look()
@@ -190,12 +190,11 @@ cdef class DiskSpaceBase:
 
 
 cdef class FastAddHandler:
-    """The short way of a bookie: what it does with an ADD that nothing speaks against, in one step, and with a group of
-    them when it commits. To be subclassed.
+    """The part of Bookie that runs for every plain ADD and for every commit.
 
-    log, space, polls, counts, group: a bookie's. states: by ledger, the LedgerStateBase of each that was asked for
-    lately, those asked for last at the end. deleted: ledgers that were. The subclass answers `_tell`, `_append_lacs`,
-    `_fail` and `_end`, and sets `_failure`. _lacs: explicit LACs to be appended, by ledger.
+    log, space, polls, counts, group: those of the bookie. states: the LedgerStateBase of each ledger that was used lately,
+    by ledger, the one used last at the end. deleted: ledgers that were deleted. _lacs: states of ledgers with explicit
+    LACs to be appended. The subclass has `_tell`, `_append_lacs`, `_fail` and `_end`, and sets `_failure`.
     """
 
     cdef public object _log, _polls
@@ -215,13 +214,16 @@ cdef class FastAddHandler:
         self.append, self.staged, self._lacs = log.append, log.staged, {}
 
     def add_fast(self, FastAdd add not None, respond=None, /):
-        """Do it: the LAC of its OK; or LATER, when `respond` will be called, with the ADD itself if it is stored, or with
-        a Reply that says why not. None: ask `handle`. Nothing was done, or it fails once more and says why."""
+        """Handle a plain ADD, and return the LAC of its OK.
+
+        LATER: `respond` will be called, with the ADD if it is durable, or with a Reply that tells the error. None: call
+        `handle`; nothing was done, or `handle` fails in the same way and tells the error.
+        """
         cdef bint waits = self.staged or not add.flags & FLAG_UNSYNCED
         cdef LedgerStateBase state = self.states.get(add.ledger)
         if state is None or self._failure is not None or add.first <= state.last or (waits and respond is None):
             return None
-        if state.fenced or state.limbo or not is_same(state.key, add.key):  # as `admission` has it
+        if state.fenced or state.limbo or not is_same(state.key, add.key):  # the rules of `admission`
             return None
         if self._space.read_only or add.ledger in self.deleted:
             return None
@@ -242,13 +244,13 @@ cdef class FastAddHandler:
         return state.lac
 
     cpdef _took(self, LedgerStateBase state, int64_t count, int64_t nbytes, int64_t highest, int64_t lac):
-        """So many entries of a ledger were appended, with these highest ids."""
+        """Note entries that were appended to a ledger; highest, lac: the highest of them."""
         self.counts.add(count, nbytes)
         state.last = max(state.last, highest)
         self._raise_lac(state, lac)
 
     cpdef _raise_lac(self, LedgerStateBase state, int64_t lac):
-        """`lac` is confirmed; say so to those who wait for it."""
+        """Raise the LAC of a ledger, and answer the long polls that waited for it."""
         if lac > state.lac:
             state.lac = lac
             if self._polls.count:
@@ -265,13 +267,13 @@ cdef class FastAddHandler:
         return bool(self._group.waiting or self._lacs)
 
     def commit(self):
-        """Make durable what waits for it, with one sync for all, and answer. Nothing is called when nothing waits."""
+        """Sync once for all requests that wait, and answer them. Does nothing if no request waits."""
         group = self.begin_commit()
         if group:
             self.end_commit(group, self.sync())
 
     def begin_commit(self):
-        """The first of three steps, for drivers that let others in while the sync runs: take what waits."""
+        """Begin a commit, the first of three steps, for drivers that handle requests during the sync: take the group."""
         if self._lacs:
             self._append_lacs()
         group = self._group.begin()
@@ -280,7 +282,7 @@ cdef class FastAddHandler:
         return group
 
     def sync(self):
-        """The second step; not under the driver's lock. Returns what went wrong."""
+        """Sync the log, the second step, without the driver's lock; return the error, or None."""
         try:
             self._log.sync()
         except (ReplogError, OSError) as error:
@@ -288,7 +290,7 @@ cdef class FastAddHandler:
         return None
 
     def end_commit(self, list group not None, error):
-        """The third step: answer. What has to look at the log may wait once more, for what was appended meanwhile."""
+        """Answer the group, the third step. A request that has to read the log may wait for another commit."""
         if error is not None and self._failure is None:
             self._fail(error)
         self._group.end()
@@ -306,5 +308,5 @@ cdef class FastAddHandler:
         raise NotImplementedError
 
     def _end(self, waiting):
-        """Answer what is no fast ADD, or is not durable."""
+        """Answer a request that is no FastAdd, or whose commit failed."""
         raise NotImplementedError

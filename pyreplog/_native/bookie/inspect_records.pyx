@@ -1,5 +1,5 @@
-"""What encoded records say of themselves, without their bytes being copied or, for entries, their checksums looked at:
-whoever takes entries in (`entries.append_entries`) or parses them (`entries.parse_entries`) verifies them.
+"""Reads the headers of encoded records without copying them. Checksums of entries are not checked here: that is done where
+entries are stored (`intake.append_entries`) or parsed (`entries.parse_entries`).
 
 Threads: any; nothing is shared. The GIL is kept: a few nanoseconds for each record.
 """
@@ -15,7 +15,7 @@ from pyreplog.errors import InvalidRecordsError
 
 
 cdef inline int64_t stride_at(const uint8_t *p, int64_t space) noexcept nogil:
-    """Stride of what may be a record of the long form, or -1."""
+    """Return the stride of a record of the long form; -1: its length does not fit."""
     cdef const RecordHead *head = <const RecordHead *>p
     if space < LONG_HEADER or head.length < LONG_HEADER or not head.form & FORM_LONG:
         return -1
@@ -49,8 +49,10 @@ cdef bint look(const uint8_t *p, int64_t length, int64_t ledger, int64_t first, 
 
 
 def inspect_entries(data, *, int64_t ledger, int64_t first, int64_t last):
-    """(how many, highest entry, highest LAC) of encoded records, which must be entries of `ledger` from `first` to
-    `last`, in any order. InvalidRecordsError names the first that is not; also when there is none at all."""
+    """Return (count, highest entry, highest LAC) of encoded entries of a ledger from `first` to `last`, in any order.
+
+    Raises InvalidRecordsError, which names the first other record, also if there is no record.
+    """
     cdef Py_buffer buffer
     cdef Seen seen
     get_buffer(data, &buffer, "records")
@@ -64,12 +66,12 @@ def inspect_entries(data, *, int64_t ledger, int64_t first, int64_t last):
 
 
 def inspect_controls(data):
-    """[(ledger, code, LAC, value)] of encoded control records, verified. InvalidRecordsError: there is something else."""
+    """Return [(ledger, code, LAC, value)] of encoded control records, verified. Raises InvalidRecordsError."""
     cdef Py_buffer buffer
     cdef const uint8_t *p
     cdef const LongHeader *header
     cdef int64_t at = 0, stride
-    cdef list found = []
+    cdef list controls = []
     get_buffer(data, &buffer, "records")
     try:
         while at < buffer.len:
@@ -81,8 +83,8 @@ def inspect_controls(data):
             if stride < 0 or header.head.kind != KIND_CONTROL:
                 raise not_wanted(p, at, buffer.len - at, "intact control records")
             value = PyBytes_FromStringAndSize(<const char *>rec.value_of(p), rec.value_length_of(p))
-            found.append((header.ledger, header.entry, header.lac, value))
+            controls.append((header.ledger, header.entry, header.lac, value))
             at += stride
     finally:
         PyBuffer_Release(&buffer)
-    return found
+    return controls

@@ -1,5 +1,4 @@
-"""What a bookie knows of one ledger, and what of all is not durable yet: fields of their own types, looked at and moved for
-every ADD.
+"""The state of one ledger on a bookie, and the set of ledgers that are not durable yet, as C fields that every ADD uses.
 
 Threads: everything runs under the GIL; a bookie is used by one thread at a time.
 """
@@ -11,17 +10,17 @@ cdef extern from *:
     const int64_t NO_ENTRY "REPLOG_NOTHING"
 
 NOTHING = NO_ENTRY
-"""Above all entry ids."""
+"""Above all entry numbers."""
 
 
 cdef class LedgerStateBase:
-    """The fields of a bookie's LedgerState, which says what they are."""
+    """The fields of a bookie's LedgerState, which describes them."""
 
 
 cdef class Uncommitted:
-    """Two generations: what waits for the next commit, and what the one under way makes durable. Not thread-safe.
+    """Two generations of ledgers: those that wait for the next commit, and those of the current one. Not thread-safe.
 
-    waiting: who waits.
+    waiting: replies that wait for the next commit.
     """
 
     def __cinit__(self):
@@ -30,7 +29,7 @@ cdef class Uncommitted:
         self.committing = []    # their `committing` may not be
 
     def touch(self, LedgerStateBase state not None, int64_t first):
-        """What was appended of a ledger, from entry `first` on, becomes durable with the next commit."""
+        """Note that entries of a ledger, from `first` on, become durable with the next commit."""
         self.note(state, first)
 
     cdef int note(self, LedgerStateBase state, int64_t first) except -1:
@@ -40,8 +39,7 @@ cdef class Uncommitted:
         return 0
 
     def begin(self):
-        """A commit begins; returns who waits for it, if anybody: otherwise there is none, and who waits from now on is not
-        of it."""
+        """Begin a commit and return the replies that wait for it; if no reply waits, there is no commit."""
         cdef list taken = self.waiting
         cdef LedgerStateBase state
         if not taken:
@@ -53,7 +51,7 @@ cdef class Uncommitted:
         return taken
 
     def end(self):
-        """It has ended."""
+        """End the commit."""
         cdef LedgerStateBase state
         for state in self.committing:
             state.committing = NO_ENTRY

@@ -1,7 +1,7 @@
-"""What the driver of a state machine does for every message: brings it events, one at a time, and carries out the effects
-it answers with. `pyreplog.ledger.driver` has the rest.
+"""The part of a driver that runs for every message: brings events to a state machine, one at a time, and carries out its
+effects. `pyreplog.ledger.driver` has the rest.
 
-Threads: any. The machine's lock is held for its steps alone; requests are sent, and callbacks called, without it.
+Threads: any. The machine's lock is held during its steps only; requests are sent and callbacks are called without it.
 """
 
 from libc.stdint cimport int64_t
@@ -20,12 +20,13 @@ cdef DeferSigint put_off = interrupts.defer_sigint
 
 
 cdef class DriverBase(SerialExecutor):
-    """`DriverBase(ledger, machine, runtime, after)`. To be subclassed, by what carries out all effects but ADDs and
-    Settle (`_carry_out`), of which those kept in `_last` and `_wakes` come at the end of a round (`_finish`,
-    `_wake_all`).
+    """`DriverBase(ledger, machine, runtime, after)`: base of Driver.
 
-    machine: its steps are events, `acked` among them. around: takes ADDs (`add`). after: called when something has
-    happened, with no lock held, by one thread at a time; None: nothing is.
+    The subclass carries out all effects but ADDs and Settle (`_carry_out`). It keeps Finished and Wake effects in `_last`
+    and `_wakes` for the end of a round (`_finish`, `_wake_all`).
+
+    machine: a state machine with the event `acked`. runtime: takes ADDs (`add`). after: called after each round, with no
+    lock held, by one thread at a time; None: nothing is called.
     """
 
     cdef readonly list _inbox       # events: calls that give effects
@@ -35,7 +36,7 @@ cdef class DriverBase(SerialExecutor):
     cdef readonly Mutex _lock       # of the machine
     cdef readonly object _machine, _runtime, _after
     cdef readonly int64_t _ledger
-    cdef bint is_busy               # a thread is at what follows from its steps, maybe in a callback: none waits for it
+    cdef bint is_busy               # a thread carries out effects, maybe in a callback: no other waits for it
 
     def __init__(self, int64_t ledger, machine, runtime, after=None, /):
         self._ledger, self._machine, self._runtime, self._after = ledger, machine, runtime, after
@@ -43,9 +44,9 @@ cdef class DriverBase(SerialExecutor):
         self._lock = Mutex()
 
     def call(self, do, /, *args):
-        """Do something with the machine now; for callers that need its answer. May wait for another thread's step.
+        """Bring an event to the machine and return its answer. May wait for a step on another thread.
 
-        do: gives (answer, effects), of `args`.
+        do: called with `args`; returns (answer, effects).
         """
         put_off.enter()
         try:
@@ -63,7 +64,7 @@ cdef class DriverBase(SerialExecutor):
         return answer
 
     def post(self, event, /):
-        """Have something done with the machine: now, or by the thread that is at it."""
+        """Bring an event to the machine: now, or by the thread that runs the driver."""
         put_off.enter()
         try:
             self._inbox.append(event)
@@ -72,7 +73,7 @@ cdef class DriverBase(SerialExecutor):
             put_off.leave()
 
     def acked(self):
-        """OKs to ADDs have been noted where the machine looks for them (see `answers`)."""
+        """Tell the machine that the tracker has noted OKs to ADDs (see `answers`)."""
         self.post(self._machine.acked)
 
     def _carry_out(self, effect, /):
@@ -85,11 +86,11 @@ cdef class DriverBase(SerialExecutor):
         raise NotImplementedError
 
     def _broken(self, error, /):
-        """A step has failed: the effect of that."""
+        """Return the effect of a step that raised an error."""
         raise NotImplementedError
 
     cdef int run(self) except -1:
-        """Rounds, until nothing is left. What comes while another thread is at it, that thread sees afterwards."""
+        """Run rounds until no event and effect is left. A thread that is busy here sees later events afterwards."""
         while self._inbox or self._effects:
             if self.is_busy:
                 return 0

@@ -1,5 +1,5 @@
-"""What the writer of a ledger does for every append: entries numbered, encoded and sent; what bookies have acknowledged
-confirmed, in order. `pyreplog.ledger.protocol.writer` has all else, and says which rules it keeps.
+"""The part of a ledger's writer that runs for every append: numbers, encodes and sends entries, and confirms them in
+order. `pyreplog.ledger.protocol.writer` has the rest, and the rules.
 
 Threads: one LedgerWriterBase belongs to one thread at a time.
 """
@@ -17,12 +17,12 @@ from pyreplog.errors import LedgerClosedError
 
 
 cdef class LedgerWriterBase:
-    """`LedgerWriterBase(push, entry_bytes_max)`. To be subclassed, by what answers `_cut` and `_store_closed`.
+    """`LedgerWriterBase(push, entry_bytes_max)`: base of LedgerWriter, which has `_cut` and `_store_closed`.
 
-    error: why nothing can be appended any more. _storing: metadata on their way to the store. _change: the ensemble change
-    under way, or an empty dict. _closing: the ledger is closed once all is stored. _acks: (last entry, ack), ascending.
-    _confirmed_length, _confirmed_messages: bytes and messages of all that is confirmed. _told_lac: the highest that bookies
-    were told. time_us: append time of the last entry pushed, 0: there is none; that of none is later.
+    error: the error that ended the writer. _storing: metadata on their way to the store. _change: the current ensemble
+    change, or an empty dict. _closing: whether the ledger is closed once all entries are stored. _futures: (last entry,
+    future), ascending. _confirmed_length, _confirmed_messages: bytes and messages of the confirmed entries. _told_lac: the
+    highest LAC that bookies were told. time_us: the highest append time so far; 0: no entry was pushed.
     """
 
     def __init__(self, PendingAddsBase push not None, int64_t entry_bytes_max):
@@ -42,7 +42,7 @@ cdef class LedgerWriterBase:
 
     @property
     def pending_bytes(self):
-        """Encoded bytes of the entries that do not have all their copies yet."""
+        """Encoded bytes of the entries that lack copies."""
         return self._push.pending_bytes
 
     @property
@@ -50,17 +50,17 @@ cdef class LedgerWriterBase:
         return self.outstanding()
 
     def has_room(self, double nbytes, double entries, /):
-        """Whether fewer bytes and entries than these lack copies, or nothing can be appended any more."""
+        """Whether fewer bytes and entries than these lack copies, or the writer has ended."""
         return self.room(nbytes, entries)
 
     @property
     def has_lac_to_tell(self):
-        """The LAC is above what any entry sent so far has carried."""
+        """Whether the LAC is above the one that bookies were told."""
         return self.lags()
 
     @property
     def is_idle(self):
-        """All that was appended has all its copies, and no change is under way."""
+        """Whether all entries have all their copies, and no metadata are being stored."""
         return not self._push.batches and self._storing is None
 
     cdef bint room(self, double nbytes, double entries) noexcept:
@@ -75,11 +75,11 @@ cdef class LedgerWriterBase:
     # ---- appending
 
     def append(self, values, keys, event_times, *, int64_t time_us, messages=None):
-        """Number, encode and send entries: (AppendFuture, effects). The AppendFuture gives their numbers, a range, once
-        they are confirmed.
+        """Number, encode and send entries; return (future, effects).
 
-        messages: as `encode_entries`. time_us: now, since the epoch.
-        Errors: those of `encode_entries`, nothing was appended; LedgerClosedError, and what else ended the writer.
+        The future gives the numbers of the entries, a range, once they are confirmed. messages: as `encode_entries`.
+        time_us: the current time, microseconds since 1970. Raises as `encode_entries` (nothing was appended), and the error
+        that ended the writer.
         """
         return self.begin(values, keys, event_times, time_us, messages)
 
@@ -90,7 +90,7 @@ cdef class LedgerWriterBase:
             raise self.error
         if self._closing:
             raise LedgerClosedError(self._push.ledger, "is being closed")
-        self.time_us = max(self.time_us, time_us)  # clocks are set back; append times never go back
+        self.time_us = max(self.time_us, time_us)  # append times never go back, even if the clock does
         entries = encode(values, keys, event_times, self._push.ledger, first, lac, self.time_us, self.length,
                          self.messages, self.entry_bytes_max, messages)
         future = AppendFuture(range(first, first + entries.count))
@@ -108,7 +108,7 @@ cdef class LedgerWriterBase:
         return future, sends
 
     def _cut(self, entries, /):
-        """As Batches that may be sent."""
+        """Cut entries into EntryBatches that can be sent."""
         raise NotImplementedError
 
     cdef list send(self, EntryBatch batch, Entries entries):
@@ -118,13 +118,13 @@ cdef class LedgerWriterBase:
     # ---- confirming
 
     def acked(self):
-        """Bookies have acknowledged Parts, as the tracker knows: what is done for each of their OKs."""
+        """Handle OKs of bookies that the tracker has noted."""
         return self._confirm() if self.error is None else []
 
     def _confirm(self):
-        """Complete, in order, what has its ack quorum, and let go of what has all copies: effects.
+        """Complete, in order, the appends that have their ack quorum; release batches that have all copies.
 
-        Not while an ensemble change is under way: acks that it will withdraw count for neither.
+        Does neither during an ensemble change, which will withdraw acks. Returns effects.
         """
         cdef int64_t lac
         cdef list effects = [], done = []

@@ -1,5 +1,5 @@
-"""Batches of encoded entries on their way to the bookies of an ensemble: noted, sent to all who are to store them, and let
-go of. `pyreplog.ledger.protocol.pending_adds` has what else is done with them.
+"""The part of PendingAdds that runs for every append: sends batches of encoded entries to the bookies of an ensemble, keeps
+and releases them. `pyreplog.ledger.protocol.pending_adds` has the rest.
 """
 
 cimport cython
@@ -21,8 +21,8 @@ from pyreplog._native.quorum.stripe import gather
 cdef class EntryBatch:
     """Consecutive encoded entries, from `first` to `last`.
 
-    `EntryBatch(first, last, records, offsets, nbytes, about=None)`. offsets: of each record in `records`, which may
-    hold more, and where the last one ends: an array of int64 or uint32. nbytes: of these entries.
+    `EntryBatch(first, last, records, offsets, nbytes, about=None)`. records: a buffer that may hold other records as well.
+    offsets: of each record in it, and of the end of the last one: an array of int64 or uint32. nbytes: of these entries.
     """
 
     def __init__(self, int64_t first, int64_t last, records, offsets not None, int64_t nbytes, about=None):
@@ -34,7 +34,7 @@ cdef class EntryBatch:
         return self.about.offsets if self.starts is None else self.starts
 
     cdef bint is_alone(self) except -1:
-        """Whether `records` holds nothing else."""
+        """Whether `records` holds only this batch."""
         return self.starts is None or memoryview(self.records).nbytes == self.nbytes
 
 
@@ -47,11 +47,12 @@ cdef EntryBatch whole(Entries entries):
 
 
 cdef class PendingAddsBase:
-    """`PendingAddsBase(ledger, key, flags, ensemble, tracker, request, batch_bytes)`. To be subclassed, by what sends a
-    bookie its part of a batch (`_send`). request: the type of requests, a named tuple. batch_bytes: entries are sent in
-    requests of at most so many bytes, or of one entry.
+    """`PendingAddsBase(ledger, key, flags, ensemble, tracker, request, batch_bytes)`: base of PendingAdds.
 
-    batches: those with an entry that lacks copies, ascending. pending_bytes: of them.
+    The subclass makes the request for one bookie's part of a batch (`_send`). request: the type of requests, a named tuple.
+    batch_bytes: greatest size of a request, unless it has one entry.
+
+    batches: those with an entry that lacks copies, ascending. pending_bytes: their size.
     """
 
     def __init__(self, int64_t ledger, bytes key not None, int flags, list ensemble not None, AckTracker tracker not None,
@@ -60,19 +61,19 @@ cdef class PendingAddsBase:
         self.request, self.batches, self.batch_bytes = request, deque(), batch_bytes
 
     def add(self, EntryBatch batch not None, /):
-        """Send a batch to all who are to store some of it: a list of Sends. Its entries follow those of the one before.
+        """Return the Sends of a batch, whose entries follow those of the batch before, to the bookies that store it.
 
-        Those who are muted get nothing: it would not count, and whoever takes their place is sent it. If nobody lives to see
-        that, recovery finds that they end where they failed, and not a gap behind which they go on.
+        Muted bookies get nothing, because their acks would not count; a replacement is sent their part. If the writer dies
+        before, recovery finds that their entries end where they failed, without a gap.
         """
         return self.push(batch)
 
     def release(self):
-        """Let go of the batches that have all their copies."""
+        """Release the batches that have all their copies."""
         self.let_go()
 
     def _send(self, EntryBatch batch, int index, /):
-        """To the bookie at a place in the ensemble, what it is to store: a Send; None: nothing."""
+        """Return the Send of a batch's part to the bookie at a place; None: it stores none of the batch."""
         raise NotImplementedError
 
     cdef list push(self, EntryBatch batch):
@@ -81,10 +82,10 @@ cdef class PendingAddsBase:
         cdef list sends = []
         cdef tuple request
         if tracker.push(batch.last) < 0:
-            tracker.pushed(batch.last)  # says why not
+            tracker.pushed(batch.last)  # raises the error
         self.batches.append(batch)
         self.pending_bytes += batch.nbytes
-        if size == tracker.write_quorum:  # every bookie stores all of it: they are asked the same
+        if size == tracker.write_quorum:  # every bookie stores the whole batch: one request for all
             request = self.asked(batch)
             for index in range(size):
                 if tracker.muted >> index & 1:
@@ -99,7 +100,7 @@ cdef class PendingAddsBase:
         return sends
 
     cdef tuple asked(self, EntryBatch batch):
-        """A request for all of it."""
+        """Make the request that adds a whole batch."""
         cdef int size = self.tracker.ensemble_size
         cdef object records = batch.records
         if not batch.is_alone():

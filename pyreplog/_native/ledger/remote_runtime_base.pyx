@@ -1,4 +1,4 @@
-"""What a client of bookies in other processes does for every append: its requests sent, and their answers waited for."""
+"""The part of RemoteRuntime that runs for every append: sends ADDs to bookies in other processes, and waits for answers."""
 
 from libc.stdint cimport int64_t
 
@@ -8,11 +8,10 @@ from pyreplog._native.net.pending_requests_base cimport leave_alone
 
 
 cdef class RemoteRuntimeBase:
-    """`add` and `wait` of what drivers share (`pyreplog.ledger.driver.Runtime`). To be subclassed, by what answers
-    `send` and sets all of this.
+    """Base of RemoteRuntime: `add` and `wait` of `pyreplog.ledger.driver.Runtime`. The subclass has `send`.
 
-    _adds: by bookie and ledger, their Lane. _ready: by bookie, its channel. _unanswered_max: requests of a lane. _now_us:
-    the clock of deadlines, each `_request_timeout_us` ahead.
+    _adds: AddMergers by (bookie, ledger). _ready: channels by bookie. _unanswered_max: requests of a merger that may be
+    unanswered. _now_us: clock of deadlines, which are `_request_timeout_us` ahead.
     """
 
     cdef public dict _adds, _ready
@@ -21,7 +20,7 @@ cdef class RemoteRuntimeBase:
     cdef public object _now_us, reactor
 
     def add(self, adds, /):
-        """Those that nothing stands before leave at once."""
+        """Send ADDs; those before which no other waits leave at once, from this thread."""
         cdef int64_t deadline_us = <int64_t>self._now_us() + self._request_timeout_us
         cdef Py_ssize_t at = 0
         while True:
@@ -32,9 +31,9 @@ cdef class RemoteRuntimeBase:
             at += 1
 
     def wait(self, AppendFuture future not None, timeout=None):
-        """The thread that waits drives the reactor: nobody has to wake it, but who settles the ack without driving.
+        """Wait for a future; the waiting thread drives the reactor, so that mostly no other thread has to wake it.
 
-        Errors: as `check_may_wait`; those of the AppendFuture.
+        Raises as `check_may_wait`, and the error of the future.
         """
         if not future.settled:
             check_may_wait()

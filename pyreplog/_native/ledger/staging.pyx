@@ -1,4 +1,4 @@
-"""Single entries that wait while a batch of others is on its way; `pyreplog.ledger.protocol.staging` says what for.
+"""Single entries that wait while a batch is on its way; see `pyreplog.ledger.protocol.staging`.
 
 Threads: everything runs under the GIL, which makes each call one step.
 """
@@ -10,16 +10,15 @@ cdef enum:
     STAGE_LIMIT = 256 << 10
 
 STAGE_BYTES = STAGE_LIMIT
-"""So many bytes do not wait."""
+"""With so many bytes, the entries that wait are sent at once."""
 
 
 @cython.final
 cdef class Staging:
-    """Entries that wait to be sent: tuples, whose first item is the value. Any thread may add; they are taken by one thread
-    at a time.
+    """`Staging(proceed=None)`: entries that wait to be sent, tuples whose first item is the value.
 
-    `Staging(proceed=None)`. Itself a callback of the AppendFuture of a batch: that has landed, and `proceed()` is
-    called when entries wait for it.
+    Any thread may add; one thread at a time takes. The object is a callback for the AppendFuture of a batch: when the batch
+    has landed and entries wait, it calls `proceed()`.
     """
 
     def __init__(self, proceed=None):
@@ -33,26 +32,27 @@ cdef class Staging:
             self.proceed()
 
     def add(self, entry, /):
-        """Whether it is to be sent now, with all that wait; else it is when a batch lands."""
+        """Add an entry; return whether to send the waiting entries now. Else they are sent when a batch lands."""
         self.entries.append(entry)
         self.nbytes += len(entry[0])
         return not self.flying or self.nbytes >= STAGE_LIMIT
 
     def take(self):
-        """All that wait, as one batch; `landed` says when it is confirmed, or failed. None wait: no batch."""
+        """Take the waiting entries as one batch. Call `landed` when it is confirmed or failed, unless it is empty."""
         cdef list entries = self.entries
         self.entries, self.nbytes = [], 0
         self.flying += bool(entries)
         return entries
 
     cpdef bint leave(self) noexcept:
-        """Whether an entry may go without stopping here: nothing waits or is on its way. Then it is, until `landed`."""
+        """Whether an entry may be sent unstaged, because no entry waits and no batch is on its way. If so, it counts as a
+        batch on its way until `landed`."""
         if self.entries or self.flying:
             return False
         self.flying = 1
         return True
 
     cpdef bint landed(self) noexcept:
-        """One batch less is on its way; whether entries wait for that."""
+        """Count a batch as landed; return whether entries wait."""
         self.flying -= 1
         return bool(self.entries)

@@ -1,7 +1,7 @@
-"""Entries of ledgers as bytes: encoded by their writer, and parsed by whoever gets them.
+"""Entries of ledgers as bytes: encoded by their writer, parsed by their receivers.
 
-One encoding serves all: what `encode_entries` makes is what frames carry, what a bookie's log stores (with its stamp
-written in, see `intake`) and what readers verify. Threads: any; large jobs release the GIL.
+There is one encoding: frames carry the records that `encode_entries` makes, a bookie's log stores them (with its stamp
+written in, see `intake`), and readers verify them. Threads: any; large jobs release the GIL.
 """
 
 from cpython.buffer cimport Py_buffer, PyBuffer_Release
@@ -23,7 +23,7 @@ from pyreplog._native.system.blocks cimport Block, give_block, make_block, take_
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, RecordTooLargeError, WrongTypeError
 
 CONTROL = LEDGERS
-"""In an index, the control records of ledger L are entries of ledger L + CONTROL, numbered by what they are."""
+"""In an index, the control records of ledger L are entries of ledger L + CONTROL, numbered by their codes."""
 
 cdef int64_t RELEASE_GIL_FROM = 1 << 18
 
@@ -66,7 +66,7 @@ cdef class Entries:
         return memoryview(rec.span(self, <const uint8_t *>self.starts, (self.count + 1) * 4)).cast("I")
 
     def totals(self, int64_t entry):
-        """(bytes, messages) of the ledger up to and with one of these entries. InvalidArgumentError for another."""
+        """Return (bytes, messages) of the ledger up to and with one of these entries. Raises InvalidArgumentError."""
         cdef const LongHeader *header
         if not self.first <= entry < self.first + self.count:
             raise InvalidArgumentError(f"entry: expected {self.first} to {self.last}, found {entry}")
@@ -92,11 +92,27 @@ def encode_entries(values, keys=None, event_times=None, *, int64_t ledger, int64
                    uint64_t ledger_bytes=0, uint64_t ledger_messages=0, int64_t size_max=SEGMENT_MAX, messages=None):
     """Encode values as entries first, first + 1, ... of a ledger.
 
-    values, keys, event_times: as CommitLog.append_batch. lac: last add confirmed its writer knows, -1: none. time:
-    append time, microseconds since the epoch. ledger_bytes, ledger_messages: the ledger's totals before these entries.
-    size_max: bytes that one encoded record may have at most. messages: how many messages each value holds, 1 or more:
-    these are batch entries; None: data entries, of one message each.
-    Errors: WrongTypeError, InvalidArgumentError, RecordTooLargeError.
+    Args:
+        values: value of each entry.
+        keys: key of each entry or None; None: no entry has a key.
+        event_times: event time of each entry, microseconds since 1970, or None; None: no entry has one.
+        ledger: number of the ledger.
+        first: number of the first entry.
+        lac: LAC that the writer knows; -1: none.
+        time: append time, microseconds since 1970.
+        ledger_bytes: bytes of the ledger before these entries.
+        ledger_messages: messages of the ledger before these entries.
+        size_max: greatest size of one encoded record, bytes.
+        messages: number of messages in each value, 1 or more: the entries are batches; None: they are data entries of
+            one message each.
+
+    Returns:
+        An `Entries`.
+
+    Raises:
+        WrongTypeError: an argument has the wrong type.
+        InvalidArgumentError: an argument is out of range.
+        RecordTooLargeError: a record is too large.
     """
     return encode(values, keys, event_times, ledger, first, lac, time, ledger_bytes, ledger_messages, size_max, messages)
 
@@ -135,7 +151,7 @@ cdef Entries encode(values, keys, event_times, int64_t ledger, int64_t first, in
 
 
 cdef class _Counts:
-    """How many messages each of some entries holds."""
+    """The number of messages in each entry."""
 
     cdef int64_t *at
 
@@ -163,7 +179,7 @@ cdef class _Counts:
 
 
 cdef int64_t check_part(const Part *part, int64_t size_max) except -1:
-    """Length of the part's record. RecordTooLargeError."""
+    """Return the length of the part's record. Raises RecordTooLargeError."""
     cdef int64_t length = rec.part_length(part, LONG_HEADER)
     if part.key_length > KEY_MAX:
         raise RecordTooLargeError(f"key: at most {KEY_MAX} bytes, found {part.key_length}")
@@ -185,9 +201,9 @@ cdef void encode_run(Entries made, const Part *parts, _Counts counts, int64_t ti
 
 
 def encode_control(int64_t ledger, int64_t code, value, *, int64_t lac, int64_t time):
-    """A control record of a ledger, as bytes: `code` says what it is, and the newest of one code counts.
+    """Encode a control record of a ledger; `code` is its kind, and the newest record of a kind counts.
 
-    Arguments and errors as encode_entries.
+    Arguments and errors are those of `encode_entries`.
     """
     cdef Py_buffer buffer
     cdef Part part
@@ -221,7 +237,7 @@ cdef int64_t check_entry(const uint8_t *p, int64_t space) noexcept nogil:
 
 
 cdef int refuse(const uint8_t *p, int64_t offset, int64_t length, int64_t fault) except -1:
-    """Looks at a copy: the bytes may have changed since they were found bad."""
+    """Raise the error of a bad record; reads a copy of its header, because the bytes may change meanwhile."""
     cdef int64_t space = length - offset, stride
     cdef bytes kept
     cdef const LongHeader *header
@@ -239,10 +255,10 @@ cdef int refuse(const uint8_t *p, int64_t offset, int64_t length, int64_t fault)
 
 
 def parse_entries(data, *, int64_t ledger, int64_t first, int64_t last):
-    """A RecordBatch over encoded records that a peer sent: entries of `ledger`, ascending, from `first` to `last`.
+    """Parse and verify encoded records of a peer: entries of `ledger`, ascending, from `first` to `last`.
 
-    A bad record ends the batch before it (`next_position` is its offset); InvalidRecordsError when it is the first.
-    The batch holds `data`, which nobody may change. The GIL is released.
+    Returns a RecordBatch, which refers to `data`; do not change `data`. A bad record ends the batch before it, and
+    `next_position` is its offset. Raises InvalidRecordsError if the first record is bad. The GIL is released.
     """
     cdef Py_buffer buffer
     cdef int64_t at = 0, stride = 0, count = 0, length
@@ -290,7 +306,7 @@ cdef uint32_t *fit_columns(uint32_t *offsets, int64_t count, const uint8_t *p) n
 
 
 cdef class _Buffers:
-    """Buffers of encoded records that are read side by side."""
+    """Buffers of encoded records that are merged."""
 
     cdef Py_buffer *views
     cdef int64_t *at              # offset of the next record of each
@@ -322,7 +338,7 @@ cdef class _Buffers:
         return total
 
     cdef const uint8_t *lowest(self) noexcept nogil:
-        """Where the first of them begins, if offsets of 32 bits from there reach all; else NULL."""
+        """Return the lowest address of the buffers if offsets of 32 bits from there reach all of them; else NULL."""
         cdef Py_ssize_t i
         cdef const uint8_t *low = NULL
         cdef const uint8_t *end = NULL
@@ -336,7 +352,7 @@ cdef class _Buffers:
         return low if end - low <= <int64_t>0xffffffff else NULL
 
     cdef const LongHeader *take(self) noexcept nogil:
-        """The record with the lowest entry of those that come next, of equal ones the first buffer's; NULL: no more."""
+        """Take the record with the lowest entry, of equal ones that of the first buffer; NULL: there are no more."""
         cdef Py_ssize_t i, best = -1
         cdef const LongHeader *header
         cdef const LongHeader *lowest = NULL
@@ -355,11 +371,12 @@ cdef class _Buffers:
 
 
 def merge_entries(list parts not None, *, int64_t last):
-    """A RecordBatch of the entries up to `last` in several buffers, ascending. It holds the buffers, which nobody may
-    change, if they lie within 4 GiB of each other; else the records are copied.
+    """Merge the entries up to `last` of several buffers into one RecordBatch, ascending. The GIL is released.
 
-    parts: encoded records, each buffer ascending and found intact (`parse_entries`). Of an entry that is in several, the
-    first buffer's counts. The GIL is released.
+    The batch refers to the buffers if they lie within 4 GiB; do not change them. Else the records are copied.
+
+    parts: buffers of encoded records, each ascending and verified by `parse_entries`. Of an entry that is in several
+    buffers, the first buffer's record counts.
     """
     cdef _Buffers buffers = _Buffers(parts)
     cdef int64_t total = buffers.size(), at = 0, count = 0, stride, previous = -1

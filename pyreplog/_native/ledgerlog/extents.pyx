@@ -1,7 +1,7 @@
-"""Entry ids of one ledger in one segment, as extents: `index` has one map per ledger. No Python here.
+"""The entries of one ledger in one segment, as extents; `index` has one map for each ledger. No Python objects.
 
-Adding appends or extends one extent, whatever the order of entries. As long as entry ids only increase, the extents are
-sorted as they are; a map of others gets a view at its first lookup. Threads: the caller's lock.
+Adding appends or extends one extent, whatever the order of entries. While entry numbers only increase, the extents are
+sorted; else a map gets a sorted view at its first lookup. Threads: the lock of the caller guards a map.
 """
 
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -38,7 +38,7 @@ cdef inline void put(Extent *extent, uint64_t entry, uint32_t number, uint32_t c
 
 
 cdef inline void note_range(ExtentMap *map, uint64_t entry, uint32_t count) noexcept nogil:
-    """Before `numbers` counts them in."""
+    """Widen the range of entries of the map, before `numbers` counts them."""
     if not map.numbers:
         map.first, map.last = entry, entry + count - 1
         return
@@ -56,7 +56,7 @@ cdef void extents_cut(ExtentMap *map, uint32_t keep) noexcept nogil:
         map.count -= 1
     if map.count:
         map.extents[map.count - 1].count = keep - map.extents[map.count - 1].number
-    free_view(map)   # it no longer has the copies that were hidden
+    free_view(map)   # it lacks earlier copies of the entries that were cut
     map.numbers, map.unordered = 0, False
     for i in range(map.count):
         extent = &map.extents[i]
@@ -134,7 +134,7 @@ cdef const Extent *extents_sorted(ExtentMap *map, uint32_t *count) noexcept nogi
 # ---- the view --------------------------------------------------------------------------------------------------
 
 cdef int catch_up(ExtentMap *map) noexcept nogil:
-    """Take what was added since the last lookup into the view."""
+    """Add the extents that came since the last lookup to the view."""
     cdef View *view
     cdef Extent extent
     cdef uint32_t i = map.count
@@ -157,7 +157,7 @@ cdef int catch_up(ExtentMap *map) noexcept nogil:
 
 
 cdef int push(View *view, const Extent *extent) noexcept nogil:
-    """Behind the newest level's extents when it lies above them, else a level of its own."""
+    """Append an extent to the newest level if it lies above that, else begin a level with it."""
     cdef Extent *newest = &view.extents[view.count - 1] if view.levels else NULL
     cdef bint above = newest != NULL and end_of(newest) <= extent.entry
     if above and extent.entry == end_of(newest) and extent.number == newest.number + newest.count:
@@ -188,7 +188,7 @@ cdef int balance(View *view) noexcept nogil:
 
 
 cdef int merge(View *view) noexcept nogil:
-    """Make one of the two newest levels. What lies below the newer one stays where it is."""
+    """Merge the two newest levels. Extents below the newer level stay in place."""
     cdef uint32_t start = view.start[view.levels - 2], middle = view.start[view.levels - 1], size
     cdef uint32_t below = extents_until(view.extents + start, middle - start, view.extents[middle].entry)
     cdef uint32_t newer = view.count - middle
@@ -210,7 +210,8 @@ cdef int merge(View *view) noexcept nogil:
 
 cdef uint32_t overlay(const Extent *older, uint32_t olds, const Extent *newer, uint32_t news,
                       Extent *out) noexcept nogil:
-    """Newer extents and what they leave of older ones, ascending; how many: at most olds + 2 * news."""
+    """Merge newer extents with the parts of older ones that they do not cover, ascending; return the count, which is at
+    most olds + 2 * news."""
     cdef uint32_t i, j = 0, size = 0
     cdef Extent rest
     for i in range(olds):
@@ -232,7 +233,7 @@ cdef uint32_t overlay(const Extent *older, uint32_t olds, const Extent *newer, u
 
 
 cdef inline void drop_below(Extent *extent, uint64_t entry) noexcept nogil:
-    """Leave of an extent what is at or above `entry`, which is not below it: perhaps nothing."""
+    """Cut the entries below `entry` from an extent, perhaps all of it. `entry` is not below the extent."""
     cdef uint32_t gone = <uint32_t>min(entry - extent.entry, <uint64_t>extent.count)
     extent.entry += gone
     extent.number += gone

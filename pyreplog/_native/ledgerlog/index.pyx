@@ -1,9 +1,8 @@
-"""(ledger id, entry id) -> offset of the record, for the active segment of a log in which many ledgers interleave.
+"""The index of the active segment of a bookie's log: (ledger, entry) -> offset of the record.
 
-`LedgerIndex` is in memory; `to_bytes` makes the file of it that `sealed` reads once the segment is. Offsets are bytes
-since the segment began, its header included.
-
-Of an entry added twice (sent again, or copied by re-replication; both copies are the same bytes) the last one wins.
+`LedgerIndex` is in memory; `to_bytes` makes its file, which `sealed` reads once the segment is sealed. Offsets are bytes
+from the beginning of the segment, header included. Of an entry that was added twice (sent again, or copied by repair;
+both copies have the same bytes) the last copy counts.
 """
 
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
@@ -27,7 +26,7 @@ from pyreplog.errors import InvalidArgumentError
 
 cdef int64_t list_entries(ExtentMap *map, const Place *places, uint32_t keep, uint64_t start, uint64_t stop,
                           Pair *pairs) noexcept nogil:
-    """Sorted entries of [start, stop) in the first `keep` records; their count, or INDEX_NO_MEMORY."""
+    """Collect the entries of [start, stop) in the first `keep` records, sorted; return their count, or INDEX_NO_MEMORY."""
     cdef uint32_t extent_count = 0, i
     cdef const Extent *extents = extents_sorted(map, &extent_count)
     cdef const Extent *extent
@@ -43,14 +42,14 @@ cdef int64_t list_entries(ExtentMap *map, const Place *places, uint32_t keep, ui
         for entry in range(max(start, extent.entry), min(stop, end_of(extent))):
             number = extent.number + (entry - extent.entry)
             if number >= keep:
-                return count   # only of ids that increase with the records
+                return count   # a map without a view: its entries increase with the records
             pairs[count].entry, pairs[count].place = entry, places[number].offset
             count += 1
     return count
 
 
 cdef int sum_up(LedgerRow *row, LedgerRun *run) noexcept nogil:
-    """All of a ledger's run but its place in the index file."""
+    """Fill in a ledger's run, but for its place in the index file."""
     cdef uint32_t count, i
     cdef const Extent *extents = extents_sorted(&row.entries, &count)
     if extents == NULL:
@@ -94,7 +93,7 @@ cdef tuple columns(const Pair *pairs, int64_t count):
 
 cdef int check_ids(int64_t ledger, int64_t entry) except -1:
     if ledger < 0 or entry < 0:
-        raise InvalidArgumentError(f"ledger and entry ids are 0 or more, got ledger {ledger}, entry {entry}")
+        raise InvalidArgumentError(f"expected numbers of 0 or more, found ledger {ledger}, entry {entry}")
     return 0
 
 
@@ -109,15 +108,14 @@ cdef int hold_column(object column, Py_buffer *view) except -1:
 cdef class LedgerIndex:
     """`LedgerIndex()`: the index of a segment that is being written, in memory.
 
-    Records are added in log order: `offset` (bytes, a multiple of 8) at or after the end of the record added before,
-    `stride` bytes long, padding included. Entries of a ledger may come in any order, with gaps, and more than once.
-    Takes 8 to 10 bytes per record, 16 to 20 for each that is not of the next entry of its ledger (a view for lookups
-    takes up to as much again, when entry ids do not only increase), and about 200 per ledger.
+    Records are added in log order: `offset` (bytes, a multiple of 8) is at or after the end of the record before,
+    `stride` is its length with padding. Entries of a ledger may come in any order, with gaps, and more than once. The
+    index takes 8 to 10 bytes for a record, 16 to 20 for one that is not the next entry of its ledger, and about 200 for
+    a ledger. If entry numbers do not only increase, a view for lookups takes up to as much again.
 
-    Threads: every method and C function may be called from any thread at any time. Each holds the index's own lock
-    while it works; batches let go of the GIL. Only `save` waits for a disk; `to_bytes` and `remove_from` of a million
-    records take milliseconds, and lookups wait for them. So they do for the first lookup in a ledger after many entries
-    came out of order: a tenth of a second for a million.
+    Threads: any thread may call any method or C function at any time; each holds the index's own lock, and batches
+    release the GIL. `to_bytes` and `remove_from` of a million records take milliseconds, for which lookups wait. The
+    first lookup in a ledger after a million entries came out of order takes a tenth of a second.
     """
 
     def __cinit__(self):
@@ -130,7 +128,7 @@ cdef class LedgerIndex:
 
     @property
     def count(self):
-        """Distinct (ledger, entry) pairs held."""
+        """Number of distinct (ledger, entry) pairs."""
         cdef IndexFileHeader header
         with self.lock:
             self.sorted_runs(&header)
@@ -138,12 +136,13 @@ cdef class LedgerIndex:
 
     @property
     def memory_bytes(self):
-        """Bytes of memory allocated."""
+        """Allocated memory, bytes."""
         with self.lock:
             return ledgers_bytes(&self.table)
 
     def add(self, int64_t ledger, int64_t entry, int64_t offset, int64_t stride):
-        """Note a record. InvalidArgumentError: a negative id, or a place not after the record added before."""
+        """Add a record. Raises InvalidArgumentError for a negative number, or a place before the end of the last record.
+        """
         cdef int status
         with self.lock:
             status = self.append_one(ledger, entry, offset, stride)
@@ -151,7 +150,7 @@ cdef class LedgerIndex:
             self.refuse(status, ledger, entry, offset, stride)
 
     def add_batch(self, ledgers, entries, offsets, strides):
-        """Note many records: four int64 arrays of one length. All of them, or none when one is refused as in `add`."""
+        """Add many records, given as four int64 arrays of one length: all, or none if `add` would refuse one."""
         cdef Py_buffer views[4]
         cdef const int64_t *column[4]
         cdef int64_t failed = 0
@@ -173,7 +172,7 @@ cdef class LedgerIndex:
                 PyBuffer_Release(&views[held])
 
     def get(self, int64_t ledger, int64_t entry):
-        """Offset of the entry's last copy; None: definitely not here. InvalidArgumentError: a negative id."""
+        """Return the offset of the entry's last copy; None: it is not here. Raises InvalidArgumentError."""
         check_ids(ledger, entry)
         cdef int64_t number = EXTENTS_ABSENT, place = 0
         cdef LedgerRow *row
@@ -188,14 +187,14 @@ cdef class LedgerIndex:
         return place * ALIGN if number >= 0 else None
 
     def last_entry(self, int64_t ledger):
-        """Highest entry id of the ledger; None: it has no entry here."""
+        """Return the highest entry of a ledger; None: it has no entry here."""
         cdef const LedgerRow *row
         with self.lock:
             row = ledgers_find(&self.table, ledger)
             return row.entries.last if row != NULL else None
 
     def share(self, int64_t ledger):
-        """(lowest entry id, highest, bytes, entries) of a ledger, as a row of `ledgers`; None: it has none here."""
+        """Return (lowest entry, highest entry, bytes, entries) of a ledger, as in `ledgers`; None: it has no entry here."""
         cdef LedgerRow *row
         cdef LedgerRun run
         cdef int status
@@ -209,9 +208,9 @@ cdef class LedgerIndex:
         return run.first, run.last, run.bytes, run.entries
 
     def entries(self, int64_t ledger, int64_t start, int64_t stop, int64_t below=INT64_MAX):
-        """(entry ids, offsets) of the ledger's entries start <= id < stop: int64 arrays, sorted by id, no id twice.
+        """Return (entries, offsets) of a ledger's entries [start, stop) as int64 arrays, ascending and distinct.
 
-        below: as if no record at or beyond this offset had been added yet.
+        below: leave out records at or beyond this offset.
         """
         check_ids(ledger, start)
         cdef Pair *pairs = NULL
@@ -226,30 +225,33 @@ cdef class LedgerIndex:
             free(pairs)
 
     def ledgers(self):
-        """Table of the ledgers, sorted: a numpy array with fields ledger, first, last (entry ids), bytes (sum of the
-        strides of its records, every copy counted) and entries (how many distinct ids)."""
+        """Return the table of the ledgers, sorted: a numpy array with the fields ledger, first and last (entry numbers),
+        bytes (strides of all records, every copy counted) and entries (number of distinct entries)."""
         cdef IndexFileHeader header
         with self.lock:
             runs = self.sorted_runs(&header)
         return ledger_table(runs)
 
     def remove_from(self, int64_t offset):
-        """Forget every record that is not wholly below `offset`, as a truncation of the segment does.
+        """Remove every record that is not wholly below `offset`, as a truncation of the segment does.
 
-        An entry whose last copy is cut is found at the copy before it.
+        If the last copy of an entry is removed, the copy before it counts again.
         """
         with nogil, self.lock:
             self.cut(offset)
 
     def to_bytes(self, *, bytes uuid not None, int64_t base, uint32_t stamp, int64_t end):
-        """The index file of the segment, once sealed: its log's uuid (16 bytes), base (position), stamp and `end`, the
-        offset after its last record. InvalidArgumentError: another size of uuid, or an end before the last record's."""
+        """Return the content of the index file of a sealed segment.
+
+        uuid: of its log, 16 bytes. base: its position. stamp: its stamp. end: offset behind its last record. Raises
+        InvalidArgumentError.
+        """
         cdef IndexFileHeader header
         cdef uint8_t *image
         begin_header(&header, uuid, base, stamp, end)
         with self.lock:
             if not self.end <= end <= SEGMENT_MAX:
-                raise InvalidArgumentError(f"end is from {self.end} to {SEGMENT_MAX}, got {end}")
+                raise InvalidArgumentError(f"end: expected {self.end} to {SEGMENT_MAX}, found {end}")
             runs = self.sorted_runs(&header)
             made = PyBytes_FromStringAndSize(NULL, image_size(header.data_end))
             image = <uint8_t *>PyBytes_AS_STRING(made)
@@ -301,7 +303,7 @@ cdef class LedgerIndex:
         return self.append(ledger, entry, offset, &size, 1) if 0 < stride <= SEGMENT_MAX else INDEX_REFUSED
 
     cdef int append_all(self, const int64_t **columns, int64_t count, int64_t *failed) noexcept nogil:
-        """The rows of add_batch: all of them, or `failed` is the number of the one refused."""
+        """Add the rows of `add_batch`: all, or none, and `failed` is the number of the refused row."""
         cdef int64_t end = self.end, i
         cdef int status
         for i in range(count):
@@ -326,7 +328,7 @@ cdef class LedgerIndex:
                 self.end = max(self.end, end_of_record(row, row.entries.numbers - 1))
 
     cdef int64_t collect(self, int64_t ledger, int64_t start, int64_t stop, int64_t below, Pair **pairs) noexcept nogil:
-        """Sorted entries of [start, stop) into new memory at `pairs`; their count, or INDEX_NO_MEMORY."""
+        """Collect entries of [start, stop), sorted, in new memory at `pairs`; return their count, or INDEX_NO_MEMORY."""
         cdef LedgerRow *row = ledgers_find(&self.table, ledger)
         cdef ExtentMap past
         cdef uint32_t keep
@@ -347,7 +349,8 @@ cdef class LedgerIndex:
         return count
 
     cdef bytes sorted_runs(self, IndexFileHeader *header):
-        """The file's directory: a LedgerRun for each ledger, sorted. The header gets their counts and `data_end`."""
+        """Return the directory of the file, a LedgerRun for each ledger, sorted; set the counts and `data_end` of the header.
+        """
         cdef int status
         runs = PyBytes_FromStringAndSize(NULL, self.ledgers_held * sizeof(LedgerRun))
         cdef LedgerRun *run = <LedgerRun *>PyBytes_AS_STRING(runs)
@@ -374,7 +377,7 @@ cdef class LedgerIndex:
         return INDEX_OK
 
     cdef void write_runs(self, uint8_t *image) noexcept nogil:
-        """The items of all ledgers, behind a directory that is in place and has just sorted them all."""
+        """Write the items of all ledgers behind the directory, which is in place and has just sorted them."""
         cdef const LedgerRun *runs = <const LedgerRun *>(image + BLOCK)
         cdef const Extent *extents
         cdef LedgerRow *row

@@ -9,7 +9,7 @@ from pyreplog.errors import InvalidArgumentError
 
 cdef int begin_header(IndexFileHeader *header, bytes uuid, int64_t base, uint32_t stamp, int64_t end) except -1:
     if len(uuid) != 16:
-        raise InvalidArgumentError(f"a log's uuid has 16 bytes, got {len(uuid)}")
+        raise InvalidArgumentError(f"uuid: expected 16 bytes, found {len(uuid)}")
     memset(header, 0, sizeof(IndexFileHeader))
     header.magic, header.version, header.min_reader = LEDGER_MAGIC, FORMAT_VERSION, FORMAT_VERSION
     memcpy(header.uuid, PyBytes_AS_STRING(uuid), 16)

@@ -1,7 +1,7 @@
-"""Encoded entries taken into a log that holds those of many ledgers, and given out of it.
+"""Appends encoded entries to a log of many ledgers, and copies them out of it.
 
-Whoever hands bytes over may change them meanwhile: they are copied once, and what was copied is what is verified.
-Threads: any; large jobs release the GIL.
+The bytes of a caller may change meanwhile: they are copied once, and the copy is verified. Threads: any; large jobs
+release the GIL.
 """
 
 from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -37,7 +37,7 @@ cdef inline uint32_t length_at(const uint8_t *p) noexcept nogil:
 # ---- into a log ------------------------------------------------------------------------------------------------
 
 cdef int64_t take_record(uint8_t *dst, const uint8_t *src, uint32_t length, uint32_t stamp) noexcept nogil:
-    """Copy one record of `length` bytes and verify the copy, in one pass over its bytes; its stride or a status."""
+    """Copy one record of `length` bytes and verify the copy in the same pass; return its stride, or a status."""
     cdef RecordHead *head = <RecordHead *>dst
     cdef int64_t stride = rec.stride_of(length), status
     memcpy(dst, src, CRC_FROM)
@@ -51,8 +51,8 @@ cdef int64_t take_record(uint8_t *dst, const uint8_t *src, uint32_t length, uint
 
 
 cdef int64_t take_run(Appender log, LedgerIndex index, const uint8_t *p, int64_t length, int64_t *fault) noexcept nogil:
-    """Take records while they fit where the log stands; how many bytes. With `fault` set nothing was taken, and the
-    bytes are the offset of the bad record."""
+    """Take records that fit into the active segment; return their bytes. If `fault` is set, no record was taken, and
+    the result is the offset of the bad one."""
     cdef int64_t done = 0, stride, status, pos = log.pos
     cdef uint32_t size
     fault[0] = 0
@@ -72,13 +72,13 @@ cdef int64_t take_run(Appender log, LedgerIndex index, const uint8_t *p, int64_t
         done += stride
     if not fault[0]:
         fault[0] = note_run(log, index, log.pos, pos)
-    if fault[0]:  # what was refused must not be found by a recovery
+    if fault[0]:  # a recovery must not find the refused records
         memset(<uint8_t *>(log.dest + <uint64_t>log.pos), 0, pos - log.pos)
     return done
 
 
 cdef int64_t note_run(Appender log, LedgerIndex index, int64_t start, int64_t stop) noexcept nogil:
-    """Index the records that lie in [start, stop) and move the log's end behind them; 0, or a status."""
+    """Index the records in [start, stop) and move the log's end behind them; return 0, or a status."""
     cdef int64_t at = start, stride, event_time, status
     cdef const RecordHead *head
     with index.lock:
@@ -87,7 +87,7 @@ cdef int64_t note_run(Appender log, LedgerIndex index, int64_t start, int64_t st
             index.cut(start)
             return status
     at = start
-    while at < stop:   # only now: what the sparse index has noted, it cannot forget
+    while at < stop:   # last, because the sparse index cannot remove a record
         head = <const RecordHead *>(log.dest + <uint64_t>at)
         stride = rec.stride_of(head.length)
         event_time = rec.event_time_of(<const uint8_t *>head) if head.form & FORM_ATTRIBUTES else INT64_MIN
@@ -103,8 +103,8 @@ cdef int64_t note_run(Appender log, LedgerIndex index, int64_t start, int64_t st
 
 
 cdef int64_t index_run(LedgerIndex index, const uint8_t *base, int64_t *at, int64_t stop) noexcept nogil:
-    """Index the intact records that lie end to end in [at, stop); 0, or a status. `at` moves behind them, or to the bad
-    one. Runs under the index's lock, and hands it consecutive entries of a ledger in one go."""
+    """Index the intact records that lie end to end in [at, stop); return 0, or a status. `at` moves behind them, or to
+    the bad one. Holds the index's lock, and adds consecutive entries of a ledger together."""
     cdef uint32_t strides[STRETCH]
     cdef uint32_t count
     cdef int64_t start, ledger, entry, stride = 0
@@ -127,11 +127,11 @@ cdef int64_t index_run(LedgerIndex index, const uint8_t *base, int64_t *at, int6
 
 
 def append_entries(Appender log not None, data):
-    """Append encoded records (of any ledgers, end to end) to a log that carries the entries of many.
+    """Append encoded records of any ledgers, which lie end to end, to a log of many ledgers.
 
-    Every record is verified before one counts. Returns the position after the last; with the durability `appended`,
-    whatever the log's: see `CommitLog.wait_synced`.
-    Errors: InvalidRecordsError, nothing was appended; RecordTooLargeError; those of CommitLog.append.
+    Every record is verified before any of them counts. Returns the position after the last one. The records have the
+    durability "appended", whatever the log's; see `CommitLog.wait_synced`. Raises InvalidRecordsError (nothing was
+    appended), RecordTooLargeError, and errors of CommitLog.append.
     """
     cdef Py_buffer buffer
     cdef int64_t end
@@ -140,7 +140,7 @@ def append_entries(Appender log not None, data):
         log.enter()
         try:
             if log.first_entry >= 0:
-                raise InvalidArgumentError(f"{log.active.path} is of a log of one ledger, which numbers its entries")
+                raise InvalidArgumentError(f"{log.active.path}: expected a log of many ledgers, found numbered entries")
             if log.pos + buffer.len > log.limit:
                 log._reserve(check_all(log, <const uint8_t *>buffer.buf, buffer.len))
             take_all(log, <const uint8_t *>buffer.buf, buffer.len)
@@ -160,7 +160,7 @@ cdef int take_all(Appender log, const uint8_t *p, int64_t length) except -1:
     while True:
         index = log.active.ledgers
         if index is None:
-            raise InvalidArgumentError(f"{log.active.path}: its log was not opened for the entries of many ledgers")
+            raise InvalidArgumentError(f"{log.active.path}: expected a log opened for many ledgers, found no ledger index")
         if length - done >= RELEASE_GIL_FROM:
             with nogil:
                 taken = take_run(log, index, p + done, length - done, &fault)
@@ -182,13 +182,12 @@ cdef int take_all(Appender log, const uint8_t *p, int64_t length) except -1:
 
 
 cdef inline int64_t room_of(Appender log) noexcept:
-    """The largest record that a segment takes."""
+    """Return the size of the largest record that a segment takes."""
     return log.active.size - SEGMENT_HEADER - SHORT_HEADER
 
 
 cdef int64_t check_all(Appender log, const uint8_t *p, int64_t length) except -1:
-    """Before a run that may end in another segment, so that a bad record in the middle leaves nothing behind: how many
-    more segments it takes."""
+    """Verify records that may need another segment before any is taken; return the number of further segments."""
     cdef int64_t at, more, fault = 0, pos = log.pos, room = room_of(log)
     if length >= RELEASE_GIL_FROM:
         with nogil:
@@ -204,8 +203,8 @@ cdef int64_t check_all(Appender log, const uint8_t *p, int64_t length) except -1
 
 cdef int64_t measure_run(const uint8_t *p, int64_t length, int64_t pos, int64_t room, int64_t *more,
                          int64_t *fault) noexcept nogil:
-    """Offset where intact records that fit into segments end, and how many `more` segments they take than the one that
-    is filled up to `pos`."""
+    """Return the offset where intact records that fit into segments end; set the number of `more` segments that they
+    need beside the active one, which is filled up to `pos`."""
     cdef int64_t at = 0, stride
     more[0] = 0
     while at < length:
@@ -222,7 +221,7 @@ cdef int64_t measure_run(const uint8_t *p, int64_t length, int64_t pos, int64_t 
 
 
 def index_entries(Segment segment not None, LedgerIndex index not None, int64_t start, int64_t stop):
-    """Note the intact records that lie at offsets [start, stop) of a segment. The GIL is released."""
+    """Index the intact records at offsets [start, stop) of a segment. The GIL is released."""
     cdef int64_t at = start, status
     cdef object held = pin(segment)
     if not SEGMENT_HEADER <= start <= stop <= segment.size:
@@ -238,7 +237,7 @@ def index_entries(Segment segment not None, LedgerIndex index not None, int64_t 
 # ---- out of a log ----------------------------------------------------------------------------------------------
 
 cdef int64_t fit(Segment segment, const int64_t *at, Py_ssize_t most, int64_t bytes_max, int64_t *total) noexcept nogil:
-    """How many of the records at these offsets fit into `bytes_max` bytes, and the bytes they take."""
+    """Return how many of the records at these offsets fit into `bytes_max` bytes; set their total size."""
     cdef Py_ssize_t count
     cdef int64_t stride
     total[0] = 0
@@ -252,7 +251,7 @@ cdef int64_t fit(Segment segment, const int64_t *at, Py_ssize_t most, int64_t by
 
 cdef int64_t copy_run(uint8_t *dst, Segment segment, int64_t ledger, const int64_t *entry, const int64_t *at,
                       Py_ssize_t count, int64_t *fault) noexcept nogil:
-    """Copy and verify records; how many were intact and those meant."""
+    """Copy and verify records; return how many were intact and the expected ones."""
     cdef Py_ssize_t i
     cdef int64_t stride
     cdef const uint8_t *p
@@ -273,11 +272,11 @@ cdef int64_t copy_run(uint8_t *dst, Segment segment, int64_t ledger, const int64
 
 
 def copy_entries(Segment segment not None, int64_t ledger, entries, offsets, int64_t bytes_max, *, bint at_least_one):
-    """The records of a ledger's entries, at these offsets of a segment, verified, end to end: as many as fit into
-    `bytes_max` bytes, and the first one in any case if `at_least_one`.
+    """Copy and verify the records of a ledger's entries at known offsets of a segment. The GIL is released.
 
-    ledger: as in an index, with CONTROL. entries, offsets: int64 arrays of one length. Returns (bytes, how many).
-    CorruptionError names a record that is damaged, or another entry's. The GIL is released.
+    Returns (records, count): as many as fit into `bytes_max` bytes, and with `at_least_one` at least the first. ledger:
+    as in an index, with CONTROL. entries, offsets: int64 arrays of one length. Raises CorruptionError, which names a
+    record that is damaged, or of another entry.
     """
     cdef Py_buffer ids, places
     cdef const int64_t *at

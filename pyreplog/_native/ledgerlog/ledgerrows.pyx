@@ -1,4 +1,4 @@
-"""The records of one segment, ledger by ledger. No Python here. Threads: the caller's lock."""
+"""The rows of the ledgers in one segment's index, in a hash table. No Python objects. The caller's lock guards it."""
 
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
@@ -14,7 +14,7 @@ cdef inline uint64_t mix(uint64_t x) noexcept nogil:
 
 
 cdef uint32_t *slot_of(const LedgerRows *ledgers, int64_t ledger) noexcept nogil:
-    """The slot that refers to the ledger's row, or the empty one where it belongs."""
+    """Return the slot of the ledger's row, or the empty slot where it belongs."""
     cdef uint32_t i = <uint32_t>mix(ledger) & ledgers.mask
     while ledgers.slots[i] and ledgers.rows[ledgers.slots[i] - 1].ledger != ledger:
         i = (i + 1) & ledgers.mask

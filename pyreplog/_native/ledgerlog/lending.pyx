@@ -1,6 +1,6 @@
-"""Encoded entries given out of a log as they lie there: not verified, and not copied where they lie end to end.
+"""Lends encoded entries of a log: not verified, and not copied where they lie end to end.
 
-Whoever gets them verifies them; their bytes are looked at once, where they arrive. Threads: any.
+The receiver verifies them, so that their bytes are read once. Threads: any.
 """
 
 from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -28,7 +28,7 @@ ctypedef struct Walk:
 
 
 cdef inline int64_t stride_of(Segment segment, int64_t ledger, int64_t entry, int64_t at) noexcept nogil:
-    """Of the record at an offset, going by its header, or a status: it is not the one meant."""
+    """Return the stride of the record at an offset by its header, or a status if it is not the expected one."""
     cdef const LongHeader *header = <const LongHeader *>(segment.map + at)
     cdef int64_t stride
     if not SEGMENT_HEADER <= at <= segment.size - LONG_HEADER or at % 8:
@@ -45,7 +45,7 @@ cdef inline int64_t stride_of(Segment segment, int64_t ledger, int64_t entry, in
 
 cdef Walk walk(Segment segment, int64_t ledger, const int64_t *entry, const int64_t *at, Py_ssize_t most,
                int64_t bytes_max, bint at_least_one) noexcept nogil:
-    """How many of the records fit into `bytes_max` bytes, up to the first that is not the one meant."""
+    """Find how many of the records fit into `bytes_max` bytes, up to the first that is not the expected one."""
     cdef Walk found
     cdef int64_t stride
     cdef Py_ssize_t i
@@ -66,7 +66,7 @@ cdef Walk walk(Segment segment, int64_t ledger, const int64_t *entry, const int6
 
 
 cdef void gather(Segment segment, const int64_t *at, int64_t count, uint8_t *out, int64_t size) noexcept nogil:
-    """Copy records; as many bytes of them as there were when they were counted."""
+    """Copy records, `size` bytes as counted before, even if their headers have changed since."""
     cdef int64_t i, stride, done = 0
     for i in range(count):
         stride = min(rec.stride_of((<const RecordHead *>(segment.map + at[i])).length), size - done)
@@ -75,13 +75,13 @@ cdef void gather(Segment segment, const int64_t *at, int64_t count, uint8_t *out
 
 
 def lend_entries(Segment segment not None, int64_t ledger, entries, offsets, int64_t bytes_max, *, bint at_least_one):
-    """The records of a ledger's entries, at these offsets of a segment, end to end: as many as fit into `bytes_max`
-    bytes, and the first one in any case if `at_least_one`.
+    """Lend the records of a ledger's entries at known offsets of a segment, end to end. The GIL is released.
 
-    ledger: as in an index, with CONTROL. entries, offsets: int64 arrays of one length. Returns (view, how many): a view
-    of the segment, which it pins, when the records lie end to end there, else of a copy. Only what their headers say
-    is looked at; it ends before a record that is another one, and CorruptionError names that when it is the first.
-    The GIL is released.
+    Returns (view, count): as many as fit into `bytes_max` bytes, and with `at_least_one` at least the first. The view is
+    of the segment, which it pins, if the records lie end to end there, else of a copy. Only headers are checked: the
+    view ends before a record of another entry. Raises CorruptionError if that is the first one.
+
+    ledger: as in an index, with CONTROL. entries, offsets: int64 arrays of one length.
     """
     cdef Py_buffer ids, places
     cdef const int64_t *at

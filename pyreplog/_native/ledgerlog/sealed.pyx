@@ -1,7 +1,7 @@
-"""(ledger id, entry id) -> offset of the record, for one sealed segment: a sorted file, mapped. `index` writes it.
+"""The index of a sealed segment, a sorted and mapped file: (ledger, entry) -> offset of the record. `index` writes it.
 
-Only an intact index answers "not here" (None): whatever is in doubt raises CorruptionError, and the caller builds the
-index again from the segment.
+Only an intact index answers "not here" (None). Any doubt raises CorruptionError, and the caller builds the index anew
+from the segment.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -19,18 +19,18 @@ from pyreplog.errors import ClosedError, CorruptionError
 
 
 cdef inline uint64_t item_at(const LedgerRun *run, int64_t i) noexcept nogil:
-    """Offset in the file of item `i` of the run."""
+    """Return the offset in the file of item `i` of a run."""
     return run.run + <uint64_t>i * run.words * 4
 
 
 cdef inline uint64_t delta_at(const uint8_t *image, const LedgerRun *run, int64_t i) noexcept nogil:
-    """Distance of item `i` from the run's first entry; its block must have been found intact."""
+    """Return the distance of item `i` from the run's first entry. Its block must be intact."""
     cdef const uint32_t *item = <const uint32_t *>(image + item_at(run, i))
     return item[0] if run.words == 2 else item[0] | <uint64_t>item[1] << 32
 
 
 cdef bint note(Damage *damage, uint64_t position, const char *what, uint64_t expected, uint64_t found) noexcept nogil:
-    """Say what is wrong at `position` of the file; False."""
+    """Note a damage at `position` of the file; return False."""
     damage.position, damage.what, damage.expected, damage.found = position, what, expected, found
     return False
 
@@ -42,14 +42,14 @@ cdef int expect(object path, int64_t position, str what, object expected, object
 
 
 cdef class SealedIndex:
-    """The index of a sealed segment: its file, mapped. `SealedIndex.open(...)` makes one; `with` closes it.
+    """The index of a sealed segment, as a mapped file; made by `SealedIndex.open`. Close it, or use `with`.
 
-    Opening reads the header block alone, whatever the file's size. Every other 4 KiB block is checked against its
-    CRC-32C when a lookup first reads it, and trusted from then on while the file is mapped. The file must not be
-    truncated or written while it is open; it may be unlinked or replaced.
+    Opening reads only the header block. Each other block of 4 KiB is checked against its CRC-32C when a lookup reads it
+    first, and trusted while the file is mapped. The file must not be truncated or written while it is open; it may be
+    unlinked or replaced.
 
-    Threads: any, at any time. A lookup of blocks not in the page cache waits for the disk; `entries` lets go of the GIL
-    meanwhile, the others do not.
+    Threads: any, at any time. A lookup of blocks outside of the page cache waits for the disk; `entries` releases the
+    GIL meanwhile, the other methods do not.
     """
 
     def __dealloc__(self):  # runs no Python and keeps the GIL: see `Reader.locate`
@@ -64,10 +64,10 @@ cdef class SealedIndex:
 
     @staticmethod
     def open(path, *, bytes uuid not None, int64_t base, uint32_t stamp, int64_t end):
-        """Map the index of the segment with this log uuid, base (position), stamp and end (offset).
+        """Map the index file of the segment with this log uuid, base (position), stamp and end (offset).
 
-        Errors: OSError when the file cannot be read; CorruptionError when its header is damaged, of an unknown version,
-        of another segment, or does not fit the file's size.
+        Raises OSError if the file cannot be read, and CorruptionError if its header is damaged, of an unknown version, of
+        another segment, or does not fit the size of the file.
         """
         cdef SealedIndex index = SealedIndex.__new__(SealedIndex)
         index.image = map_file(path, BLOCK, "a ledger index", &index.size)
@@ -76,21 +76,21 @@ cdef class SealedIndex:
         return index
 
     def close(self):
-        """Unmap the file; later calls raise ClosedError. Again: nothing happens."""
+        """Unmap the file; later calls of other methods raise ClosedError. A second call does nothing."""
         self.is_open = False
         if not self.users:
             self.unmap()
 
     @property
     def count(self):
-        """Distinct (ledger, entry) pairs in the file."""
+        """Number of distinct (ledger, entry) pairs in the file."""
         self.check_open()
         return self.header.entries
 
     def get(self, int64_t ledger, int64_t entry):
-        """Offset of the entry's record; None: definitely not in this segment.
+        """Return the offset of an entry's record; None: it is not in this segment.
 
-        Errors: CorruptionError when that cannot be told; InvalidArgumentError: a negative id; ClosedError.
+        Raises CorruptionError if that is unknown, InvalidArgumentError for a negative number, and ClosedError.
         """
         check_ids(ledger, entry)
         cdef Damage damage
@@ -101,7 +101,7 @@ cdef class SealedIndex:
         return offset if offset >= 0 else None
 
     def last_entry(self, int64_t ledger):
-        """Highest entry id of the ledger; None: it has no entry here. Errors: CorruptionError, ClosedError."""
+        """Return the highest entry of a ledger; None: it has no entry here. Raises CorruptionError and ClosedError."""
         cdef const LedgerRun *run = NULL
         cdef Damage damage
         self.check_open()
@@ -111,9 +111,9 @@ cdef class SealedIndex:
         return run.last if status == INDEX_OK else None
 
     def entries(self, int64_t ledger, int64_t start, int64_t stop):
-        """(entry ids, offsets) of the ledger's entries start <= id < stop: int64 arrays, sorted by id.
+        """Return (entries, offsets) of a ledger's entries [start, stop) as int64 arrays, ascending.
 
-        Errors: CorruptionError, InvalidArgumentError: a negative id; ClosedError.
+        Raises CorruptionError, InvalidArgumentError for a negative number, and ClosedError.
         """
         check_ids(ledger, start)
         cdef Pair *pairs = NULL
@@ -136,7 +136,7 @@ cdef class SealedIndex:
                 self.close()
 
     def ledgers(self):
-        """Table of the ledgers, as of `LedgerIndex.ledgers`. Errors: CorruptionError, ClosedError."""
+        """Return the table of the ledgers, as `LedgerIndex.ledgers`. Raises CorruptionError and ClosedError."""
         cdef Damage damage
         self.check_open()
         size = self.header.ledgers * sizeof(LedgerRun)
@@ -145,7 +145,7 @@ cdef class SealedIndex:
         return ledger_table(PyBytes_FromStringAndSize(<const char *>self.image + BLOCK, size))
 
     cdef int adopt(self, object path, bytes uuid, int64_t base, uint32_t stamp, int64_t end) except -1:
-        """Take the header for true, if it is."""
+        """Check the header, and adopt it."""
         cdef const IndexFileHeader *header = self.header
         cdef uint32_t crc = crc32c(0, self.image + HEADER_CRC_FROM, BLOCK - HEADER_CRC_FROM)
         cdef uint64_t directory_end = BLOCK + header.ledgers * sizeof(LedgerRun)
@@ -187,7 +187,7 @@ cdef class SealedIndex:
                                f"{damage.found:#x}")
 
     cdef bint intact(self, uint64_t start, uint64_t stop, Damage *damage) noexcept nogil:
-        """Whether the blocks that hold bytes [start, stop) of the file are what was written."""
+        """Whether the blocks with bytes [start, stop) of the file are intact."""
         cdef uint64_t block, crc, table_block
         for block in range(start // BLOCK, (stop + BLOCK - 1) // BLOCK):
             if self.proven[block]:
@@ -225,7 +225,7 @@ cdef class SealedIndex:
         return INDEX_ABSENT
 
     cdef bint plausible(self, const LedgerRun *run, Damage *damage) noexcept nogil:
-        """Whether the run lies in the file: its CRC says what was written, not that the writer was right."""
+        """Whether the run lies in the file: an intact CRC does not prove that the writer was right."""
         cdef uint64_t data = BLOCK + self.header.ledgers * sizeof(LedgerRun), end = self.header.data_end
         if (data <= run.run <= end and run.run % 4 == 0 and run.entries and 0 <= run.first <= run.last
                 and run.words == words_of(run.first, run.last)
@@ -234,9 +234,9 @@ cdef class SealedIndex:
         return note(damage, <const uint8_t *>run - self.image, "a run of items below", end, run.run)
 
     cdef int64_t lower_bound(self, const LedgerRun *run, uint64_t delta, Damage *damage) noexcept nogil:
-        """Number of the first item at or above `delta` (distance from the run's first entry), or INDEX_DAMAGED.
+        """Return the number of the first item at or above `delta` (distance from the run's first entry), or INDEX_DAMAGED.
 
-        Up to four guesses by interpolation, which hit dense and evenly striped runs at once; then bisection.
+        Up to four guesses by interpolation, which find items of dense and evenly striped runs at once; then bisection.
         """
         cdef int64_t low = 0, high = run.entries, middle
         cdef uint64_t low_delta = 0, high_delta = <uint64_t>(run.last - run.first) + 1, found
@@ -262,7 +262,7 @@ cdef class SealedIndex:
         return low
 
     cdef int64_t place_of(self, const LedgerRun *run, int64_t i, Damage *damage) noexcept nogil:
-        """Place (offset / 8) in item `i` of the run, whose block is intact; INDEX_DAMAGED when it is no place."""
+        """Return the place (offset / 8) in item `i` of the run, whose block is intact; INDEX_DAMAGED: it is no place."""
         cdef uint64_t at = item_at(run, i + 1) - 4
         cdef int64_t place = (<const uint32_t *>(self.image + at))[0]
         if SEGMENT_HEADER <= place * ALIGN < self.header.end:
@@ -272,7 +272,8 @@ cdef class SealedIndex:
 
     cdef int64_t collect(self, int64_t ledger, int64_t start, int64_t stop, Pair **pairs,
                          Damage *damage) noexcept nogil:
-        """Entries of [start, stop) into new memory at `pairs`; their count, INDEX_DAMAGED or INDEX_NO_MEMORY."""
+        """Collect entries of [start, stop) in new memory at `pairs`; return their count, INDEX_DAMAGED or INDEX_NO_MEMORY.
+        """
         cdef const LedgerRun *run = NULL
         cdef int64_t low, high, i
         cdef int status = self.find_run(ledger, &run, damage)
