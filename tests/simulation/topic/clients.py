@@ -296,7 +296,7 @@ class FarConsumer:
             self.seeks += 1
             self._moved(at)
 
-        self._expect(consumer.sought(at), sought)
+        self._expect(consumer.seek_async(at), sought)
 
     def _forget(self) -> None:
         """What was acknowledged may come again: the subscription is moved."""
