@@ -149,7 +149,7 @@ def test_a_topic_server_refuses_what_it_does_not_know_and_goes_on(tmp_path: Path
     call = b"".join(bytes(part) for part in encode_topic_request(Call("", "topics", "{}")))
     checked = bytes((0x63 | CHECKED,)) + b"anything"
     checked += crc32c(checked).to_bytes(4, "big")
-    with served(tmp_path) as there, RawClient(there.server._server) as client:
+    with served(tmp_path) as there, RawClient(there.server.server) as client:
         for number, body in enumerate((b"\x63anything", b"\x63", checked)):
             answer = client.request(2 * number, body)
             if body is checked:
