@@ -20,6 +20,7 @@ from benchmarks.result import Section
 from benchmarks.rows.append import batches, single
 from benchmarks.rows.follower import follower
 from benchmarks.rows.fresh import fresh
+from benchmarks.rows.ha.client import client
 from benchmarks.rows.ha.fanout import fanout
 from benchmarks.rows.ha.live import live
 from benchmarks.rows.ha.memory import memory as ha_memory
@@ -80,6 +81,7 @@ ROWS: dict[str, Row] = {
     "ledgers-peers": ledger_peers,
     "ha-stream": stream,
     "ha-live": live,
+    "ha-client": client,
     "ha-sync": sync,
     "ha-fanout": fanout,
     "ha-redis": redis,

@@ -27,6 +27,9 @@ BATCH, SNAPSHOT = 1, 2
 SNAPSHOT_BYTES = 16 << 20
 SCAN_BYTES = 4 * SNAPSHOT_BYTES
 CLIENTS_MAX = 1024
+_BATCH_KIND = 2
+"""Kind of records above which they have no entry numbers."""
+
 RUNS_KEPT = 16
 """Of each client: a client has fewer batches on their way, and a batch is cut by a failure of its master only."""
 
@@ -156,7 +159,8 @@ def _stretches(log: CommitLog) -> Iterator[tuple[bytes | None, int, int, int]]:
     """The end of a log, cut at its control records: (the control record, None: the stretch goes on; number of the first
     entry behind it; how many follow; position where they end)."""
     for batch in log.read_positions(_scan_start(log), all_kinds=True, committed=False):
-        controls = (batch.kind > 2).nonzero()[0].tolist()
+        # Not by columns: they need numpy, which a node does not load, and not while it takes over.
+        controls = [at for at, record in enumerate(batch) if record.kind > _BATCH_KIND]
         cuts = [*controls, len(batch)]
         if cuts[0]:
             yield None, batch.first, cuts[0], _end_of(batch, cuts[0])

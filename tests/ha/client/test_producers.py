@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -13,7 +14,16 @@ from pyreplog._native.ha.client_batch import append_received, encode_records
 from pyreplog.errors import DisconnectedError
 from pyreplog.ha import producers as producers_module
 from pyreplog.ha.producers import Producers, batch_control
-from pyreplog.ha.protocol.client_messages import Appended, ClientRefusal, Entries, Refused, Run, encode_append
+from pyreplog.ha.protocol.client_messages import (
+    Appended,
+    ClientRefusal,
+    Entries,
+    Read,
+    Refused,
+    Run,
+    encode_append,
+    encode_read,
+)
 from pyreplog.log.commitlog import CommitLog
 from tests.ha.client.wire import Wire
 from tests.ha.nodes import Lab, level, until, values
@@ -83,10 +93,13 @@ def test_a_long_poll_ends_in_time(lab: Lab) -> None:
     with Wire(master.address) as wire:
         read = wire.read(0, wait_ms=20)
         assert isinstance(read, Entries) and (read.start, read.end, read.first) == (0, 0, -1)
-        pending = wire.begin(encode_append(ONE, 0, 1), encode_records([b"x"])[0])
-        read = wire.read(0, wait_ms=60_000)
+        began = monotonic()
+        poll = wire.begin(encode_read(Read(0, -1, 1 << 20, 60_000)))
+        with Wire(master.address) as other:
+            other.append(ONE, 0, [b"x"])
+        read = wire.end(poll)
         assert isinstance(read, Entries) and read.first == 0
-        wire.end(pending)
+        assert monotonic() - began < 40.0  # it is woken
 
 
 def test_a_connection_of_the_older_version_takes_no_requests(lab: Lab) -> None:
@@ -103,6 +116,7 @@ def test_a_master_that_is_opened_again_knows_them(lab: Lab) -> None:
     lab.close(master)
     master = lab.master(members="a", sync_replicas=0)
     master.append(b"own")
+    assert [record.value[:7] for record in master.log.control_records()][-1] == b"RPCLNT\x02"  # "own" is of no batch
     with Wire(master.address) as wire:
         assert wire.append(ONE, 0, [b"a", b"b"]) == Appended((Run(0, 2),))
         assert wire.append(ONE, 2, [b"c"]) == Appended((Run(3, 1),))
