@@ -13,7 +13,7 @@ import numpy as np
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.protocol import encode_request
 
-VERSION = 3
+VERSION = 4
 OFFSETS = np.array([0, 3, 4, 1 << 40], np.int64)
 REQUESTS: list[Any] = [
     protocol.Open(7, True, "news", "me", "c1", '{"ensemble": 1}'),

@@ -225,8 +225,7 @@ def test_it_may_be_killed_at_every_step(is_done: bool) -> None:
                 pass
             there = store.get(CLUSTER)
             assert there is not None
-            is_over = there.value == encode_cluster(cluster)
-            if not is_over:
+            if there.value != encode_cluster(cluster) or any(len(name) == 19 for name in store.list(LEDGERS)):
                 with pytest.raises(MetadataLayoutError):
                     cluster_id(store)
             migrate(store)
