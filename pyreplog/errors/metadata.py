@@ -66,7 +66,11 @@ class MetadataVersionError(InvalidMetadataError):
 
 
 class MetadataLayoutError(ReplogError):
-    """The metadata store has an older layout, or its migration did not end. Nothing was changed."""
+    """The metadata store has an older layout, or its migration did not end. Nothing was changed.
+
+    Attributes:
+        why: the layout that was found.
+    """
 
     exit_code = 4
 
