@@ -1,0 +1,9 @@
+"""Decisions of auto-recovery: plain functions and state machines without I/O, clock or randomness.
+
+| module | what it decides |
+|---|---|
+| `absence` | which bookies are away, lost or back, and whose copies are to be made again |
+| `member_change` | one bookie takes the place of another in a fragment that is already written |
+| `priority` | which ledgers are copied first: those with the fewest copies left |
+| `stripe_copy` | copies what one member of a fragment should hold to another bookie |
+"""

@@ -1,0 +1,170 @@
+"""Which bookies are away, lost or back, and whose copies are to be made again.
+
+A pure function of what an auditor knows at one moment. It errs on the side of waiting: copying after a network split
+moves data that nobody has lost, and BookKeeper's auditor, which starts its delay anew after each election and copies
+whatever share of the cluster is missing, is the example to avoid (BOOKKEEPER `Auditor`, `lostBookieRecoveryDelay`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pyreplog.autorecovery.bookie_state import BookiePhase, BookieState
+
+FUTURE_US = 60_000_000
+"""A phase that begins further ahead of the clock than this was written by a wrong clock: its delay begins anew."""
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """What an auditor knows.
+
+    named: bookie id -> how many ledgers name it, from a complete scan. registered: ids of bookies that run, read-only
+    ones included. states: of `/bookie-states`. orders: ids for which an order exists. now_us: the wall clock,
+    microseconds since 1970. settled: the registrations were followed without a break for a session's time; a view taken
+    just after a reconnect lacks bookies that run. hold: an operator has suspended recovery, for an upgrade.
+    """
+
+    named: Mapping[str, int]
+    registered: Set[str]
+    states: Mapping[str, BookieState]
+    orders: Set[str]
+    now_us: int
+    settled: bool = True
+    hold: bool = False
+
+
+@dataclass(frozen=True)
+class NoteState:
+    """Write the state of a bookie by compare-and-set, unless it changed meanwhile."""
+
+    bookie: str
+    state: BookieState
+
+
+@dataclass(frozen=True)
+class ForgetState:
+    """Delete the state of a bookie by compare-and-set: it is an ordinary member again."""
+
+    bookie: str
+
+
+@dataclass(frozen=True)
+class PlaceOrder:
+    """Have the copies of a bookie made again. reason: for operators."""
+
+    bookie: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class WithdrawOrder:
+    """End the work on a bookie. reason: for operators."""
+
+    bookie: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """Something that needs an operator. code: stable, for alert rules."""
+
+    code: str
+    text: str
+
+
+Decision: TypeAlias = NoteState | ForgetState | PlaceOrder | WithdrawOrder | Alarm
+
+
+def name_of_bookie(bookie: str) -> str:
+    """Return the name in a bookie id, which is NAME@INCARNATION."""
+    return bookie.partition("@")[0]
+
+
+def judge(view: ClusterView, delay_us: int) -> list[Decision]:
+    """Decide on every bookie that ledgers name or that has a state.
+
+    Args:
+        view: what is known now.
+        delay_us: how long a bookie may be away before its copies are made again.
+
+    Returns:
+        What to write, in an order in which each step may be the last one that succeeds. An empty list means that
+        nothing is to be done.
+    """
+    absent = {bookie for bookie in view.named if bookie not in view.registered and not _is_gone(bookie, view)}
+    decisions: list[Decision] = []
+    suspended = _suspension(absent, view)
+    for bookie in sorted(view.named.keys() | view.states.keys() | view.orders):
+        decisions += _judge_bookie(bookie, view, delay_us, suspended)
+    if suspended is not None and absent:
+        decisions.append(suspended)
+    return decisions
+
+
+def _judge_bookie(bookie: str, view: ClusterView, delay_us: int, suspended: Alarm | None) -> list[Decision]:
+    state = view.states.get(bookie)
+    phase = state.phase if state is not None else None
+    if bookie not in view.named:
+        return _unnamed(bookie, view, phase)
+    if phase is BookiePhase.DRAINING:
+        return _order(bookie, view, "an operator drains it")
+    if phase in (BookiePhase.LOST, BookiePhase.RETIRED):
+        return _order(bookie, view, "an operator, or its successor, declared it lost")
+    if bookie in view.registered:
+        back: list[Decision] = [] if state is None else [ForgetState(bookie)]
+        return [*_withdraw(bookie, view, "it is back"), *back]
+    if successor := _successor(bookie, view):
+        lost = BookieState(BookiePhase.LOST, view.now_us, f"{successor} was registered under its name")
+        return [NoteState(bookie, lost), *_order(bookie, view, lost.reason)]
+    if state is None or state.since_us > view.now_us + FUTURE_US:
+        # An unsettled view may lack bookies that run; the delay of one that is away begins a moment later.
+        return [NoteState(bookie, BookieState(BookiePhase.AWAY, view.now_us))] if view.settled else []
+    if suspended is not None or view.now_us - state.since_us < delay_us:
+        return []
+    return _order(bookie, view, f"it has been away for {(view.now_us - state.since_us) // 1_000_000} s")
+
+
+def _unnamed(bookie: str, view: ClusterView, phase: BookiePhase | None) -> list[Decision]:
+    """A bookie that no ledger names: nothing is left to copy. States that an operator set stay."""
+    done: list[Decision] = _withdraw(bookie, view, "no ledger names it")
+    return [*done, ForgetState(bookie)] if phase is BookiePhase.AWAY else done
+
+
+def _order(bookie: str, view: ClusterView, reason: str) -> list[Decision]:
+    return [] if bookie in view.orders else [PlaceOrder(bookie, reason)]
+
+
+def _withdraw(bookie: str, view: ClusterView, reason: str) -> list[Decision]:
+    return [WithdrawOrder(bookie, reason)] if bookie in view.orders else []
+
+
+def _successor(bookie: str, view: ClusterView) -> str | None:
+    """Another incarnation that is registered under the name of a bookie which is not."""
+    name = name_of_bookie(bookie)
+    return next((other for other in sorted(view.registered) if name_of_bookie(other) == name and other != bookie), None)
+
+
+def _is_gone(bookie: str, view: ClusterView) -> bool:
+    """Whether a bookie will not come back, so that it says nothing about the network."""
+    state = view.states.get(bookie)
+    if state is not None and state.phase in (BookiePhase.LOST, BookiePhase.RETIRED):
+        return True
+    return _successor(bookie, view) is not None
+
+
+def _suspension(absent: Set[str], view: ClusterView) -> Alarm | None:
+    """Why no bookie that is merely away has its copies made again now."""
+    if view.hold:
+        return Alarm("hold", f"recovery is on hold: {len(absent)} bookies are away; end it with `cluster hold --end`")
+    if not view.settled:
+        return Alarm("reconnected", "the auditor has just reconnected: bookies may register again within moments")
+    present = sum(1 for bookie in view.named if not _is_gone(bookie, view))
+    if len(absent) > 1 and 3 * len(absent) > present:
+        share = f"{len(absent)} of the {present} bookies that ledgers name are away"
+        return Alarm(
+            "many-away", f"{share}: this looks like a network split, nothing is copied; declare those lost that are"
+        )
+    return None

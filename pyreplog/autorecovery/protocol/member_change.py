@@ -1,0 +1,127 @@
+"""One bookie takes the place of another in a fragment that is already written.
+
+The change is made to metadata by compare-and-set, after the target is proved to hold what the source should hold. The
+last fragment of a ledger that is not closed is never changed: its writer and its recovery take any change of it for
+another writer's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyreplog.errors import InvalidArgumentError
+from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State
+
+KEPT_RANGES_MAX = 32
+"""Ranges that the source of one change may keep. Each adds at most two fragments to the ledger."""
+
+
+@dataclass(frozen=True)
+class MemberChange:
+    """In the fragment [first, end) of a ledger, `target` takes the place `index` of `source`.
+
+    kept: half-open ranges of entries that `source` keeps, ascending and apart: entries of which nobody has a copy
+    while `source` is away and may have one. The fragment is split around them.
+    """
+
+    ledger: int
+    first: int
+    end: int
+    index: int
+    source: str
+    target: str
+    kept: tuple[range, ...] = ()
+
+    def __post_init__(self) -> None:
+        bounds = [bound for kept in self.kept for bound in (kept.start, kept.stop)]
+        if len(self.kept) > KEPT_RANGES_MAX:
+            raise InvalidArgumentError(f"kept: expected up to {KEPT_RANGES_MAX} ranges, found {len(self.kept)}")
+        if bounds != sorted(set(bounds)) or (bounds and not self.first <= bounds[0] <= bounds[-1] <= self.end):
+            raise InvalidArgumentError(
+                f"kept: expected ranges apart within [{self.first}, {self.end}), found {self.kept}"
+            )
+
+    def applied(self, metadata: LedgerMetadata) -> LedgerMetadata | None:
+        """Return the metadata with this change; None if the metadata changed in a way that ends its proof.
+
+        The proof is about the entries of a range on one bookie. It holds as long as the fragment has the same bounds
+        and the source its place; other members, other fragments and the ledger's state may have changed.
+        """
+        fragment = next((one for one in metadata.fragments if one.first == self.first), None)
+        if metadata.ledger != self.ledger or fragment is None or written_end(metadata, fragment) != self.end:
+            return None
+        if fragment.ensemble[self.index] != self.source or self.target in fragment.ensemble:
+            return None
+        pieces = [piece for one in metadata.fragments for piece in (self._split(one) if one is fragment else [one])]
+        if metadata.state is State.CLOSED:
+            pieces = merge_equal(pieces)
+        return dataclasses.replace(metadata, fragments=tuple(pieces))
+
+    def _split(self, fragment: Fragment) -> list[Fragment]:
+        changed = list(fragment.ensemble)
+        changed[self.index] = self.target
+        pieces: list[Fragment] = []
+        begin = self.first
+        for kept in self.kept:
+            if begin < kept.start:
+                pieces.append(Fragment(begin, tuple(changed)))
+            pieces.append(Fragment(kept.start, fragment.ensemble))
+            begin = kept.stop
+        if begin < self.end:
+            pieces.append(Fragment(begin, tuple(changed)))
+        return pieces
+
+
+def written_end(metadata: LedgerMetadata, fragment: Fragment) -> int | None:
+    """Return the entry behind the last one of a fragment; None for the last fragment of a ledger that is not closed."""
+    end = metadata.fragment_end(fragment)
+    if end is None and metadata.state is State.CLOSED:
+        return metadata.last_entry + 1
+    return end
+
+
+def drop_empty(metadata: LedgerMetadata, source: str, target: str) -> LedgerMetadata | None:
+    """Replace a bookie in a closed ledger without entries, where nothing is to be copied (BookKeeper #3220).
+
+    Returns:
+        The changed metadata; None if the ledger is not closed, has entries, or does not name `source` so.
+    """
+    if metadata.state is not State.CLOSED or metadata.last_entry >= 0:
+        return None
+    (fragment,) = metadata.fragments
+    if source not in fragment.ensemble or target in fragment.ensemble:
+        return None
+    ensemble = tuple(target if bookie == source else bookie for bookie in fragment.ensemble)
+    return dataclasses.replace(metadata, fragments=(Fragment(0, ensemble),))
+
+
+def merge_equal(fragments: Iterable[Fragment]) -> list[Fragment]:
+    """Join neighbours with equal ensembles. The members of an entry depend on its number and the ensemble alone."""
+    merged: list[Fragment] = []
+    for fragment in fragments:
+        if not merged or merged[-1].ensemble != fragment.ensemble:
+            merged.append(fragment)
+    return merged
+
+
+def kept_ranges(stripes: Iterable[range], missing: Iterable[int]) -> tuple[range, ...]:
+    """Return the ranges that the source keeps: each holds, of its stripes, only entries that are missing.
+
+    Args:
+        stripes: the entries of the fragment that the source should hold, as `LedgerMetadata.holdings` gives them.
+        missing: those of which nobody who answers has a copy.
+    """
+    absent = set(missing)
+    ranges: list[range] = []
+    is_open = False
+    for entry in sorted(entry for stripe in stripes for entry in stripe):
+        if entry not in absent:
+            is_open = False
+        elif is_open:
+            ranges[-1] = range(ranges[-1].start, entry + 1)
+        else:
+            ranges.append(range(entry, entry + 1))
+            is_open = True
+    return tuple(ranges)

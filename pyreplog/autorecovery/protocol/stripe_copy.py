@@ -1,0 +1,227 @@
+"""Copying what one member of a fragment should hold to a bookie that takes its place. A state machine.
+
+Only the member's own entries are read, each from one other member of its write set, checked, and added to the target
+durably. BookKeeper copies the whole fragment for one lost member (`LedgerFragmentReplicator`), E / Qw times as much.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Set
+from dataclasses import dataclass, field
+
+from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog._native.machines.effects import Send
+from pyreplog._native.quorum.quorum import write_set
+from pyreplog.bookie.protocol import READ_BYTES_MAX, Flag, Reply, ReplyStatus, Request, RequestKind
+from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, UnreadableError
+from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished, Wake
+from pyreplog.ledger.protocol.terminal_errors import error_text
+
+SEGMENT_ENTRIES = 4096
+"""A stripe is copied in segments of up to so many entries; several segments are on their way at a time."""
+
+
+@dataclass(frozen=True)
+class StripeCopied:
+    """What became of a copy: entries and bytes that the target took, and entries of which nobody has a copy."""
+
+    entries: int
+    bytes: int
+    missing: tuple[int, ...]
+
+
+@dataclass
+class _Segment:
+    """Entries with one write set. sources: members to ask, the best first; those asked in vain are taken away."""
+
+    entries: range
+    sources: deque[str]
+    unknown: list[str] = field(default_factory=list)  # why a source could not say
+
+    def behind(self, entry: int) -> _Segment:
+        """What is left of it behind an entry."""
+        return _Segment(self.entries[self.entries.index(entry) + 1 :], self.sources.copy(), list(self.unknown))
+
+
+class StripeCopy:
+    """Gives `target` what member `index` of a fragment should hold; ends with `Finished(StripeCopied)`.
+
+    An entry is missing only if every other member of its write set said definitely that it does not have it. A member
+    that cannot say ends the copy with an UnreadableError: another try, later, may find the entry there. The target's
+    refusal ends it with an UnreadableError that names the target.
+
+    Args:
+        metadata: of the ledger.
+        key: of the ledger.
+        first: first entry of the fragment.
+        end: entry behind its last one.
+        index: the member's place in the ensemble.
+        target: the bookie that takes its place.
+        absent: bookies that are not asked. The member itself is asked last, unless it is among them.
+        window: segments on their way at a time.
+        bytes_per_s: what is added to the target on average at most; None for no limit.
+    """
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        key: bytes,
+        *,
+        first: int,
+        end: int,
+        index: int,
+        target: str,
+        absent: Set[str] = frozenset(),
+        window: int = 4,
+        bytes_per_s: float | None = None,
+    ) -> None:
+        fragment = metadata.fragment_of(first)
+        if fragment.first != first or not 0 <= index < len(fragment.ensemble) or target in fragment.ensemble:
+            raise InvalidArgumentError(
+                f"ledger {metadata.ledger}: expected a fragment, a place in it, and a target that is no member, "
+                f"found entry {first}, place {index}, {target} for {fragment.ensemble}"
+            )
+        if window < 1:
+            raise InvalidArgumentError(f"window: expected 1 or more, found {window}")
+        self._ledger, self._key, self._target = metadata.ledger, key, target
+        self._window, self._rate = window, bytes_per_s
+        self._missing: list[int] = []
+        self._entries = self._bytes = self._busy = 0
+        self._is_over = False
+        self._left: deque[_Segment] = deque()
+        for stripe in _stripes(metadata, first, end, index):
+            places = list(write_set(stripe[0], metadata.ensemble_size, metadata.write_quorum))
+            others = [fragment.ensemble[place] for place in places if place != index]
+            sources = [bookie for bookie in (*others, fragment.ensemble[index]) if bookie not in absent]
+            for start in range(0, len(stripe), SEGMENT_ENTRIES):
+                self._left.append(_Segment(stripe[start : start + SEGMENT_ENTRIES], deque(sources)))
+
+    def start(self) -> list[Effect]:
+        return self._go_on()
+
+    def replied(self, send: Send, reply: Reply) -> list[Effect]:
+        if self._is_over:
+            return []
+        if send.request.kind == RequestKind.ADD:
+            return self._added(send, reply)
+        return self._have_read(send.about, reply)
+
+    def failed(self, send: Send, error: Exception) -> list[Effect]:
+        if self._is_over:
+            return []
+        if send.request.kind == RequestKind.ADD:
+            return self._end(f"{self._target} does not take the copies: {error}")
+        return self._ask_another(send.about, str(error))
+
+    def woken(self, about: object) -> list[Effect]:
+        if self._is_over:
+            return []
+        self._busy -= 1
+        return self._go_on()
+
+    # ---- reading --------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> list[Effect]:
+        """Begin with as many segments as may be on their way."""
+        effects: list[Effect] = []
+        while self._left and self._busy < self._window and not self._is_over:
+            segment = self._left.popleft()
+            if segment.entries:
+                self._busy += 1
+                effects += self._read(segment)
+        if not self._busy and not self._is_over:
+            self._is_over = True
+            effects.append(Finished(StripeCopied(self._entries, self._bytes, tuple(sorted(self._missing)))))
+        return effects
+
+    def _read(self, segment: _Segment) -> list[Effect]:
+        if not segment.sources:
+            return self._nobody_has(segment)
+        entries = segment.entries
+        request = Request(
+            RequestKind.READ, self._ledger, entries[0], entries[-1], self._key,
+            limit=READ_BYTES_MAX, step=entries.step, run=1,
+        )  # fmt: skip
+        return [Send(segment.sources[0], request, segment)]
+
+    def _have_read(self, segment: _Segment, reply: Reply) -> list[Effect]:
+        entries = segment.entries
+        if reply.status != ReplyStatus.OK or not entries[0] <= reply.last:
+            return self._ask_another(segment, error_text(reply))
+        answered = entries[: entries.index(_last_of(entries, reply.last)) + 1]
+        try:
+            batch = parse_entries(reply.body, ledger=self._ledger, first=entries[0], last=answered[-1])
+        except InvalidRecordsError:
+            return [BadCopy(segment.sources[0], entries[0]), *self._ask_another(segment, "its copy is damaged")]
+        held: list[int] = batch.entry.tolist()
+        if batch.next_position < len(reply.body):  # the record behind those is damaged
+            answered = entries[: entries.index(held[-1]) + 1] if held else entries[:0]
+            if not held:
+                return [BadCopy(segment.sources[0], entries[0]), *self._ask_another(segment, "its copy is damaged")]
+        if not answered or any(entry not in entries for entry in held):
+            return self._ask_another(segment, "it answered with entries that were not asked for")
+        present = {*held}
+        for entry in answered:
+            if entry not in present:
+                place = entries.index(entry)
+                others = deque(list(segment.sources)[1:])
+                self._left.append(_Segment(entries[place : place + 1], others, list(segment.unknown)))
+        self._left.appendleft(segment.behind(answered[-1]))
+        if not held:
+            self._busy -= 1
+            return self._go_on()
+        return self._add(held, reply.body[: batch.next_position])
+
+    def _ask_another(self, segment: _Segment, why: str) -> list[Effect]:
+        """A source cannot say: another one may."""
+        source = segment.sources.popleft()
+        segment.unknown.append(f"{source}: {why}")
+        return self._read(segment)
+
+    def _nobody_has(self, segment: _Segment) -> list[Effect]:
+        """All sources were asked. Only a definite no of each of them proves that an entry is missing."""
+        if segment.unknown:
+            return self._end(f"no copy of entry {segment.entries[0]} can be read: {'; '.join(segment.unknown)}")
+        self._missing += segment.entries
+        self._busy -= 1
+        return self._go_on()
+
+    # ---- adding ---------------------------------------------------------------------------------------------
+
+    def _add(self, held: list[int], records: bytes | memoryview) -> list[Effect]:
+        """Without UNSYNCED: the reply proves that the copies are on disk. A fenced ledger takes RECOVERY adds alone."""
+        request = Request(
+            RequestKind.ADD, self._ledger, held[0], held[-1], self._key, Flag.RECOVERY, records=records
+        )  # fmt: skip
+        return [Send(self._target, request, (len(held), len(records)))]
+
+    def _added(self, send: Send, reply: Reply) -> list[Effect]:
+        if reply.status != ReplyStatus.OK:
+            return self._end(f"{self._target} does not take the copies: {error_text(reply)}")
+        entries, size = send.about
+        self._entries += entries
+        self._bytes += size
+        if self._rate is not None:
+            return [Wake(self._window * size / self._rate, None)]
+        self._busy -= 1
+        return self._go_on()
+
+    def _end(self, why: str) -> list[Effect]:
+        self._is_over = True
+        return [Finished(error=UnreadableError(self._ledger, f"the copy to {self._target} has ended: {why}"))]
+
+
+def _last_of(entries: range, last: int) -> int:
+    """The highest of some entries that is not above `last`."""
+    return entries[min((last - entries.start) // entries.step, len(entries) - 1)]
+
+
+def _stripes(metadata: LedgerMetadata, first: int, end: int, index: int) -> list[range]:
+    """The entries of [first, end) that a member holds, by write set."""
+    size, quorum = metadata.ensemble_size, metadata.write_quorum
+    if size == quorum:
+        return [range(first, end)] if first < end else []
+    stripes = (range(first + (index - k - first) % size, end, size) for k in range(quorum))
+    return [stripe for stripe in stripes if stripe]
