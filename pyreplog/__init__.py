@@ -161,10 +161,9 @@ if TYPE_CHECKING:
     from pyreplog.topic.client.partitions.partitioned_producer import PartitionedProducer
     from pyreplog.topic.client.publishing.producer import Producer
     from pyreplog.topic.client.remote.client import Client, connect
-    from pyreplog.topic.client.remote.remote_partitioned import RemotePartitionedTopic
-    from pyreplog.topic.client.remote.remote_topic import RemoteTopic
+    from pyreplog.topic.client.remote.remote_topic import RemotePartitionedTopic, RemoteTopic
     from pyreplog.topic.client.topic_like import ConsumerLike, ProducerLike, TopicLike
-    from pyreplog.topic.model.partition_offset import PartitionOffset, PartitionRange
+    from pyreplog.topic.model.positions import PartitionOffset, PartitionRange
     from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
     from pyreplog.topic.owner.topic import Topic
     from pyreplog.topic.server.topic_server import TopicServer
@@ -184,8 +183,8 @@ _LATER = {
     "LogLike": "loglike",
     "LogReader": "log.reader",
     "ManualClock": "clock",
-    "PartitionOffset": "topic.model.partition_offset",
-    "PartitionRange": "topic.model.partition_offset",
+    "PartitionOffset": "topic.model.positions",
+    "PartitionRange": "topic.model.positions",
     "PartitionedConsumer": "topic.client.partitions.partitioned_consumer",
     "PartitionedProducer": "topic.client.partitions.partitioned_producer",
     "PartitionedTopic": "topic.owner.partitioned_topic",
@@ -193,7 +192,7 @@ _LATER = {
     "ProducerLike": "topic.client.topic_like",
     "Record": "_native.log.record",
     "RecordBatch": "_native.log.batch",
-    "RemotePartitionedTopic": "topic.client.remote.remote_partitioned",
+    "RemotePartitionedTopic": "topic.client.remote.remote_topic",
     "RemoteTopic": "topic.client.remote.remote_topic",
     "SystemClock": "clock",
     "Topic": "topic.owner.topic",

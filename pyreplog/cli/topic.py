@@ -12,9 +12,9 @@ from pyreplog.cli.shared.parsers import IntermixedParser
 from pyreplog.cli.topics import topicconsume, topicpublish, topicredrive, topicstats
 from pyreplog.errors import TopicExistsError
 from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle
-from pyreplog.topic.client.remote.remote_partitioned import RemotePartitionedTopic
+from pyreplog.topic.client.remote.remote_topic import RemotePartitionedTopic
 from pyreplog.topic.model.config import TopicConfig
-from pyreplog.topic.model.partition_offset import PartitionOffset
+from pyreplog.topic.model.positions import PartitionOffset
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 
 NAME = "topic"

@@ -17,8 +17,7 @@ from pyreplog.ledger.reader import LedgerReader
 from pyreplog.tables.cluster.origins import ClusterView
 from pyreplog.tables.cluster.topics import KEY, PlannedTopic, search_in
 from pyreplog.topic.model.chain import ChainLedger
-from pyreplog.topic.model.locating import OffsetSearch
-from pyreplog.topic.model.topic_position import EntryPosition
+from pyreplog.topic.model.positions import EntryPosition, OffsetSearch
 
 logger = logging.getLogger(__name__)
 

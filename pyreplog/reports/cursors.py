@@ -17,8 +17,8 @@ from pyreplog.topic.model.backlog import is_system
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.cursor_pages import Key, parse_page
 from pyreplog.topic.model.cursor_record import CursorRecord
+from pyreplog.topic.model.positions import ORIGIN, TopicPosition
 from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, list_subscriptions, load_subscription
-from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
 from pyreplog.topic.owner.dedup_cursor import mark_of
 
 

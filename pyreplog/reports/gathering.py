@@ -36,8 +36,8 @@ from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import cluster_of
 from pyreplog.tables.ranges import is_among, partition_of
 from pyreplog.topic.model.names import TOPICS
+from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.subscription_metadata import list_subscriptions
-from pyreplog.topic.model.topic_position import TopicPosition
 from pyreplog.topic.owner.managed.chainstore import find_chain
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.topic.model.topic_position import TopicPosition
+from pyreplog.topic.model.positions import TopicPosition
 
 if TYPE_CHECKING:
     from pyreplog.ledger.ledgermetadata import LedgerMetadata

@@ -26,8 +26,8 @@ from pyreplog.cluster import Cluster
 from pyreplog.errors import MetadataUnavailableError
 from pyreplog.ledger.ledgermetadata import State
 from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
+from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.stats import ConsumerStats, SubscriptionStats, TopicStats
-from pyreplog.topic.model.topic_position import TopicPosition
 from tests.cli.support import COMMAND, Run
 
 NOW_US = 1_800_000_000_000_000

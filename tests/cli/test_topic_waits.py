@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyreplog.cluster import Cluster
-from pyreplog.topic.owner.managed import jobs
+from pyreplog.topic.owner.managed import ledgers
 from pyreplog.topic.server.topic_server import TopicServer
 from tests.cli.support import Run
 from tests.topic.partitioning import PATIENCE_S, until
@@ -19,11 +19,11 @@ WHY = "an ensemble of 3 bookies was asked for, 1 take entries"
 def test_who_wants_too_many_bookies_hears_of_it(
     run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(ledgers, "RETRY_FIRST_S", 0.001)
     tries: list[str] = []
-    rest = jobs.Jobs.rest
+    rest = ledgers.Jobs.rest
     monkeypatch.setattr(
-        jobs.Jobs, "rest", lambda self, error, then: (tries.append(str(error)), rest(self, error, then))
+        ledgers.Jobs, "rest", lambda self, error, then: (tries.append(str(error)), rest(self, error, then))
     )
 
     def warnings() -> list[str]:

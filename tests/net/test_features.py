@@ -24,9 +24,8 @@ from pyreplog.net.handshake import ClientHandshake, NodeIdentity, Secret, Server
 from pyreplog.net.hello import ClientHello, Welcome
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
-from pyreplog.topic.model.wire.error_codec import decode_fault
 from pyreplog.topic.model.wire.fields import WireReader
-from pyreplog.topic.model.wire.protocol import CHECKED, ERROR, OK, Call
+from pyreplog.topic.model.wire.protocol import CHECKED, ERROR, OK, Call, decode_fault
 from pyreplog.topic.model.wire.protocol import encode_request as encode_topic_request
 from tests.bookie.asking import ANY_SPACE, Facts
 from tests.ha.nodes import Lab

@@ -20,8 +20,8 @@ from pyreplog.future import AppendFuture
 from pyreplog.topic.model.backlog import CursorBacklog, Quota, is_system
 from pyreplog.topic.model.chain import ChainLedger, LedgerChain
 from pyreplog.topic.model.config import QUOTA_POLICIES, TopicConfig
-from pyreplog.topic.model.expiry import Usage, expired, next_expiry, next_unused, unused
-from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
+from pyreplog.topic.model.positions import ORIGIN, TopicPosition
+from pyreplog.topic.model.retention import Usage, expired, next_expiry, next_unused, unused
 from pyreplog.topic.model.wire import batches
 from pyreplog.topic.owner.managed.chainreader import ChainReader, View
 from tests.topic.entries import decoded

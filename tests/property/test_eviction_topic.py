@@ -14,11 +14,10 @@ from pyreplog.errors import NotEnoughBookiesError
 from pyreplog.future import AppendFuture
 from pyreplog.topic.model import dedup
 from pyreplog.topic.model.dedup import DedupVerdict, Producers
-from pyreplog.topic.owner.cursors import history
-from pyreplog.topic.owner.cursors.history import CursorHistory
-from pyreplog.topic.owner.managed import chainreader, entryreader
-from pyreplog.topic.owner.managed.chainreader import ChainReader
-from pyreplog.topic.owner.managed.entryreader import EntryReader
+from pyreplog.topic.owner.cursors import log as cursor_log
+from pyreplog.topic.owner.cursors.log import CursorHistory
+from pyreplog.topic.owner.managed import chainreader
+from pyreplog.topic.owner.managed.chainreader import ChainReader, EntryReader
 
 # ---- producers -------------------------------------------------------------------------------------------------------
 
@@ -141,7 +140,7 @@ def test_readers_used_longest_ago_are_closed(most: int, steps: list[tuple[str, i
     )
     runtime: Any = SimpleNamespace(expect=lambda _: None, work=lambda job: job())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(entryreader, "READERS_MAX", most)
+        patch.setattr(chainreader, "READERS_MAX", most)
         reader = EntryReader(maker, runtime)
         kept: list[int] = []  # used last at the end
         for step, ledger in steps:
@@ -216,7 +215,7 @@ def test_cursor_ledgers_that_are_too_old_go_and_then_those_used_longest_ago(
         return SimpleNamespace(nbytes=sizes[ledger], records=lambda key, since: [since])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(history, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        patch.setattr(cursor_log, "time", SimpleNamespace(monotonic=lambda: now[0]))
         patch.setattr(CursorHistory, "_read_closed", read_closed)
         cluster: Any = None
         known = CursorHistory(cluster, cache_bytes=cache_bytes, cache_s=cache_s)

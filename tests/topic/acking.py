@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pyreplog.topic.model.cursor import Cursor
-from pyreplog.topic.model.topic_position import EntryPosition, TopicPosition
+from pyreplog.topic.model.positions import EntryPosition, TopicPosition
 
 NOW = 1_000_000
 

@@ -12,7 +12,7 @@ from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.cursor import Cursor
-from pyreplog.topic.model.dispatch.dispatcher import Dispatcher
+from pyreplog.topic.model.dispatch.dispatcher import Dispatcher, DispatchStatus
 from pyreplog.topic.model.dispatch.effects import (
     ActiveConsumerChanged,
     DeadLetter,
@@ -23,8 +23,7 @@ from pyreplog.topic.model.dispatch.effects import (
     ReadEntries,
     WakeAt,
 )
-from pyreplog.topic.model.dispatch.status import DispatchStatus
-from pyreplog.topic.model.topic_position import ORIGIN, EntryPosition, TopicPosition
+from pyreplog.topic.model.positions import ORIGIN, EntryPosition, TopicPosition
 
 SECOND = 1_000_000
 NOW = 1_700_000_000 * SECOND

@@ -17,7 +17,7 @@ from typing import Any
 
 from pyreplog.cluster import Cluster
 from pyreplog.topic.client.consumer import Consumer
-from pyreplog.topic.model.redrive_report import RedriveReport
+from pyreplog.topic.model.dead_letter import RedriveReport
 from tests.topic.handling import hasten
 
 LEASE_S = 1.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.stats import ConsumerStats, SubscriptionStats, TopicStats
-from pyreplog.topic.model.topic_position import TopicPosition
 
 S = 1_000_000
 NOW = 1_700_000_000 * S

@@ -11,7 +11,7 @@ import pytest
 from pyreplog.bookie.protocol import RequestKind
 from pyreplog.errors import ReplogError
 from pyreplog.topic.client.remote.client import Client
-from pyreplog.topic.owner import partitioned_topics as partitionedtopics
+from pyreplog.topic.owner import partitioned_topic
 from tests.ledger.standins import Meddler
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served
 from tests.waiting import until
@@ -60,7 +60,7 @@ def _ask(call: Callable[[Any], object], remote: Any) -> None:
 def test_partitions_are_not_looked_at_for_nobody(here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """65536 of them, each of which is a question to the metadata store."""
     client, looks = here.client(), list[str]()
-    find, may_go_on = partitionedtopics.find_chain, threading.Event()
+    find, may_go_on = partitioned_topic.find_chain, threading.Event()
 
     def finding(store: Any, name: str) -> Any:
         looks.append(name)
@@ -68,7 +68,7 @@ def test_partitions_are_not_looked_at_for_nobody(here: Served, monkeypatch: pyte
             assert may_go_on.wait(PATIENCE_S)
         return find(store, name)
 
-    monkeypatch.setattr(partitionedtopics, "find_chain", finding)
+    monkeypatch.setattr(partitioned_topic, "find_chain", finding)
     asking = threading.Thread(target=_ask, args=(lambda client: client.topic("many", partitions=65536), client))
     asking.start()
     until(lambda: len(looks) == 10)

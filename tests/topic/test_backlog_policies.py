@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from pyreplog.topic.model.backlog import CursorBacklog, Eviction, Quota, QuotaDecision, is_system
 from pyreplog.topic.model.config import QUOTA_POLICIES, TopicConfig
-from pyreplog.topic.model.expiry import Expiry, Usage, expired, unused
-from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
+from pyreplog.topic.model.positions import ORIGIN, TopicPosition
+from pyreplog.topic.model.retention import Expiry, Usage, expired, unused
 from pyreplog.topic.model.trend import Sample, trend
 
 S = 1_000_000

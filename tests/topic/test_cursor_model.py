@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.topic.model.cursor import Cursor
-from pyreplog.topic.model.topic_position import ORIGIN
+from pyreplog.topic.model.positions import ORIGIN
 from tests.topic.acking import NOW, Topic, acknowledge, acknowledge_range, check, count, cumulative
 
 fractions = st.floats(0, 1, exclude_max=True)

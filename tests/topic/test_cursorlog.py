@@ -20,7 +20,7 @@ from pyreplog.errors import (
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.topic.model.subscription_metadata import load_subscription
-from pyreplog.topic.owner.cursors.logconfig import CursorLogConfig
+from pyreplog.topic.owner.cursors.cursor_ledgers import CursorLogConfig
 from pyreplog.topic.owner.cursors.slot import CursorSlot
 from tests.ledger.standins import FailingStore
 from tests.topic.counting import PATIENCE_S, attach, create, mark, open_log, restore, state_of

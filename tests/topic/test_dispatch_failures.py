@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pyreplog.topic.model.dispatch import redeliveries
-from pyreplog.topic.model.dispatch.redeliveries import Cause, Reasons
+from pyreplog.topic.model.dispatch import redelivery
+from pyreplog.topic.model.dispatch.redelivery import Cause, Reasons
 from tests.topic.dispatching import Log, Rig
 
 
@@ -109,7 +109,7 @@ def test_acknowledged_messages_keep_nothing() -> None:
 
 
 def test_reasons_take_so_much_memory_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redeliveries, "REASONS_BYTES_MAX", 100 * (redeliveries.REASON_OVERHEAD + 40))
+    monkeypatch.setattr(redelivery, "REASONS_BYTES_MAX", 100 * (redelivery.REASON_OVERHEAD + 40))
     reasons = Reasons()
     for first in range(0, 1000, 50):
         reasons.note(np.arange(first, first + 50), "ten  bytes")

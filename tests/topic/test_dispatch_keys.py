@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pyreplog.topic.model.dispatch import key_shared_selector
-from pyreplog.topic.model.dispatch.keyring import SLOTS, KeyRing, slots_of
+from pyreplog.topic.model.dispatch.key_shared_selector import SLOTS, KeyRing, slots_of
 from tests.topic.dispatching import Log, Rig
 
 KEYS = [b"%d" % i for i in range(50)]

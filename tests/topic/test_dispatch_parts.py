@@ -9,13 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.topic.model.dispatch.delayed_delivery_tracker import DelayedDeliveryTracker
 from pyreplog.topic.model.dispatch.key_shared_selector import BlockedMessages
 from pyreplog.topic.model.dispatch.offsets import Offsets, ascending, runs, within
 from pyreplog.topic.model.dispatch.pending import DEAD_LETTERS, PAGE, Pending, PendingRanges
 from pyreplog.topic.model.dispatch.reading import Reading
-from pyreplog.topic.model.dispatch.redeliveries import Cause, Redeliveries
-from pyreplog.topic.model.dispatch.replay import NEIGHBOURS, Replay, neighbours
+from pyreplog.topic.model.dispatch.redelivery import (
+    NEIGHBOURS,
+    Cause,
+    DelayedDeliveryTracker,
+    Redeliveries,
+    Replay,
+    neighbours,
+)
 from tests.topic.dispatching import NOW, SECOND, Log
 
 OFFSETS = st.sets(st.integers(0, 5 * PAGE), max_size=60)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pyreplog.topic.model.config import SubscriptionConfig, TopicConfig
-from pyreplog.topic.owner.metrics import topic_metrics
+from pyreplog.topic.owner.report import topic_metrics
 from tests.guides import ROOT, blocks, run_as_promised, server
 
 GUIDE = ROOT / "docs" / "topics.md"

@@ -11,7 +11,7 @@ from pyreplog.cluster import Cluster
 from pyreplog.errors import MetadataUnavailableError, NoSuchSubscriptionError, OutcomeUnknownError, ReplogError
 from pyreplog.ledger.protocol import recovery, writer
 from pyreplog.topic.client.consumer import Consumer
-from pyreplog.topic.owner.managed import jobs, ledgers
+from pyreplog.topic.owner.managed import ledgers
 from pyreplog.topic.owner.topic import Topic
 from tests.topic.counting import Faults
 from tests.topic.handling import SMALL, counted_backlog, open_cluster, receive, received, stored, told_backlog
@@ -33,7 +33,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """What failed is tried again soon."""
     for module, name in (
-        (writer, "RETRY_METADATA_S"), (recovery, "RETRY_METADATA_S"), (jobs, "RETRY_FIRST_S"), (ledgers, "DELETE_RETRY_FIRST_S"),
+        (writer, "RETRY_METADATA_S"), (recovery, "RETRY_METADATA_S"), (ledgers, "RETRY_FIRST_S"), (ledgers, "DELETE_RETRY_FIRST_S"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 0.001)
 

@@ -8,8 +8,7 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.topic.model.locating import FirstSearch, OffsetSearch
-from pyreplog.topic.model.topic_position import EntryPosition
+from pyreplog.topic.model.positions import EntryPosition, FirstSearch, OffsetSearch
 
 COUNTS = st.lists(st.one_of(st.just(1), st.integers(1, 5), st.integers(1, 10_000)), min_size=1, max_size=300)
 

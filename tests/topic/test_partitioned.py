@@ -22,9 +22,9 @@ from pyreplog.errors import (
     TopicOwnedError,
     WrongTypeError,
 )
-from pyreplog.topic.model.partition_offset import PartitionOffset, PartitionRange
 from pyreplog.topic.model.partitioned_metadata import PartitionedMetadata, create_partitioned, partitioned_key
-from pyreplog.topic.owner import partitioned_topics as partitionedtopics
+from pyreplog.topic.model.positions import PartitionOffset, PartitionRange
+from pyreplog.topic.owner import partitioned_topic
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 from tests.topic.partitioning import PLAIN, key_of, other_process, receive, stored, until
 from tests.topic.test_routing import PULSAR
@@ -216,7 +216,7 @@ def test_growth_that_was_not_stored_is_taken_up_again(
         raise OutcomeUnknownError("lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr(partitionedtopics, "grow_partitioned", lost)
+        patch.setattr(partitioned_topic, "grow_partitioned", lost)
         with pytest.raises(OutcomeUnknownError):
             cluster.topic("t", partitions=4)
     assert topic.partitions == 3

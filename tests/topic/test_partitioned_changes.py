@@ -21,7 +21,7 @@ from pyreplog.errors import (
     WrongTypeError,
 )
 from pyreplog.topic.client.remote.client import connect
-from pyreplog.topic.model.partition_offset import PartitionOffset
+from pyreplog.topic.model.positions import PartitionOffset
 from pyreplog.topic.owner import topics
 from pyreplog.topic.server.topic_server import TopicServer
 from tests.topic.partitioning import PLAIN, key_of, other_process, until

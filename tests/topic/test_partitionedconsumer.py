@@ -14,7 +14,7 @@ from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, InvalidArgumentError, ReplogError, WrongTypeError
 from pyreplog.topic.client.partitions.partitioned_consumer import PartitionConsumer, PartitionedConsumer
-from pyreplog.topic.model.partition_offset import PartitionOffset
+from pyreplog.topic.model.positions import PartitionOffset
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 from tests.topic.partitioning import PATIENCE_S, PLAIN, key_of, receive, until
 

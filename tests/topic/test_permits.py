@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.topic.model.permits import BYTES_MAX, FIRST, Permits
+from pyreplog.topic.client.consumer import BYTES_MAX, FIRST, Permits
 
 
 def test_small_queues_are_asked_for_at_once() -> None:

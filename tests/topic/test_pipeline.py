@@ -12,7 +12,7 @@ from pyreplog.errors import EntryRefusedError, NotEnoughBookiesError
 from pyreplog.future import AppendFuture
 from pyreplog.topic.client.publishing.publish_batch import STAGE_BYTES, PublishBatch
 from pyreplog.topic.model.config import TopicConfig
-from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
+from pyreplog.topic.model.positions import ORIGIN, TopicPosition
 from pyreplog.topic.owner.managed.append_pipeline import (
     GROUP_BYTES,
     REFUSALS_MAX,

@@ -17,7 +17,7 @@ from pyreplog.errors import (
     WrongTypeError,
 )
 from pyreplog.topic.client.consumer import Consumer
-from pyreplog.topic.model.redrive_report import RedriveReport
+from pyreplog.topic.model.dead_letter import RedriveReport
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, served
 from tests.waiting import until
 

@@ -15,7 +15,7 @@ from pyreplog.future import AppendFuture
 from pyreplog.topic.client.remote.client import Client
 from pyreplog.topic.client.remote.remote_topic import RemoteTopic
 from pyreplog.topic.model.stats import TopicStats
-from pyreplog.topic.server.consumer_session import ConsumerSession
+from pyreplog.topic.server.client_session import ConsumerSession
 from tests.topic.owners import until
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, receive
 

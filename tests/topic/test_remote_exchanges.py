@@ -15,8 +15,8 @@ from pyreplog.topic.model.interfaces import DeliveredMessages
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.batches import BATCH_BYTES
 from pyreplog.topic.owner.subscription import Subscription
-from pyreplog.topic.server.consumer_session import WAITING_BYTES, ConsumerSession
-from pyreplog.topic.server.service import TopicService
+from pyreplog.topic.server.client_session import WAITING_BYTES, ConsumerSession
+from pyreplog.topic.server.topic_server import TopicService
 from tests.topic.entries import records_of
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, receive
 

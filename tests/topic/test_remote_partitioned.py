@@ -18,8 +18,8 @@ from pyreplog.errors import (
     WrongTypeError,
 )
 from pyreplog.topic.client.remote.client import Client
-from pyreplog.topic.client.remote.remote_partitioned import RemotePartitionedTopic
-from pyreplog.topic.model.partition_offset import PartitionOffset
+from pyreplog.topic.client.remote.remote_topic import RemotePartitionedTopic
+from pyreplog.topic.model.positions import PartitionOffset
 from pyreplog.topic.server.topic_server import TopicServer
 from tests.topic.partitioning import key_of, other_process, receive, until
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served

@@ -23,23 +23,24 @@ from pyreplog.errors import (
 )
 from pyreplog.topic.client.remote.connection_pool import outcome_of, parse_address
 from pyreplog.topic.client.remote.sender import _offsets
+from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.stats import CursorStats, InternalStats, LedgerStats, SubscriptionStats, TopicStats
-from pyreplog.topic.model.topic_position import TopicPosition
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.batches import Delivered, cut, decode_delivered, encode_delivered, size_of
-from pyreplog.topic.model.wire.error_codec import decode_fault, encode_fault
 from pyreplog.topic.model.wire.fields import WireReader
+from pyreplog.topic.model.wire.json_codec import decode_stats, encode_stats
 from pyreplog.topic.model.wire.protocol import (
     CallResult,
     Done,
     Moved,
     Opened,
+    decode_fault,
     decode_reply,
     decode_request,
+    encode_fault,
     encode_reply,
     encode_request,
 )
-from pyreplog.topic.model.wire.stats_codec import decode_stats, encode_stats
 from tests.topic.entries import records_of
 
 OFFSETS = np.array([0, 3, 4, 1 << 40], np.int64)

@@ -10,11 +10,10 @@ import pytest
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog.errors import BacklogFullError
 from pyreplog.future import AppendFuture
-from pyreplog.topic.model.wire.error_codec import decode_fault
 from pyreplog.topic.model.wire.fields import WireReader
-from pyreplog.topic.model.wire.protocol import OK
+from pyreplog.topic.model.wire.protocol import OK, decode_fault
 from pyreplog.topic.owner.topic import Topic
-from pyreplog.topic.server.producer_session import ProducerSession
+from pyreplog.topic.server.client_session import ProducerSession
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served
 from tests.waiting import until
 

@@ -12,7 +12,7 @@ import pytest
 
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.client.remote.remote_subscription import FETCHES_LEAST
-from pyreplog.topic.server.consumer_session import ConsumerSession
+from pyreplog.topic.server.client_session import ConsumerSession
 from tests.topic.owners import until
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, receive
 

@@ -12,8 +12,8 @@ from pyreplog.config import LogConfig
 from pyreplog.errors import ConfigError
 from pyreplog.topic.model.chain import LedgerChain
 from pyreplog.topic.model.config import TopicConfig
+from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.retention import ClosedLedger, trimmable
-from pyreplog.topic.model.topic_position import TopicPosition
 
 S = 1_000_000
 NOW = 1_700_000_000 * S

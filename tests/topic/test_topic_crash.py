@@ -12,7 +12,7 @@ from pyreplog.errors import MetadataUnavailableError, OutcomeUnknownError, Replo
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.protocol import recovery, writer
-from pyreplog.topic.owner.managed import jobs, ledgers
+from pyreplog.topic.owner.managed import ledgers
 from pyreplog.topic.owner.managed.ledgers import delete_orphans, orphan_ledgers
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from tests.topic.counting import Faults
@@ -35,7 +35,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerCluster]
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """What failed is tried again soon."""
     for module, name in (
-        (writer, "RETRY_METADATA_S"), (recovery, "RETRY_METADATA_S"), (jobs, "RETRY_FIRST_S"), (ledgers, "DELETE_RETRY_FIRST_S"),
+        (writer, "RETRY_METADATA_S"), (recovery, "RETRY_METADATA_S"), (ledgers, "RETRY_FIRST_S"), (ledgers, "DELETE_RETRY_FIRST_S"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 0.001)
 

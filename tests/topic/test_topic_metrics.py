@@ -10,7 +10,7 @@ import pytest
 
 from pyreplog.metrics import Metric, MetricsServer
 from pyreplog.topic.model.stats import TopicStats
-from pyreplog.topic.owner.metrics import topic_metrics
+from pyreplog.topic.owner.report import topic_metrics
 from tests.topic.stats_samples import NOW, orders
 
 

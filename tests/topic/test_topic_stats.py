@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.stats import (
     CursorStats,
     InternalStats,
@@ -17,7 +18,6 @@ from pyreplog.topic.model.stats import (
     SubscriptionStats,
     TopicStats,
 )
-from pyreplog.topic.model.topic_position import TopicPosition
 from tests.topic.stats_samples import NOW, S, orders
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.topic.client.remote.unconfirmed_acks import UnconfirmedAcks
+from pyreplog.topic.client.remote.remote_subscription import UnconfirmedAcks
 
 
 def offsets(kept: UnconfirmedAcks, cut: int = 0) -> set[int]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyreplog._native.topic.ackset import AckSet
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, OutOfRangeError, WrongTypeError
-from pyreplog.topic.model.topic_position import ORIGIN, EntryPosition, TopicPosition
+from pyreplog.topic.model.positions import ORIGIN, EntryPosition, TopicPosition
 from tests.topic.acking import Topic, int64s
 
 END = 1 << 40

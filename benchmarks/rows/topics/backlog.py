@@ -11,7 +11,7 @@ from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.sampling import interleave
 from pyreplog.topic.model.cursor import Cursor
-from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
+from pyreplog.topic.model.positions import ORIGIN, TopicPosition
 
 _EVERY = 100
 """One message of so many is acknowledged: a hole each."""

@@ -16,8 +16,7 @@ from pyreplog.ledger.embedded import METADATA
 from pyreplog.net.handshake import Secret
 from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle
 from pyreplog.topic.client.remote.client import Client, connect
-from pyreplog.topic.client.remote.remote_partitioned import RemotePartitionedTopic
-from pyreplog.topic.client.remote.remote_topic import RemoteTopic
+from pyreplog.topic.client.remote.remote_topic import RemotePartitionedTopic, RemoteTopic
 from pyreplog.topic.model.routing import partition_name
 from pyreplog.topic.owner.ownership import LEASE_S
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic

@@ -16,7 +16,7 @@ from pyreplog.topic.client.consumer import QUEUE, Consumer
 from pyreplog.topic.client.partitions.partitioned_consumer import PartitionedConsumer
 from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle
 from pyreplog.topic.model.config import SUBSCRIPTION_TYPES
-from pyreplog.topic.model.partitioned_stats import PartitionedStats
+from pyreplog.topic.model.stats import PartitionedStats
 
 AnyConsumer = Consumer | PartitionedConsumer
 

@@ -18,7 +18,7 @@ from pyreplog.cli.shared.output import amount, counted, duration, print_json, sa
 from pyreplog.cli.shared.progress import progress
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.future import AppendFuture
-from pyreplog.topic.model.partition_offset import PartitionRange
+from pyreplog.topic.model.positions import PartitionRange
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

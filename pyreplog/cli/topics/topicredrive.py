@@ -12,7 +12,7 @@ from pyreplog._native.topic.messages import Message
 from pyreplog.cli.shared import targets
 from pyreplog.cli.shared.output import counted, print_json, say
 from pyreplog.cli.topics import topicpublish
-from pyreplog.topic.model.redrive_report import RedriveReport
+from pyreplog.topic.model.dead_letter import RedriveReport
 
 _TERMINAL_S = 0.2
 _FILE_S = 5.0

@@ -11,16 +11,17 @@ from pyreplog.cli.shared import targets
 from pyreplog.cli.shared.output import amount, counted, duration, moment, print_fields, print_json, say
 from pyreplog.cli.shared.tables import Table, print_tables
 from pyreplog.errors import NoSuchSubscriptionError
-from pyreplog.topic.model.partitioned_stats import PartitionedInternalStats, PartitionedStats
+from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.stats import (
     ConsumerStats,
     CursorStats,
     InternalStats,
     LedgerStats,
+    PartitionedInternalStats,
+    PartitionedStats,
     SubscriptionStats,
     TopicStats,
 )
-from pyreplog.topic.model.topic_position import TopicPosition
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -33,7 +33,7 @@ from pyreplog.tables.offsets import FIRST, LAST, Offsets, Partition
 from pyreplog.tables.ranges import bounded
 from pyreplog.tables.slices import Range
 from pyreplog.topic.model.chain import ChainLedger
-from pyreplog.topic.model.topic_position import TopicPosition
+from pyreplog.topic.model.positions import TopicPosition
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,7 @@ from pyreplog.spark.write.options import AT_LEAST_ONCE, WriteOptions
 from pyreplog.spark.write.routing import by_partition
 from pyreplog.topic.client.publishing.producer import Producer
 from pyreplog.topic.client.remote.client import Client, connect
-from pyreplog.topic.client.remote.remote_partitioned import RemotePartitionedTopic
-from pyreplog.topic.client.remote.remote_topic import RemoteTopic
+from pyreplog.topic.client.remote.remote_topic import RemotePartitionedTopic, RemoteTopic
 from pyreplog.topic.model.routing import Router, key_hash
 
 if TYPE_CHECKING:

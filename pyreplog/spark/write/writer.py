@@ -89,7 +89,7 @@ def _check_topic(options: WriteOptions, topic: str) -> int | None:
     """How many partitions it has: all attempts of all tasks route by that. None: it is no partitioned topic."""
     from pyreplog.spark.write.publisher import open_topic
     from pyreplog.topic.client.remote.client import connect
-    from pyreplog.topic.client.remote.remote_partitioned import RemotePartitionedTopic
+    from pyreplog.topic.client.remote.remote_topic import RemotePartitionedTopic
 
     credentials = options.credentials
     with connect(options.cluster, secret=credentials.read_secret(), tls=credentials.context()) as client:

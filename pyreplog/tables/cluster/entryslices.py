@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pyreplog.ledger.ledgermetadata import KEY_BYTES, LedgerMetadata
 from pyreplog.tables.cluster.origins import Lies, Origin
 from pyreplog.tables.slices import ALL, RecordFilter
-from pyreplog.topic.model.topic_position import TopicPosition
+from pyreplog.topic.model.positions import TopicPosition
 
 HEADER_BYTES = 64
 """What an entry takes beside its value, about."""

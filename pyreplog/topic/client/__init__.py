@@ -4,7 +4,7 @@
 |---|---|
 | `topic_like` | `TopicLike`, `ProducerLike`, `ConsumerLike`: topics of all kinds, as types |
 | `coroutines` | forms of blocking methods that coroutines await |
-| `consumer`, `weak_consumer` | receives messages; what a remote subscription holds of it, so that it may be forgotten |
+| `consumer` | receives messages |
 | `redrive` | sends dead letters back to where they come from |
 | `publishing` | producers, and the way of a message up to a sink of entries |
 | `partitions` | publishing to, and receiving from, several partitions as from one topic |

@@ -33,9 +33,8 @@ from pyreplog.errors import (
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.client.partitions.partition_topic import PartitionTopic
 from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle
-from pyreplog.topic.model.dead_letter import Properties, origin, own_properties, redriven_properties
+from pyreplog.topic.model.dead_letter import Properties, RedriveReport, origin, own_properties, redriven_properties
 from pyreplog.topic.model.names import check_name
-from pyreplog.topic.model.redrive_report import RedriveReport
 from pyreplog.topic.model.routing import partition_of
 from pyreplog.topic.model.stats import SubscriptionStats, TopicStats
 from pyreplog.topic.model.times import known_time

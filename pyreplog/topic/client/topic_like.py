@@ -12,10 +12,9 @@ from pyreplog.future import AppendFuture
 from pyreplog.topic.client.consumer import QUEUE
 from pyreplog.topic.client.coroutines import form_of
 from pyreplog.topic.model.config import SubscriptionSettings, TopicSettings
-from pyreplog.topic.model.partition_offset import PartitionOffset, PartitionRange
-from pyreplog.topic.model.partitioned_stats import PartitionedInternalStats, PartitionedStats
-from pyreplog.topic.model.redrive_report import RedriveReport
-from pyreplog.topic.model.stats import InternalStats, TopicStats
+from pyreplog.topic.model.dead_letter import RedriveReport
+from pyreplog.topic.model.positions import PartitionOffset, PartitionRange
+from pyreplog.topic.model.stats import InternalStats, PartitionedInternalStats, PartitionedStats, TopicStats
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -4,19 +4,18 @@
 |---|---|
 | `names`, `config`, `arguments` | names and keys of topics; their settings; checks of what callers pass |
 | `times` | times that callers give: datetimes, and microseconds since 1970 |
-| `positions`, `topic_position` | where a subscription may start; places in a topic as offset, entry and bytes |
+| `positions` | where a subscription may start; places in a topic as offset, entry and bytes; entries by offset |
 | `interfaces` | Protocols between consumers, subscriptions and topics |
-| `chain`, `locating` | the ledgers of a topic, in order; the entry that holds an offset or a time |
-| `retention`, `expiry`, `backlog` | which ledgers may go; which messages are too old; when a quota is used up |
+| `chain` | the ledgers of a topic, in order |
+| `retention`, `backlog` | which ledgers may go; which messages are too old; when a quota is used up |
 | `trend`, `stats` | how fast a backlog shrinks; the numbers that topics and subscriptions report |
 | `cursor`, `cursor_record`, `cursor_pages` | what a subscription has acknowledged; the same as records and pages |
 | `subscription_metadata` | what the metadata store keeps of a durable subscription |
-| `dead_letter`, `redrive_report` | properties of dead letters, and of messages that were sent back; how many were |
+| `dead_letter` | properties of dead letters, and of messages that were sent back; how many were |
 | `dedup`, `producer_snapshot` | sequence numbers: those that callers give; which messages were published before |
 | `compression` | codecs of entries |
-| `routing`, `partition_offset`, `partitioned_metadata`, `partitioned_stats` | topics with partitions |
+| `routing`, `partitioned_metadata` | topics with partitions |
 | `dispatch` | who gets which message next |
 | `wire` | the protocol between topic servers and their clients |
 | `event_queue`, `fair_lock` | runs events one at a time; a lock that is first come, first served |
-| `permits` | flow control of consumers |
 """

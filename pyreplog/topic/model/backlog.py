@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pyreplog.topic.model.config import TopicConfig
-from pyreplog.topic.model.topic_position import TopicPosition
+from pyreplog.topic.model.positions import TopicPosition
 
 SYSTEM_PREFIX = "pyreplog."
 """Cursors whose names begin like this are pyreplog's own: nothing is ever skipped or expired for them."""

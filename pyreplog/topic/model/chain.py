@@ -18,7 +18,7 @@ from pyreplog.errors import ConfigError, InvalidMetadataError, NoSuchTopicError,
 from pyreplog.metadata.keys import VALUE_MAX
 from pyreplog.metadata.values import Kept, split_object
 from pyreplog.topic.model.config import TopicConfig
-from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
+from pyreplog.topic.model.positions import ORIGIN, TopicPosition
 
 VERSION = 2
 _NEW = Kept(VERSION, VERSION)

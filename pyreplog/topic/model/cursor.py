@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyreplog._native.topic.ackset import AckSet
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError
 from pyreplog.topic.model.cursor_record import CursorRecord, check_properties, usable
-from pyreplog.topic.model.topic_position import ORIGIN, EntryPosition, TopicPosition
+from pyreplog.topic.model.positions import ORIGIN, EntryPosition, TopicPosition
 from pyreplog.topic.model.trend import Sample
 
 if TYPE_CHECKING:

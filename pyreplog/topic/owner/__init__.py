@@ -4,7 +4,7 @@
 |---|---|
 | `topics`, `topic` | the topics of this process; one of them |
 | `topic_context` | what the parts of a topic have in common |
-| `partitioned_topics`, `partitioned_topic` | the same for topics with partitions |
+| `partitioned_topic` | the same for topics with partitions |
 | `ownership` | takes and keeps the ownership of topics; what the metadata store says of an owner |
 | `managed` | the messages: a chain of ledgers |
 | `cursors` | stores what subscriptions have acknowledged |
@@ -13,6 +13,6 @@
 | `dead_letters` | publishes messages elsewhere that were delivered too often |
 | `maintenance` | quotas, expiry, retention, now and then |
 | `dedup_cursor` | keeps and restores what deduplication knows of producers |
-| `report`, `metrics` | statistics of a topic; metrics of all |
-| `subscription_counters`, `delayed_count` | what they count |
+| `report` | statistics of a topic; metrics of all |
+| `delayed_count` | how many messages of a subscription are not due yet |
 """

@@ -8,7 +8,7 @@ from typing import Any
 from pyreplog._native.topic.messages import Message
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError
 from pyreplog.future import AppendFuture
-from pyreplog.topic.client.partitions.partitioned_publisher import gathered
+from pyreplog.topic.client.partitions.partitioned_producer import gathered
 from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.dead_letter import REASON, Properties, dead_letter_properties
 from pyreplog.topic.model.dispatch.effects import DeadLetter

@@ -13,9 +13,8 @@ from pyreplog.future import AppendFuture
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.backlog import SYSTEM_PREFIX
 from pyreplog.topic.model.dedup import Producers
-from pyreplog.topic.model.positions import position, then
+from pyreplog.topic.model.positions import ORIGIN, TopicPosition, position, then
 from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, create_subscription
-from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
 from pyreplog.topic.owner.cursors.slot import CursorSlot
 from pyreplog.topic.owner.topic_context import TopicContext
 

@@ -10,8 +10,8 @@ from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.future import AppendFuture
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.backlog import CursorBacklog, Eviction, Quota, QuotaDecision
-from pyreplog.topic.model.expiry import Usage, expired, next_expiry, next_unused, unused
 from pyreplog.topic.model.positions import then
+from pyreplog.topic.model.retention import Usage, expired, next_expiry, next_unused, unused
 from pyreplog.topic.owner.dedup_cursor import DedupCursor
 from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.subscriptions import Subscriptions

@@ -8,6 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
@@ -36,13 +37,59 @@ from pyreplog.topic.model.dispatch.effects import (
 )
 from pyreplog.topic.model.event_queue import EventQueue
 from pyreplog.topic.model.interfaces import DeliveredMessages, DeliveryTarget, Noted
-from pyreplog.topic.model.positions import Start, done_ack, position, then
-from pyreplog.topic.model.topic_position import EntryPosition, TopicPosition
+from pyreplog.topic.model.positions import EntryPosition, Start, TopicPosition, done_ack, position, then
 from pyreplog.topic.owner.cursors.slot import CursorSlot
 from pyreplog.topic.owner.delayed_count import DelayedCount
 from pyreplog.topic.owner.locator import LocatedEntries, Locator, offsets_in
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
-from pyreplog.topic.owner.subscription_counters import ConsumerCounters, SubscriptionCounters
+
+
+@dataclass
+class ConsumerCounters:
+    """Of one consumer, since it was attached. address: HOST:PORT of a remote one. *_us: time of day, 0: never."""
+
+    address: str
+    connected_us: int
+    delivered_bytes: int = 0
+    redelivered: int = 0
+    last_delivered_us: int = 0
+    last_acked_us: int = 0
+
+    def deliver(self, batch: MessageBatch, redelivered: Mapping[int, int], now_us: int) -> None:
+        self.delivered_bytes += batch.value_bytes
+        self.redelivered += len(redelivered)
+        self.last_delivered_us = now_us
+
+
+@dataclass
+class SubscriptionCounters:
+    """Messages, and bytes of their values; persists: stored records of the cursor; *_us: when last, 0: never."""
+
+    delivered: int = 0
+    delivered_bytes: int = 0
+    redelivered: int = 0
+    expired: int = 0
+    evicted: int = 0
+    dead_lettered: int = 0
+    persists: int = 0
+    last_delivered_us: int = 0
+    last_flow_us: int = 0
+    last_mark_us: int = 0
+    last_expired_us: int = 0
+
+    begun_at: int = 0
+    """Messages that were acknowledged when the topic was opened, those that are trimmed included."""
+
+    def acked(self, cursor: Cursor) -> int:
+        """Messages acknowledged since; less after a seek back."""
+        return max(cursor.mark.offset + cursor.acks.acked_messages - self.begun_at, 0)
+
+    def deliver(self, batch: MessageBatch, redelivered: Mapping[int, int], now_us: int) -> None:
+        self.delivered += len(batch)
+        self.delivered_bytes += batch.value_bytes
+        self.redelivered += len(redelivered)
+        self.last_delivered_us = now_us
+
 
 logger = logging.getLogger(__name__)
 

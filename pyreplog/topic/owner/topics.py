@@ -35,15 +35,14 @@ from pyreplog.ledger.thread_pool import ThreadPool
 from pyreplog.metrics import Metric
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.names import TOPICS, check_name, unquote_name
+from pyreplog.topic.owner.cursors.cursor_ledgers import CursorLogConfig
 from pyreplog.topic.owner.cursors.log import CursorLog
-from pyreplog.topic.owner.cursors.logconfig import CursorLogConfig
 from pyreplog.topic.owner.managed.chainstore import find_chain
 from pyreplog.topic.owner.managed.ledgers import delete_orphans
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
-from pyreplog.topic.owner.metrics import topic_metrics
 from pyreplog.topic.owner.ownership import LEASE_S, Claim, Ownership, TopicOwner, owner_of
-from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
-from pyreplog.topic.owner.partitioned_topics import PartitionedTopics
+from pyreplog.topic.owner.partitioned_topic import PartitionedTopic, PartitionedTopics
+from pyreplog.topic.owner.report import topic_metrics
 from pyreplog.topic.owner.topic import Topic
 
 logger = logging.getLogger(__name__)

@@ -2,8 +2,7 @@
 
 | module | what it holds |
 |---|---|
-| `topic_server` | `TopicServer`, which a process runs |
-| `service`, `client_session` | what connections ask; one connection |
-| `producer_session`, `consumer_session` | stand for a client's producer and consumer |
+| `topic_server` | `TopicServer`, which a process runs, and what it answers to requests |
+| `client_session` | one connection, and what stands for each producer and consumer of the client |
 | `admin_calls` | rare requests by name |
 """

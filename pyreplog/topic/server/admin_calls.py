@@ -8,8 +8,7 @@ from typing import Any
 
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError, ReplogError
 from pyreplog.topic.model.names import check_name
-from pyreplog.topic.model.wire.start_codec import decode_start
-from pyreplog.topic.model.wire.stats_codec import encode_stats
+from pyreplog.topic.model.wire.json_codec import decode_start, encode_stats
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.owner.topics import Topics
 

@@ -1,21 +1,390 @@
-"""TopicServer: answers for the topics of a cluster that its process owns, to other processes and machines."""
+"""TopicServer: serves the topics that its process owns, over TCP. Calls that block run on threads of their own."""
 
 from __future__ import annotations
 
+import json
 import ssl
+import threading
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
+from pyreplog._native.net.frame import CONTROL_OFFSET, FrameBatch
+from pyreplog.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    InvalidMessageError,
+    ReplogError,
+    SequenceError,
+    TopicOwnedError,
+    UnsupportedRequestError,
+)
 from pyreplog.handles import Handle
+from pyreplog.net.connection import Connection
+from pyreplog.net.fair_executor import FairExecutor
 from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
+from pyreplog.net.server_connection import ServerConnection
 from pyreplog.topic.client.remote.connection_pool import LIMITS
-from pyreplog.topic.model.wire.protocol import EXTENDED_FROM, VERSION
+from pyreplog.topic.model.arguments import as_reason
+from pyreplog.topic.model.wire import protocol
+from pyreplog.topic.model.wire.batches import Delivered, encode_delivered
+from pyreplog.topic.model.wire.protocol import (
+    EXTENDED_FROM,
+    VERSION,
+    CallResult,
+    Done,
+    Moved,
+    MovedTo,
+    Opened,
+    asks_for_checksum,
+    decode_request,
+    encode_fault,
+    encode_reply,
+)
 from pyreplog.topic.owner.ownership import LEASE_S
+from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.owner.topics import Topics
-from pyreplog.topic.server.service import SERVICE, TopicService
+from pyreplog.topic.server.admin_calls import call
+from pyreplog.topic.server.client_session import NOT_KNOWN, ClientSession, ConsumerSession, ProducerSession
+
+SERVICE = "topics"
+"""As the hello names it."""
+
+READ_BYTES_MAX = 4 << 20
+CLOSE_S = 0.5
+
+R = TypeVar("R")
+
+
+class TopicService:
+    """A `net.connection.Handler`. Its calls come from the reactor's driver, which never waits here."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._workers = FairExecutor("pyreplog-topics")
+        self._lock = threading.Lock()  # of the tables
+        self._sessions: dict[Connection, ClientSession] = {}
+        self._producers: dict[tuple[str, str], list[ProducerSession]] = {}  # lanes of a producer of a topic
+        self._leaving: ReplogError | None = None
+        self._steps: dict[type[Any], Callable[[ClientSession, int, Any], None]] = {
+            protocol.Publish: self._publish,
+            protocol.CloseProducer: self._leave,
+            protocol.Detach: self._detach,
+            protocol.ReadRequest: self._read,
+        }
+        self._consumer_steps: dict[type[Any], Callable[[ClientSession, int, ConsumerSession, Any], None]] = {
+            protocol.Flow: _flow,
+            protocol.Fetch: _fetch,
+            protocol.Acknowledge: _acknowledge,
+            protocol.AcknowledgeRange: _acknowledge_range,
+            protocol.AcknowledgeAndFetch: _acknowledge_and_fetch,
+            protocol.AcknowledgeCumulative: _acknowledge_cumulative,
+            protocol.Nack: _nack,
+            protocol.NackWithReason: _nack_with_reason,
+            protocol.Redeliver: _redeliver,
+            protocol.Seek: _seek,
+            protocol.Flush: _flush,
+            protocol.Resume: _resume,
+        }
+        self._jobs: dict[type[Any], Callable[[ClientSession, int, Any], None]] = {
+            protocol.Open: self._open,
+            protocol.Subscribe: self._subscribe,
+            protocol.Call: self._call,
+        }
+
+    @property
+    def calls(self) -> tuple[int, int]:
+        """(running, queued): calls that block, on threads of their own. For tests and for operators."""
+        return self._workers.running, self._workers.queued
+
+    @property
+    def sessions(self) -> dict[Connection, ClientSession]:
+        """Sessions of the clients that are connected. For tests and for operators."""
+        with self._lock:
+            return dict(self._sessions)
+
+    # ---- connections ----------------------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        assert isinstance(connection, ServerConnection)
+        with self._lock:
+            self._sessions[connection] = ClientSession(connection)
+
+    def frames(self, connection: Connection, batch: FrameBatch) -> None:
+        """InvalidMessageError and DamagedMessageError end the connection; what came before has been handled."""
+        session = self._sessions[connection]
+        for number, body in batch:
+            if body:
+                if number == CONTROL_OFFSET:
+                    raise InvalidMessageError("expected requests, found a control body")
+                request: protocol.Request | UnsupportedRequestError
+                try:
+                    request = decode_request(body)
+                except UnsupportedRequestError as error:
+                    request = error
+                if asks_for_checksum(body):
+                    session.checks(number)
+                self._handle(session, number, request)
+
+    def drained(self, connection: Connection) -> None:
+        """Nothing waits for that: a consumer is sent what it asks for."""
+
+    def closed(self, connection: Connection, error: ReplogError) -> None:
+        with self._lock:
+            session = self._sessions.pop(connection, None)
+        self._workers.leave(connection)
+        for lane in session.end(error) if session is not None else ():
+            self._forget(lane)
+
+    def _handle(self, session: ClientSession, number: int, request: Any) -> None:
+        kind = type(request)
+        if kind is UnsupportedRequestError:
+            session.fail(number, request)
+            return
+        if kind in self._jobs:
+            self._workers.submit(session.connection, lambda: self._do(session, number, request))
+            return
+        try:
+            if kind in self._steps:
+                self._steps[kind](session, number, request)
+                return
+            consumer_session = session.consumer_session(request.consumer)
+            if consumer_session is None:
+                session.reply(number, NOT_KNOWN)
+            else:
+                self._consumer_steps[kind](session, number, consumer_session, request)
+        except InvalidMessageError:
+            raise
+        except ReplogError as error:
+            session.fail(number, error)
+
+    def _do(self, session: ClientSession, number: int, request: Any) -> None:
+        """In a thread that may wait."""
+        try:
+            self._check_staying()
+            self._jobs[type(request)](session, number, request)
+        except TopicOwnedError as error:
+            session.fail(number, error, self._owner_address(error.topic))
+        except Exception as error:
+            session.fail(number, error)
+
+    def _owner_address(self, topic: str) -> str:
+        try:
+            owner = self._topics.owner(topic)
+        except ReplogError:
+            return ""
+        return "" if owner is None or owner.address == self._topics.address else owner.address
+
+    # ---- publishing -----------------------------------------------------------------------------------------
+
+    def _open(self, session: ClientSession, number: int, request: protocol.Open) -> None:
+        topic = self._topics.open(request.topic, create=request.create, settings=_settings(request.settings))
+        last = -1
+        if request.lane:
+            lane = ProducerSession(topic, request.producer, request.client, session.reply)
+            session.add_producer(request.lane, lane)
+            if request.producer and topic.config.deduplicate:
+                self._take_over(lane)
+                last = topic.publisher.last_given(request.producer)
+        most = self._topics.runtime.entry_bytes_max
+        session.reply(number, encode_reply(Opened(last, most, json.dumps(vars(topic.config)))))
+
+    def _take_over(self, lane: ProducerSession) -> None:
+        """A producer numbers its messages by itself: so it is one client's at a time."""
+        key = lane.topic.name, lane.producer
+        with self._lock:
+            former, self._producers[key] = self._producers.get(key, []), [lane]
+        why = SequenceError(lane.topic.name, f"another client publishes as {lane.producer} now")
+        for other in former:
+            other.end(NOT_KNOWN if other.client == lane.client else encode_fault(why)).result()
+
+    def _forget(self, lane: ProducerSession) -> None:
+        key = lane.topic.name, lane.producer
+        with self._lock:
+            if self._producers.get(key) == [lane]:
+                del self._producers[key]
+
+    def _publish(self, session: ClientSession, number: int, request: protocol.Publish) -> None:
+        lane = session.lane(request.lane)
+        if lane is None:
+            session.reply(number, NOT_KNOWN)
+        else:
+            lane.publish(number, request.entries)
+
+    def _leave(self, session: ClientSession, number: int, request: protocol.CloseProducer) -> None:
+        lane = session.lane(request.lane)
+        if lane is None:
+            session.done(number)
+            return
+
+        def left() -> None:  # until then another lane of its producer ends it, and so does the end of the connection
+            session.remove_producer(request.lane)
+            self._forget(lane)
+            session.done(number)
+
+        lane.leave(left)
+
+    # ---- consuming ------------------------------------------------------------------------------------------
+
+    def _subscribe(self, session: ClientSession, number: int, request: protocol.Subscribe) -> None:
+        settings = _settings(request.settings)
+        topic = self._topics.open(request.topic, create=False)
+        consumer_session = ConsumerSession(request.name, session.reply)
+        session.add_consumer(request.consumer, consumer_session)
+        try:
+            address = session.connection.remote_address
+            source, attached = topic.attach(
+                consumer_session, request.subscription, request.start, request.durable, settings, request.priority,
+                address,
+            )  # fmt: skip
+        except BaseException as error:
+            session.remove_consumer(request.consumer)
+            consumer_session.detach(ClosedError(f"it was not attached: {error}"))
+            raise
+        consumer_session.attached(source, attached)
+        session.done(number)
+
+    def _detach(self, session: ClientSession, number: int, request: protocol.Detach) -> None:
+        consumer_session = session.remove_consumer(request.consumer)
+        if consumer_session is None:
+            session.done(number)
+        else:
+            consumer_session.detach(ClosedError("the consumer was closed"), then=lambda: session.done(number))
+
+    # ---- the rest -------------------------------------------------------------------------------------------
+
+    def _read(self, session: ClientSession, number: int, request: protocol.ReadRequest) -> None:
+        topic = self._opened_here(request.topic)
+        if topic is None:
+            session.reply(number, NOT_KNOWN)
+            return
+        bytes_max = min(request.bytes_max, READ_BYTES_MAX)
+        future = topic.managed.read(request.offset, bytes_max=bytes_max, end=request.end)
+
+        def came(_: object) -> None:
+            error = future.exception()
+            if error is not None:
+                session.fail(number, error)
+            else:
+                session.reply(number, *encode_delivered(Delivered(0, True, future.result(), {})))
+
+        future.add_done_callback(came)
+
+    def _opened_here(self, name: str) -> Topic | None:
+        return self._topics.get(name)
+
+    def _call(self, session: ClientSession, number: int, request: protocol.Call) -> None:
+        session.reply(
+            number, encode_reply(CallResult(call(self._topics, request.topic, request.name, request.arguments)))
+        )
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def _check_staying(self) -> None:
+        if self._leaving is not None:
+            raise self._leaving
+
+    def leave(self) -> None:
+        """Topics are not opened any more; consumers are let go, so that none waits for an answer."""
+        self._leaving = error = ClosedError("this server is about to end")
+        with self._lock:
+            sessions = list(self._sessions.values())
+        for session in sessions:
+            session.let_consumers_go(error)
+
+    def close(self) -> None:
+        """After the server. What still waits for bookies, or the metadata store, ends with its cluster."""
+        self._workers.close(CLOSE_S)
+
+
+def _settings(text: str) -> dict[str, Any]:
+    """InvalidArgumentError."""
+    try:
+        found = json.loads(text) if text else {}
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgumentError(f"settings: expected JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise InvalidArgumentError(f"settings: expected an object, found {type(found).__name__}")
+    return found
+
+
+def _flow(session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Flow) -> None:
+    consumer_session.flow(request.messages)
+    session.done(number)
+
+
+def _fetch(session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Fetch) -> None:
+    consumer_session.fetch(number)
+
+
+def _acknowledge(
+    session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Acknowledge
+) -> None:
+    consumer_session.acknowledge(request.generation, request.offsets)
+    session.done(number)
+
+
+def _acknowledge_range(
+    session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.AcknowledgeRange
+) -> None:
+    consumer_session.acknowledge(request.generation, (request.start, request.end))
+    session.done(number)
+
+
+def _acknowledge_and_fetch(
+    session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.AcknowledgeAndFetch
+) -> None:
+    consumer_session.acknowledge(request.generation, (request.start, request.end))
+    consumer_session.fetch(number)
+
+
+def _acknowledge_cumulative(
+    session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.AcknowledgeCumulative
+) -> None:
+    session.answer(number, consumer_session.acknowledge_cumulative(request.generation, request.end), lambda _: Done())
+
+
+def _nack(session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Nack) -> None:
+    consumer_session.source.nack(
+        consumer_session.number, request.offsets, None if request.delay_us < 0 else request.delay_us
+    )
+    session.done(number)
+
+
+def _nack_with_reason(
+    session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.NackWithReason
+) -> None:
+    delay_us = None if request.delay_us < 0 else request.delay_us
+    reason = as_reason(request.reason)
+    consumer_session.source.nack(consumer_session.number, request.offsets, delay_us, reason)
+    session.done(number)
+
+
+def _redeliver(
+    session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Redeliver
+) -> None:
+    consumer_session.source.redeliver(consumer_session.number)
+    session.reply(number, encode_reply(_moved(0, consumer_session)))
+
+
+def _seek(session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Seek) -> None:
+    session.answer(number, consumer_session.source.seek(request.start), lambda offset: _moved(offset, consumer_session))
+
+
+def _moved(offset: int, consumer_session: ConsumerSession) -> Moved | MovedTo:
+    generation, era = consumer_session.state
+    return Moved(offset, generation) if era is None else MovedTo(offset, generation, era)
+
+
+def _resume(session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Resume) -> None:
+    session.answer(number, consumer_session.resume(request.era, request.end, request.ranges), lambda resumed: resumed)
+
+
+def _flush(session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Flush) -> None:
+    session.answer(number, consumer_session.source.flush_async(), lambda _: Done())
 
 
 class OwnsTopics(Protocol):

@@ -23,7 +23,7 @@ from pyreplog.topic.model import event_queue
 from pyreplog.topic.model.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.interfaces import DeliveredMessages
-from pyreplog.topic.model.topic_position import ORIGIN, TopicPosition
+from pyreplog.topic.model.positions import ORIGIN, TopicPosition
 from pyreplog.topic.owner import locator, ownership
 from pyreplog.topic.owner import subscription as subscription_module
 from pyreplog.topic.owner.ownership import Ownership

@@ -14,8 +14,8 @@ from pyreplog.topic.owner import topics as topics_module
 from pyreplog.topic.owner.cursors import flush as flush_module
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.owner.topics import Topics
-from pyreplog.topic.server import service as service_module
-from pyreplog.topic.server.service import TopicService
+from pyreplog.topic.server import topic_server as topic_server_module
+from pyreplog.topic.server.topic_server import TopicService
 from tests.topic.lives import bury
 
 from .clients import Shown
@@ -61,7 +61,7 @@ class Process:
             mock.patch.object(flush_module, "ThreadPool", hands),
         ):
             self.topics = self.cluster.topics
-        with mock.patch.object(service_module, "FairExecutor", lambda name: HandsOfConnections(self)):
+        with mock.patch.object(topic_server_module, "FairExecutor", lambda name: HandsOfConnections(self)):
             self.service = TopicService(cast("Topics", Shown(self)))
 
     # ---- events ---------------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from pyreplog.bookie.identity import IDENTITY
 from pyreplog.errors import InvalidMetadataError, NoSuchTopicError
 from pyreplog.reports.gathering import gather
 from pyreplog.reports.snapshot import Snapshot, SubscriptionSnapshot
+from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, create_subscription
-from pyreplog.topic.model.topic_position import TopicPosition
 from tests import samples
 from tests.spark.clusters import KEPT, Nodes, embedded, fill
 from tests.spark.reading import options_of

@@ -16,7 +16,7 @@ from pyreplog.clock import ManualClock
 from pyreplog.config import LogConfig
 from pyreplog.reports.catalogue import report_of
 from pyreplog.reports.snapshot import Snapshot, TopicSnapshot
-from pyreplog.topic.model.topic_position import ORIGIN
+from pyreplog.topic.model.positions import ORIGIN
 from tests.spark.clusters import SEGMENT, Nodes, corrupt, fill, value_of
 from tests.spark.reading import read_table
 from tests.spark.reports.both import check

@@ -9,8 +9,8 @@ from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.future import AppendFuture
 from pyreplog.topic.client.publishing.producer import Producer
 from pyreplog.topic.model.config import SubscriptionSettings, TopicConfig, TopicSettings
+from pyreplog.topic.model.dead_letter import RedriveReport
 from pyreplog.topic.model.positions import Start
-from pyreplog.topic.model.redrive_report import RedriveReport
 from pyreplog.topic.model.stats import InternalStats, TopicStats
 
 if TYPE_CHECKING:

@@ -18,14 +18,14 @@ from pyreplog.net.sockets import weak_callback
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.model.arguments import as_delay_us, as_reason, check_may_block
 from pyreplog.topic.model.interfaces import DeliveredMessages, WaitFunction
-from pyreplog.topic.model.partition_offset import (
+from pyreplog.topic.model.positions import (
     PartitionedStart,
     PartitionedWhat,
     PartitionOffset,
+    all_done,
     by_partition,
     is_offset,
 )
-from pyreplog.topic.model.positions import all_done
 
 T = TypeVar("T")
 _NOTHING: Any = iter(()).__next__

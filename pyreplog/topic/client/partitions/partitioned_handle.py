@@ -25,16 +25,14 @@ from pyreplog.topic.client.consumer import QUEUE
 from pyreplog.topic.client.coroutines import in_thread, iterating, opening
 from pyreplog.topic.client.partitions.partition_topic import PartitionTopic
 from pyreplog.topic.client.partitions.partitioned_consumer import PartitionConsumer, PartitionedConsumer
-from pyreplog.topic.client.partitions.partitioned_producer import PartitionedProducer
-from pyreplog.topic.client.partitions.partitioned_publisher import PartitionedPublisher
+from pyreplog.topic.client.partitions.partitioned_producer import PartitionedProducer, PartitionedPublisher
 from pyreplog.topic.model.arguments import check_consumer, check_may_block
 from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionSettings, TopicSettings
+from pyreplog.topic.model.dead_letter import RedriveReport
 from pyreplog.topic.model.names import check_name
-from pyreplog.topic.model.partition_offset import PartitionedStart, PartitionOffset, is_offset
-from pyreplog.topic.model.partitioned_stats import PartitionedInternalStats, PartitionedStats, partitioned_stats
-from pyreplog.topic.model.positions import Start, all_done
-from pyreplog.topic.model.redrive_report import RedriveReport
+from pyreplog.topic.model.positions import PartitionedStart, PartitionOffset, Start, all_done, is_offset
 from pyreplog.topic.model.routing import Router
+from pyreplog.topic.model.stats import PartitionedInternalStats, PartitionedStats, partitioned_stats
 
 if TYPE_CHECKING:
     from pyreplog.topic.model.interfaces import SubscriptionLike, WaitFunction

@@ -4,9 +4,7 @@
 |---|---|
 | `client` | `connect`, and the `Client` that it returns |
 | `connection_pool` | connections to servers, and which server owns which topic |
-| `remote_topic`, `remote_partitioned` | `RemoteTopic`, `RemotePartitionedTopic` |
+| `remote_topic` | `RemoteTopic`, `RemotePartitionedTopic` |
 | `sender` | sends entries to the owner, again after a lost connection |
-| `sequence_allocator` | sequence numbers of named producers |
 | `remote_subscription` | the subscription of a consumer at the owner; attached again after a lost connection |
-| `unconfirmed_acks` | acknowledgements that the owner has not confirmed yet |
 """

@@ -20,8 +20,7 @@ from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits, check_connecting
 from pyreplog.topic.client.coroutines import in_thread
 from pyreplog.topic.client.remote.connection_pool import ConnectionPool, parse_address, reads
-from pyreplog.topic.client.remote.remote_partitioned import RemotePartitionedTopic
-from pyreplog.topic.client.remote.remote_topic import RemoteTopic
+from pyreplog.topic.client.remote.remote_topic import RemotePartitionedTopic, RemoteTopic
 from pyreplog.topic.model.arguments import check_may_block
 from pyreplog.topic.model.config import TopicConfig, TopicSettings
 from pyreplog.topic.model.names import check_name

@@ -37,7 +37,6 @@ from pyreplog.net.pending_requests import OnReply
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.sockets import Address
 from pyreplog.net.timers import Timer
-from pyreplog.topic.model.wire.error_codec import decode_fault
 from pyreplog.topic.model.wire.fields import WireReader
 from pyreplog.topic.model.wire.protocol import (
     ERROR,
@@ -52,6 +51,7 @@ from pyreplog.topic.model.wire.protocol import (
     ReadRequest,
     Reply,
     Request,
+    decode_fault,
     decode_reply,
     encode_request,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from asyncio import _get_running_loop
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog._native.machines.serial_executor import in_callback
+from pyreplog._native.topic.rangeset import RangeSet
 from pyreplog.errors import (
     ClosedError,
     DamagedMessageError,
@@ -27,8 +29,6 @@ from pyreplog.net.sockets import Address
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.client.remote.connection_pool import ConnectionPool, Outcome, StaleError, is_passing, reads, settle
 from pyreplog.topic.client.remote.sender import RETRY_MOST_S, RETRY_S
-from pyreplog.topic.client.remote.unconfirmed_acks import RANGES_MAX, UnconfirmedAcks
-from pyreplog.topic.client.weak_consumer import WeakConsumer
 from pyreplog.topic.model.event_queue import EventQueue
 from pyreplog.topic.model.interfaces import DeliveredMessages, Noted
 from pyreplog.topic.model.positions import Start, check_start
@@ -36,6 +36,128 @@ from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.batches import Delivered, decode_delivered
 from pyreplog.topic.model.wire.fields import OFFSETS_MAX, WireReader
 from pyreplog.topic.model.wire.protocol import Done, Moved, MovedTo, Reply, Request, Resumed
+
+
+class WeakConsumer:
+    """A DeliveryTarget: passes all on to its consumer, while somebody has that. What comes in the moment in which the
+    consumer is forgotten is nobody's: it comes again to others when the consumer is detached, which its finalizer asks
+    for."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.name = consumer.name
+        self.is_active = consumer.is_active
+        self.consumer = weakref.ref(consumer)
+        """None: it was forgotten."""
+
+    def deliver(self, delivery: DeliveredMessages) -> None:
+        if (consumer := self.consumer()) is not None:
+            consumer.deliver(delivery)
+
+    def discard(self, *, sought: bool = False) -> None:
+        if (consumer := self.consumer()) is not None:
+            consumer.discard(sought=sought)
+
+    def forget_acks(self, era: int) -> None:
+        if (consumer := self.consumer()) is not None:
+            consumer.forget_acks(era)
+
+    def became(self, active: bool) -> None:
+        self.is_active = active
+        if (consumer := self.consumer()) is not None:
+            consumer.became(active)
+
+    def failed(self, error: ReplogError) -> None:
+        if (consumer := self.consumer()) is not None:
+            consumer.failed(error)
+
+    def close(self) -> None:
+        if (consumer := self.consumer()) is not None:
+            consumer.close()
+
+
+RANGES_MAX = 1 << 20
+"""As many as a RESUME may have."""
+
+
+class UnconfirmedAcks:
+    """Offsets, in layers: a flush confirms those that were there when it was asked for. Pure; not for several threads
+    at once."""
+
+    def __init__(self) -> None:
+        self._layers: list[RangeSet] = []
+        self._first = 0  # how many were confirmed
+        self._is_open = False  # the last layer takes more
+        self._ends: list[tuple[int, int]] = []  # of cumulative acknowledgements: layer, and where they end
+
+    def __bool__(self) -> bool:
+        return bool(self._layers)
+
+    @property
+    def count(self) -> int:
+        """Ranges, about."""
+        return sum(map(len, self._layers))
+
+    def add(self, noted: Noted) -> None:
+        """These were acknowledged."""
+        layer = self._open()
+        if isinstance(noted, tuple):
+            layer.add(*noted)
+        else:
+            layer.add_offsets(noted)
+
+    def add_below(self, end: int) -> int:
+        """All below it were acknowledged; a cut from this number on has it."""
+        self._open()
+        layer = self._first + len(self._layers)
+        self._ends.append((layer, end))
+        return layer
+
+    def remove_below(self, end: int) -> None:
+        """They are not: the owner refused it."""
+        self._ends = [(layer, other) for layer, other in self._ends if other != end]
+
+    def _open(self) -> RangeSet:
+        if not self._is_open:
+            self._layers.append(RangeSet())
+            self._is_open = True
+        return self._layers[-1]
+
+    def remove(self, noted: Noted) -> None:
+        """These are none: the owner refused them."""
+        for layer in self._layers:
+            if isinstance(noted, tuple):
+                layer.remove(*noted)
+            else:
+                layer.remove_offsets(noted)
+
+    def cut(self) -> int:
+        """What is there is about to be flushed, or said again; for `confirmed`, and `ranges`."""
+        self._is_open = False
+        return self._first + len(self._layers)
+
+    def confirmed(self, cut: int) -> None:
+        """A flush that was asked for behind that cut has succeeded."""
+        while self._layers and self._first < cut:
+            self._first += 1
+            del self._layers[0]
+        self._ends = [(layer, end) for layer, end in self._ends if layer > self._first]
+
+    def clear(self) -> None:
+        """Nothing of it counts any more."""
+        self.confirmed(self.cut())
+
+    @property
+    def below(self) -> int:
+        """All that lies before it is acknowledged; 0: nothing."""
+        return max((end for _, end in self._ends), default=0)
+
+    def ranges(self, cut: int = 0) -> NDArray[np.int64]:
+        """From and up to, of what was acknowledged besides, behind a cut."""
+        merged = RangeSet()
+        for layer in self._layers[max(cut - self._first, 0) :]:
+            merged.add_ranges(*layer.intersect())
+        return np.stack(merged.intersect(), axis=1)
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""RemoteTopic: a topic that another process owns, used as if this one did."""
+"""RemoteTopic and RemotePartitionedTopic: topics that other processes own, used like topics of this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from operator import index
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 import numpy as np
 
@@ -22,23 +22,25 @@ from pyreplog.future import AppendFuture
 from pyreplog.handles import Handle
 from pyreplog.topic.client.consumer import QUEUE, Consumer
 from pyreplog.topic.client.coroutines import in_thread, iterating, opening, publishing
+from pyreplog.topic.client.partitions.partitioned_consumer import PartitionConsumer
+from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle, SubscribeOptions
 from pyreplog.topic.client.publishing.producer import Producer
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.client.redrive import OnProgress, Redrive, RedriveTarget, Where
 from pyreplog.topic.client.remote.connection_pool import ConnectionPool, StaleError, reads
 from pyreplog.topic.client.remote.remote_subscription import RemoteSubscribeOptions, RemoteSubscription
-from pyreplog.topic.client.remote.sender import EntrySender
-from pyreplog.topic.client.remote.sequence_allocator import SequenceAllocator
+from pyreplog.topic.client.remote.sender import EntrySender, SequenceAllocator
 from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer, check_may_block
 from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionSettings, TopicConfig, TopicSettings
+from pyreplog.topic.model.dead_letter import RedriveReport
+from pyreplog.topic.model.interfaces import WaitFunction
 from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.positions import Start, all_done, check_start
-from pyreplog.topic.model.redrive_report import RedriveReport
+from pyreplog.topic.model.routing import partition_name
 from pyreplog.topic.model.stats import InternalStats, TopicStats
 from pyreplog.topic.model.wire.batches import decode_delivered
+from pyreplog.topic.model.wire.json_codec import decode_stats, encode_start
 from pyreplog.topic.model.wire.protocol import Call, CallResult, Opened, ReadRequest
-from pyreplog.topic.model.wire.start_codec import encode_start
-from pyreplog.topic.model.wire.stats_codec import decode_stats
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
     from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Values
     from pyreplog.topic.model.times import Time, Times
+
 
 READ_BYTES = 4 << 20
 
@@ -499,3 +502,74 @@ class RemoteTopic(Handle):
 
 def _config(text: str) -> TopicConfig:
     return TopicConfig.stored(json.loads(text))
+
+
+class RemoteTopics(Protocol):
+    """A client, as far as its partitioned topics need it."""
+
+    def one(self, name: str, *, create: bool, settings: Mapping[str, Any]) -> RemoteTopic:
+        """A topic that has no partitions, or is one."""
+        ...
+
+    def remove_partitioned(self, name: str) -> None:
+        """A topic's partitions were deleted."""
+        ...
+
+    def forget(self, topic: RemotePartitionedTopic) -> None:
+        """It was closed."""
+        ...
+
+
+class RemotePartitionedTopic(PartitionedHandle[RemoteTopic]):
+    """Made by `Client.topic`: the same object for the same name. As `PartitionedHandle`; each partition is a
+    RemoteTopic of its own, at whichever server owns it."""
+
+    def __init__(self, client: RemoteTopics, name: str, partitions: int, wait: WaitFunction, timeout: float) -> None:
+        """For `Client`, which makes this a part of itself."""
+        self._client = client
+        self._parts: list[RemoteTopic] = []
+        super().__init__(name, partitions, wait, f"partitioned topic {name}, at other processes", timeout)
+
+    def use(self, partitions: int, settings: Mapping[str, Any]) -> None:
+        """Open so many partitions, those that are not; for who makes it. Consumers that there are receive from new
+        ones, too. Errors: as `Client.topic`."""
+        with self._changing:
+            grown = range(len(self._parts), partitions)
+            for partition in range(partitions):
+                self._parts[partition : partition + 1] = [self._open(partition, settings)]
+            self.publisher.router.partitions = partitions
+            self._follow(grown)
+
+    def _open(self, partition: int, settings: Mapping[str, Any]) -> RemoteTopic:
+        return self._client.one(partition_name(self.name, partition), create=True, settings=settings)
+
+    @property
+    def served(self) -> list[int]:
+        """All of them: their owners are found."""
+        return list(range(len(self._parts)))
+
+    def partition(self, partition: int) -> RemoteTopic:
+        """One of them. Errors: those of `Client.topic`; InvalidArgumentError."""
+        self._check_partition(partition)
+        found = self._parts[partition] = self._open(partition, {})
+        return found
+
+    def _serving(self, partition: int) -> RemoteTopic:
+        self._check_open()
+        return self._parts[partition]
+
+    def _joined(
+        self, topic: RemoteTopic, part: PartitionConsumer, start: Any, options: SubscribeOptions
+    ) -> tuple[RemoteSubscription, int]:
+        return topic.attach(part, start, options.durable, options.priority, options.settings), 0
+
+    def _remove(self) -> None:
+        self._client.remove_partitioned(self.name)
+
+    def _let_go(self) -> None:
+        with ExitStack() as rest:
+            rest.callback(self._client.forget, self)
+            for topic in self._parts:
+                rest.callback(topic.close)
+            for consumer in list(self._options):
+                rest.callback(consumer.close)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,6 @@ from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.errors import InvalidArgumentError, SubscriptionBusyError
 from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.cursor import Cursor
-from pyreplog.topic.model.dispatch.consumers import AttachedConsumer, Consumers
-from pyreplog.topic.model.dispatch.delayed_delivery_tracker import DelayedDeliveryTracker
 from pyreplog.topic.model.dispatch.effects import (
     ActiveConsumerChanged,
     DeadLetter,
@@ -33,12 +32,66 @@ from pyreplog.topic.model.dispatch.key_shared_selector import KeySharedSelector
 from pyreplog.topic.model.dispatch.offsets import Offsets, ascending, runs
 from pyreplog.topic.model.dispatch.pending import DEAD_LETTERS, Pending, PendingRanges, Released
 from pyreplog.topic.model.dispatch.reading import Reading, Reread
-from pyreplog.topic.model.dispatch.redeliveries import Cause, Redeliveries
-from pyreplog.topic.model.dispatch.replay import Ranges, Replay, neighbours
-from pyreplog.topic.model.dispatch.selector import Assignment, RoundRobinSelector, Selector, SingleActiveSelector
-from pyreplog.topic.model.dispatch.status import ConsumerStatus, DispatchStatus
+from pyreplog.topic.model.dispatch.redelivery import (
+    Cause,
+    DelayedDeliveryTracker,
+    Ranges,
+    Redeliveries,
+    Replay,
+    neighbours,
+)
+from pyreplog.topic.model.dispatch.selector import (
+    Assignment,
+    AttachedConsumer,
+    Consumers,
+    RoundRobinSelector,
+    Selector,
+    SingleActiveSelector,
+)
+from pyreplog.topic.model.positions import EntryPosition, TopicPosition
 from pyreplog.topic.model.routing import partition_of
-from pyreplog.topic.model.topic_position import EntryPosition, TopicPosition
+
+
+class ConsumerStatus(NamedTuple):
+    """permits: messages it still asked for; unacked: those that it has; is_blocked: too many of them."""
+
+    id: int
+    name: str
+    priority: int
+    permits: int
+    unacked: int
+    is_blocked: bool
+    is_active: bool
+    delivered: int
+    acknowledged: int
+
+
+class DispatchStatus(NamedTuple):
+    """One subscription's delivery.
+
+    position: next offset to be read; end: of the topic. reads: under way; forgotten: those of before a rewind.
+    in_hand: messages read that nobody has room for; replay: to be read again, now or later; delayed: waiting for their
+    time; aside: waiting for their key or its consumer; unacked: delivered; dead_letters: being published elsewhere.
+    redelivered: messages whose redeliveries are counted. next_us: when something is due. waits: why nothing is
+    delivered or read, in words; empty when nothing holds it up.
+    """
+
+    position: int
+    end: int
+    reads: int
+    forgotten: int
+    read_failures: int
+    in_hand: int
+    replay: int
+    delayed: int
+    aside: int
+    unacked: int
+    dead_letters: int
+    redelivered: int
+    next_us: int | None
+    consumers: tuple[ConsumerStatus, ...]
+    waits: tuple[str, ...]
+
 
 TRACKED_MAX = 1 << 17
 """While so many ranges of offsets wait for their time, nothing is read ahead."""

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.topic.model.dispatch.offsets import Offsets
-from pyreplog.topic.model.dispatch.redeliveries import Failure
+from pyreplog.topic.model.dispatch.redelivery import Failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.topic.model.dispatch.effects import ReadEntries
 from pyreplog.topic.model.dispatch.offsets import within
-from pyreplog.topic.model.dispatch.replay import Ranges
+from pyreplog.topic.model.dispatch.redelivery import Ranges
 
 READS_MAX = 2
 FORGOTTEN_MAX = 8

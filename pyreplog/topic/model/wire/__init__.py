@@ -2,9 +2,8 @@
 
 | module | what it holds |
 |---|---|
-| `protocol` | every request and reply |
+| `protocol` | every request and reply; errors by number |
 | `fields` | the fields that they consist of |
 | `batches` | messages inside them |
-| `error_codec` | errors by number |
-| `stats_codec`, `start_codec` | statistics; places to begin at |
+| `json_codec` | statistics and start positions as JSON |
 """

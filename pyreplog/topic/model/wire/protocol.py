@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog.errors import InvalidMessageError, UnsupportedRequestError
+from pyreplog import errors
+from pyreplog.errors import (
+    InvalidMessageError,
+    LedgerError,
+    PeerError,
+    ReplogError,
+    TopicError,
+    UnsupportedRequestError,
+)
 from pyreplog.topic.model.positions import Start
 from pyreplog.topic.model.wire.fields import (
     CHECKSUM_BYTES,
@@ -35,6 +43,7 @@ from pyreplog.topic.model.wire.fields import (
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
 
 VERSION = 4
 """As the hello says it. 2: RESUME, and checksums; 3: NACK_WITH_REASON; 4: features in the hello, unknown requests are
@@ -334,3 +343,72 @@ def decode_reply(kind: type[Reply], reader: WireReader) -> Any:
     found = kind._make(_REPLIES[kind].decode(reader))
     reader.end()
     return found
+
+
+_TEXT_MAX = 1024
+_CLASSES: tuple[type[ReplogError], ...] = (
+    errors.PeerError,
+    errors.NoSuchTopicError,
+    errors.TopicExistsError,
+    errors.TopicFencedError,
+    errors.TopicOwnedError,
+    errors.TopicFullError,
+    errors.BacklogFullError,
+    errors.NoSuchSubscriptionError,
+    errors.SubscriptionBusyError,
+    errors.SequenceError,
+    errors.InvalidEntryError,
+    errors.InvalidArgumentError,
+    errors.WrongTypeError,
+    errors.ConfigError,
+    errors.ClosedError,
+    errors.OutOfRangeError,
+    errors.TrimmedError,
+    errors.OutcomeUnknownError,
+    errors.WindowFullError,
+    errors.RecordTooLargeError,
+    errors.MetadataUnavailableError,
+    errors.InvalidMetadataError,
+    errors.MissingExtraError,
+    errors.UnreadableError,
+    errors.NotEnoughBookiesError,
+    errors.EntryRefusedError,
+    errors.SubscriptionError,
+    errors.TopicError,
+    errors.MetadataVersionError,
+    errors.UnsupportedRequestError,
+    errors.MetadataLayoutError,
+)  # numbers are places in it: add at the end only
+_NUMBERS = {kind: number for number, kind in enumerate(_CLASSES)}
+
+
+def encode_fault(error: BaseException, address: str = "") -> bytes:
+    """The reply to a request that failed. address: of who can be asked instead."""
+    number = _number_of(type(error))
+    if isinstance(error, TopicError):
+        about, text = error.topic, error.message
+    elif isinstance(error, LedgerError):
+        about, text = str(error.ledger), error.message
+    else:
+        about, text = "", str(error)
+    if number == 0 and not isinstance(error, PeerError):
+        text = f"{type(error).__name__}: {error}"
+    text = text.encode("utf-8", "replace")[:_TEXT_MAX].decode("utf-8", "ignore")
+    return bytes((ERROR,)) + U32.encode(number) + NAME.encode(about) + NAME.encode(address) + TEXT.encode(text)
+
+
+def decode_fault(reader: WireReader) -> tuple[ReplogError, str]:
+    """The error, and the address of who can be asked instead, "" nobody. InvalidMessageError."""
+    number, about, address, text = (field.decode(reader) for field in (U32, NAME, NAME, TEXT))
+    reader.end()
+    kind = _CLASSES[number] if number < len(_CLASSES) else PeerError
+    if issubclass(kind, TopicError):
+        return kind(about, text), address
+    if issubclass(kind, LedgerError):
+        return kind(int(about) if about.isdecimal() else -1, text), address
+    return kind(text), address
+
+
+def _number_of(kind: type[BaseException]) -> int:
+    """Of the nearest class that has one; 0: none has."""
+    return next((_NUMBERS[base] for base in kind.__mro__ if base in _NUMBERS), 0)

@@ -2,9 +2,8 @@
 
 | modules | what they are |
 |---|---|
-| `log`, `logconfig` | persists the cursors of all subscriptions of this process, in one ledger that they share |
+| `log` | persists the cursors of all subscriptions of this process, in one ledger that they share |
 | `slot` | what a subscription tells the log, and the log asks of it |
 | `flush`, `metadata_updates` | what has changed, brought to the ledger, and to the subscriptions' metadata |
-| `cursor_ledgers`, `sweep` | the ledgers that cursors are kept in: opened, retired, deleted |
-| `history` | what cursor ledgers say, read when subscriptions are opened |
+| `cursor_ledgers` | the ledgers that cursors are kept in: opened, retired, deleted |
 """

@@ -1,23 +1,198 @@
-"""CursorLedgers: the ledgers that cursors are kept in. Opens them, retires them, deletes them when they are empty."""
+"""The ledgers that cursors are kept in: opened, retired, and deleted when no subscription refers to them."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Set
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
-from pyreplog.errors import ClosedError, MetadataUnavailableError, OutcomeUnknownError, ReplogError
+from pyreplog._native.quorum.quorum import check_quorums
+from pyreplog.config import Settings
+from pyreplog.errors import (
+    ClosedError,
+    ConfigError,
+    InvalidMetadataError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    NoSuchLedgerError,
+    NoSuchSubscriptionError,
+    OutcomeUnknownError,
+    ReplogError,
+    VersionConflictError,
+)
 from pyreplog.ledger.closing import close_all
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import Ledger
-from pyreplog.topic.owner.cursors.logconfig import COPIES, CursorLogConfig
+from pyreplog.ledger.ledgermetadata import ID_DIGITS, State
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.topic.model.names import TOPICS, unquote_name
+from pyreplog.topic.model.subscription_metadata import list_subscriptions, load_subscription
 from pyreplog.topic.owner.cursors.metadata_updates import Post
 from pyreplog.topic.owner.cursors.slot import CursorLedger, CursorSlot
-from pyreplog.topic.owner.cursors.sweep import Sweep, delete_cursor_ledger, registry_key
+
+COPIES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class CursorLogConfig(Settings):
+    """Settings of the ledgers that a process keeps cursors in.
+
+    flush_ms: what was acknowledged is persisted that late at most, while nothing fails.
+    ensemble, write_quorum, ack_quorum, durability: of the ledgers, see `Cluster.create_ledger`. ensemble: None, as many
+    bookies as the cluster has, whether they run or not, up to COPIES.
+    roll_entries, roll_bytes, roll_ms: a new ledger is begun when one holds so much, or is so old.
+    retry_ms, retry_max_ms: after a failure it is tried again that late, each time twice as late, up to retry_max_ms.
+    cache_bytes, cache_ms: a former owner's ledger is read once for all its cursors; so much is kept of such, so long.
+    sweep_ms: ledgers that nobody refers to any more are looked for that late after there may be one.
+    """
+
+    flush_ms: int = 100
+    ensemble: int | None = COPIES
+    write_quorum: int | None = None
+    ack_quorum: int | None = None
+    durability: Literal["synced", "appended"] = "synced"
+    roll_entries: int = 50_000
+    roll_bytes: int = 64 << 20
+    roll_ms: int = 4 * 3_600_000
+    retry_ms: int = 200
+    retry_max_ms: int = 30_000
+    cache_bytes: int = 256 << 20
+    cache_ms: int = 60_000
+    sweep_ms: int = 600_000
+
+    def __post_init__(self) -> None:
+        ensemble = COPIES if self.ensemble is None else self.ensemble
+        copies = ensemble if self.write_quorum is None else self.write_quorum
+        check_quorums(ensemble, copies, copies // 2 + 1 if self.ack_quorum is None else self.ack_quorum)
+        if self.durability not in ("synced", "appended"):
+            raise ConfigError(f"durability: expected synced or appended, found {self.durability!r}")
+        self._check_int("flush_ms", 0, 3_600_000)
+        self._check_int("roll_entries", 1, 1 << 40)
+        self._check_int("roll_bytes", 1, 1 << 40)
+        self._check_int("roll_ms", 1, 1 << 42)
+        self._check_int("retry_ms", 1, 3_600_000)
+        self._check_int("retry_max_ms", self.retry_ms, 3_600_000)
+        self._check_int("cache_bytes", 0, 1 << 40)
+        self._check_int("cache_ms", 0, 3_600_000)
+        self._check_int("sweep_ms", 1, 1 << 42)
+
 
 logger = logging.getLogger(__name__)
+
+CURSOR_LEDGERS = "/cursor-ledgers"
+
+
+def registry_key(ledger: int) -> str:
+    """Who writes a cursor ledger."""
+    return f"{CURSOR_LEDGERS}/{ledger:0{ID_DIGITS}d}"
+
+
+def incarnation_of(owner: str) -> str:
+    """The process that an owner of subscriptions belongs to."""
+    return owner.partition("/")[0]
+
+
+def delete_cursor_ledger(cluster: LedgerCluster, ledger: int) -> None:
+    """The ledger first, then its key: a crash in between leaves something that a sweep finds. Errors: the store's."""
+    with suppress(NoSuchLedgerError):
+        cluster.delete_ledger(ledger)
+    store, key = cluster.metadata, registry_key(ledger)
+    item = store.get(key)
+    if item is not None:
+        try:
+            store.delete(key, item.version)
+        except (NoSuchKeyError, VersionConflictError):  # somebody else sweeps too
+            return
+
+
+class Sweep:
+    """One look at all of it, in steps that are short. mine: the incarnation of this process. given_up: ledgers of its
+    own that it will not name any more, all of them closed."""
+
+    def __init__(self, cluster: LedgerCluster, mine: str, given_up: Set[int]) -> None:
+        self._cluster, self._mine, self._given_up = cluster, mine, given_up
+        self._store: MetadataStore = cluster.metadata
+        self._named: set[int] = set()
+        self._owners: set[str] = set()
+        self._steps = self._run()
+        self.deleted: set[int] = set()
+        self.left: set[int] = set()
+        """Which ledgers were in question and are still there."""
+
+    def step(self) -> bool:
+        """Do a little; False: that was all. Errors: those of the store, and of `open_ledger`."""
+        return next(self._steps, None) is not None
+
+    def _run(self) -> Iterator[bool]:
+        candidates = self._candidates()
+        if not candidates:
+            return
+        self.left = set(candidates)
+        closed = {ledger for ledger in candidates if self._is_closed(ledger)}
+        yield from self._look()
+        unused = self._unused(candidates)
+        yield from self._delete(unused & closed)
+        if unused - closed:
+            yield from self._close(unused - closed)
+            yield from self._look()
+            yield from self._delete(self._unused(candidates) & unused - closed)
+
+    def _candidates(self) -> dict[int, str]:
+        """Cursor ledgers, and who writes them."""
+        writers = {}
+        for name in self._store.list(CURSOR_LEDGERS):
+            item = self._store.get(f"{CURSOR_LEDGERS}/{name}") if name.isdecimal() else None
+            if item is not None:
+                writers[int(name)] = item.value.decode(errors="replace")
+        return {ledger: who for ledger, who in writers.items() if who != self._mine or ledger in self._given_up}
+
+    def _is_closed(self, ledger: int) -> bool:
+        try:
+            return self._cluster.ledger_metadata(ledger).state is State.CLOSED
+        except NoSuchLedgerError:
+            return True
+        except InvalidMetadataError:
+            return False
+
+    def _look(self) -> Iterator[bool]:
+        """At every subscription. What cannot be read may refer to anything: nothing is deleted then."""
+        self._named, self._owners = set(), set()
+        for topic in self._store.list(TOPICS):
+            for name in list_subscriptions(self._store, unquote_name(topic)):
+                try:
+                    metadata = load_subscription(self._store, unquote_name(topic), name)
+                except NoSuchSubscriptionError:
+                    continue
+                self._named.add(metadata.cursor_ledger)
+                self._owners.add(incarnation_of(metadata.owner))
+            yield True
+
+    def _unused(self, candidates: dict[int, str]) -> set[int]:
+        owners = self._owners - {self._mine}
+        return {ledger for ledger, who in candidates.items() if ledger not in self._named and who not in owners}
+
+    def _close(self, ledgers: Set[int]) -> Iterator[bool]:
+        """A dead owner's; should it be alive, without a subscription, it opens another."""
+        for ledger in sorted(ledgers):
+            try:
+                self._cluster.open_ledger(ledger).close()
+            except NoSuchLedgerError:
+                logger.debug("cursor ledger %d was deleted meanwhile", ledger)
+            yield True
+
+    def _delete(self, ledgers: Set[int]) -> Iterator[bool]:
+        for ledger in sorted(ledgers):
+            delete_cursor_ledger(self._cluster, ledger)
+            self.deleted.add(ledger)
+            self.left.discard(ledger)
+            logger.info("cursor ledger %d was deleted: nobody refers to it", ledger)
+            yield True
+
 
 CLOSE_S = 2.0
 SWEEP_MAX_S = 86_400.0

@@ -18,8 +18,7 @@ from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.thread_pool import ThreadPool
 from pyreplog.topic.model.cursor_pages import Pages
 from pyreplog.topic.model.subscription_metadata import SNAPSHOT_BYTES_MAX
-from pyreplog.topic.owner.cursors.cursor_ledgers import CursorLedgers
-from pyreplog.topic.owner.cursors.logconfig import CursorLogConfig
+from pyreplog.topic.owner.cursors.cursor_ledgers import CursorLedgers, CursorLogConfig
 from pyreplog.topic.owner.cursors.metadata_updates import MetadataUpdate, MetadataUpdates
 from pyreplog.topic.owner.cursors.slot import CursorLedger, CursorSlot
 

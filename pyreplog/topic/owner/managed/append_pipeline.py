@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pyreplog.future import AppendFuture
 from pyreplog.topic.client.publishing.publish_batch import STAGE_BYTES, PublishBatch
 from pyreplog.topic.model.config import TopicConfig
-from pyreplog.topic.model.topic_position import TopicPosition
+from pyreplog.topic.model.positions import TopicPosition
 
 GROUP_BYTES = 1 << 20
 """What waits is sent together, up to about so much."""

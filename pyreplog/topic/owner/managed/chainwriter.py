@@ -34,11 +34,12 @@ from pyreplog.net.backoff import BACKOFF_MOST_S, Backoff
 from pyreplog.topic.client.publishing.publish_batch import PublishBatch
 from pyreplog.topic.model.chain import LedgerChain, LedgerTotals
 from pyreplog.topic.model.event_queue import EventQueue
-from pyreplog.topic.model.topic_position import TopicPosition
+from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.owner.managed.append_pipeline import AppendPipeline, together
 from pyreplog.topic.owner.managed.chainstore import ChainStore
-from pyreplog.topic.owner.managed.jobs import RETRY_FIRST_S, Jobs
 from pyreplog.topic.owner.managed.ledgers import (
+    RETRY_FIRST_S,
+    Jobs,
     LedgerEnd,
     LedgerMaker,
     PreallocatedLedger,

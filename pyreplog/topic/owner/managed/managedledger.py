@@ -3,30 +3,120 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping
-from typing import Self, TypeVar
+from dataclasses import dataclass
+from typing import NamedTuple, Self, TypeVar
 
 from pyreplog._native.machines.serial_executor import check_may_wait, in_callback
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.clock import Clock, SystemClock
-from pyreplog.errors import ClosedError, NoSuchTopicError, OutcomeUnknownError, TopicFencedError
+from pyreplog.errors import (
+    ClosedError,
+    NoSuchLedgerError,
+    NoSuchTopicError,
+    OutcomeUnknownError,
+    ReplogError,
+    TopicFencedError,
+)
 from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle, make_part_of, warn_of_leak
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import CLOSE_S, GIVE_UP_S
+from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.readahead import STRETCH_BYTES_MAX
+from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.net.sockets import weak_callback
-from pyreplog.topic.model.chain import LedgerChain
+from pyreplog.topic.model.chain import ANY_US, LedgerChain, LedgerTotals
 from pyreplog.topic.model.config import TopicConfig
+from pyreplog.topic.model.positions import EntryPosition, TopicPosition
 from pyreplog.topic.model.retention import ClosedLedger, trimmable
-from pyreplog.topic.model.topic_position import EntryPosition, TopicPosition
-from pyreplog.topic.owner.managed.chainreader import ChainReader, View
+from pyreplog.topic.model.stats import Stats
+from pyreplog.topic.owner.managed.chainreader import ChainReader, EntryReader, View
 from pyreplog.topic.owner.managed.chainstore import ChainStore, Change
 from pyreplog.topic.owner.managed.chainwriter import ChainWriter
-from pyreplog.topic.owner.managed.entryreader import EntryReader
-from pyreplog.topic.owner.managed.ledgers import LedgerDeleter, LedgerMaker
-from pyreplog.topic.owner.managed.managedstats import ManagedLedgerStats
-from pyreplog.topic.owner.managed.takeover import remove, take_over
+from pyreplog.topic.owner.managed.ledgers import LedgerDeleter, LedgerMaker, counts_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManagedLedgerStats(Stats):
+    """state: "idle", no ledger is open; "open"; "rolling", one is being replaced; "fenced"; "closed". ledgers: how many
+    the chain has; doomed: ledgers it gave up, to be deleted yet. last_add_*: of the open ledger, -1: none. readers: of
+    closed ledgers. failures: ledgers that were replaced because they failed. waits_for: why no ledger can be made or
+    ended now; "": nothing is known to be in the way."""
+
+    name: str
+    epoch: int
+    owner: str
+    state: str
+    start: TopicPosition
+    end: TopicPosition
+    ledgers: int
+    doomed: int
+    last_add_pushed: int
+    last_add_confirmed: int
+    pending_bytes: int
+    pending_entries: int
+    readers: int
+    failures: int
+    waits_for: str
+
+
+logger = logging.getLogger(__name__)
+
+
+class TakeoverResult(NamedTuple):
+    """Of a topic whose ledgers all have their ends."""
+
+    store: ChainStore
+    maker: LedgerMaker
+
+
+def take_over(
+    cluster: LedgerCluster, name: str, config: TopicConfig | None, owner: str, clock: Clock, *, create: bool
+) -> TakeoverResult:
+    """See `ManagedLedger.open`. Blocks."""
+    while True:
+        store = ChainStore(cluster.metadata, name, owner)
+        maker = LedgerMaker(cluster, store)
+        if not store.take(config, clock.now_us(), create=create).deleted:
+            _finish_last(cluster, store, maker, clock)
+            return TakeoverResult(store, maker)
+        remove(store, maker)
+
+
+def _finish_last(cluster: LedgerCluster, store: ChainStore, maker: LedgerMaker, clock: Clock) -> None:
+    """The owner before left its last ledger open: find its end."""
+    last = store.chain.open_ledger
+    if last is None:
+        return
+    try:
+        found = wait_wanted(cluster.runtime.wait, maker.begin_recovery(last.ledger))
+        counts = counts_of(found, clock.now_us(), _last_append_us(maker, found))
+    except NoSuchLedgerError:
+        logger.error("topic %s: its last ledger, %d, is not there any more", store.chain.topic, last.ledger)
+        counts = LedgerTotals(last.ledger, 0, 0, 0, clock.now_us(), 0)
+    store.update(lambda chain: chain.closed(counts))
+
+
+def _last_append_us(maker: LedgerMaker, metadata: LedgerMetadata) -> int:
+    """Of a closed ledger's last entry, as that says; 0: it has none."""
+    if metadata.last_entry < 0:
+        return 0
+    try:
+        with maker.reader(metadata) as reader:
+            return int(next(reader.read(metadata.last_entry)).timestamp[0])
+    except ReplogError as error:
+        logger.warning("ledger %d: its last entry: %s", metadata.ledger, error)
+        return ANY_US
+
+
+def remove(store: ChainStore, maker: LedgerMaker) -> None:
+    """What is left of a topic that was condemned. Errors: TopicFencedError; those of the metadata store."""
+    for ledger in store.chain.doomed:
+        maker.delete(ledger)
+    store.remove()
+
 
 T = TypeVar("T")
 

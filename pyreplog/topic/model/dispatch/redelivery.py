@@ -1,12 +1,150 @@
-"""How often messages were delivered again, and why. Kept in memory only: a new owner of the topic begins at 0."""
+"""Messages that are delivered later or again: delayed messages by the time when they are due, messages to be replayed,
+and how often each was delivered again. The counts are kept in memory: a new owner of the topic begins at 0.
+"""
 
 from __future__ import annotations
 
+import heapq
 from enum import StrEnum
 from typing import NamedTuple
 
+import numpy as np
+
 from pyreplog._native.topic.rangeset import RangeSet
 from pyreplog.topic.model.dispatch.offsets import Offsets
+
+_FINEST, _COARSEST = 13, 19
+"""Powers of two of µs: 8 ms to 524 ms."""
+
+
+class DelayedDeliveryTracker:
+    """Never early; late by an eighth of the wait at most (8 ms for short ones), and by half a second."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, RangeSet] = {}
+        self._heap: list[int] = []
+        self.ranges = 0
+        """How many ranges it holds: its memory grows with them."""
+        self.messages = 0
+
+    @property
+    def first_us(self) -> int | None:
+        """When the next messages are due."""
+        return self._heap[0] if self._heap else None
+
+    def add(self, offsets: Offsets, due_us: int, now_us: int) -> None:
+        """Ascending offsets that are all due at one time."""
+        self._add_all(offsets, _rounded(np.full(1, due_us, np.int64), now_us)[0].item())
+
+    def add_each(self, offsets: Offsets, due_us: Offsets, now_us: int) -> None:
+        """Ascending offsets, each with its time."""
+        times = _rounded(due_us, now_us)
+        for time in np.unique(times).tolist():
+            self._add_all(offsets[times == time], time)
+
+    def _add_all(self, offsets: Offsets, time_us: int) -> None:
+        if not len(offsets):
+            return
+        bucket = self._buckets.get(time_us)
+        if bucket is None:
+            bucket = self._buckets[time_us] = RangeSet()
+            heapq.heappush(self._heap, time_us)
+        self.ranges -= len(bucket)
+        self.messages -= bucket.total
+        bucket.add_offsets(offsets)
+        self.ranges += len(bucket)
+        self.messages += bucket.total
+
+    def all(self) -> RangeSet:
+        """All messages that wait."""
+        waiting = RangeSet()
+        for bucket in self._buckets.values():
+            waiting.add_ranges(*bucket.intersect())
+        return waiting
+
+    def pop(self, now_us: int) -> list[RangeSet]:
+        """Take the messages that are due."""
+        due = []
+        while self._heap and self._heap[0] <= now_us:
+            bucket = self._buckets.pop(heapq.heappop(self._heap))
+            self.ranges -= len(bucket)
+            self.messages -= bucket.total
+            due.append(bucket)
+        return due
+
+
+def _rounded(due_us: Offsets, now_us: int) -> Offsets:
+    """Times, each rounded up to its bucket's."""
+    waits = np.maximum(due_us - now_us, 1)
+    powers = np.clip(np.log2(waits).astype(np.int64) - 3, _FINEST, _COARSEST)
+    rounded: Offsets = (due_us + (1 << powers) - 1) >> powers << powers
+    return rounded
+
+
+NEIGHBOURS = 256
+"""Ranges so many messages apart are read together."""
+
+Ranges = tuple[Offsets, Offsets]
+"""Starts and ends, ascending and disjoint."""
+
+
+class Replay:
+    """Offsets that are due, lowest first, and those that are not."""
+
+    def __init__(self) -> None:
+        self.ready = RangeSet()
+        """Messages that are due; to be looked at only."""
+        self.waiting = DelayedDeliveryTracker()
+        """Messages whose time has not come."""
+
+    @property
+    def messages(self) -> int:
+        """How many are to be read again."""
+        return self.ready.total + self.waiting.messages
+
+    @property
+    def ranges(self) -> int:
+        return len(self.ready) + self.waiting.ranges
+
+    def add(self, offsets: Offsets) -> None:
+        self.ready.add_offsets(offsets)
+
+    def add_ranges(self, ranges: Ranges) -> None:
+        self.ready.add_ranges(*ranges)
+
+    def add_later(self, offsets: Offsets, due_us: int, now_us: int) -> None:
+        if due_us <= now_us:
+            self.add(offsets)
+        else:
+            self.waiting.add(offsets, due_us, now_us)
+
+    def take(self, most: int) -> Ranges | None:
+        """Take the first ranges that are due and lie near each other, up to `most` messages."""
+        if not self.ready:
+            return None
+        starts, ends = self.ready.intersect(most=1024)
+        starts, ends = neighbours(starts, ends, most)
+        self.ready.remove_ranges(starts, ends)
+        return starts, ends
+
+    def forget(self, offsets: Offsets) -> None:
+        """Forget acknowledged messages that are due. For those that wait it is noticed when they are read."""
+        self.ready.remove_offsets(offsets)
+
+    def forget_range(self, start: int, end: int) -> None:
+        self.ready.remove(start, end)
+
+
+def neighbours(starts: Offsets, ends: Offsets, most: int) -> Ranges:
+    """The first ranges up to the first wide gap, and `most` messages of them at most."""
+    gaps = np.flatnonzero(starts[1:] - ends[:-1] > NEIGHBOURS)
+    stop = int(gaps[0]) + 1 if len(gaps) else len(starts)
+    before = np.cumsum(ends[:stop] - starts[:stop]) - (ends[:stop] - starts[:stop])
+    stop = int(np.searchsorted(before, most))
+    cut = ends[:stop].copy()
+    cut[-1] = min(int(cut[-1]), int(starts[stop - 1]) + most - int(before[stop - 1]))
+    return starts[:stop], cut
+
 
 REASONS_BYTES_MAX = 4 << 20
 """Memory for the reasons of one subscription; beyond, those that were given first are forgotten."""

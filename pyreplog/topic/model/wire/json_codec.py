@@ -1,13 +1,15 @@
-"""Statistics of topics as JSON, and back."""
+"""Start positions and statistics as JSON, in the arguments and results of rare calls."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, TypeVar
 
 from pyreplog.errors import InvalidMessageError
+from pyreplog.topic.model.positions import Start, TopicPosition
 from pyreplog.topic.model.stats import (
     ConsumerStats,
     CursorStats,
@@ -17,7 +19,23 @@ from pyreplog.topic.model.stats import (
     SubscriptionStats,
     TopicStats,
 )
-from pyreplog.topic.model.topic_position import TopicPosition
+from pyreplog.topic.model.times import moment_at, moment_us
+
+
+def encode_start(start: Start) -> Any:
+    """As JSON."""
+    if isinstance(start, datetime):
+        return {"time_us": moment_us("start", start)}
+    return start if isinstance(start, str) else int(start)
+
+
+def decode_start(encoded: Any) -> Start:
+    """From JSON; not checked. Errors: KeyError; those of `moment_at`."""
+    if isinstance(encoded, dict):
+        return moment_at(encoded["time_us"])
+    start: Start = encoded
+    return start
+
 
 S = TypeVar("S", bound=Stats)
 
