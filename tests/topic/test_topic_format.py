@@ -19,7 +19,7 @@ from pyreplog.topic.model.wire.protocol import encode_request
 from tests.topic.test_remote_protocol import REQUESTS
 
 FORMAT = (Path(pyreplog.__file__).parent / "_native" / "FORMAT.md").read_text()
-WIRE = "Topics over TCP (version 3; on the wire only)"
+WIRE = "Topics over TCP (version 4; on the wire only)"
 TYPES = {
     "u32": (fields.U32, fields.COUNT),
     "i32": (fields.I32,),
@@ -47,7 +47,7 @@ def types(cell: str) -> list[str]:
 
 def documented() -> dict[int, tuple[str, list[str]]]:
     """kind -> (name, types of its fields)"""
-    rows = re.findall(r"^\| (\d+)(?: \([23]\))? \| ([A-Z_]+) \| (.*?) \| .* \|$", section(WIRE), re.MULTILINE)
+    rows = re.findall(r"^\| (\d+)(?: \([234]\))? \| ([A-Z_]+) \| (.*?) \| .* \|$", section(WIRE), re.MULTILINE)
     return {int(kind): (name, types(cell)) for kind, name, cell in rows}
 
 
