@@ -14,12 +14,10 @@ class NoSuchKeyError(ReplogError, LookupError):
 
 
 class VersionConflictError(ReplogError):
-    """The key has another version than the expected one: another process changed it.
+    """The key has another version than the expected one: another process changed it. Nothing was done.
 
-    Read the key again, and decide again.
+    The same call fails again. Read the key again, and decide again, with the version that was read.
     """
-
-    retriable = True
 
 
 class KeyNotEmptyError(ReplogError):
