@@ -447,7 +447,7 @@ def test_numbers_are_refused_with_the_reason(durability: str, path: Path) -> Non
 
 def test_each_kind_of_log_refuses_to_be_opened_as_the_other(path: Path) -> None:
     samples.make_log(path.with_name("bare"))
-    with pytest.raises(NotALogError, match="one ledger"):
+    with pytest.raises(NotALogError, match="expected the log of a bookie, found a commit log"):
         open_log(path.with_name("bare"))
     samples.assert_intact(path.with_name("bare"))
     with open_log(path) as log:

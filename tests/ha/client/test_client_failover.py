@@ -117,6 +117,7 @@ def test_a_client_that_is_cut_off_with_its_master(tmp_path: Path) -> None:
         assert client.append(b"before") == 0
         for node in (b, c):
             node.follow("127.0.0.1:1")  # nobody follows a now
+        until(lambda: all(replica["state"] == "gone" for replica in a.stats()["replicas"]))
         lost = client.submit(b"during")
         until(lambda: a.log.tail.end_entry == 2)
         for node in (b, c):
