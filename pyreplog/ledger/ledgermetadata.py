@@ -159,11 +159,12 @@ class LedgerMetadata:
         for fragment in self.fragments:
             stop = min(self.fragment_end(fragment) or limit, limit)
             if bookie in fragment.ensemble:
-                found += self._stripes(fragment.ensemble.index(bookie), fragment.first, stop)
+                found += self.stripes(fragment.ensemble.index(bookie), fragment.first, stop)
         return [stripe for stripe in found if stripe]
 
-    def _stripes(self, place: int, first: int, stop: int) -> list[range]:
-        """Of [first, stop), what the bookie at a place of the ensemble holds."""
+    def stripes(self, place: int, first: int, stop: int) -> list[range]:
+        """Return the entries of [first, stop) that the bookie at a place of the ensemble holds, a range for each write
+        set; ranges may be empty."""
         size = self.ensemble_size
         if size == self.write_quorum:
             return [range(first, stop)]

@@ -225,6 +225,18 @@ def test_a_reply_about_other_entries_is_not_believed(last: int) -> None:
     assert held(lab, "f") == stripe(lab, 0)
 
 
+def test_entries_that_were_not_asked_for_are_not_copied() -> None:
+    """Records of another stripe, intact, and a damaged one behind them."""
+    lab = lab_of()
+    bench = copying(lab, 0, absent={"a"})
+    send = bench.take("b")
+    asked = send.request
+    strays = bench.lab.ask("b", asked._replace(first=asked.first + 1, step=1))
+    bench.reply(send, strays._replace(first=asked.first, body=bytes(strays.body) + bytes(40)))
+    assert finish(bench).missing == ()
+    assert held(lab, "f") == stripe(lab, 0)
+
+
 def test_an_empty_fragment_needs_no_copy() -> None:
     lab = lab_of(count=1)
     bench = Bench(lab, StripeCopy(lab.metadata, KEY, first=0, end=0, index=0, target="f"))

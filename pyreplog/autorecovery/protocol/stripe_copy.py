@@ -10,6 +10,9 @@ from collections import deque
 from collections.abc import Set
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from pyreplog._native.ledgerlog.entries import parse_entries
 from pyreplog._native.machines.effects import Send
 from pyreplog._native.quorum.quorum import write_set
@@ -91,7 +94,7 @@ class StripeCopy:
         self._entries = self._bytes = self._busy = 0
         self._is_over = False
         self._left: deque[_Segment] = deque()
-        for stripe in _stripes(metadata, first, end, index):
+        for stripe in filter(None, metadata.stripes(index, first, end)):
             places = list(write_set(stripe[0], metadata.ensemble_size, metadata.write_quorum))
             others = [fragment.ensemble[place] for place in places if place != index]
             sources = [bookie for bookie in (*others, fragment.ensemble[index]) if bookie not in absent]
@@ -155,21 +158,20 @@ class StripeCopy:
             batch = parse_entries(reply.body, ledger=self._ledger, first=entries[0], last=answered[-1])
         except InvalidRecordsError:
             return [BadCopy(segment.sources[0], entries[0]), *self._ask_another(segment, "its copy is damaged")]
-        held: list[int] = batch.entry.tolist()
-        if batch.next_position < len(reply.body):  # the record behind those is damaged
-            answered = entries[: entries.index(held[-1]) + 1] if held else entries[:0]
-            if not held:
-                return [BadCopy(segment.sources[0], entries[0]), *self._ask_another(segment, "its copy is damaged")]
-        if not answered or any(entry not in entries for entry in held):
+        held, is_damaged = batch.entry, batch.next_position < len(reply.body)
+        if not np.isin(held, np.arange(answered.start, answered.stop, answered.step)).all():
             return self._ask_another(segment, "it answered with entries that were not asked for")
-        present = {*held}
-        for entry in answered:
-            if entry not in present:
-                place = entries.index(entry)
-                others = deque(list(segment.sources)[1:])
-                self._left.append(_Segment(entries[place : place + 1], others, list(segment.unknown)))
+        if is_damaged and not len(held):
+            return [BadCopy(segment.sources[0], entries[0]), *self._ask_another(segment, "its copy is damaged")]
+        if is_damaged:  # the record behind those is; it is the first one of the next read
+            answered = entries[: entries.index(int(held[-1])) + 1]
+        absent = np.setdiff1d(np.arange(answered.start, answered.stop, answered.step), held)
+        for entry in absent.tolist():
+            place = entries.index(entry)
+            others = deque(list(segment.sources)[1:])
+            self._left.append(_Segment(entries[place : place + 1], others, list(segment.unknown)))
         self._left.appendleft(segment.behind(answered[-1]))
-        if not held:
+        if not len(held):
             self._busy -= 1
             return self._go_on()
         return self._add(held, reply.body[: batch.next_position])
@@ -190,10 +192,10 @@ class StripeCopy:
 
     # ---- adding ---------------------------------------------------------------------------------------------
 
-    def _add(self, held: list[int], records: bytes | memoryview) -> list[Effect]:
+    def _add(self, held: npt.NDArray[np.int64], records: bytes | memoryview) -> list[Effect]:
         """Without UNSYNCED: the reply proves that the copies are on disk. A fenced ledger takes RECOVERY adds alone."""
         request = Request(
-            RequestKind.ADD, self._ledger, held[0], held[-1], self._key, Flag.RECOVERY, records=records
+            RequestKind.ADD, self._ledger, int(held[0]), int(held[-1]), self._key, Flag.RECOVERY, records=records
         )  # fmt: skip
         return [Send(self._target, request, (len(held), len(records)))]
 
@@ -216,12 +218,3 @@ class StripeCopy:
 def _last_of(entries: range, last: int) -> int:
     """The highest of some entries that is not above `last`."""
     return entries[min((last - entries.start) // entries.step, len(entries) - 1)]
-
-
-def _stripes(metadata: LedgerMetadata, first: int, end: int, index: int) -> list[range]:
-    """The entries of [first, end) that a member holds, by write set."""
-    size, quorum = metadata.ensemble_size, metadata.write_quorum
-    if size == quorum:
-        return [range(first, end)] if first < end else []
-    stripes = (range(first + (index - k - first) % size, end, size) for k in range(quorum))
-    return [stripe for stripe in stripes if stripe]
