@@ -61,7 +61,7 @@ class LongPolls:
         self._is_waking = False
         try:
             end = self._end()
-        except Exception:  # the log is being closed: whoever asks next is told
+        except Exception:  # the log is being closed: the next request is told so
             end = 1 << 62
         self._settle([poll for poll in self._polls if poll.entry < end])
 

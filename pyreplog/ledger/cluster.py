@@ -461,7 +461,7 @@ class LedgerCluster(Handle):
         return ClusterStatus(bookies, ledgers, noted, self._runtime.wait(limbo), [*garbled, *garbled_notes])
 
     def _lacking(self, metadata: LedgerMetadata) -> dict[str, int]:
-        """Return the bookies that an open ledger goes on without. A closed ledger lacks what is noted for repair."""
+        """Return the bookies that an open ledger goes on without. What a closed ledger lacks is in the repair notes."""
         closed = metadata.state is State.CLOSED
         return {} if closed else lacking_since_us(self._runtime.metadata, metadata.ledger)
 

@@ -48,7 +48,7 @@ def choose(
 
     Args:
         ledger: its id, which the scores depend on.
-        ensemble: the members, None where there is none. Whoever is at one of `places` leaves.
+        ensemble: the members; None marks an empty place. Members at `places` leave the ensemble.
         places: to be filled; the first ones if there are fewer candidates.
         candidates: bookies that may be chosen.
         write_quorum: Qw, the size of a window.

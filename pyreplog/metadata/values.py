@@ -93,7 +93,7 @@ def split_object(
         supported: the highest version that this build knows.
 
     Returns:
-        The known fields that are there, and what is to be kept of the others.
+        The known fields of the value, and a `Kept` with its other fields.
 
     Raises:
         MetadataVersionError: the value needs a newer reader.

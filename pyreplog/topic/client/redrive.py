@@ -183,7 +183,7 @@ class Redrive:
     # ---- sending --------------------------------------------------------------------------------------------
 
     def _send(self, messages: list[Message], consumer: Consumer) -> None:
-        """Send those that are to be sent, each group to its topic; what is not goes back with the consumer."""
+        """Send the selected messages, each group to its topic. Closing the consumer returns the others."""
         wanted = messages if self._where is None else [message for message in messages if self._where(message)]
         self.report += RedriveReport(skipped=len(messages) - len(wanted))
         groups: dict[str, list[Message]] = {}

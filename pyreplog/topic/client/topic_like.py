@@ -614,7 +614,7 @@ class TopicLike(_Handle, Protocol):
             force: though it has consumers, which fail then.
 
         Raises:
-            NoSuchSubscriptionError: there is none of that name.
+            NoSuchSubscriptionError: the topic has no subscription of that name.
             SubscriptionBusyError: it has consumers.
         """
         ...
@@ -641,7 +641,7 @@ class TopicLike(_Handle, Protocol):
             start: a moment of publishing, "earliest" or "latest".
 
         Raises:
-            NoSuchSubscriptionError: there is none of that name.
+            NoSuchSubscriptionError: the topic has no subscription of that name.
             TrimmedError: the messages there were removed.
         """
         ...
@@ -658,7 +658,7 @@ class TopicLike(_Handle, Protocol):
             subscription: its name.
 
         Raises:
-            NoSuchSubscriptionError: there is none of that name.
+            NoSuchSubscriptionError: the topic has no subscription of that name.
         """
         ...
 
@@ -693,7 +693,7 @@ class TopicLike(_Handle, Protocol):
             How many were sent, to which topics.
 
         Raises:
-            NoSuchSubscriptionError: there is none of that name.
+            NoSuchSubscriptionError: the topic has no subscription of that name.
             NoSuchTopicError: there is no topic `to`.
             SubscriptionBusyError: the subscription is exclusive and has a consumer, or was moved meanwhile.
         """
