@@ -8,6 +8,5 @@ doing the same work twice.
 | module | what it holds |
 |---|---|
 | `bookie_index` | which ledgers name which bookie |
-| `bookie_state` | what the metadata store keeps of a bookie that is away, lost, draining or retired |
 | `protocol` | decisions, without I/O, clock or randomness |
 """

@@ -20,6 +20,7 @@
 | `identity`, `opening` | the identity of a bookie's directory; opens a bookie, after a crash with limbo |
 | `unclean_shutdown_marker` | tells whether unsynced entries were in memory when the machine went down |
 | `registration` | the bookie's key in the metadata store while it runs |
+| `bookie_state` | what the metadata store keeps of a bookie that is away, lost, draining or retired |
 | `ledgerlist`, `collector` | the ledgers that exist; garbage collection of deleted ones |
 | `key_verifier` | checks unknown ledger keys with the metadata |
 | `service` | serves a bookie over TCP |

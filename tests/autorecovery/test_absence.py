@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyreplog.autorecovery.bookie_state import BookiePhase, BookieState
+from pyreplog.bookie.bookie_state import BookiePhase, BookieState
 from pyreplog.autorecovery.protocol.absence import (
     FUTURE_US,
     Alarm,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pyreplog.autorecovery.bookie_state import BookiePhase, BookieState
+from pyreplog.bookie.bookie_state import BookiePhase, BookieState
 
 FUTURE_US = 60_000_000
 """A phase that begins further ahead of the clock than this was written by a wrong clock: its delay begins anew."""

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pyreplog.autorecovery.bookie_state import BookiePhase, BookieState, bookie_state_key
+from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_key
 from pyreplog.errors import InvalidMetadataError, MetadataVersionError
 
 GOLDEN = b'{"version":1,"min_reader":1,"phase":"away","since_us":1700000000000000,"reason":""}'
