@@ -12,8 +12,10 @@ from typing import Unpack, overload
 
 from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.arguments import check_bool, check_seconds
+from pyreplog.autorecovery.auto_recovery import AutoRecovery
 from pyreplog.clock import Clock
 from pyreplog.future import as_timeout
+from pyreplog.handles import make_part_of
 from pyreplog.ledger import cluster as ledgers
 from pyreplog.ledger.closing import reserve_s
 from pyreplog.ledger.ledger_handle import CLOSE_S
@@ -25,6 +27,9 @@ from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.owner.topics import Topics
 
+_RECOVERY_AFTER_S = 2.0
+"""Seconds after which an embedded cluster looks for the first time whether copies were lost."""
+
 
 class Cluster(ledgers.LedgerCluster):
     """Bookies and metadata, here or elsewhere: makes ledgers and topics. `Cluster.embedded(...)` or
@@ -32,10 +37,20 @@ class Cluster(ledgers.LedgerCluster):
 
     _topics: Topics | None = None
     _topics_lock: threading.Lock
+    _auto_recovery: AutoRecovery | None = None
 
     def __init__(self, what: str, runtime: RuntimeBase, clock: Clock) -> None:
         self._topics_lock = threading.Lock()
         super().__init__(what, runtime, clock)
+        if runtime.embedded_bookies is not None:  # no other process can do it
+            self._auto_recovery = AutoRecovery(self, clock)
+            make_part_of(self._auto_recovery, self)
+            self._auto_recovery.start(_RECOVERY_AFTER_S)
+
+    @property
+    def auto_recovery(self) -> AutoRecovery | None:
+        """The auditor and worker of an embedded cluster; None: other processes make lost copies again."""
+        return self._auto_recovery
 
     @overload
     def topic(
@@ -143,6 +158,8 @@ class Cluster(ledgers.LedgerCluster):
         deadline = None if limit is None else time.monotonic() + limit
         with ExitStack() as rest:
             rest.callback(self._close_ledgers, deadline)
+            if self._auto_recovery is not None and not sys.is_finalizing():
+                rest.callback(self._auto_recovery.close)
             if self._topics is not None and not sys.is_finalizing():
                 if deadline is not None:
                     self._runtime.end_calls_by(deadline)

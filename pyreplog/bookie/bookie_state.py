@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pyreplog.errors import InvalidMetadataError
+from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.values import Kept, field, split_object
 
 BOOKIE_STATES = "/bookie-states"
@@ -71,3 +72,15 @@ class BookieState:
 def bookie_state_key(bookie: str) -> str:
     """Return the key of a bookie's state. bookie: its id, name and incarnation."""
     return f"{BOOKIE_STATES}/{bookie}"
+
+
+def list_bookie_states(store: MetadataStore) -> dict[str, BookieState]:
+    """Return the states of all bookies that have one, by bookie id.
+
+    Raises:
+        InvalidMetadataError: a state is malformed, or needs a newer reader.
+        ReplogError: errors of the store.
+    """
+    bookies = store.list(BOOKIE_STATES)
+    stored = zip(bookies, store.get_many([bookie_state_key(bookie) for bookie in bookies]), strict=True)
+    return {bookie: BookieState.decode(value.value) for bookie, value in stored if value is not None}

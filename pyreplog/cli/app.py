@@ -36,6 +36,7 @@ COMMANDS = (
     "ledger",
     "cluster",
     "bookie",
+    "autorecovery",
     "ha",
     "topic",
     "subscription",

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import argparse
 import os
+import ssl
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from pyreplog.autorecovery.auto_recovery import AutoRecovery
+from pyreplog.autorecovery.metrics import auto_recovery_metrics
 from pyreplog.bookie.config import BOOKIE_DURABILITIES, BookieConfig
 from pyreplog.bookie.node import BookieNode
 from pyreplog.cli.shared import serving, settings, tls
 from pyreplog.cli.shared.clusteroptions import VARIABLE
 from pyreplog.cli.shared.output import print_json, say
+from pyreplog.clock import SystemClock
 from pyreplog.errors import InvalidArgumentError
+from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store
-from pyreplog.metrics import MetricsServer
+from pyreplog.metrics import Metric, MetricsServer
 
 NAME = "bookie"
 IS_SERVER = True
@@ -52,17 +59,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="go on with metadata from a backup: ledgers made since then are lost (see docs/operations.md)",
     )
     parser.add_argument("--replace", action="store_true", help="take the name of a bookie whose data are lost")
+    parser.add_argument(
+        "--autorecovery", action="store_true", help="also be an auditor and a worker (see `pyreplog autorecovery run`)"
+    )
+    parser.add_argument("--tls-ca", metavar="FILE", type=Path, help="with --autorecovery: bookies are signed by these")
     serving.add_drain_argument(parser)
     parser.add_argument("--busy-poll-us", metavar="N", type=int, default=0, help="look so long before going to sleep")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    credentials = serving.ServerCredentials(arguments, is_peer=False)
+    credentials = serving.ServerCredentials(arguments, is_peer=True, client=_client_tls)
     stop = serving.stopped_by_signals(credentials.reload)
     with (
         open_store(_url(arguments)) as store,
         _node(arguments, store, credentials) as node,
-        serving.metrics_server(arguments, node.metrics) as metrics,
+        _auto_recovery(arguments, credentials) as recovery,
+        serving.metrics_server(arguments, lambda: _metrics(node, recovery)) as metrics,
     ):
         _announce(arguments, node, metrics)
         while not stop.wait(_KEEP_S):
@@ -71,9 +83,36 @@ def run(arguments: argparse.Namespace) -> int:
         store.end_calls_by(drain.deadline(UNREGISTERING))
         if metrics is not None:
             metrics.close()
+        if recovery is not None:
+            recovery.close()
         node.drain(drain.left(ANSWERS))
     serving.skip_final_collection()
     return 0
+
+
+def _client_tls(arguments: argparse.Namespace) -> ssl.SSLContext | None:
+    """Return the TLS context for connections to other bookies; without --tls-ca there is none."""
+    if not arguments.autorecovery and arguments.tls_ca is not None:
+        raise InvalidArgumentError("--tls-ca goes with --autorecovery")
+    return None if arguments.tls_ca is None else tls.client_context(arguments)
+
+
+@contextmanager
+def _auto_recovery(
+    arguments: argparse.Namespace, credentials: serving.ServerCredentials
+) -> Iterator[AutoRecovery | None]:
+    """Run an auditor and a worker beside the bookie, if the arguments ask for it."""
+    if not arguments.autorecovery:
+        yield None
+        return
+    connected = LedgerCluster.connect(_url(arguments), secret=credentials.secret, tls=credentials.client)
+    with connected as cluster, AutoRecovery(cluster, SystemClock()) as recovery:
+        recovery.start()
+        yield recovery
+
+
+def _metrics(node: BookieNode, recovery: AutoRecovery | None) -> list[Metric]:
+    return [*node.metrics(), *(() if recovery is None else auto_recovery_metrics(recovery))]
 
 
 def _announce(arguments: argparse.Namespace, node: BookieNode, metrics: MetricsServer | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -94,14 +94,31 @@ def stored_ledgers(store: MetadataStore) -> Iterator[tuple[int, VersionedMetadat
     A ledger that is made or deleted meanwhile is among them, or not. Errors: as `shards`.
     """
     for shard in shards(store):
-        ids = ids_of(store, shard)
-        for ledger, found in zip(ids, store.get_many([metadata_key(ledger) for ledger in ids]), strict=True):
-            if found is None:
-                continue
-            try:
-                yield ledger, _decoded(ledger, found)
-            except InvalidMetadataError as error:
-                yield ledger, error
+        for ledger, stored in load_many(store, ids_of(store, shard)):
+            if stored is not None:
+                yield ledger, stored
+
+
+def load_many(
+    store: MetadataStore, ledgers: Sequence[int]
+) -> Iterator[tuple[int, VersionedMetadata | InvalidMetadataError | None]]:
+    """Load the metadata of several ledgers, read in one go.
+
+    Args:
+        store: metadata store.
+        ledgers: their ids.
+
+    Returns:
+        For each ledger its id, and its metadata, or why they cannot be read, or None if it does not exist.
+
+    Raises:
+        ReplogError: errors of the store.
+    """
+    for ledger, stored in zip(ledgers, store.get_many([metadata_key(ledger) for ledger in ledgers]), strict=True):
+        try:
+            yield ledger, None if stored is None else _decoded(ledger, stored)
+        except InvalidMetadataError as error:
+            yield ledger, error
 
 
 def survey(store: MetadataStore) -> tuple[list[LedgerMetadata], list[Garbled]]:

@@ -52,7 +52,12 @@ Change = Mapping[int, tuple[str, int]]
 def metadata_key(ledger: int) -> str:
     """Where the metadata of a ledger is kept: shard and id as decimal numbers of fixed width, so that names sort by
     id."""
-    return f"{LEDGERS}/{ledger >> SHARD_BITS:0{SHARD_DIGITS}d}/{ledger:0{ID_DIGITS}d}"
+    return f"{LEDGERS}/{shard_name(ledger)}/{ledger:0{ID_DIGITS}d}"
+
+
+def shard_name(ledger: int) -> str:
+    """Return the name of the folder below LEDGERS that a ledger is in."""
+    return f"{ledger >> SHARD_BITS:0{SHARD_DIGITS}d}"
 
 
 def is_shard(name: str) -> bool:

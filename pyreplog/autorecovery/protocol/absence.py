@@ -25,6 +25,7 @@ class ClusterView:
     ones included. states: of `/bookie-states`. orders: ids for which an order exists. now_us: the wall clock,
     microseconds since 1970. settled: the registrations were followed without a break for a session's time; a view taken
     just after a reconnect lacks bookies that run. hold: an operator has suspended recovery, for an upgrade.
+    is_complete: the metadata of every ledger could be read; otherwise one of them may name any bookie.
     """
 
     named: Mapping[str, int]
@@ -34,6 +35,7 @@ class ClusterView:
     now_us: int
     settled: bool = True
     hold: bool = False
+    is_complete: bool = True
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,8 @@ def _judge_bookie(bookie: str, view: ClusterView, delay_us: int, suspended: Alar
 
 def _unnamed(bookie: str, view: ClusterView, phase: BookiePhase | None) -> list[Decision]:
     """A bookie that no ledger names: nothing is left to copy. States that an operator set stay."""
+    if not view.is_complete:
+        return []
     done: list[Decision] = _withdraw(bookie, view, "no ledger names it")
     return [*done, ForgetState(bookie)] if phase is BookiePhase.AWAY else done
 

@@ -7,7 +7,7 @@ durably. BookKeeper copies the whole fragment for one lost member (`LedgerFragme
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,8 +16,9 @@ import numpy.typing as npt
 from pyreplog._native.ledgerlog.entries import parse_entries
 from pyreplog._native.machines.effects import Send
 from pyreplog._native.quorum.quorum import write_set
+from pyreplog.bookie.holdings import Holdings, holdings_digest
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Flag, Reply, ReplyStatus, Request, RequestKind
-from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, UnreadableError
+from pyreplog.errors import InvalidArgumentError, InvalidMessageError, InvalidRecordsError, UnreadableError
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished, Wake
 from pyreplog.ledger.protocol.terminal_errors import error_text
@@ -26,26 +27,60 @@ SEGMENT_ENTRIES = 4096
 """A stripe is copied in segments of up to so many entries; several segments are on their way at a time."""
 
 
+RESUME_BYTES = 16 << 20
+"""A target is asked first what it holds of a ledger with more bytes: an earlier worker may have been killed."""
+
+OVERLOAD_S, OVERLOAD_MAX_S = 0.25, 8.0
+"""Seconds to wait when the target is overloaded: the first time, and when another target is to be chosen."""
+
+_DIGESTS = 1 << 64
+
+
 @dataclass(frozen=True)
 class StripeCopied:
-    """What became of a copy: entries and bytes that the target took, and entries of which nobody has a copy."""
+    """What became of a copy.
+
+    Attributes:
+        entries: number of entries that the target took.
+        bytes: their bytes.
+        missing: entries of which nobody has a copy, ascending.
+        held: number of entries that the target holds now: those that it took, and those that it had before.
+        digest: digest of these, see `bookie.holdings`.
+    """
 
     entries: int
     bytes: int
     missing: tuple[int, ...]
+    held: int
+    digest: int
 
 
 @dataclass
 class _Segment:
-    """Entries with one write set. sources: members to ask, the best first; those asked in vain are taken away."""
+    """Entries with one write set. sources: members to ask, the best first; those asked in vain are taken away.
+
+    is_new: whether the target is known to hold none of them.
+    """
 
     entries: range
     sources: deque[str]
     unknown: list[str] = field(default_factory=list)  # why a source could not say
+    is_new: bool = True
 
     def behind(self, entry: int) -> _Segment:
         """What is left of it behind an entry."""
-        return _Segment(self.entries[self.entries.index(entry) + 1 :], self.sources.copy(), list(self.unknown))
+        rest = self.entries[self.entries.index(entry) + 1 :]
+        return _Segment(rest, self.sources.copy(), list(self.unknown), self.is_new)
+
+
+@dataclass
+class _Batch:
+    """Records on their way to the target. delay_s: seconds to wait if it is overloaded once more."""
+
+    entries: int
+    bytes: int
+    digest: int
+    delay_s: float = OVERLOAD_S
 
 
 class StripeCopy:
@@ -57,20 +92,20 @@ class StripeCopy:
 
     Args:
         metadata: of the ledger.
-        key: of the ledger.
         first: first entry of the fragment.
         end: entry behind its last one.
         index: the member's place in the ensemble.
         target: the bookie that takes its place.
         absent: bookies that are not asked. The member itself is asked last, unless it is among them.
         window: segments on their way at a time.
-        bytes_per_s: what is added to the target on average at most; None for no limit.
+        pace: gets the bytes of each batch that was copied, and returns seconds to wait before the next one; None: no
+            limit.
+        resume: ask the target first what it holds; None: if the ledger is large.
     """
 
     def __init__(
         self,
         metadata: LedgerMetadata,
-        key: bytes,
         *,
         first: int,
         end: int,
@@ -78,7 +113,8 @@ class StripeCopy:
         target: str,
         absent: Set[str] = frozenset(),
         window: int = 4,
-        bytes_per_s: float | None = None,
+        pace: Callable[[int], float] | None = None,
+        resume: bool | None = None,
     ) -> None:
         fragment = metadata.fragment_of(first)
         if fragment.first != first or not 0 <= index < len(fragment.ensemble) or target in fragment.ensemble:
@@ -88,18 +124,21 @@ class StripeCopy:
             )
         if window < 1:
             raise InvalidArgumentError(f"window: expected 1 or more, found {window}")
-        self._ledger, self._key, self._target = metadata.ledger, key, target
-        self._window, self._rate = window, bytes_per_s
+        self._ledger, self._proof, self._target = metadata.ledger, bytes.fromhex(metadata.proof), target
+        self._window, self._pace = window, pace
         self._missing: list[int] = []
-        self._entries = self._bytes = self._busy = 0
+        self._entries = self._bytes = self._held = self._digest = self._busy = 0
         self._is_over = False
+        self.is_refused = False
+        """Whether the copy has ended because the target did not take it, so that another one may."""
+        is_new = metadata.length <= RESUME_BYTES if resume is None else not resume
         self._left: deque[_Segment] = deque()
         for stripe in filter(None, metadata.stripes(index, first, end)):
             places = list(write_set(stripe[0], metadata.ensemble_size, metadata.write_quorum))
             others = [fragment.ensemble[place] for place in places if place != index]
             sources = [bookie for bookie in (*others, fragment.ensemble[index]) if bookie not in absent]
             for start in range(0, len(stripe), SEGMENT_ENTRIES):
-                self._left.append(_Segment(stripe[start : start + SEGMENT_ENTRIES], deque(sources)))
+                self._left.append(_Segment(stripe[start : start + SEGMENT_ENTRIES], deque(sources), is_new=is_new))
 
     def start(self) -> list[Effect]:
         return self._go_on()
@@ -109,18 +148,53 @@ class StripeCopy:
             return []
         if send.request.kind == RequestKind.ADD:
             return self._added(send, reply)
+        if send.request.kind == RequestKind.HOLDINGS:
+            return self._have_asked(send.about, reply)
         return self._have_read(send.about, reply)
 
     def failed(self, send: Send, error: Exception) -> list[Effect]:
         if self._is_over:
             return []
-        if send.request.kind == RequestKind.ADD:
-            return self._end(f"{self._target} does not take the copies: {error}")
+        if send.bookie == self._target:
+            return self._refused(str(error))
         return self._ask_another(send.about, str(error))
 
     def woken(self, about: object) -> list[Effect]:
         if self._is_over:
             return []
+        if isinstance(about, Send):
+            return [about]
+        self._busy -= 1
+        return self._go_on()
+
+    # ---- what the target holds already ----------------------------------------------------------------------
+
+    def _ask_target(self, segment: _Segment) -> list[Effect]:
+        entries = segment.entries
+        request = Request(
+            RequestKind.HOLDINGS, self._ledger, entries[0], entries[-1], limit=READ_BYTES_MAX, step=entries.step
+        )
+        return [Send(self._target, request, segment)]
+
+    def _have_asked(self, segment: _Segment, reply: Reply) -> list[Effect]:
+        """Skip what the target holds from the first entry on without a gap; records are checked, so it is the same."""
+        entries = segment.entries
+        if reply.status != ReplyStatus.OK or not entries[0] <= reply.last:
+            return self._refused(error_text(reply))
+        try:
+            holdings = Holdings.decode(reply.body)
+        except InvalidMessageError as error:
+            return self._refused(str(error))
+        told = entries[: entries.index(_last_of(entries, reply.last)) + 1]
+        if holdings.count != len(told):
+            segment.is_new = True  # copied as a whole: what the target has of it already, it takes as repeated
+            return self._read(segment)
+        self._held += holdings.count
+        self._digest = (self._digest + holdings.digest) % _DIGESTS
+        rest = segment.behind(told[-1])
+        return self._ask_target(rest) if rest.entries else self._done()
+
+    def _done(self) -> list[Effect]:
         self._busy -= 1
         return self._go_on()
 
@@ -133,10 +207,11 @@ class StripeCopy:
             segment = self._left.popleft()
             if segment.entries:
                 self._busy += 1
-                effects += self._read(segment)
+                effects += self._read(segment) if segment.is_new else self._ask_target(segment)
         if not self._busy and not self._is_over:
             self._is_over = True
-            effects.append(Finished(StripeCopied(self._entries, self._bytes, tuple(sorted(self._missing)))))
+            missing = tuple(sorted(self._missing))
+            effects.append(Finished(StripeCopied(self._entries, self._bytes, missing, self._held, self._digest)))
         return effects
 
     def _read(self, segment: _Segment) -> list[Effect]:
@@ -144,8 +219,7 @@ class StripeCopy:
             return self._nobody_has(segment)
         entries = segment.entries
         request = Request(
-            RequestKind.READ, self._ledger, entries[0], entries[-1], self._key,
-            limit=READ_BYTES_MAX, step=entries.step, run=1,
+            RequestKind.READ, self._ledger, entries[0], entries[-1], limit=READ_BYTES_MAX, step=entries.step
         )  # fmt: skip
         return [Send(segment.sources[0], request, segment)]
 
@@ -169,7 +243,7 @@ class StripeCopy:
         for entry in absent.tolist():
             place = entries.index(entry)
             others = deque(list(segment.sources)[1:])
-            self._left.append(_Segment(entries[place : place + 1], others, list(segment.unknown)))
+            self._left.append(_Segment(entries[place : place + 1], others, list(segment.unknown)))  # of the target: new
         self._left.appendleft(segment.behind(answered[-1]))
         if not len(held):
             self._busy -= 1
@@ -193,22 +267,29 @@ class StripeCopy:
     # ---- adding ---------------------------------------------------------------------------------------------
 
     def _add(self, held: npt.NDArray[np.int64], records: bytes | memoryview) -> list[Effect]:
-        """Without UNSYNCED: the reply proves that the copies are on disk. A fenced ledger takes RECOVERY adds alone."""
+        """Without UNSYNCED: the reply proves that the copies are on disk."""
         request = Request(
-            RequestKind.ADD, self._ledger, int(held[0]), int(held[-1]), self._key, Flag.RECOVERY, records=records
+            RequestKind.ADD, self._ledger, int(held[0]), int(held[-1]), self._proof, Flag.COPY, records=records
         )  # fmt: skip
-        return [Send(self._target, request, (len(held), len(records)))]
+        return [Send(self._target, request, _Batch(len(held), len(records), holdings_digest(records)))]
 
     def _added(self, send: Send, reply: Reply) -> list[Effect]:
+        batch: _Batch = send.about
+        if reply.status == ReplyStatus.OVERLOADED:
+            delay_s, batch.delay_s = batch.delay_s, 2 * batch.delay_s
+            return [Wake(delay_s, send)] if delay_s < OVERLOAD_MAX_S else self._refused(error_text(reply))
         if reply.status != ReplyStatus.OK:
-            return self._end(f"{self._target} does not take the copies: {error_text(reply)}")
-        entries, size = send.about
-        self._entries += entries
-        self._bytes += size
-        if self._rate is not None:
-            return [Wake(self._window * size / self._rate, None)]
-        self._busy -= 1
-        return self._go_on()
+            return self._refused(error_text(reply))
+        self._entries += batch.entries
+        self._bytes += batch.bytes
+        self._held += batch.entries
+        self._digest = (self._digest + batch.digest) % _DIGESTS
+        delay_s = 0.0 if self._pace is None else self._pace(batch.bytes)
+        return [Wake(delay_s, None)] if delay_s > 0 else self._done()
+
+    def _refused(self, why: str) -> list[Effect]:
+        self.is_refused = True
+        return self._end(f"{self._target} does not take the copies: {why}")
 
     def _end(self, why: str) -> list[Effect]:
         self._is_over = True

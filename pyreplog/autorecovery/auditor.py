@@ -1,0 +1,216 @@
+"""Auditor: decides which bookies are gone, and orders that their copies are made again.
+
+One process at a time has the auditor's key. Its decisions are those of `protocol.absence`, each carried out by a
+compare-and-set, so that two auditors do no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pyreplog.autorecovery.changes import change_key
+from pyreplog.autorecovery.config import AutoRecoveryConfig
+from pyreplog.autorecovery.hold import find_hold
+from pyreplog.autorecovery.leased_keys import AUDITOR, SharedKeys
+from pyreplog.autorecovery.ledger_scan import LedgerScan
+from pyreplog.autorecovery.orders import list_orders, place_order, withdraw_order
+from pyreplog.autorecovery.protocol.absence import (
+    Alarm,
+    ClusterView,
+    Decision,
+    ForgetState,
+    NoteState,
+    PlaceOrder,
+    WithdrawOrder,
+    judge,
+)
+from pyreplog.autorecovery.timed_reason import TimedReason
+from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_key, list_bookie_states
+from pyreplog.bookie.identity import known_bookies
+from pyreplog.clock import Clock
+from pyreplog.ledger.runtime import RuntimeBase
+
+logger = logging.getLogger(__name__)
+
+_SCANS_TO_RETIRE = 2
+_REREAD = 2048
+"""Of each bookie with an order, so many ledgers are read again in a round: workers elsewhere may be done with them."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an auditor found in one round.
+
+    Attributes:
+        named: bookie id -> number of ledgers that name it.
+        registered: ids of the bookies that run.
+        states: bookie id -> its state, of those that have one.
+        orders: bookie id -> its order.
+        alarms: what needs an operator.
+        hold: since when and why auto-recovery is suspended; None: it is not.
+    """
+
+    named: Mapping[str, int] = field(default_factory=dict)
+    registered: frozenset[str] = frozenset()
+    states: Mapping[str, BookieState] = field(default_factory=dict)
+    orders: Mapping[str, TimedReason] = field(default_factory=dict)
+    alarms: tuple[Alarm, ...] = ()
+    hold: TimedReason | None = None
+
+
+class Auditor:
+    """Looks at the cluster in rounds. One thread at a time.
+
+    Args:
+        runtime: of a cluster.
+        keys: keys of this process.
+        scan: the ledgers by bookie.
+        clock: source of time.
+    """
+
+    def __init__(self, runtime: RuntimeBase, keys: SharedKeys, scan: LedgerScan, clock: Clock) -> None:
+        self._runtime, self._store = runtime, runtime.metadata
+        self._keys, self._scan, self._clock = keys, scan, clock
+        self._follows_since_us: int | None = None  # monotonic: the registrations are followed, and the keys held
+        self._scanned_us = 0
+        self._reread_from: dict[str, int] = {}  # bookies with orders -> the ledger from which on theirs are read again
+        self._looked_for: set[str] = set()  # bookies that no ledger named at a scan made to find that out
+        self._unnamed: dict[str, int] = {}  # bookies with a state that no ledger names -> scans that said so
+
+    def is_elected(self) -> bool:
+        """Whether this process is the auditor; it becomes it if there is none. Raises errors of the store."""
+        return self._keys.take(AUDITOR)
+
+    def resign(self) -> None:
+        """Let another process be the auditor."""
+        self._keys.release(AUDITOR)
+
+    def round(self, config: AutoRecoveryConfig) -> Audit:
+        """Look at the cluster, and carry out what follows from it.
+
+        Args:
+            config: settings of the cluster.
+
+        Returns:
+            What was found, with the orders that are in force now.
+
+        Raises:
+            ReplogError: errors of the metadata store. The next round goes on.
+        """
+        settled = self._is_settled(config)
+        registered = frozenset(status.bookie for status in self._runtime.bookie_statuses())
+        states, orders = list_bookie_states(self._store), list_orders(self._store)
+        hold = find_hold(self._store)
+        self._read_ledgers(config, registered, states.keys() | orders.keys())
+        self._reread(orders.keys())
+        named, garbled = self._scan.named(), self._scan.garbled
+        view = ClusterView(
+            named=named, registered=registered, states=states, orders=orders.keys(), now_us=self._clock.now_us(),
+            settled=settled, hold=hold is not None, is_complete=not garbled,
+        )  # fmt: skip
+        decisions = judge(view, config.delay_ms * 1000)
+        for decision in decisions:
+            self._carry_out(decision, states)
+        self._retire(states, named)
+        alarms = [decision for decision in decisions if isinstance(decision, Alarm)]
+        alarms += self._alarms_of(config, hold, garbled)
+        if any(isinstance(decision, PlaceOrder | WithdrawOrder) for decision in decisions):
+            orders = list_orders(self._store)
+        return Audit(named, registered, states, orders, tuple(alarms), hold)
+
+    def _is_settled(self, config: AutoRecoveryConfig) -> bool:
+        """Whether the registrations were followed without a break for long enough to miss none that exists."""
+        if self._runtime.embedded_bookies is not None:
+            return True
+        now_us = self._clock.monotonic_us()
+        if not self._keys.is_held:
+            self._follows_since_us = None
+            return False
+        if self._follows_since_us is None:
+            self._follows_since_us = now_us
+        return now_us - self._follows_since_us >= config.settle_ms * 1000
+
+    # ---- ledgers --------------------------------------------------------------------------------------------
+
+    def _read_ledgers(self, config: AutoRecoveryConfig, registered: frozenset[str], noted: Set[str]) -> None:
+        """Bring the scan up to date: completely when it is old, or when a bookie seems not to be named."""
+        now_us = self._clock.monotonic_us()
+        if not self._scan.scans or now_us - self._scanned_us >= config.rescan_ms * 1000:
+            self._scan_all(now_us)
+            return
+        self._scan.refresh()
+        absent = (set(known_bookies(self._store)) - registered) | noted
+        unnamed = absent - self._scan.named().keys()
+        self._looked_for &= unnamed
+        if unnamed - self._looked_for:
+            self._scan_all(now_us)
+            self._looked_for |= unnamed - self._scan.named().keys()
+
+    def _reread(self, bookies: Set[str]) -> None:
+        """Read some of the ledgers again that name a bookie with an order, in turns."""
+        self._reread_from = {bookie: self._reread_from.get(bookie, 0) for bookie in bookies}
+        for bookie, first in self._reread_from.items():
+            ledgers = self._scan.ledgers_of(bookie)
+            turn = ledgers[np.searchsorted(ledgers, first) :][:_REREAD]
+            self._reread_from[bookie] = int(turn[-1]) + 1 if len(turn) == _REREAD else 0
+            self._scan.read(turn.tolist())
+
+    def _scan_all(self, now_us: int) -> None:
+        self._scan.scan()
+        self._scanned_us = now_us
+
+    def _retire(self, states: Mapping[str, BookieState], named: Mapping[str, int]) -> None:
+        """Retire lost bookies that no ledger has named at two scans. Their ids may not register again."""
+        unnamed = {
+            bookie for bookie, state in states.items() if state.phase is BookiePhase.LOST and bookie not in named
+        }
+        self._unnamed = {bookie: self._unnamed.get(bookie, self._scan.scans) for bookie in unnamed}
+        for bookie, first_scan in self._unnamed.items():
+            if self._scan.scans >= first_scan + _SCANS_TO_RETIRE - 1 and not self._scan.garbled:
+                retired = BookieState(BookiePhase.RETIRED, self._clock.now_us(), states[bookie].reason)
+                self._carry_out(NoteState(bookie, retired), states)
+
+    # ---- decisions ------------------------------------------------------------------------------------------
+
+    def _carry_out(self, decision: Decision, states: Mapping[str, BookieState]) -> None:
+        """Write what was decided, unless another process changed its key meanwhile. Raises errors of the store."""
+        now_us = self._clock.now_us()
+        if isinstance(decision, PlaceOrder):
+            logger.warning("the copies of bookie %s are made again: %s", decision.bookie, decision.reason)
+            place_order(self._store, decision.bookie, TimedReason(now_us, decision.reason))
+        elif isinstance(decision, WithdrawOrder):
+            logger.warning("the order for bookie %s is withdrawn: %s", decision.bookie, decision.reason)
+            withdraw_order(self._store, decision.bookie)
+        elif isinstance(decision, NoteState):
+            logger.warning("bookie %s is %s: %s", decision.bookie, decision.state.phase, decision.state.reason)
+            self._replace(decision.bookie, states.get(decision.bookie), decision.state)
+        elif isinstance(decision, ForgetState):
+            logger.info("bookie %s is an ordinary member again", decision.bookie)
+            self._replace(decision.bookie, states.get(decision.bookie), None)
+
+    def _replace(self, bookie: str, known: BookieState | None, state: BookieState | None) -> None:
+        """Replace the state of a bookie by compare-and-set with the one that the decision was based on."""
+        before = None if known is None else known.encode()
+        after = None if state is None else state.encode()
+        change_key(self._store, bookie_state_key(bookie), lambda value: after if value == before else value)
+
+    # ---- alarms ---------------------------------------------------------------------------------------------
+
+    def _alarms_of(
+        self, config: AutoRecoveryConfig, hold: TimedReason | None, garbled: Mapping[int, str]
+    ) -> list[Alarm]:
+        alarms: list[Alarm] = []
+        now_us = self._clock.now_us()
+        if hold is not None and now_us - hold.since_us > config.hold_alarm_ms * 1000:
+            hours = (now_us - hold.since_us) // 3_600_000_000
+            alarms.append(Alarm("hold-forgotten", f"recovery is on hold since {hours} hours: {hold.reason}"))
+        if garbled:
+            ledger, why = min(garbled.items())
+            alarms.append(
+                Alarm("garbled", f"the metadata of {len(garbled)} ledgers cannot be read, of ledger {ledger}: {why}")
+            )
+        return alarms

@@ -1,0 +1,262 @@
+"""AutoRecovery: the auditor and the worker of one process, run by the timers and threads of a cluster."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+from contextlib import suppress
+from dataclasses import replace
+
+from pyreplog.autorecovery.auditor import Audit, Auditor
+from pyreplog.autorecovery.changes import change_key
+from pyreplog.autorecovery.config import AutoRecoveryConfig, load_config
+from pyreplog.autorecovery.hold import find_hold
+from pyreplog.autorecovery.leased_keys import LeasedKeys, SharedKeys, SoleOwner
+from pyreplog.autorecovery.ledger_scan import LedgerScan
+from pyreplog.autorecovery.orders import list_orders
+from pyreplog.autorecovery.protocol.absence import Alarm
+from pyreplog.autorecovery.status import FAILED_MAX, STATUS, AutoRecoveryStatus
+from pyreplog.autorecovery.worker import Pass, ReplicationWorker, Workload
+from pyreplog.autorecovery.worker_status import WorkerStatus, worker_key
+from pyreplog.bookie.bookie_state import BookiePhase, list_bookie_states
+from pyreplog.clock import Clock
+from pyreplog.errors import ClosedError, InvalidMetadataError, ReplogError
+from pyreplog.handles import Handle, make_part_of
+from pyreplog.ledger.cluster import LedgerCluster
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_MAX_S = 60.0
+"""Seconds between rounds while the metadata store is away, at most."""
+_STOP_S = 30.0
+"""Seconds for the ledgers that are being copied when this is closed."""
+
+
+class AutoRecovery(Handle):
+    """Has lost copies made again while it is open. Any number of processes of a cluster may run one.
+
+    One of them is the auditor, all of them copy. Close it before its cluster, or use `with`.
+
+    Args:
+        cluster: an open cluster.
+        clock: source of time.
+        copies: whether this process copies, too.
+
+    Example:
+        ```python
+        with LedgerCluster.connect("zk://host:2181/pyreplog") as cluster:
+            with AutoRecovery(cluster, SystemClock()) as recovery:
+                recovery.start()
+                stop.wait()
+        ```
+
+    See docs/operations.md.
+    """
+
+    def __init__(self, cluster: LedgerCluster, clock: Clock, *, copies: bool = True) -> None:
+        self._runtime, self._store, self._clock = cluster.runtime, cluster.metadata, clock
+        owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        is_alone = self._runtime.embedded_bookies is not None
+        self._keys: SharedKeys = SoleOwner(owner) if is_alone else LeasedKeys(self._store, owner)
+        self._scan = LedgerScan(self._store)
+        self._auditor = Auditor(self._runtime, self._keys, self._scan, clock)
+        self._worker = ReplicationWorker(self._runtime, self._keys, self._scan, clock) if copies else None
+        self._is_auditor = False
+        self._audit = Audit()
+        self._failure: ReplogError | None = None  # of the last round
+        self._meter = _Meter(clock)
+        self._since_us = clock.now_us()
+        self._round_lock = threading.Lock()  # held by a round
+        self._copying: threading.Thread | None = None  # a pass of the worker
+        self._pause_s = 0.0
+        super().__init__(f"auto-recovery of process {owner}")
+        if isinstance(self._keys, LeasedKeys):
+            make_part_of(self._keys, self)
+
+    @property
+    def owner(self) -> str:
+        """Text that no other process of the cluster has: host, process id, random digits."""
+        return self._keys.owner
+
+    @property
+    def is_auditor(self) -> bool:
+        """Whether this process was the auditor at the last round."""
+        return self._is_auditor
+
+    @property
+    def audit(self) -> Audit:
+        """What this process found as the auditor, at its last round; empty before that."""
+        return self._audit
+
+    @property
+    def failure(self) -> ReplogError | None:
+        """Why the last round ended early; None: it did not."""
+        return self._failure
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether a pass of the worker runs."""
+        copying = self._copying
+        return copying is not None and copying.is_alive()
+
+    # ---- rounds ---------------------------------------------------------------------------------------------
+
+    def start(self, after_s: float = 0.0) -> None:
+        """Begin with rounds on the threads of the cluster.
+
+        Args:
+            after_s: seconds until the first one.
+
+        Raises:
+            ClosedError: this object was closed.
+        """
+        self._check_open()
+        self._next_round(after_s)
+
+    def _next_round(self, seconds: float) -> None:
+        self._runtime.wake_after(seconds, lambda: self._runtime.work(self._timed_round))
+
+    def _timed_round(self) -> None:
+        """Run a round, and schedule the next one: later and later while rounds fail."""
+        try:
+            config = self.round()
+        except ClosedError:
+            return
+        except ReplogError as error:
+            self._pause_s = min(max(2 * self._pause_s, 1.0), _PAUSE_MAX_S)
+            if self._failure is None or type(self._failure) is not type(error):
+                logger.warning("auto-recovery waits, and tries again: %s", error)
+            self._failure = error
+        else:
+            self._failure, self._pause_s = None, config.round_ms / 1000
+        self._next_round(self._pause_s)
+
+    def round(self) -> AutoRecoveryConfig:
+        """Look at the cluster once, if this process is the auditor; begin to copy if there are orders.
+
+        `start` calls it at intervals. Any thread may call it; calls wait for each other.
+
+        Returns:
+            The settings of the cluster.
+
+        Raises:
+            ReplogError: errors of the metadata store.
+        """
+        with self._round_lock:
+            self._check_open()
+            config = load_config(self._store)
+            self._is_auditor = self._auditor.is_elected()
+            self._audit = self._auditor.round(config) if self._is_auditor else Audit()
+            if self._worker is not None:
+                self._begin_copies(self._worker, config)
+            if self._is_auditor:
+                self._publish_status()
+            return config
+
+    def _begin_copies(self, worker: ReplicationWorker, config: AutoRecoveryConfig) -> None:
+        """Start a pass of the worker if there is something to copy and none runs."""
+        is_held = find_hold(self._store) is not None
+        orders = frozenset() if is_held else frozenset(list_orders(self._store))
+        worker.pace.limit(config.bytes_per_s)
+        worker.restrict(orders)
+        if orders and not self.is_copying:
+            workload = self._workload(orders)
+            self._copying = threading.Thread(
+                target=self._copy, args=(worker, workload, config.copies_at_once), name="pyreplog-replication",
+                daemon=True,
+            )  # fmt: skip
+            self._copying.start()
+        self._meter.measure(worker.counters.bytes)
+        if worker.counters.bytes or worker.progress.ledgers_left:
+            self._keys.publish(worker_key(self.owner), self.worker_status().encode())
+
+    def _workload(self, orders: frozenset[str]) -> Workload:
+        states = list_bookie_states(self._store)
+        registered = {status.bookie for status in self._runtime.bookie_statuses()}
+        gone = (BookiePhase.LOST, BookiePhase.RETIRED)
+        lost = frozenset(bookie for bookie, state in states.items() if state.phase in gone) - registered
+        return Workload(orders, lost, (orders | states.keys()) - registered - lost)
+
+    def _copy(self, worker: ReplicationWorker, workload: Workload, copies_at_once: int) -> None:
+        """Run one pass of the worker. On a thread of its own."""
+        try:
+            worker.run(workload, copies_at_once)
+        except ClosedError:
+            logger.debug("a pass of copies ended, because the cluster was closed")
+        except ReplogError as error:
+            logger.warning("the pass of copies ended early, the next round begins another: %s", error)
+
+    # ---- status ---------------------------------------------------------------------------------------------
+
+    def worker_status(self) -> WorkerStatus:
+        """Return what this process has copied, and has left to copy."""
+        worker = self._worker
+        if worker is None:
+            return WorkerStatus(self._since_us)
+        done, left = worker.counters, worker.progress
+        return WorkerStatus(
+            self._since_us, done.ledgers, done.entries, done.bytes, done.lost_entries, done.failures,
+            self._meter.bytes_per_s, left.ledgers_left, max(left.bytes_left, 0), left.one_copy_left,
+        )  # fmt: skip
+
+    def status(self) -> AutoRecoveryStatus:
+        """Return what this process found as the auditor, and what its worker could not copy."""
+        audit, left = self._audit, Pass() if self._worker is None else self._worker.progress
+        failed = dict(sorted(left.failed.items())[:FAILED_MAX])
+        alarms = list(audit.alarms)
+        if left.lacks_bookies:
+            alarms.append(
+                Alarm(
+                    "no-target", f"{left.lacks_bookies} ledgers cannot be copied: no other bookie can take their copies"
+                )
+            )
+        ledgers_left = {bookie: audit.named.get(bookie, 0) for bookie in audit.orders}
+        return AutoRecoveryStatus(
+            self.owner, self._clock.now_us(), ledgers_left, tuple(alarms), failed, tuple(sorted(left.open))
+        )
+
+    def _publish_status(self) -> None:
+        """Store the status, if anything but the time has changed."""
+        status = self.status()
+
+        def change(value: bytes | None) -> bytes:
+            with suppress(InvalidMetadataError):
+                stored = None if value is None else AutoRecoveryStatus.decode(value)
+                if stored is not None and replace(status, at_us=stored.at_us, kept=stored.kept) == stored:
+                    return stored.encode()
+                if stored is not None:
+                    return replace(status, kept=stored.kept).encode()
+            return status.encode()
+
+        change_key(self._store, STATUS, change)
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def _let_go(self) -> None:
+        """Have the pass end after the ledgers that are being copied, and release the keys."""
+        if self._worker is not None:
+            self._worker.stop()
+        with self._round_lock:  # no pass begins from now on
+            copying = self._copying
+        if copying is not None and copying is not threading.current_thread():
+            copying.join(_STOP_S)
+        self._keys.close()
+
+
+class _Meter:
+    """Measures bytes per second between its calls."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._at_us, self._bytes = clock.monotonic_us(), 0
+        self.bytes_per_s = 0
+
+    def measure(self, total: int) -> None:
+        """Take the number of all bytes so far."""
+        now_us = self._clock.monotonic_us()
+        if now_us > self._at_us:
+            self.bytes_per_s = (total - self._bytes) * 1_000_000 // (now_us - self._at_us)
+        self._at_us, self._bytes = now_us, total

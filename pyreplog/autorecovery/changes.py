@@ -1,0 +1,50 @@
+"""Changes of single keys of the metadata store, repeated until no other process interferes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from pyreplog.errors import KeyExistsError, NoSuchKeyError, OutcomeUnknownError, VersionConflictError
+from pyreplog.metadata.store import MetadataStore
+
+_ATTEMPTS_MAX = 64
+
+
+def change_key(store: MetadataStore, key: str, change: Callable[[bytes | None], bytes | None]) -> bytes | None:
+    """Replace the value of a key by compare-and-set.
+
+    Args:
+        store: metadata store.
+        key: the key.
+        change: gets the value, None if the key does not exist; returns the new one, None to have no such key. It may be
+            called several times, also after a write whose outcome was unknown: it has to accept its own result.
+
+    Returns:
+        The value that the key has now, or None.
+
+    Raises:
+        VersionConflictError: other processes change the key all the time.
+        ReplogError: errors of the store, and of `change`.
+    """
+    for _ in range(_ATTEMPTS_MAX):
+        stored = store.get(key)
+        value = None if stored is None else stored.value
+        changed = change(value)
+        if changed == value:
+            return value
+        with suppress(KeyExistsError, VersionConflictError, NoSuchKeyError, OutcomeUnknownError):
+            if stored is None:
+                assert changed is not None
+                store.create(key, changed)
+            elif changed is None:
+                store.delete(key, stored.version)
+            else:
+                store.put(key, changed, stored.version)
+            return changed
+    raise VersionConflictError(f"{key} was changed by others {_ATTEMPTS_MAX} times in a row; try again later")
+
+
+def delete_key(store: MetadataStore, key: str) -> None:
+    """Delete a key that may exist, whatever its value. Raises as `change_key`."""
+    change_key(store, key, lambda value: None)

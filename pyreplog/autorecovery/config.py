@@ -1,0 +1,119 @@
+"""AutoRecoveryConfig: settings that hold for the whole cluster, kept in the metadata store."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyreplog.autorecovery.changes import change_key
+from pyreplog.config import Settings
+from pyreplog.errors import ConfigError, InvalidMetadataError
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.values import Kept, split_object
+
+CONFIG = "/autorecovery/config"
+VERSION = 1
+
+_NEW = Kept(VERSION, VERSION)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoRecoveryConfig(Settings):
+    """Settings of auto-recovery.
+
+    Attributes:
+        delay_ms: milliseconds for which a bookie may be away before its copies are made again elsewhere.
+        bytes_per_s: bytes that one worker copies in a second at most; None: no limit.
+        copies_at_once: ledgers that one worker copies at a time.
+        round_ms: milliseconds between two looks at bookies and orders.
+        settle_ms: milliseconds for which an auditor follows the registrations before it believes that a bookie is away.
+        rescan_ms: milliseconds between two reads of the metadata of all ledgers; between them only new and open ledgers
+            are read.
+        check_ms: milliseconds within which the copies of every closed ledger are compared with each other; 0: never.
+        writer_silence_ms: milliseconds for which the writer of a ledger must neither hold its key nor add entries
+            before the ledger is recovered, and its writer fenced.
+        hold_alarm_ms: milliseconds after which a hold that was not ended is an alarm.
+        kept: fields of other versions.
+
+    See docs/operations.md.
+    """
+
+    delay_ms: int = 600_000
+    bytes_per_s: int | None = None
+    copies_at_once: int = 8
+    round_ms: int = 5_000
+    settle_ms: int = 15_000
+    rescan_ms: int = 86_400_000
+    check_ms: int = 7 * 86_400_000
+    writer_silence_ms: int = 30_000
+    hold_alarm_ms: int = 86_400_000
+    kept: Kept = field(default=_NEW, repr=False)
+
+    def __post_init__(self) -> None:
+        self._check_int("delay_ms", 0, 1 << 40)
+        self._check_int("bytes_per_s", 1, 1 << 50, optional=True)
+        self._check_int("copies_at_once", 1, 256)
+        self._check_int("round_ms", 10, 3_600_000)
+        self._check_int("settle_ms", 0, 3_600_000)
+        self._check_int("rescan_ms", 1_000, 1 << 40)
+        self._check_int("check_ms", 0, 1 << 40)
+        self._check_int("writer_silence_ms", 1_000, 1 << 40)
+        self._check_int("hold_alarm_ms", 0, 1 << 40)
+
+    def encode(self) -> bytes:
+        """Return the value of the key."""
+        return self.kept.encode({name: getattr(self, name) for name in _FIELDS})
+
+    @classmethod
+    def decode(cls, data: bytes) -> AutoRecoveryConfig:
+        """Return the settings that a value holds; one that it lacks has its default.
+
+        Raises:
+            MetadataVersionError: it needs a newer reader.
+            InvalidMetadataError: it is malformed, or a setting is out of bounds.
+        """
+        try:
+            body, kept = split_object("settings of auto-recovery", data, _FIELDS, VERSION)
+            return cls(**body, kept=kept)
+        except (ValueError, ConfigError) as error:
+            raise InvalidMetadataError(f"{CONFIG}: {data[:80]!r}: {error}; `cluster autorecovery` sets it") from error
+
+
+_FIELDS = tuple(item.name for item in dataclasses.fields(AutoRecoveryConfig) if item.name != "kept")
+
+
+def load_config(store: MetadataStore) -> AutoRecoveryConfig:
+    """Return the settings of the cluster; without any, the defaults.
+
+    Raises:
+        InvalidMetadataError: the stored settings are malformed.
+        ReplogError: errors of the store.
+    """
+    stored = store.get(CONFIG)
+    return AutoRecoveryConfig() if stored is None else AutoRecoveryConfig.decode(stored.value)
+
+
+def change_config(store: MetadataStore, settings: dict[str, Any]) -> AutoRecoveryConfig:
+    """Change some settings of the cluster.
+
+    Args:
+        store: metadata store.
+        settings: new values by name of the setting.
+
+    Returns:
+        All settings.
+
+    Raises:
+        ConfigError: a setting is unknown, or its value is out of bounds.
+        InvalidMetadataError: the stored settings are malformed.
+        ReplogError: errors of the store.
+    """
+    AutoRecoveryConfig.of(settings)
+
+    def change(value: bytes | None) -> bytes:
+        current = AutoRecoveryConfig() if value is None else AutoRecoveryConfig.decode(value)
+        return dataclasses.replace(current, **settings).encode()
+
+    value = change_key(store, CONFIG, change)
+    return AutoRecoveryConfig() if value is None else AutoRecoveryConfig.decode(value)

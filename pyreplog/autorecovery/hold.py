@@ -1,0 +1,35 @@
+"""Hold: an operator suspends auto-recovery, for an upgrade. Ledgers that are being copied are completed."""
+
+from __future__ import annotations
+
+from pyreplog.autorecovery.changes import change_key, delete_key
+from pyreplog.autorecovery.timed_reason import TimedReason
+from pyreplog.metadata.store import MetadataStore
+
+HOLD = "/autorecovery/hold"
+
+
+def find_hold(store: MetadataStore) -> TimedReason | None:
+    """Return since when and why auto-recovery is suspended; None: it is not. Raises errors of the store."""
+    stored = store.get(HOLD)
+    return None if stored is None else TimedReason.decode(HOLD, stored.value)
+
+
+def begin_hold(store: MetadataStore, hold: TimedReason) -> TimedReason:
+    """Suspend auto-recovery. A hold that exists stays as it is.
+
+    Returns:
+        The hold that is in force.
+
+    Raises:
+        ReplogError: errors of the store.
+    """
+    value = change_key(store, HOLD, lambda value: hold.encode() if value is None else value)
+    return hold if value is None else TimedReason.decode(HOLD, value)
+
+
+def end_hold(store: MetadataStore) -> bool:
+    """Let auto-recovery go on. Returns whether there was a hold. Raises errors of the store."""
+    had_one = store.get(HOLD) is not None
+    delete_key(store, HOLD)
+    return had_one

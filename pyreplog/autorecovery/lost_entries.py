@@ -1,0 +1,192 @@
+"""Lost entries: those of which no bookie that may still exist has a copy. Listed before metadata stop naming who had
+them, so that no loss goes unsaid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pyreplog.autorecovery.changes import change_key
+from pyreplog.errors import InvalidMetadataError
+from pyreplog.ledger.ledgermetadata import ID_DIGITS
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.values import Kept, split_object
+
+LOST = "/lost"
+VERSION = 1
+RANGES_MAX = 16_384
+"""Ranges of one ledger: a value of 1 MB. Beyond it, neighbours are joined, and the list says so."""
+
+_NEW = Kept(VERSION, VERSION)
+_FIELDS = ("ranges", "is_coarse")
+
+
+@dataclass(frozen=True)
+class LostRange:
+    """Entries of one ledger that are lost.
+
+    Attributes:
+        start: first entry.
+        stop: entry behind the last one.
+        step: distance between two entries: of the range, only start, start + step, … are lost.
+        bookie: id of the bookie that had the last copies.
+        since_us: when the loss was found, microseconds since 1970-01-01 UTC.
+    """
+
+    start: int
+    stop: int
+    step: int
+    bookie: str
+    since_us: int
+
+    @property
+    def entries(self) -> range:
+        """The entries that are lost."""
+        return range(self.start, self.stop, self.step)
+
+
+@dataclass(frozen=True)
+class LostEntries:
+    """The lost entries of one ledger.
+
+    Attributes:
+        ranges: ascending by their first entry.
+        is_coarse: ranges were joined, because there were too many: they also hold entries that are not lost.
+        kept: fields of other versions.
+    """
+
+    ranges: tuple[LostRange, ...] = ()
+    is_coarse: bool = False
+    kept: Kept = _NEW
+
+    def encode(self) -> bytes:
+        """Return the value of the key."""
+        ranges = [[item.start, item.stop, item.step, item.bookie, item.since_us] for item in self.ranges]
+        return self.kept.encode({"ranges": ranges, "is_coarse": self.is_coarse})
+
+    @classmethod
+    def decode(cls, data: bytes) -> LostEntries:
+        """Return the lost entries that a value lists.
+
+        Raises:
+            MetadataVersionError: it needs a newer reader.
+            InvalidMetadataError: it is malformed.
+        """
+        try:
+            body, kept = split_object("lost entries", data, _FIELDS, VERSION)
+            if type(body.get("ranges")) is not list or type(body.get("is_coarse")) is not bool:
+                raise ValueError("expected ranges, and whether they are coarse")
+            return cls(tuple(_decode_range(item) for item in body["ranges"]), body["is_coarse"], kept)
+        except ValueError as error:
+            raise InvalidMetadataError(f"lost entries: {data[:80]!r}: {error}") from error
+
+    def with_ranges(self, ranges: Iterable[LostRange]) -> LostEntries:
+        """Return a list that has these ranges as well. A range that is listed is not listed again."""
+        listed = {(item.start, item.stop, item.step, item.bookie) for item in self.ranges}
+        added = [item for item in ranges if (item.start, item.stop, item.step, item.bookie) not in listed]
+        merged = sorted([*self.ranges, *added], key=lambda item: (item.start, item.stop))
+        is_coarse = self.is_coarse
+        while len(merged) > RANGES_MAX:
+            is_coarse = True
+            pairs = zip(merged[::2], [*merged[1::2], None], strict=False)
+            merged = [left if right is None else _joined(left, right) for left, right in pairs]
+        return LostEntries(tuple(merged), is_coarse, self.kept)
+
+
+def _joined(left: LostRange, right: LostRange) -> LostRange:
+    return LostRange(left.start, max(left.stop, right.stop), 1, left.bookie, min(left.since_us, right.since_us))
+
+
+def _decode_range(item: Any) -> LostRange:
+    if type(item) is not list or len(item) != 5 or type(item[3]) is not str:
+        raise ValueError(f"range: {str(item)[:80]}")
+    start, stop, step, bookie, since_us = item
+    for number in (start, stop, step, since_us):
+        if type(number) is not int or number < 0:
+            raise ValueError(f"range: {str(item)[:80]}")
+    if not start < stop or not step:
+        raise ValueError(f"range: {str(item)[:80]}")
+    return LostRange(start, stop, step, bookie, since_us)
+
+
+def lost_key(ledger: int) -> str:
+    """Return the key of the lost entries of a ledger."""
+    return f"{LOST}/{ledger:0{ID_DIGITS}d}"
+
+
+def ranges_of(entries: Iterable[int], bookie: str, since_us: int) -> list[LostRange]:
+    """Return entries as few ranges with equal steps. entries: ascending."""
+    ranges: list[LostRange] = []
+    for entry in entries:
+        last = ranges[-1] if ranges else None
+        if last is not None and last.start + 1 == last.stop:
+            ranges[-1] = LostRange(last.start, entry + 1, entry - last.start, bookie, since_us)
+        elif last is not None and entry == last.entries[-1] + last.step:
+            ranges[-1] = LostRange(last.start, entry + 1, last.step, bookie, since_us)
+        else:
+            ranges.append(LostRange(entry, entry + 1, 1, bookie, since_us))
+    return ranges
+
+
+def note_lost(store: MetadataStore, ledger: int, ranges: Iterable[LostRange]) -> None:
+    """Add ranges to the lost entries of a ledger. Durable when it returns. Raises errors of the store.
+
+    Raises:
+        MetadataVersionError: the list needs a newer reader.
+        InvalidMetadataError: the list is malformed.
+        ReplogError: errors of the store.
+    """
+    added = list(ranges)
+
+    def change(value: bytes | None) -> bytes:
+        listed = LostEntries() if value is None else LostEntries.decode(value)
+        return listed.with_ranges(added).encode()
+
+    change_key(store, lost_key(ledger), change)
+
+
+def remove_lost(store: MetadataStore, ledger: int, entries: range) -> None:
+    """Take entries off the list, because a copy of them was found.
+
+    Raises:
+        InvalidMetadataError: the list is malformed.
+        ReplogError: errors of the store.
+    """
+
+    def change(value: bytes | None) -> bytes | None:
+        if value is None:
+            return None
+        listed = LostEntries.decode(value)
+        left = [rest for item in listed.ranges for rest in _without(item, entries)]
+        return LostEntries(tuple(left), listed.is_coarse, listed.kept).encode() if left else None
+
+    change_key(store, lost_key(ledger), change)
+
+
+def _without(lost: LostRange, entries: range) -> list[LostRange]:
+    """Return what is left of a range without some entries."""
+    left = (entry for entry in lost.entries if entry not in entries)
+    return ranges_of(left, lost.bookie, lost.since_us)
+
+
+def list_lost(store: MetadataStore) -> dict[int, LostEntries]:
+    """Return the lost entries of all ledgers, ascending by ledger.
+
+    A list that is malformed, or needs a newer reader, counts as coarse and has no ranges. Keys that are no numbers of
+    ledgers are left out.
+
+    Raises:
+        ReplogError: errors of the store.
+    """
+    names = [name for name in store.list(LOST) if name.isascii() and name.isdecimal()]
+    lost: dict[int, LostEntries] = {}
+    for name, stored in zip(names, store.get_many([f"{LOST}/{name}" for name in names]), strict=True):
+        if stored is None:
+            continue
+        try:
+            lost[int(name)] = LostEntries.decode(stored.value)
+        except InvalidMetadataError:
+            lost[int(name)] = LostEntries((), is_coarse=True)
+    return lost

@@ -1,0 +1,49 @@
+"""Metrics of auto-recovery for Prometheus; docs/operations.md explains each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyreplog.autorecovery.auto_recovery import AutoRecovery
+from pyreplog.metrics import Metric
+
+_PREFIX = "pyreplog_autorecovery_"
+
+
+def auto_recovery_metrics(recovery: AutoRecovery) -> Iterator[Metric]:
+    """Yield the metrics of the auditor and the worker of this process."""
+    audit, done = recovery.audit, recovery.worker_status()
+    left = sum(audit.named.get(bookie, 0) for bookie in audit.orders)
+    phases: dict[str, int] = {}
+    for state in audit.states.values():
+        phases[state.phase] = phases.get(state.phase, 0) + 1
+    yield _gauge("is_auditor", "1: this process decides what is copied.", recovery.is_auditor)
+    yield _gauge("failed", "1: the last round ended early, because the metadata store is away.", bool(recovery.failure))
+    yield Metric(
+        f"{_PREFIX}bookies", "gauge", "Bookies that are no ordinary members, by phase; told by the auditor.",
+        [({"phase": phase}, float(count)) for phase, count in sorted(phases.items())],
+    )  # fmt: skip
+    yield _gauge("orders", "Bookies whose copies are made again; told by the auditor.", len(audit.orders))
+    yield _gauge("ledgers_left", "Ledgers that name these bookies; told by the auditor.", left)
+    yield Metric(
+        f"{_PREFIX}alarms", "gauge", "1: something needs an operator, by code; told by the auditor.",
+        [({"code": alarm.code}, 1.0) for alarm in audit.alarms],
+    )  # fmt: skip
+    yield _gauge("copying", "1: the worker of this process copies.", recovery.is_copying)
+    yield _gauge("bytes_left", "Bytes that the pass of this worker has left.", done.bytes_left)
+    yield _gauge(
+        "one_copy_left", "Ledgers with at most one copy when the pass of this worker began.", done.one_copy_left
+    )
+    yield _counter("copied_ledgers", "Ledgers that this worker copied.", done.copied_ledgers)
+    yield _counter("copied_entries", "Entries that this worker copied.", done.copied_entries)
+    yield _counter("copied_bytes", "Bytes that this worker copied.", done.copied_bytes)
+    yield _counter("lost_entries", "Entries that this worker listed as lost.", done.lost_entries)
+    yield _counter("failures", "Attempts of this worker that failed; it repeats them.", done.failures)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return Metric(_PREFIX + name, "gauge", text, [({}, float(value))])
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return Metric(_PREFIX + name, "counter", text, [({}, float(value))])

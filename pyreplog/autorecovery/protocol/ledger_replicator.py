@@ -1,0 +1,346 @@
+"""Moves the copies that some bookies hold of one ledger to other bookies. A state machine.
+
+For each fragment that names such a bookie, the source: copy the member's entries to a target, prove that the target
+holds them on its disk, then name the target in the metadata by compare-and-set. The proof is asked for after the
+version of the metadata was read that the compare-and-set expects. So a bookie that removes surplus copies, which
+changes the version first, never removes what a proof still counts on (BookKeeper #4668). After a conflict the proof is
+asked for again.
+
+Rules of BookKeeper's `ReplicationWorker` and `LedgerFragmentReplicator` are kept where they hold: the last fragment of
+a ledger that is not closed is left to its writer, and a ledger that was deleted meanwhile is no error (#3316).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Set
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from pyreplog._native.machines.effects import Send
+from pyreplog.autorecovery.protocol.effects import NoteLost, ReplicationEffect
+from pyreplog.autorecovery.protocol.member_change import (
+    KEPT_RANGES_MAX,
+    MemberChange,
+    drop_empty,
+    kept_ranges,
+    written_end,
+)
+from pyreplog.autorecovery.protocol.stripe_copy import StripeCopied, StripeCopy
+from pyreplog.bookie.holdings import Holdings
+from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, ReplyStatus, Request, RequestKind
+from pyreplog.errors import InvalidMessageError, InvalidMetadataError, NotEnoughBookiesError, UnreadableError
+from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata
+from pyreplog.ledger.protocol.effects import Finished, Load, Store, Wake
+from pyreplog.ledger.protocol.terminal_errors import error_text
+
+ChooseTarget: TypeAlias = Callable[[LedgerMetadata, Fragment, int, Collection[str]], "str | None"]
+"""Chooses a bookie for a place of a fragment, none of its members and none of those given; None: there is none."""
+
+Pace: TypeAlias = Callable[[int], float]
+"""Gets bytes that were copied, and returns seconds to wait before more are copied."""
+
+RETRY_S = 1.0
+RETRY_MAX_S = 30.0
+FRAGMENTS_MAX = 64
+"""An entry that no bookie has a copy of is kept in a fragment of its own while one may return; so many are added."""
+
+
+@dataclass(frozen=True)
+class LedgerReplicated:
+    """What became of the copies in one ledger.
+
+    Attributes:
+        metadata: metadata of the ledger, as they were stored or read last.
+        version: their version.
+        entries: number of entries that were copied.
+        bytes: their bytes.
+        lost: number of entries that were listed as lost.
+        kept: number of entries of which a source that is away may have the only copy.
+        is_open: a source is still named in the last fragment of a ledger that is not closed.
+        is_deleted: the ledger was deleted.
+    """
+
+    metadata: LedgerMetadata
+    version: int
+    entries: int = 0
+    bytes: int = 0
+    lost: int = 0
+    kept: int = 0
+    is_open: bool = False
+    is_deleted: bool = False
+
+
+@dataclass(frozen=True)
+class _Proving:
+    """HOLDINGS of one stripe on the target, from its next entry on."""
+
+    stripe: range
+
+
+class LedgerReplicator:
+    """Ends with `Finished(LedgerReplicated)`, or with `Finished(error=...)`; what was done until then stays done.
+
+    Errors: UnreadableError (an entry cannot be read now, or a target refuses copies), NotEnoughBookiesError (no bookie
+    can take the place), InvalidMetadataError (the metadata were damaged meanwhile).
+
+    Args:
+        metadata: metadata of the ledger.
+        version: version of the metadata in the store.
+        sources: ids of the bookies whose copies are moved.
+        lost: ids of bookies whose copies are gone, so that they are not asked; sources may be among them.
+        away: ids of bookies that do not run and may come back.
+        choose: chooses targets.
+        pace: limits the bytes in a second; None: no limit.
+    """
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        version: int,
+        sources: Set[str],
+        *,
+        lost: Set[str],
+        away: Set[str],
+        choose: ChooseTarget,
+        pace: Pace | None = None,
+    ) -> None:
+        self._metadata, self._version, self._sources = metadata, version, sources
+        self._lost, self._away, self._choose, self._pace = lost, away, choose, pace
+        self._result = LedgerReplicated(metadata, version)
+        self._settled: set[tuple[int, str]] = set()  # first entries of fragments in which a source keeps its place
+        self._splits_left = FRAGMENTS_MAX // 2  # each makes two fragments more
+        self._refused: set[str] = set()  # targets
+        self._copy: StripeCopy | None = None
+        self._copied: StripeCopied | None = None
+        self._change: MemberChange | None = None
+        self._proof: tuple[int, int] = (0, 0)  # entries and digest, as far as the target has told
+        self._proofs_left = 0
+        self._stored: LedgerMetadata | None = None  # what the compare-and-set that is on its way stores
+        self._retry_s = RETRY_S
+        self._is_over = False
+
+    def start(self) -> list[ReplicationEffect]:
+        return self._next_fragment()
+
+    # ---- fragments ------------------------------------------------------------------------------------------
+
+    def _next_fragment(self) -> list[ReplicationEffect]:
+        """Begin with the first fragment that names a source and is not settled."""
+        metadata, self._copy, self._copied, self._change, self._stored = self._metadata, None, None, None, None
+        for fragment in metadata.fragments:
+            end = written_end(metadata, fragment)
+            for index, source in enumerate(fragment.ensemble):
+                if source not in self._sources or (fragment.first, source) in self._settled:
+                    continue
+                if end is None:
+                    self._result = replace(self._result, is_open=True)
+                    continue
+                return self._replace(fragment, end, index)
+        return self._end(self._result)
+
+    def _replace(self, fragment: Fragment, end: int, index: int) -> list[ReplicationEffect]:
+        """Choose a bookie for a place of a fragment, and begin to copy."""
+        metadata, source = self._metadata, fragment.ensemble[index]
+        target = self._choose(metadata, fragment, index, self._refused)
+        if target is None:
+            return self._fail(
+                NotEnoughBookiesError(
+                    f"ledger {metadata.ledger}: no bookie can take the place of {source} in the fragment from entry "
+                    f"{fragment.first} on; add a bookie"
+                )
+            )
+        if end == fragment.first:
+            return self._store_empty(source, target)
+        self._change = MemberChange(metadata.ledger, fragment.first, end, index, source, target)
+        unasked = self._lost | {source} if self._is_away(source) else self._lost
+        self._copy = StripeCopy(
+            metadata, first=fragment.first, end=end, index=index, target=target, absent=unasked, pace=self._pace
+        )
+        return self._passed_on(self._copy.start())
+
+    def _is_away(self, source: str) -> bool:
+        """Whether a source may come back with copies that nobody else has."""
+        return source in self._away and source not in self._lost
+
+    def _store_empty(self, source: str, target: str) -> list[ReplicationEffect]:
+        """Name the target in a ledger without entries, where nothing is to be copied (BookKeeper #3220)."""
+        changed = drop_empty(self._metadata, source, target)
+        assert changed is not None
+        self._stored = changed
+        return [Store(changed, self._version)]
+
+    # ---- copying --------------------------------------------------------------------------------------------
+
+    def _passed_on(self, effects: Iterable[ReplicationEffect]) -> list[ReplicationEffect]:
+        """Pass on the effects of the copy; when it has ended, go on with what follows."""
+        passed: list[ReplicationEffect] = []
+        for effect in effects:
+            if not isinstance(effect, Finished):
+                passed.append(effect)
+            elif effect.error is not None:
+                passed += self._copy_failed(effect.error)
+            else:
+                passed += self._have_copied(effect.result)
+        return passed
+
+    def _copy_failed(self, error: Exception) -> list[ReplicationEffect]:
+        copy, change = self._copy, self._change
+        assert copy is not None and change is not None
+        if not copy.is_refused:
+            return self._fail(error)
+        self._refused.add(change.target)  # another target may take the copies
+        return self._next_fragment()
+
+    def _have_copied(self, copied: StripeCopied) -> list[ReplicationEffect]:
+        self._copy, self._copied = None, copied
+        change, result = self._change, self._result
+        assert change is not None
+        self._result = replace(result, entries=result.entries + copied.entries, bytes=result.bytes + copied.bytes)
+        if not copied.missing:
+            return self._prove()
+        if self._is_away(change.source):
+            return self._keep(change, copied)
+        self._result = replace(self._result, lost=self._result.lost + len(copied.missing))
+        return [NoteLost(copied.missing, change.source)]
+
+    def noted(self) -> list[ReplicationEffect]:
+        """The lost entries are listed: from now on the metadata need not name the source any more."""
+        return [] if self._is_over else self._prove()
+
+    def _keep(self, change: MemberChange, copied: StripeCopied) -> list[ReplicationEffect]:
+        """Leave the source, which is away, the entries of which nobody else has a copy."""
+        kept = kept_ranges(self._metadata.stripes(change.index, change.first, change.end), copied.missing)
+        self._result = replace(self._result, kept=self._result.kept + len(copied.missing))
+        if not copied.held or len(kept) > min(KEPT_RANGES_MAX, self._splits_left):
+            self._settled.add((change.first, change.source))  # it waits until the source is back, or declared lost
+            return self._next_fragment()
+        self._splits_left -= len(kept)
+        self._settled.update((part.start, change.source) for part in kept)
+        self._change = replace(change, kept=kept)
+        return self._prove()
+
+    # ---- proof ----------------------------------------------------------------------------------------------
+
+    def _prove(self) -> list[ReplicationEffect]:
+        """Ask the target what it holds on its disk."""
+        change = self._change
+        assert change is not None
+        stripes = [stripe for stripe in self._metadata.stripes(change.index, change.first, change.end) if stripe]
+        self._proof, self._proofs_left = (0, 0), len(stripes)
+        return [self._ask(stripe) for stripe in stripes]
+
+    def _ask(self, stripe: range) -> Send:
+        change = self._change
+        assert change is not None
+        request = Request(
+            RequestKind.HOLDINGS, self._metadata.ledger, stripe[0], stripe[-1], limit=READ_BYTES_MAX, step=stripe.step
+        )
+        return Send(change.target, request, _Proving(stripe))
+
+    def _told(self, send: Send, reply: Reply) -> list[ReplicationEffect]:
+        stripe = send.about.stripe
+        if reply.status != ReplyStatus.OK or not stripe[0] <= reply.last <= stripe[-1]:
+            return self._unproved(f"{send.bookie} does not tell what it holds: {error_text(reply)}")
+        try:
+            holdings = Holdings.decode(reply.body)
+        except InvalidMessageError as error:
+            return self._unproved(f"{send.bookie}: {error}")
+        entries, digest = self._proof
+        self._proof = entries + holdings.count, (digest + holdings.digest) % (1 << 64)
+        rest = stripe[(reply.last - stripe[0]) // stripe.step + 1 :]
+        if rest:
+            return [self._ask(rest)]
+        self._proofs_left -= 1
+        return [] if self._proofs_left else self._have_proof()
+
+    def _have_proof(self) -> list[ReplicationEffect]:
+        copied, change = self._copied, self._change
+        assert copied is not None and change is not None
+        if self._proof != (copied.held, copied.digest):
+            return self._unproved(
+                f"{change.target} was given {copied.held} entries with digest {copied.digest:016x}, and holds "
+                f"{self._proof[0]} with {self._proof[1]:016x}"
+            )
+        changed = change.applied(self._metadata)
+        if changed is None:  # the metadata were changed during the copy, and read again after a conflict
+            return self._next_fragment()
+        self._stored = changed
+        return [Store(changed, self._version)]
+
+    def _unproved(self, reason: str) -> list[ReplicationEffect]:
+        return self._fail(UnreadableError(self._metadata.ledger, f"the copies are not proved: {reason}"))
+
+    # ---- replies --------------------------------------------------------------------------------------------
+
+    def replied(self, send: Send, reply: Reply) -> list[ReplicationEffect]:
+        if self._is_over:
+            return []
+        if isinstance(send.about, _Proving):
+            return self._told(send, reply)
+        return [] if self._copy is None else self._passed_on(self._copy.replied(send, reply))
+
+    def failed(self, send: Send, error: Exception) -> list[ReplicationEffect]:
+        if self._is_over:
+            return []
+        if isinstance(send.about, _Proving):
+            return self._unproved(f"{send.bookie} does not tell what it holds: {error}")
+        return [] if self._copy is None else self._passed_on(self._copy.failed(send, error))
+
+    def woken(self, about: object) -> list[ReplicationEffect]:
+        if self._is_over:
+            return []
+        if about is self:
+            return self._look_again()
+        return [] if self._copy is None else self._passed_on(self._copy.woken(about))
+
+    # ---- metadata -------------------------------------------------------------------------------------------
+
+    def stored(self, version: int) -> list[ReplicationEffect]:
+        if self._is_over or self._stored is None:
+            return []
+        self._metadata, self._version = self._stored, version
+        return self._next_fragment()
+
+    def conflicted(self, current: LedgerMetadata, version: int) -> list[ReplicationEffect]:
+        """Another process changed the metadata. The copies stay good for what it left as it was."""
+        return self.loaded(current, version)
+
+    def loaded(self, current: LedgerMetadata, version: int) -> list[ReplicationEffect]:
+        if self._is_over:
+            return []
+        was, self._metadata, self._version = self._stored, current, version
+        self._retry_s = RETRY_S
+        if was is not None and current == was:  # the reply to the compare-and-set was lost
+            return self._next_fragment()
+        if self._copied is None or self._change is None or self._change.applied(current) is None:
+            return self._next_fragment()
+        return self._prove()
+
+    def store_unknown(self) -> list[ReplicationEffect]:
+        """The store did not answer: whether it stored the metadata is unknown."""
+        if self._is_over:
+            return []
+        seconds, self._retry_s = self._retry_s, min(2 * self._retry_s, RETRY_MAX_S)
+        return [Wake(seconds, self)]
+
+    def _look_again(self) -> list[ReplicationEffect]:
+        """Repeat what had no outcome: list the lost entries, or read the metadata."""
+        if self._stored is None and self._change is not None and self._copied is not None:
+            return [NoteLost(self._copied.missing, self._change.source)]
+        return [Load()]
+
+    def deleted(self) -> list[ReplicationEffect]:
+        return [] if self._is_over else self._end(replace(self._result, is_deleted=True))
+
+    def garbled(self, error: InvalidMetadataError) -> list[ReplicationEffect]:
+        return [] if self._is_over else self._fail(error)
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def _end(self, result: LedgerReplicated) -> list[ReplicationEffect]:
+        self._is_over = True
+        return [Finished(replace(result, metadata=self._metadata, version=self._version))]
+
+    def _fail(self, error: Exception) -> list[ReplicationEffect]:
+        self._is_over = True
+        return [Finished(error=error)]

@@ -1,0 +1,47 @@
+"""ReplicationDriver: runs a LedgerReplicator, and lists lost entries for it."""
+
+from __future__ import annotations
+
+import logging
+from typing import cast
+
+from pyreplog.autorecovery.lost_entries import note_lost, ranges_of
+from pyreplog.autorecovery.protocol.effects import NoteLost, ReplicationEffect
+from pyreplog.autorecovery.protocol.ledger_replicator import LedgerReplicator
+from pyreplog.clock import Clock
+from pyreplog.errors import ReplogError
+from pyreplog.ledger.driver import Driver, Machine
+from pyreplog.ledger.runtime import RuntimeBase
+
+logger = logging.getLogger(__name__)
+
+
+class ReplicationDriver(Driver):
+    """A `ledger.driver.Driver` that also carries out `NoteLost`."""
+
+    def __init__(self, ledger: int, machine: LedgerReplicator, runtime: RuntimeBase, clock: Clock) -> None:
+        super().__init__(ledger, cast(Machine, machine), runtime)  # NoteLost is carried out here
+        self._replicator, self._clock = machine, clock
+
+    def _carry_out(self, effect: ReplicationEffect) -> None:
+        if isinstance(effect, NoteLost):
+            self._runtime.work(lambda: self._note_lost(effect))
+        else:
+            super()._carry_out(effect)
+
+    def _note_lost(self, effect: NoteLost) -> None:
+        machine = self._replicator
+        ranges = ranges_of(effect.entries, effect.bookie, self._clock.now_us())
+        try:
+            note_lost(self._runtime.metadata, self._ledger, ranges)
+        except ReplogError as error:
+            logger.warning(
+                "ledger %d: %d lost entries are not listed yet: %s", self._ledger, len(effect.entries), error
+            )
+            self.post(machine.store_unknown)
+            return
+        logger.error(
+            "ledger %d has lost %d entries, from %d to %d: %s had their last copies",
+            self._ledger, len(effect.entries), effect.entries[0], effect.entries[-1], effect.bookie,
+        )  # fmt: skip
+        self.post(machine.noted)

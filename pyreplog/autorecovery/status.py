@@ -1,0 +1,94 @@
+"""AutoRecoveryStatus: what the auditor tells everybody, in the metadata store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyreplog.autorecovery.protocol.absence import Alarm
+from pyreplog.errors import InvalidMetadataError
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.values import Kept, field, split_object
+
+STATUS = "/autorecovery/status"
+VERSION = 1
+
+_NEW = Kept(VERSION, VERSION)
+_FIELDS = ("auditor", "at_us", "ledgers_left", "alarms", "failed", "open_ledgers")
+FAILED_MAX = 20
+"""So many ledgers that cannot be copied are named."""
+
+
+@dataclass(frozen=True)
+class AutoRecoveryStatus:
+    """What the auditor found last.
+
+    Attributes:
+        auditor: the process that is the auditor.
+        at_us: when this was written, microseconds since 1970-01-01 UTC. It is written again when something changed.
+        ledgers_left: bookie id -> number of ledgers that name it, of bookies with orders.
+        alarms: what needs an operator.
+        failed: ledger -> why it cannot be copied now, of up to FAILED_MAX ledgers.
+        open_ledgers: ledgers that wait for their writer, or for its end, before their last fragment can be copied.
+        kept: fields of other versions.
+    """
+
+    auditor: str
+    at_us: int
+    ledgers_left: dict[str, int]
+    alarms: tuple[Alarm, ...]
+    failed: dict[int, str]
+    open_ledgers: tuple[int, ...]
+    kept: Kept = _NEW
+
+    def encode(self) -> bytes:
+        """Return the value of the key."""
+        return self.kept.encode(
+            {
+                "auditor": self.auditor,
+                "at_us": self.at_us,
+                "ledgers_left": self.ledgers_left,
+                "alarms": [[alarm.code, alarm.text] for alarm in self.alarms],
+                "failed": {str(ledger): why for ledger, why in self.failed.items()},
+                "open_ledgers": list(self.open_ledgers),
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> AutoRecoveryStatus:
+        """Return the status that a value holds.
+
+        Raises:
+            MetadataVersionError: it needs a newer reader.
+            InvalidMetadataError: it is malformed.
+        """
+        try:
+            body, kept = split_object("status of auto-recovery", data, _FIELDS, VERSION)
+            return cls(
+                field(body, "auditor", str),
+                field(body, "at_us", int),
+                {str(bookie): _number(count) for bookie, count in field(body, "ledgers_left", dict).items()},
+                tuple(Alarm(str(code), str(text)) for code, text in field(body, "alarms", list)),
+                {int(ledger): str(why) for ledger, why in field(body, "failed", dict).items()},
+                tuple(_number(ledger) for ledger in field(body, "open_ledgers", list)),
+                kept,
+            )
+        except (ValueError, TypeError) as error:
+            raise InvalidMetadataError(f"{STATUS}: {data[:80]!r}: {error}") from error
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"expected a number, found {str(value)[:80]!r}")
+    return value
+
+
+def find_status(store: MetadataStore) -> AutoRecoveryStatus | None:
+    """Return what the auditor found last; None: no auditor has written anything yet.
+
+    Raises:
+        InvalidMetadataError: the status is malformed, or needs a newer reader.
+        ReplogError: errors of the store.
+    """
+    stored = store.get(STATUS)
+    return None if stored is None else AutoRecoveryStatus.decode(stored.value)

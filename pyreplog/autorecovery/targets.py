@@ -1,0 +1,40 @@
+"""Chooses the bookies that take the places of others in what is already written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata
+from pyreplog.ledger.placement import choose
+from pyreplog.ledger.runtime import RuntimeBase
+
+
+class TargetChooser:
+    """Chooses by the rules of `ledger.placement` among the bookies that take entries now. Any thread may use it."""
+
+    def __init__(self, runtime: RuntimeBase) -> None:
+        self._runtime = runtime
+
+    def choose(self, metadata: LedgerMetadata, fragment: Fragment, index: int, refused: Collection[str]) -> str | None:
+        """Choose a bookie for a place of a fragment.
+
+        Bookies that failed lately are chosen last. Racks are those of the members that stay and the chosen one.
+
+        Args:
+            metadata: metadata of the ledger.
+            fragment: the fragment.
+            index: the place in its ensemble.
+            refused: bookies that are not to be chosen.
+
+        Returns:
+            Its id; None if every bookie is a member, refuses entries, or is not to be chosen.
+        """
+        taken = {*fragment.ensemble, *refused}
+        for suspects in (False, True):
+            chosen = choose(
+                metadata.ledger, fragment.ensemble, [index], self._runtime.candidates(suspects=suspects),
+                write_quorum=metadata.write_quorum, racks=self._runtime.racks(), taken=taken, turn=fragment.first,
+            )  # fmt: skip
+            if chosen:
+                return chosen[index]
+        return None

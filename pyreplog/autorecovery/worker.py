@@ -1,0 +1,294 @@
+"""ReplicationWorker: copies what the orders leave to do, ledgers with the fewest copies first."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from pyreplog.autorecovery.leased_keys import SharedKeys, claim_key
+from pyreplog.autorecovery.ledger_scan import LedgerScan
+from pyreplog.autorecovery.pace import Pace
+from pyreplog.autorecovery.protocol.ledger_replicator import LedgerReplicated, LedgerReplicator
+from pyreplog.autorecovery.protocol.priority import fewest_copies
+from pyreplog.autorecovery.replication_driver import ReplicationDriver
+from pyreplog.autorecovery.targets import TargetChooser
+from pyreplog.clock import Clock
+from pyreplog.errors import ClosedError, NotEnoughBookiesError, ReplogError
+from pyreplog.ledger.ledger_store import VersionedMetadata
+from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.runtime import RuntimeBase
+from pyreplog.ledger.thread_pool import ThreadPool
+
+logger = logging.getLogger(__name__)
+
+_CHUNK = 64
+"""Ledgers whose metadata are loaded together."""
+
+RETRY_MS, RETRY_MAX_MS = 5_000, 300_000
+"""A ledger that failed waits so long, twice as long each time, up to the second number (BookKeeper #3887)."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What one pass has to do.
+
+    Attributes:
+        sources: ids of the bookies whose copies are made again.
+        lost: ids of bookies whose copies are gone.
+        away: ids of bookies that do not run and may come back.
+    """
+
+    sources: frozenset[str]
+    lost: frozenset[str]
+    away: frozenset[str]
+
+
+@dataclass
+class WorkerCounters:
+    """What a worker has done since it was made.
+
+    Attributes:
+        ledgers: ledgers on which no work is left.
+        entries: entries that were copied.
+        bytes: their bytes.
+        lost_entries: entries that were listed as lost.
+        conflicts: ledgers that another worker had claimed.
+        failures: attempts that failed.
+    """
+
+    ledgers: int = 0
+    entries: int = 0
+    bytes: int = 0
+    lost_entries: int = 0
+    conflicts: int = 0
+    failures: int = 0
+
+
+@dataclass
+class Pass:
+    """One pass over the work; its numbers change while it runs.
+
+    Attributes:
+        ledgers_left: ledgers that were not looked at yet.
+        bytes_left: bytes of the copies in these, as far as their metadata tell.
+        one_copy_left: ledgers among them of which an entry has one copy, or none.
+        failed: why work on a ledger failed, by its id.
+        open: ledgers whose last fragment names a source, and whose writer or recovery has to replace it.
+        lacks_bookies: ledgers for which no bookie can take a place.
+    """
+
+    ledgers_left: int = 0
+    bytes_left: int = 0
+    one_copy_left: int = 0
+    failed: dict[int, str] = field(default_factory=dict)
+    open: set[int] = field(default_factory=set)
+    lacks_bookies: int = 0
+
+
+@dataclass
+class _Failures:
+    """Failures of one ledger in a row, and when it is tried again (monotonic microseconds)."""
+
+    count: int
+    retry_us: int
+
+
+class ReplicationWorker:
+    """Copies ledgers, several at a time. `run` is for one thread at a time; the rest for any.
+
+    Args:
+        runtime: of a cluster.
+        keys: keys of this process, for claims.
+        scan: the ledgers by bookie.
+        clock: source of time.
+    """
+
+    def __init__(self, runtime: RuntimeBase, keys: SharedKeys, scan: LedgerScan, clock: Clock) -> None:
+        self._runtime, self._keys, self._scan, self._clock = runtime, keys, scan, clock
+        self._copies_at_once = 1
+        self._targets = TargetChooser(runtime)
+        self.pace = Pace(None, clock)
+        self.counters = WorkerCounters()
+        self._lock = threading.Lock()  # of the counters, the pass, the queue and the failures
+        self._pass = Pass()
+        self._queue: deque[tuple[int, int]] = deque()  # ledgers, and bytes of the copies to make
+        self._failures: dict[int, _Failures] = {}
+        self._workload = Workload(frozenset(), frozenset(), frozenset())
+        self._scanned_for: frozenset[str] = frozenset()  # sources for which all ledgers were read
+        self._is_stopping = False
+
+    @property
+    def progress(self) -> Pass:
+        """The pass that runs, or that ran last. Do not change it."""
+        return self._pass
+
+    def stop(self) -> None:
+        """Have `run` return after the ledgers that are being copied. Any thread."""
+        self._is_stopping = True
+
+    def restrict(self, sources: Collection[str]) -> None:
+        """Leave out bookies whose orders were withdrawn, also from the pass that runs. Any thread."""
+        with self._lock:
+            load = self._workload
+            self._workload = Workload(load.sources & frozenset(sources), load.lost, load.away)
+
+    # ---- one pass -------------------------------------------------------------------------------------------
+
+    def run(self, workload: Workload, copies_at_once: int) -> Pass:
+        """Copy what can be copied now. Ledgers that failed lately, or that another worker has claimed, are left out.
+
+        Args:
+            workload: what is to be copied.
+            copies_at_once: ledgers that are copied at a time.
+
+        Returns:
+            What was done and what is left.
+
+        Raises:
+            ReplogError: errors of the metadata store, when it cannot be read at all.
+        """
+        if workload.sources <= self._scanned_for:
+            self._scan.refresh()
+        else:  # a worker elsewhere may have named a source since the last scan
+            self._scan.scan()
+        self._scanned_for = workload.sources
+        queue, current = self._sorted(workload)
+        with self._lock:
+            self._workload, self._queue, self._pass = workload, queue, current
+        self._copies_at_once = copies_at_once
+        threads = min(copies_at_once, len(queue))
+        if threads:
+            pool = ThreadPool(threads, "pyreplog-replication")
+            for _ in range(threads):
+                pool.submit(self._work)
+            pool.close()
+        return current
+
+    def _sorted(self, workload: Workload) -> tuple[deque[tuple[int, int]], Pass]:
+        """Return the ledgers to copy, those with the fewest copies first, and the numbers of the pass."""
+        current, gone = Pass(), workload.lost | workload.away | workload.sources
+        ledgers = {int(ledger) for source in workload.sources for ledger in self._scan.ledgers_of(source)}
+        now_us = self._clock.monotonic_us()
+        with self._lock:
+            self._failures = {ledger: failures for ledger, failures in self._failures.items() if ledger in ledgers}
+            ledgers -= {ledger for ledger, failures in self._failures.items() if failures.retry_us > now_us}
+        urgent: list[tuple[int, int, int]] = []
+        for ids in _chunks(sorted(ledgers), 4096):
+            for stored in self._scan.read(ids):
+                copies, size = fewest_copies(stored.metadata, gone), bytes_on(stored.metadata, workload.sources)
+                urgent.append((copies, stored.metadata.ledger, size))
+                current.bytes_left += size
+                current.one_copy_left += copies <= 1
+        urgent.sort()
+        current.ledgers_left = len(urgent)
+        return deque((ledger, size) for _, ledger, size in urgent), current
+
+    def _work(self) -> None:
+        """Copy ledgers until the queue is empty. Runs on several threads."""
+        while not self._is_stopping:
+            with self._lock:
+                chunk = [self._queue.popleft() for _ in range(min(len(self._queue), self._chunk_size()))]
+            if not chunk:
+                return
+            self._work_on(dict(chunk))
+
+    def _chunk_size(self) -> int:
+        """Few ledgers at a time towards the end, so that all threads have work."""
+        return max(1, min(_CHUNK, len(self._queue) // (2 * self._copies_at_once)))
+
+    def _work_on(self, sizes: dict[int, int]) -> None:
+        try:
+            stored = {each.metadata.ledger: each for each in self._scan.read(sizes)}
+        except ReplogError as error:
+            stored = {}
+            for ledger in sizes:
+                self._failed(ledger, error)
+        for ledger, size in sizes.items():
+            if ledger in stored and not self._is_stopping:
+                self._copy_claimed(stored[ledger])
+            with self._lock:
+                self._pass.ledgers_left -= 1
+                self._pass.bytes_left -= size
+
+    # ---- one ledger -----------------------------------------------------------------------------------------
+
+    def _copy_claimed(self, stored: VersionedMetadata) -> None:
+        ledger = stored.metadata.ledger
+        try:
+            if not self._keys.take(claim_key(ledger)):
+                with self._lock:
+                    self.counters.conflicts += 1
+                return
+            try:
+                self._copy(stored)
+            finally:
+                self._keys.release(claim_key(ledger))
+        except ClosedError:
+            self._is_stopping = True
+        except ReplogError as error:
+            self._failed(ledger, error)
+
+    def _copy(self, stored: VersionedMetadata) -> None:
+        """Move the copies of the sources in a ledger. Raises the errors of a LedgerReplicator."""
+        load, metadata = self._workload, stored.metadata
+        if load.sources.isdisjoint(metadata.bookies()):
+            return
+        machine = LedgerReplicator(
+            metadata, stored.version, load.sources, lost=load.lost, away=load.away, choose=self._targets.choose,
+            pace=self.pace.spend,
+        )  # fmt: skip
+        driver = ReplicationDriver(metadata.ledger, machine, self._runtime, self._clock)
+        driver.post(machine.start)
+        replicated: LedgerReplicated = self._runtime.wait(driver.done)
+        current = None if replicated.is_deleted else VersionedMetadata(replicated.metadata, replicated.version)
+        self._scan.take(metadata.ledger, current)
+        self._count(metadata.ledger, replicated)
+
+    def _count(self, ledger: int, replicated: LedgerReplicated) -> None:
+        with self._lock:
+            counters = self.counters
+            counters.entries += replicated.entries
+            counters.bytes += replicated.bytes
+            counters.lost_entries += replicated.lost
+            if replicated.is_open:
+                self._pass.open.add(ledger)
+            else:
+                counters.ledgers += not replicated.kept
+            self._failures.pop(ledger, None)
+        if replicated.bytes:
+            self.pace.speed_up()
+
+    def _failed(self, ledger: int, error: ReplogError) -> None:
+        """Have a ledger tried again later."""
+        lacks_bookies = isinstance(error, NotEnoughBookiesError)
+        with self._lock:
+            failures = self._failures.setdefault(ledger, _Failures(0, 0))
+            delay_ms = min(RETRY_MS << min(failures.count, 16), RETRY_MAX_MS)
+            failures.count += 1
+            failures.retry_us = self._clock.monotonic_us() + delay_ms * 1000
+            self.counters.failures += 1
+            self._pass.failed[ledger] = str(error)
+            self._pass.lacks_bookies += lacks_bookies
+            is_first = len(self._pass.failed) == 1
+        if not lacks_bookies:
+            self.pace.slow_down()
+        logger.log(
+            logging.WARNING if is_first else logging.DEBUG, "ledger %d was not copied, tried again in %d s: %s",
+            ledger, delay_ms // 1000, error,
+        )  # fmt: skip
+
+
+def bytes_on(metadata: LedgerMetadata, bookies: Collection[str]) -> int:
+    """Estimate the bytes that some bookies hold of a closed ledger, from its length; of one that is not closed, 0."""
+    entries = metadata.last_entry + 1
+    if not entries:
+        return 0
+    held = sum(len(stripe) for bookie in bookies for stripe in metadata.holdings(bookie))
+    return metadata.length * held // entries
+
+
+def _chunks(ledgers: list[int], size: int) -> Iterable[list[int]]:
+    return (ledgers[start : start + size] for start in range(0, len(ledgers), size))

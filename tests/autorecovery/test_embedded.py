@@ -1,0 +1,216 @@
+"""An embedded cluster makes lost copies again without a word of configuration."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyreplog.autorecovery.auto_recovery import AutoRecovery
+from pyreplog.autorecovery.config import change_config
+from pyreplog.autorecovery.hold import begin_hold, end_hold
+from pyreplog.autorecovery.lost_entries import list_lost
+from pyreplog.autorecovery.orders import list_orders, place_order
+from pyreplog.autorecovery.status import find_status
+from pyreplog.autorecovery.timed_reason import TimedReason
+from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_key, list_bookie_states
+from pyreplog.clock import ManualClock, SystemClock
+from pyreplog.cluster import Cluster
+from pyreplog.ledger.cluster import LedgerCluster
+from tests.waiting import until
+
+ENTRIES = 300
+SETTINGS: dict[str, Any] = {"segment_bytes": 1 << 20, "durability": "appended"}
+
+
+def values(ledger: int) -> list[bytes]:
+    return [b"entry %d of ledger %d" % (entry, ledger) * 3 for entry in range(ENTRIES)]
+
+
+def filled(folder: Path, *, bookies: int, ledgers: int = 6, ensemble: int = 3, write_quorum: int = 3) -> list[int]:
+    """A closed cluster with closed ledgers."""
+    made = []
+    with LedgerCluster.embedded(folder, bookies=bookies, **SETTINGS) as cluster:
+        for _ in range(ledgers):
+            with cluster.create_ledger(ensemble, write_quorum, password=b"secret") as ledger:
+                ledger.append_batch(values(ledger.id))
+            made.append(ledger.id)
+    return made
+
+
+def lose(folder: Path, name: str) -> None:
+    shutil.rmtree(folder / name)
+
+
+def whole(cluster: LedgerCluster, ledgers: list[int], copies: int) -> bool:
+    return all((cluster.count_copies(ledger, password=b"secret") == copies).all() for ledger in ledgers)
+
+
+@pytest.mark.parametrize(("ensemble", "write_quorum"), [(3, 3), (5, 3)])
+def test_a_bookie_whose_disk_was_lost_is_replaced_by_others(tmp_path: Path, ensemble: int, write_quorum: int) -> None:
+    """Its new, empty incarnation is an ordinary target."""
+    ledgers = filled(tmp_path, bookies=ensemble + 1, ensemble=ensemble, write_quorum=write_quorum)
+    lose(tmp_path, "bookie-1")
+    with Cluster.embedded(tmp_path, bookies=ensemble + 1, replace=True, **SETTINGS) as cluster:
+        assert cluster.auto_recovery is not None
+        assert not whole(cluster, ledgers, write_quorum)
+        until(lambda: whole(cluster, ledgers, write_quorum), pause_s=0.1)
+        for ledger in ledgers:
+            with cluster.open_ledger(ledger, password=b"secret") as reader:
+                assert [record.value for batch in reader.read() for record in batch] == values(ledger)
+        until(lambda: not list_orders(cluster.metadata), pause_s=0.1)
+        assert not list_lost(cluster.metadata)
+
+
+class Rounds:
+    """An embedded cluster whose auto-recovery takes a step when the test says so."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.clock = ManualClock(1_700_000_000_000_000)
+        self.cluster = LedgerCluster.embedded(folder, **SETTINGS, **options)
+        self.recovery = AutoRecovery(self.cluster, self.clock)
+        self.store = self.cluster.metadata
+
+    def step(self, seconds: float = 0.0) -> None:
+        """Time passes, a round is made, and a pass of copies ends."""
+        self.clock.advance(int(seconds * 1e6))
+        self.recovery.round()
+        until(lambda: not self.recovery.is_copying)
+
+    def close(self) -> None:
+        self.recovery.close()
+        self.cluster.close()
+
+
+@pytest.fixture
+def rounds(tmp_path: Path) -> Iterator[Any]:
+    opened: list[Rounds] = []
+
+    def open_rounds(**options: Any) -> Rounds:
+        opened.append(Rounds(tmp_path, **options))
+        return opened[-1]
+
+    yield open_rounds
+    for each in opened:
+        each.close()
+
+
+def test_states_and_orders_follow_the_work(tmp_path: Path, rounds: Any) -> None:
+    ledgers = filled(tmp_path, bookies=4)
+    lose(tmp_path, "bookie-1")
+    here = rounds(bookies=4, replace=True)
+    here.step()
+    (lost,) = list_bookie_states(here.store)
+    assert list_bookie_states(here.store)[lost].phase is BookiePhase.LOST
+    assert whole(here.cluster, ledgers, 3)
+    assert lost not in {bookie for ledger in ledgers for bookie in here.cluster.ledger_metadata(ledger).bookies()}
+    done = here.recovery.worker_status()
+    needed = sum(here.cluster.ledger_metadata(ledger).last_entry + 1 for ledger in ledgers)
+    assert 0 < done.copied_entries <= needed
+    here.step()
+    assert not list_orders(here.store)
+    here.step(2 * 86_400)  # two scans without it
+    here.step(2 * 86_400)
+    assert list_bookie_states(here.store)[lost].phase is BookiePhase.RETIRED
+
+
+def test_nothing_is_copied_while_it_is_on_hold(tmp_path: Path, rounds: Any) -> None:
+    ledgers = filled(tmp_path, bookies=4)
+    lose(tmp_path, "bookie-1")
+    here = rounds(bookies=4, replace=True)
+    begin_hold(here.store, TimedReason(here.clock.now_us(), "upgrade"))
+    here.step()
+    here.step(3600)
+    assert not whole(here.cluster, ledgers, 3)
+    assert "hold-forgotten" not in {alarm.code for alarm in here.recovery.audit.alarms}
+    here.step(48 * 3600)
+    assert "hold-forgotten" in {alarm.code for alarm in here.recovery.audit.alarms}
+    assert end_hold(here.store)
+    here.step()
+    assert whole(here.cluster, ledgers, 3)
+
+
+def test_without_a_spare_bookie_it_waits_and_says_so(tmp_path: Path, rounds: Any) -> None:
+    """No busy loop: each ledger is tried again after a while, and at once when a bookie comes (BookKeeper #3905)."""
+    ledgers = filled(tmp_path, bookies=3, ledgers=2)
+    here = rounds(bookies=3)
+    source = sorted(here.cluster.ledger_metadata(ledgers[0]).bookies())[0]
+    state = BookieState(BookiePhase.DRAINING, here.clock.now_us(), "test")
+    here.store.create(bookie_state_key(source), state.encode())
+    here.step()
+    assert here.recovery.worker_status().failures == 2
+    for _ in range(20):
+        here.step()
+    assert here.recovery.worker_status().failures == 2
+    status = find_status(here.store)
+    assert status is not None
+    assert set(status.failed) == set(ledgers)
+    assert "add a bookie" in status.failed[ledgers[0]]
+    here.step(10)
+    assert here.recovery.worker_status().failures == 4
+    assert list(list_orders(here.store)) == [source]
+
+
+def test_a_drained_bookie_ends_without_ledgers(tmp_path: Path, rounds: Any) -> None:
+    ledgers = filled(tmp_path, bookies=5, ensemble=4, write_quorum=2)
+    here = rounds(bookies=5)
+    source = sorted(here.cluster.ledger_metadata(ledgers[0]).bookies())[0]
+    state = BookieState(BookiePhase.DRAINING, here.clock.now_us(), "test")
+    here.store.create(bookie_state_key(source), state.encode())
+    here.step()
+    here.step()
+    assert all(source not in here.cluster.ledger_metadata(ledger).bookies() for ledger in ledgers)
+    assert whole(here.cluster, ledgers, 2)
+    assert not list_orders(here.store)
+    assert list_bookie_states(here.store)[source].phase is BookiePhase.DRAINING, "until an operator retires it"
+
+
+def test_an_order_that_is_withdrawn_ends_the_work(tmp_path: Path, rounds: Any) -> None:
+    """A bookie that is back is an ordinary member (BookKeeper #2766)."""
+    ledgers = filled(tmp_path, bookies=4)
+    here = rounds(bookies=4)
+    before = [here.cluster.ledger_metadata(ledger) for ledger in ledgers]
+    source = sorted(before[0].bookies())[0]
+    place_order(here.store, source, TimedReason(0, "it was away"))
+    here.step()
+    assert not list_orders(here.store)
+    assert [here.cluster.ledger_metadata(ledger) for ledger in ledgers] == before
+
+
+def test_the_throttle_holds(tmp_path: Path) -> None:
+    ledgers = filled(tmp_path, bookies=4, ledgers=3)
+    lose(tmp_path, "bookie-1")
+    with (
+        LedgerCluster.embedded(tmp_path, bookies=4, replace=True, **SETTINGS) as cluster,
+        AutoRecovery(cluster, SystemClock()) as recovery,
+    ):
+        change_config(cluster.metadata, {"bytes_per_s": 50_000, "round_ms": 50})
+        clock = SystemClock()
+        began_us = clock.monotonic_us()
+        recovery.start()
+        until(lambda: whole(cluster, ledgers, 3), pause_s=0.02)
+        seconds = (clock.monotonic_us() - began_us) / 1e6
+        copied = recovery.worker_status().copied_bytes
+        assert copied > 30_000
+        assert seconds > (copied - 50_000) / 50_000 - 0.5, "the first tenth of a second and the last batch are free"
+
+
+def test_counts_are_those_of_the_copies_needed(tmp_path: Path, rounds: Any) -> None:
+    """Bytes copied are bytes needed: with E=5 and Qw=3, three fifths of the entries of each ledger."""
+    ledgers = filled(tmp_path, bookies=6, ensemble=5, write_quorum=3)
+    lose(tmp_path, "bookie-0")
+    here = rounds(bookies=6, replace=True)
+    gone = {bookie for ledger in ledgers for bookie in here.cluster.ledger_metadata(ledger).bookies()} - {
+        status.bookie for status in here.cluster.status().bookies
+    }
+    (lost,) = gone
+    needed = sum(
+        len(stripe) for ledger in ledgers for stripe in here.cluster.ledger_metadata(ledger).holdings(lost)
+    )
+    here.step()
+    assert here.recovery.worker_status().copied_entries == needed
+    assert all((np.asarray(here.cluster.count_copies(ledger, password=b"secret")) == 3).all() for ledger in ledgers)
