@@ -11,8 +11,9 @@ from ledger.lab import KEY, LEDGER, Bench, Lab, written
 from pyreplog._native.quorum.quorum import write_set
 from pyreplog.autorecovery.protocol import stripe_copy
 from pyreplog.autorecovery.protocol.stripe_copy import StripeCopied, StripeCopy
-from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, RequestKind
+from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import InvalidArgumentError, UnreadableError
+from pyreplog.ledger.ledgermetadata import key_proof
 
 COUNT = 40
 
@@ -24,7 +25,7 @@ def lab_of(size: int = 5, quorum: int = 3, count: int = COUNT) -> Lab:
 
 
 def copying(lab: Lab, index: int, target: str = "f", count: int = COUNT, **options: Any) -> Bench:
-    bench = Bench(lab, StripeCopy(lab.metadata, KEY, first=0, end=count, index=index, target=target, **options))
+    bench = Bench(lab, StripeCopy(lab.metadata, first=0, end=count, index=index, target=target, **options))
     bench.do(bench.machine.start())
     return bench
 
@@ -99,7 +100,22 @@ def test_the_reply_to_an_add_proves_that_it_is_on_disk() -> None:
     bench.deliver("bcde")
     adds = bench.to("f", RequestKind.ADD)
     assert adds
-    assert {int(send.request.flags) for send in adds} == {int(Flag.RECOVERY)}
+    assert {int(send.request.flags) for send in adds} == {int(Flag.COPY)}
+    lab.ask("f", Request(RequestKind.LAST, LEDGER, key=KEY, flags=Flag.FENCE))
+    finish(bench)
+    assert held(lab, "f") == stripe(lab, 0)
+
+
+def test_the_proof_admits_the_copies() -> None:
+    """Who copies has no key of the ledger: it may have a password."""
+    lab = lab_of()
+    bench = copying(lab, 0, absent={"a"})
+    bench.deliver("bcde")
+    assert {send.request.key for send in bench.to("f", RequestKind.ADD)} == {bytes.fromhex(key_proof(KEY))}
+    finish(bench)
+    writes = Request(RequestKind.SET_LAC, LEDGER, 0, 5, KEY)
+    assert lab.bookies["f"].claims(writes), "no key was noted"
+    assert lab.ask("f", writes).status == ReplyStatus.OK
 
 
 def test_a_member_that_runs_is_asked_last() -> None:
@@ -239,7 +255,7 @@ def test_entries_that_were_not_asked_for_are_not_copied() -> None:
 
 def test_an_empty_fragment_needs_no_copy() -> None:
     lab = lab_of(count=1)
-    bench = Bench(lab, StripeCopy(lab.metadata, KEY, first=0, end=0, index=0, target="f"))
+    bench = Bench(lab, StripeCopy(lab.metadata, first=0, end=0, index=0, target="f"))
     bench.do(bench.machine.start())
     assert bench.finished[0].result == StripeCopied(0, 0, ())
 
@@ -252,7 +268,7 @@ def test_an_empty_fragment_needs_no_copy() -> None:
 def test_arguments(wrong: dict[str, Any]) -> None:
     lab = lab_of()
     with pytest.raises(InvalidArgumentError):
-        StripeCopy(lab.metadata, KEY, **{"first": 0, "end": COUNT, "index": 0, "target": "f", **wrong})
+        StripeCopy(lab.metadata, **{"first": 0, "end": COUNT, "index": 0, "target": "f", **wrong})
 
 
 @pytest.mark.parametrize("seed", range(150))

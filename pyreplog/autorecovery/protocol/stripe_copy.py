@@ -57,7 +57,6 @@ class StripeCopy:
 
     Args:
         metadata: of the ledger.
-        key: of the ledger.
         first: first entry of the fragment.
         end: entry behind its last one.
         index: the member's place in the ensemble.
@@ -70,7 +69,6 @@ class StripeCopy:
     def __init__(
         self,
         metadata: LedgerMetadata,
-        key: bytes,
         *,
         first: int,
         end: int,
@@ -88,7 +86,7 @@ class StripeCopy:
             )
         if window < 1:
             raise InvalidArgumentError(f"window: expected 1 or more, found {window}")
-        self._ledger, self._key, self._target = metadata.ledger, key, target
+        self._ledger, self._proof, self._target = metadata.ledger, metadata.proof_bytes, target
         self._window, self._rate = window, bytes_per_s
         self._missing: list[int] = []
         self._entries = self._bytes = self._busy = 0
@@ -144,8 +142,7 @@ class StripeCopy:
             return self._nobody_has(segment)
         entries = segment.entries
         request = Request(
-            RequestKind.READ, self._ledger, entries[0], entries[-1], self._key,
-            limit=READ_BYTES_MAX, step=entries.step, run=1,
+            RequestKind.READ, self._ledger, entries[0], entries[-1], limit=READ_BYTES_MAX, step=entries.step, run=1
         )  # fmt: skip
         return [Send(segment.sources[0], request, segment)]
 
@@ -193,10 +190,10 @@ class StripeCopy:
     # ---- adding ---------------------------------------------------------------------------------------------
 
     def _add(self, held: npt.NDArray[np.int64], records: bytes | memoryview) -> list[Effect]:
-        """Without UNSYNCED: the reply proves that the copies are on disk. A fenced ledger takes RECOVERY adds alone."""
+        """Without UNSYNCED: the reply proves that the copies are on disk. A fenced ledger takes COPY adds, too."""
         request = Request(
-            RequestKind.ADD, self._ledger, int(held[0]), int(held[-1]), self._key, Flag.RECOVERY, records=records
-        )  # fmt: skip
+            RequestKind.ADD, self._ledger, int(held[0]), int(held[-1]), self._proof, Flag.COPY, records=records
+        )
         return [Send(self._target, request, (len(held), len(records)))]
 
     def _added(self, send: Send, reply: Reply) -> list[Effect]:
