@@ -133,6 +133,7 @@ setup(
             extension("ledgerlog/intake", checksums=True),
             extension("log/apply_replicated", checksums=True),
             extension("ledgerlog/lending", checksums=True),
+            extension("ledgerlog/digest", checksums=True),
             extension("topic/rows"),
             extension("topic/ranges"),
             extension("topic/varint"),

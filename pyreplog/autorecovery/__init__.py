@@ -7,6 +7,16 @@ doing the same work twice.
 
 | module | what it holds |
 |---|---|
-| `bookie_index` | which ledgers name which bookie |
+| `auto_recovery` | `AutoRecovery`: the auditor and the worker of one process |
+| `auditor` | decides which bookies are gone, and places orders |
+| `worker`, `targets`, `pace` | copies what orders leave to do; chooses bookies for copies; bytes per second |
+| `replication_driver` | runs the state machine that copies one ledger |
+| `bookie_index`, `ledger_scan` | which ledgers name which bookie; reads it from the metadata |
+| `orders`, `hold`, `timed_reason` | keys of operators and auditors, and their values |
+| `config` | settings of the cluster |
+| `lost_entries` | entries of which nobody has a copy any more |
+| `leased_keys` | keys by which processes share the work |
+| `status`, `worker_status`, `metrics` | what an auditor and a worker tell operators |
+| `changes` | compare-and-set of one key |
 | `protocol` | decisions, without I/O, clock or randomness |
 """

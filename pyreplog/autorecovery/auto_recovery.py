@@ -19,7 +19,7 @@ from pyreplog.autorecovery.ledger_scan import LedgerScan
 from pyreplog.autorecovery.orders import list_orders
 from pyreplog.autorecovery.protocol.absence import Alarm
 from pyreplog.autorecovery.status import FAILED_MAX, STATUS, AutoRecoveryStatus
-from pyreplog.autorecovery.worker import Pass, ReplicationWorker, Workload
+from pyreplog.autorecovery.worker import ReplicationWorker, Workload
 from pyreplog.autorecovery.worker_status import WorkerStatus, worker_key
 from pyreplog.bookie.bookie_state import BookiePhase, list_bookie_states
 from pyreplog.clock import Clock
@@ -204,18 +204,16 @@ class AutoRecovery(Handle):
 
     def status(self) -> AutoRecoveryStatus:
         """Return what this process found as the auditor, and what its worker could not copy."""
-        audit, left = self._audit, Pass() if self._worker is None else self._worker.progress
-        failed = dict(sorted(left.failed.items())[:FAILED_MAX])
+        audit, worker = self._audit, self._worker
+        failures, waiting = ({}, set()) if worker is None else (worker.failures, worker.progress.open)
+        failed = {ledger: str(failure.error) for ledger, failure in sorted(failures.items())[:FAILED_MAX]}
         alarms = list(audit.alarms)
-        if left.lacks_bookies:
-            alarms.append(
-                Alarm(
-                    "no-target", f"{left.lacks_bookies} ledgers cannot be copied: no other bookie can take their copies"
-                )
-            )
+        if lacking := sum(failure.lacks_bookie for failure in failures.values()):
+            text = f"{lacking} ledgers cannot be copied: no other bookie can take their copies; add one"
+            alarms.append(Alarm("no-target", text))
         ledgers_left = {bookie: audit.named.get(bookie, 0) for bookie in audit.orders}
         return AutoRecoveryStatus(
-            self.owner, self._clock.now_us(), ledgers_left, tuple(alarms), failed, tuple(sorted(left.open))
+            self.owner, self._clock.now_us(), ledgers_left, tuple(alarms), failed, tuple(sorted(waiting))
         )
 
     def _publish_status(self) -> None:

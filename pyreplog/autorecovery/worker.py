@@ -75,25 +75,33 @@ class Pass:
         ledgers_left: ledgers that were not looked at yet.
         bytes_left: bytes of the copies in these, as far as their metadata tell.
         one_copy_left: ledgers among them of which an entry has one copy, or none.
-        failed: why work on a ledger failed, by its id.
         open: ledgers whose last fragment names a source, and whose writer or recovery has to replace it.
-        lacks_bookies: ledgers for which no bookie can take a place.
     """
 
     ledgers_left: int = 0
     bytes_left: int = 0
     one_copy_left: int = 0
-    failed: dict[int, str] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
-    lacks_bookies: int = 0
 
 
-@dataclass
-class _Failures:
-    """Failures of one ledger in a row, and when it is tried again (monotonic microseconds)."""
+@dataclass(frozen=True)
+class LedgerFailure:
+    """Why a ledger cannot be copied now.
 
-    count: int
+    Attributes:
+        error: error of the last attempt.
+        attempts: failed attempts in a row.
+        retry_us: when it is tried again, monotonic microseconds.
+    """
+
+    error: ReplogError
+    attempts: int
     retry_us: int
+
+    @property
+    def lacks_bookie(self) -> bool:
+        """Whether all that is missing is a bookie that takes the copies."""
+        return isinstance(self.error, NotEnoughBookiesError)
 
 
 class ReplicationWorker:
@@ -115,7 +123,8 @@ class ReplicationWorker:
         self._lock = threading.Lock()  # of the counters, the pass, the queue and the failures
         self._pass = Pass()
         self._queue: deque[tuple[int, int]] = deque()  # ledgers, and bytes of the copies to make
-        self._failures: dict[int, _Failures] = {}
+        self._failures: dict[int, LedgerFailure] = {}
+        self._candidates: frozenset[str] = frozenset()  # bookies that could take copies at the last pass
         self._workload = Workload(frozenset(), frozenset(), frozenset())
         self._scanned_for: frozenset[str] = frozenset()  # sources for which all ledgers were read
         self._is_stopping = False
@@ -124,6 +133,12 @@ class ReplicationWorker:
     def progress(self) -> Pass:
         """The pass that runs, or that ran last. Do not change it."""
         return self._pass
+
+    @property
+    def failures(self) -> dict[int, LedgerFailure]:
+        """The ledgers that cannot be copied now, by id."""
+        with self._lock:
+            return dict(self._failures)
 
     def stop(self) -> None:
         """Have `run` return after the ledgers that are being copied. Any thread."""
@@ -171,10 +186,7 @@ class ReplicationWorker:
         """Return the ledgers to copy, those with the fewest copies first, and the numbers of the pass."""
         current, gone = Pass(), workload.lost | workload.away | workload.sources
         ledgers = {int(ledger) for source in workload.sources for ledger in self._scan.ledgers_of(source)}
-        now_us = self._clock.monotonic_us()
-        with self._lock:
-            self._failures = {ledger: failures for ledger, failures in self._failures.items() if ledger in ledgers}
-            ledgers -= {ledger for ledger, failures in self._failures.items() if failures.retry_us > now_us}
+        ledgers -= self._waiting(ledgers)
         urgent: list[tuple[int, int, int]] = []
         for ids in _chunks(sorted(ledgers), 4096):
             for stored in self._scan.read(ids):
@@ -185,6 +197,20 @@ class ReplicationWorker:
         urgent.sort()
         current.ledgers_left = len(urgent)
         return deque((ledger, size) for _, ledger, size in urgent), current
+
+    def _waiting(self, ledgers: set[int]) -> set[int]:
+        """Return the ledgers that are to wait because they failed lately. A new bookie ends the wait for one."""
+        candidates = frozenset(candidate.bookie for candidate in self._runtime.candidates())
+        now_us = self._clock.monotonic_us()
+        with self._lock:
+            has_more = not candidates <= self._candidates
+            self._candidates = candidates
+            self._failures = {ledger: failure for ledger, failure in self._failures.items() if ledger in ledgers}
+            return {
+                ledger
+                for ledger, failure in self._failures.items()
+                if failure.retry_us > now_us and not (failure.lacks_bookie and has_more)
+            }
 
     def _work(self) -> None:
         """Copy ledgers until the queue is empty. Runs on several threads."""
@@ -263,17 +289,15 @@ class ReplicationWorker:
 
     def _failed(self, ledger: int, error: ReplogError) -> None:
         """Have a ledger tried again later."""
-        lacks_bookies = isinstance(error, NotEnoughBookiesError)
         with self._lock:
-            failures = self._failures.setdefault(ledger, _Failures(0, 0))
-            delay_ms = min(RETRY_MS << min(failures.count, 16), RETRY_MAX_MS)
-            failures.count += 1
-            failures.retry_us = self._clock.monotonic_us() + delay_ms * 1000
+            previous = self._failures.get(ledger)
+            attempts = 1 if previous is None else previous.attempts + 1
+            delay_ms = min(RETRY_MS << min(attempts - 1, 16), RETRY_MAX_MS)
+            failure = LedgerFailure(error, attempts, self._clock.monotonic_us() + delay_ms * 1000)
+            is_first = not self._failures
+            self._failures[ledger] = failure
             self.counters.failures += 1
-            self._pass.failed[ledger] = str(error)
-            self._pass.lacks_bookies += lacks_bookies
-            is_first = len(self._pass.failed) == 1
-        if not lacks_bookies:
+        if not failure.lacks_bookie:
             self.pace.slow_down()
         logger.log(
             logging.WARNING if is_first else logging.DEBUG, "ledger %d was not copied, tried again in %d s: %s",

@@ -8,6 +8,7 @@
 | `admission` | which requests are allowed |
 | `failures` | the reply to a request when the log fails |
 | `reading`, `duplicates` | three-valued reads; entries that arrive a second time |
+| `holdings` | which entries are here, and a digest of them |
 | `controls`, `limbo` | control records: keys, fences, explicit LACs, limbo; ledgers that enter and leave limbo |
 | `commit_group` | replies that wait for the next sync |
 | `long_polls` | requests that wait for a LAC |

@@ -3,21 +3,50 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from hmac import compare_digest
 
 from pyreplog.bookie.key_verifier import KeyVerdict
 from pyreplog.bookie.ledgerstate import LedgerState
-from pyreplog.bookie.protocol import RECOVERY, ReplyStatus, Request
+from pyreplog.bookie.protocol import COPY, RECOVERY, ReplyStatus, Request
 
 logger = logging.getLogger(__name__)
 
 Refusal = tuple[ReplyStatus, str]
 """The status of a refusal, and its reason."""
 
+PROOFS_MAX = 4096
+"""The number of ledgers whose proofs are kept; the metadata are asked again about others."""
+
+
+class VerifiedProofs:
+    """The proofs of ledger keys that the metadata confirmed last. A ledger's proof never changes."""
+
+    def __init__(self) -> None:
+        self._proofs: OrderedDict[int, bytes] = OrderedDict()
+
+    def has(self, ledger: int, proof: bytes) -> bool:
+        """Whether this is known to be the proof of the ledger's key."""
+        known = self._proofs.get(ledger)
+        if known is None or not compare_digest(known, proof):
+            return False
+        self._proofs.move_to_end(ledger)
+        return True
+
+    def note(self, ledger: int, proof: bytes) -> None:
+        """Note that the metadata confirmed a proof."""
+        self._proofs[ledger] = proof
+        if len(self._proofs) > PROOFS_MAX:
+            self._proofs.popitem(last=False)
+
+    def forget(self, ledger: int) -> None:
+        """Drop the proof of a deleted ledger."""
+        self._proofs.pop(ledger, None)
+
 
 def check_key(request: Request, state: LedgerState | None) -> Refusal | None:
     """Refuse a request whose key is not that of the ledger."""
-    if state is None or (state.key is None and state.limbo):
+    if state is None or (state.key is None and (state.limbo or state.copied)):
         return None
     if state.key is None:
         return ReplyStatus.UNKNOWN, "the ledger's key is lost"
@@ -37,6 +66,15 @@ def check_writer(request: Request, state: LedgerState | None) -> Refusal | None:
     return None
 
 
+def check_add(request: Request, state: LedgerState | None) -> Refusal | None:
+    """Refuse an ADD as `check_writer` does. Copies bring no key, and a fence does not keep them out."""
+    if not request.flags & COPY:
+        return check_writer(request, state)
+    if request.flags != COPY:
+        return ReplyStatus.REFUSED, f"copies: expected the flag COPY alone, found flags {request.flags}"
+    return None
+
+
 def has_key(request: Request, state: LedgerState | None) -> bool:
     """Whether the key of a request is the one that this bookie has noted."""
     return state is not None and state.key is not None and compare_digest(state.key, request.key)
@@ -44,6 +82,8 @@ def has_key(request: Request, state: LedgerState | None) -> bool:
 
 def check_claim(request: Request, state: LedgerState | None, verdict: KeyVerdict, *, deleted: bool) -> Refusal | None:
     """Refuse a request with a key that this bookie has not noted, by the verdict of the metadata on the key."""
+    if request.is_copy:
+        return _check_proof(request, verdict)
     if verdict is KeyVerdict.WRONG:
         return ReplyStatus.UNAUTHORIZED, "the key is not that of the ledger"
     if verdict is KeyVerdict.NO_LEDGER:
@@ -62,3 +102,14 @@ def check_claim(request: Request, state: LedgerState | None, verdict: KeyVerdict
         logger.warning("ledger %d: its key is refused: another one was noted before; see 'Keys'", request.ledger)
         return ReplyStatus.UNAUTHORIZED, "another key was noted here before the ledger's own key arrived"
     return None
+
+
+def _check_proof(request: Request, verdict: KeyVerdict) -> Refusal | None:
+    """Refuse copies by the verdict of the metadata on their proof. Unlike a writer, they can wait for the metadata."""
+    if verdict is KeyVerdict.RIGHT:
+        return None
+    if verdict is KeyVerdict.WRONG:
+        return ReplyStatus.UNAUTHORIZED, "the proof is not that of the ledger's key"
+    if verdict is KeyVerdict.NO_LEDGER:
+        return ReplyStatus.UNAUTHORIZED, f"the metadata have no ledger {request.ledger}; copies are of existing ledgers"
+    return ReplyStatus.UNKNOWN, "the proof of the ledger's key cannot be checked: the metadata store does not answer"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pyreplog._native.bookie.fast_add import FastAdd, FastAddHandler
 from pyreplog._native.bookie.inspect_records import inspect_entries
-from pyreplog.bookie.admission import check_claim, check_key, check_writer, has_key
+from pyreplog.bookie.admission import VerifiedProofs, check_add, check_claim, check_key, check_writer, has_key
 from pyreplog.bookie.commit_group import CommitGroup, PendingReply, discard_reply
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.controls import Controls
@@ -26,6 +26,7 @@ from pyreplog.bookie.disk_space import DiskSpaceMonitor
 from pyreplog.bookie.duplicates import are_stored
 from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.bookie.failures import is_final, status_of
+from pyreplog.bookie.holdings import holdings_reply
 from pyreplog.bookie.key_verifier import KeyVerdict
 from pyreplog.bookie.ledgerstate import CONTROLS, FENCE, LedgerState
 from pyreplog.bookie.ledgerstates import LedgerStates
@@ -79,6 +80,7 @@ class Bookie(FastAddHandler):
         states, deleted = self._ledgers.states, self._ledgers.deleted
         super().__init__(log, space, polls, BookieCounters(), CommitGroup(), states, deleted)
         self.limbo = Limbo(log, self._ledgers, self._group)
+        self._proofs = VerifiedProofs()
         self._now_us = 0
         self._client: Hashable = None  # of the request that is being handled
         self._handlers: dict[int, Handler] = {
@@ -88,6 +90,7 @@ class Bookie(FastAddHandler):
             RequestKind.SET_LAC: self._set_lac,
             RequestKind.WAIT_LAC: self._wait_lac,
             RequestKind.STATUS: self._status,
+            RequestKind.HOLDINGS: self._holdings,
         }
         self.limbo.enter(limbo)
 
@@ -111,11 +114,13 @@ class Bookie(FastAddHandler):
             self._answer(respond, reply)
 
     def claims(self, request: Request) -> bool:
-        """Whether a request needs the key of its ledger, and has another key than the one noted here."""
+        """Whether a request needs the key of its ledger, or the proof, and has another one than is known here."""
         if request.kind not in _KEYED and not (request.kind in _FENCING and request.flags & Flag.FENCE):
             return False
         if self._failure is not None or max(request.ledger, request.first, request.last) > ID_MAX:
             return False
+        if request.is_copy:
+            return not self._proofs.has(request.ledger, request.key)
         try:
             state = self._ledgers.get(request.ledger)
         except (ReplogError, OSError):  # `handle` answers with the error
@@ -128,6 +133,8 @@ class Bookie(FastAddHandler):
             return None
         deleted = self._ledgers.is_deleted(request.ledger)
         refusal = check_claim(request, self._ledgers.peek(request.ledger), verdict, deleted=deleted)
+        if refusal is None and request.is_copy:
+            self._proofs.note(request.ledger, request.key)
         return None if refusal is None else self._refuse(request, *refusal)
 
     def leave(self, client: Hashable) -> None:
@@ -170,16 +177,20 @@ class Bookie(FastAddHandler):
     def _store(
         self, request: Request, state: LedgerState | None, controls: Controls, entries: ReadableBuffer = b""
     ) -> LedgerState:
-        """Append the key of the ledger if it is not noted yet, control records, and entries, in this order."""
+        """Append the key of the ledger if it is not noted yet, control records, and entries, in this order.
+
+        Copies bring no key: the key is noted when a request has one, and is checked then.
+        """
+        key = None if request.is_copy else request.key
         if state is None or state.key is None:
-            controls = controls._replace(key=request.key)
+            controls = controls._replace(key=key, copied=state is None and key is None)
         prefix = controls.encode(request.ledger)
         self._append(b"".join((prefix, entries)) if prefix else entries)
         if state is None:
             state = LedgerState(request.ledger, controls, -1, -1)
             self._ledgers.add(state)
         elif state.key is None:
-            state.key = request.key
+            state.key = key
         return state
 
     def _append(self, records: ReadableBuffer) -> None:
@@ -196,7 +207,7 @@ class Bookie(FastAddHandler):
 
     def _add(self, request: Request, respond: Respond) -> Reply | None:
         state = self._ledgers.get(request.ledger)
-        if (refusal := check_writer(request, state)) is not None:
+        if (refusal := check_add(request, state)) is not None:
             return self._refuse(request, *refusal)
         if not self._space.takes(recovery=bool(request.flags & RECOVERY)):
             return self._refuse(request, ReplyStatus.READ_ONLY, f"only {self._space.free} bytes are free")
@@ -258,6 +269,21 @@ class Bookie(FastAddHandler):
             return True
         return request.first <= state.last and not state.is_durable(request.first)
 
+    def _holdings(self, request: Request, respond: Respond) -> Reply | None:
+        """Answer a READ with what was read, when it is on disk, whatever its writer was promised."""
+        if request.first > request.last:
+            return self._refuse(request, ReplyStatus.REFUSED, f"entries {request.first} to {request.last}")
+        state = self._ledgers.get(request.ledger)
+        if state is not None and self._read_waits(request, state):
+            reply = Reply(ReplyStatus.UNKNOWN, request.ledger, request.first, request.last, state.lac)
+            self._group.wait(respond, reply, request)
+            return None
+        reply = holdings_reply(request, read_entries(self._log, request, state))
+        if self._log.staged or reply.status != ReplyStatus.OK:
+            return reply
+        self._group.wait(respond, reply)  # what can be read may not be on disk: the next sync comes after the look
+        return None
+
     def _last(self, request: Request, respond: Respond) -> Reply | None:
         if request.flags & Flag.FENCE and (refusal := self._fence(request)) is not None:
             return refusal
@@ -279,8 +305,8 @@ class Bookie(FastAddHandler):
         state = self._ledgers.get(request.ledger)
         if (refusal := check_writer(request, state)) is not None:
             return self._refuse(request, *refusal)
-        if state is None:
-            state = self._store(request, None, Controls())
+        if state is None or state.key is None:
+            state = self._store(request, state, Controls())
             self._group.touch(state, CONTROLS)
         if request.last > state.lac:
             self._group.touch(state, CONTROLS)
@@ -392,6 +418,7 @@ class Bookie(FastAddHandler):
     def forget(self, ledger: int) -> None:
         """Forget a deleted ledger. Its number is never used again; requests for it are refused (BookKeeper #4462)."""
         self._ledgers.forget(ledger)
+        self._proofs.forget(ledger)
         for poll in self._polls.wake(ledger):
             self._answer(poll.respond, Reply(ReplyStatus.REFUSED, ledger, body=b"the ledger was deleted"))
         self._lacs.pop(ledger, None)

@@ -24,6 +24,7 @@ class ControlCode(IntEnum):
     FENCE = 1  # only recovery writes to the ledger from now on
     LAC = 2  # the record's LAC was confirmed explicitly
     LIMBO = 3  # value: b"\1" entries may have been lost, b"\0" not any more
+    COPIED = 4  # the first entries here were copies: no key was lost if there is none
 
 
 class Controls(NamedTuple):
@@ -33,6 +34,7 @@ class Controls(NamedTuple):
     fenced: bool = False
     lac: int = -1
     limbo: bool = False
+    copied: bool = False
 
     def encode(self, ledger: int) -> bytes:
         """Encode as control records."""
@@ -45,6 +47,8 @@ class Controls(NamedTuple):
             records.append(encode_control(ledger, ControlCode.LAC, b"", lac=self.lac, time=0))
         if self.limbo:
             records.append(encode_limbo(ledger, True))
+        if self.copied:
+            records.append(encode_control(ledger, ControlCode.COPIED, b"", lac=-1, time=0))
         return b"".join(records)
 
 
@@ -75,6 +79,8 @@ def _decode(records: bytes) -> Controls:
             controls = controls._replace(fenced=True)
         elif code == ControlCode.LIMBO:
             controls = controls._replace(limbo=value == b"\1")
+        elif code == ControlCode.COPIED:
+            controls = controls._replace(copied=True)
         else:
             controls = controls._replace(lac=lac)
     return controls

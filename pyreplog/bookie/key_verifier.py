@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pyreplog.bookie.protocol import Request
 from pyreplog.errors import ReplogError
@@ -41,10 +41,23 @@ class KeyVerdict(Enum):
     SURPLUS = 4  # it does not answer, and the connection has sent keys of more than UNPROVEN_MAX ledgers
 
 
+class KeyRegistry(Protocol):
+    """The metadata of ledgers, as far as keys are concerned. Methods may block, and raise errors of the store."""
+
+    def admits(self, ledger: int, key: bytes) -> bool | None:
+        """Whether this is the key of a ledger; None: the ledger does not exist. Raises InvalidMetadataError."""
+        ...
+
+    def admits_copy(self, ledger: int, proof: bytes) -> bool | None:
+        """Whether this is the proof of a ledger's key, else as `admits`."""
+        ...
+
+
 class _Claim(NamedTuple):
     connection: ServerConnection
     ledger: int
     key: bytes
+    is_copy: bool
 
 
 Proceed = Callable[[ServerConnection, list[tuple[int, Request]], KeyVerdict], object]
@@ -53,13 +66,12 @@ Proceed = Callable[[ServerConnection, list[tuple[int, Request]], KeyVerdict], ob
 class KeyVerifier:
     """Asks the metadata about keys, on a thread of its own. The reactor's driver makes all calls, but for `close`.
 
-    admits: tells whether a key is that of a ledger; None: the ledger does not exist. It may block and raise errors of
-    the store. proceed: gets the requests that waited, in their order, and the verdict on their key; called by the
-    reactor's driver.
+    ledgers: the metadata of ledgers. proceed: gets the requests that waited, in their order, and the verdict on their
+    key; called by the reactor's driver.
     """
 
-    def __init__(self, reactor: Reactor, admits: Callable[[int, bytes], bool | None], proceed: Proceed) -> None:
-        self._reactor, self._admits, self._proceed = reactor, admits, proceed
+    def __init__(self, reactor: Reactor, ledgers: KeyRegistry, proceed: Proceed) -> None:
+        self._reactor, self._ledgers, self._proceed = reactor, ledgers, proceed
         self._jobs = FairExecutor("pyreplog-keys", queued_max=_QUEUED_MAX)
         self._waiting: dict[_Claim, list[tuple[int, Request]]] = {}
         self._timers: dict[_Claim, Timer] = {}
@@ -78,7 +90,7 @@ class KeyVerifier:
 
     def ask(self, connection: ServerConnection, number: int, request: Request) -> None:
         """Have `proceed` called with a request, after this call has returned."""
-        claim = _Claim(connection, request.ledger, request.key)
+        claim = _Claim(connection, request.ledger, request.key, request.is_copy)
         copy = request._replace(records=bytes(request.records))
         if claim in self._waiting:
             self._waiting[claim].append((number, copy))
@@ -101,8 +113,9 @@ class KeyVerifier:
 
     def _look(self, claim: _Claim) -> None:
         """Ask the metadata. Runs on a thread that may wait."""
+        admits = self._ledgers.admits_copy if claim.is_copy else self._ledgers.admits
         try:
-            admitted = self._admits(claim.ledger, claim.key)
+            admitted = admits(claim.ledger, claim.key)
         except (ReplogError, OSError) as error:
             logger.warning("the key of ledger %d could not be checked: %s", claim.ledger, error)
             verdict = KeyVerdict.UNKNOWN

@@ -24,6 +24,10 @@ class LedgerMetadataView(Protocol):
         """Whether this is the key of a ledger; None: the ledger does not exist. Raises InvalidMetadataError."""
         ...
 
+    def admits_copy(self, ledger: int, proof: bytes) -> bool | None:
+        """Whether this is the proof of a ledger's key, with which copies are added; else as `admits`."""
+        ...
+
     def next_id(self) -> int:
         """Return the number that the next ledger gets; it only grows."""
         ...

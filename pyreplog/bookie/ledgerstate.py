@@ -18,16 +18,17 @@ FENCE = -1
 class LedgerState(LedgerStateBase):
     """The state of one ledger.
 
-    key, fenced, explicit_lac, limbo: as in the control records; explicit_lac may be ahead of them. last: the highest
-    entry. lac: the highest known LAC, from entries or explicit. fresh: the lowest entry that was appended since the
-    last commit began; committing: the lowest one that the current commit makes durable. A fence counts as entry FENCE.
+    key, fenced, explicit_lac, limbo, copied: as in the control records; explicit_lac may be ahead of them. last: the
+    highest entry. lac: the highest known LAC, from entries or explicit. fresh: the lowest entry that was appended since
+    the last commit began; committing: the lowest one that the current commit makes durable. A fence counts as entry
+    FENCE.
     """
 
     __slots__ = ()
 
     def __init__(self, ledger: int, controls: Controls, last: int, lac: int) -> None:
         self.ledger = ledger
-        self.key, self.fenced, self.explicit_lac, self.limbo = controls
+        self.key, self.fenced, self.explicit_lac, self.limbo, self.copied = controls
         self.last = last
         self.lac = max(lac, controls.lac)
         self.fresh = self.committing = NOTHING
@@ -44,7 +45,7 @@ class LedgerState(LedgerStateBase):
 
     @property
     def controls(self) -> Controls:
-        return Controls(self.key, self.fenced, self.explicit_lac, self.limbo)
+        return Controls(self.key, self.fenced, self.explicit_lac, self.limbo, self.copied)
 
 
 def load_state(log: EntryLog, ledger: int) -> LedgerState | None:

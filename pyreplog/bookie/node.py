@@ -12,6 +12,7 @@ from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.ledgerlist import LedgerList, LedgerMetadataView
 from pyreplog.bookie.metrics import bookie_metrics
 from pyreplog.bookie.opening import open_bookie
+from pyreplog.bookie.protocol import FEATURES
 from pyreplog.bookie.registration import Availability, Registration
 from pyreplog.bookie.service import SERVICE, BookieService
 from pyreplog.clock import Clock, SystemClock
@@ -93,7 +94,7 @@ class BookieNode(Handle):
         )
         self._collect_us = self._clock.monotonic_us() + self.bookie.config.collect_interval_ms * 1000
         self._reactor = Reactor(clock=clock, busy_poll_us=busy_poll_us)
-        self._service = BookieService(self._reactor, self.bookie, ledgers.admits)
+        self._service = BookieService(self._reactor, self.bookie, ledgers)
         try:
             self._server = Server(
                 self._reactor, self._service, host=host, port=port, identity=self._hello(), secret=secret, tls=tls,
@@ -114,7 +115,9 @@ class BookieNode(Handle):
 
     def _hello(self) -> NodeIdentity:
         own = self.identity
-        return NodeIdentity(node=own.name, incarnation=own.incarnation, cluster=own.cluster.hex(), service=SERVICE)
+        return NodeIdentity(
+            node=own.name, incarnation=own.incarnation, cluster=own.cluster.hex(), service=SERVICE, features=FEATURES
+        )
 
     @property
     def address(self) -> str:

@@ -42,6 +42,7 @@ class RequestKind(IntEnum):
     SET_LAC = 4  # `last` is confirmed (explicit LAC)
     WAIT_LAC = 5  # answer when the LAC passes `last`, or after `limit` milliseconds
     STATUS = 6  # how the bookie is
+    HOLDINGS = 7  # which of the entries of a READ are here, verified and on disk, and a digest of them
 
 
 class Flag(IntEnum):
@@ -51,6 +52,7 @@ class Flag(IntEnum):
     RECOVERY = 1  # an ADD by who recovers the ledger: fenced or not
     FENCE = 2  # READ, LAST: refuse the ledger's writer from now on, durably, before any reply
     UNSYNCED = 4  # ADD: the ledger's entries need not be on disk when they are acknowledged
+    COPY = 8  # ADD by auto-recovery, of entries written before; its key is the proof of the ledger's key
 
 
 class ReplyStatus(IntEnum):
@@ -63,21 +65,27 @@ class ReplyStatus(IntEnum):
     UNKNOWN = 4  # cannot be told: damage, data lost in a crash, a disk that fails
     REFUSED = 5  # the request makes no sense; the body says why
     OVERLOADED = 6
-    LIMBO = 7  # READ, LAST: done as far as can be (fences hold), and entries may have been lost in a crash
+    LIMBO = 7  # READ, LAST, HOLDINGS: done as far as can be (fences hold), and entries may have been lost in a crash
     INVALID = 8  # ADD: its records are damaged, or too large for this bookie; nothing was stored
     UNSUPPORTED = 9  # the bookie does not know this kind of request, or a flag of it; nothing was done
 
 
-ADD, READ, WAIT_LAC, OK, RECOVERY, UNSYNCED = map(
-    int, (RequestKind.ADD, RequestKind.READ, RequestKind.WAIT_LAC, ReplyStatus.OK, Flag.RECOVERY, Flag.UNSYNCED)
+ADD, READ, WAIT_LAC, HOLDINGS = map(
+    int, (RequestKind.ADD, RequestKind.READ, RequestKind.WAIT_LAC, RequestKind.HOLDINGS)
 )
+OK = int(ReplyStatus.OK)
+RECOVERY, UNSYNCED, COPY = map(int, (Flag.RECOVERY, Flag.UNSYNCED, Flag.COPY))
 """What every message is compared with: to find a member in its enum takes longer than to compare it."""
+HOLDINGS_FEATURE, COPY_FEATURE = "holdings", "copy"
+FEATURES = frozenset({HOLDINGS_FEATURE, COPY_FEATURE})
+"""What is not in every bookie of the protocol's version; the hello says who knows it."""
 _KIND_MAX, _STATUS_MAX, _FLAGS_MAX = int(max(RequestKind)), int(max(ReplyStatus)), sum(Flag)
 
 
 class Request(NamedTuple):
-    """kind: a RequestKind. key: who may write and fence, see `ledger_key`. limit: bytes of a READ, milliseconds of a
-    WAIT_LAC. step, run: of a READ. records: encoded entries of an ADD, end to end."""
+    """kind: a RequestKind. key: who may write and fence, see `ledger_key`; with COPY the proof of it. limit: bytes of
+    a READ or HOLDINGS, milliseconds of a WAIT_LAC. step, run: of a READ or HOLDINGS. records: encoded entries of an
+    ADD, end to end."""
 
     kind: int
     ledger: int = 0
@@ -90,8 +98,20 @@ class Request(NamedTuple):
     run: int = 1
     records: ReadableBuffer = b""
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether it adds copies, and its key is a proof."""
+        return self.kind == ADD and bool(self.flags & COPY)
+
+    @property
+    def feature(self) -> str | None:
+        """The feature that a bookie needs to know for this request; None: every bookie knows it."""
+        if self.kind == HOLDINGS:
+            return HOLDINGS_FEATURE
+        return COPY_FEATURE if self.is_copy else None
+
     def asked(self, count: int) -> npt.NDArray[np.int64]:
-        """The first `count` entries that a READ asks for, were there no last one."""
+        """The first `count` entries that a READ or HOLDINGS asks for, were there no last one."""
         runs = np.arange(-(-count // self.run), dtype=np.int64) * self.step
         return (self.first + runs[:, None] + np.arange(self.run)).ravel()[:count]
 
@@ -100,7 +120,8 @@ class Reply(NamedTuple):
     """status: a ReplyStatus. lac: highest that the bookie knows of the ledger.
 
     ADD: entries of [first, last] are stored. READ: `body` holds records; what is not among them of the entries asked
-    for in [first, last] is definitely not here. LAST: `last` is the highest entry id here, -1 none.
+    for in [first, last] is definitely not here. HOLDINGS: as READ, but `body` holds `Holdings`. LAST: `last` is the
+    highest entry id here, -1 none.
     Not OK: `body` says why, in UTF-8.
     """
 

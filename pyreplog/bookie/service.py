@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from pyreplog._native.bookie.bookie_service_base import BookieServiceBase
 from pyreplog._native.bookie.fast_add import LATER, parse_fast_add
 from pyreplog._native.net.frame import CONTROL_OFFSET, FrameBatch, encode_header
 from pyreplog.bookie.bookie import Bookie
-from pyreplog.bookie.key_verifier import KeyVerdict, KeyVerifier
+from pyreplog.bookie.key_verifier import KeyRegistry, KeyVerdict, KeyVerifier
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import (
     ADD,
@@ -46,16 +45,16 @@ _LOOK_S = 1.0
 class BookieService(BookieServiceBase):
     """The handler of a net.Server (`connection.Handler`). The reactor's driver makes all calls.
 
-    bookie: an open bookie, whose `request` is not used: the reactor's driver commits for all connections. admits: tells
-    whether a key is that of a ledger, see KeyVerifier.
+    bookie: an open bookie, whose `request` is not used: the reactor's driver commits for all connections. ledgers: the
+    metadata of ledgers, which know their keys.
     """
 
     _reactor: Reactor
     _bookie: LocalBookie
 
-    def __init__(self, reactor: Reactor, bookie: LocalBookie, admits: Callable[[int, bytes], bool | None]) -> None:
+    def __init__(self, reactor: Reactor, bookie: LocalBookie, ledgers: KeyRegistry) -> None:
         super().__init__(reactor, bookie)
-        self._keys = KeyVerifier(reactor, admits, weak_callback(self._checked))
+        self._keys = KeyVerifier(reactor, ledgers, weak_callback(self._checked))
         self._reads: dict[ServerConnection, deque[tuple[int, Request]]] = {}  # READs that wait until replies have left
         self._timer: Timer = reactor.call_later(_LOOK_S, self._look)
 

@@ -214,6 +214,10 @@ class StoredLedgers:
         found = find_ledger(self._store, ledger)
         return None if found is None else found.metadata.admits(key)
 
+    def admits_copy(self, ledger: int, proof: bytes) -> bool | None:
+        found = find_ledger(self._store, ledger)
+        return None if found is None else found.metadata.admits_copy(proof)
+
     def next_id(self) -> int:
         found = self._store.get(NEXT_LEDGER)
         return 0 if found is None else _number(found.value)

@@ -216,6 +216,20 @@ class LedgerMetadata:
         """Whether a ledger key is the right one."""
         return hmac.compare_digest(self.proof, key_proof(key))
 
+    @property
+    def proof_bytes(self) -> bytes:
+        """The proof as bytes, with which copies are added to bookies. Raises InvalidMetadataError."""
+        try:
+            proof = bytes.fromhex(self.proof)
+        except ValueError:
+            proof = b""
+        self._demand(len(proof) == KEY_BYTES, f"a proof of {KEY_BYTES} bytes in hexadecimal", self.proof)
+        return proof
+
+    def admits_copy(self, proof: bytes) -> bool:
+        """Whether these are the bytes of the proof."""
+        return hmac.compare_digest(self.proof, proof.hex())
+
     # ---- bytes ----------------------------------------------------------------------------------------------
 
     def encode(self) -> bytes:

@@ -10,7 +10,18 @@ from functools import partial
 
 from pyreplog._native.ledger.remote_runtime_base import RemoteRuntimeBase
 from pyreplog._native.net.answers import AddGroup
-from pyreplog.bookie.protocol import ADD, Reply, Request, RequestKind, decode_reply, encode_request
+from pyreplog.bookie.protocol import (
+    ADD,
+    COPY,
+    FEATURES,
+    HOLDINGS,
+    Reply,
+    ReplyStatus,
+    Request,
+    RequestKind,
+    decode_reply,
+    encode_request,
+)
 from pyreplog.bookie.registration import Availability
 from pyreplog.bookie.service import SERVICE
 from pyreplog.errors import (
@@ -112,6 +123,8 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
     # ---- requests -------------------------------------------------------------------------------------------
 
     def send(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> None:
+        if (request.flags & COPY or request.kind == HOLDINGS) and not self._is_known(bookie, request, on_reply):
+            return
         if request.kind == ADD:
             adds = self._adds.get((bookie, request.ledger)) or self._adds_to(bookie, request.ledger)
             adds.send(request, on_reply)
@@ -123,6 +136,33 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
             )
         except ReplogError as error:
             on_reply(error)
+
+    def _is_known(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> bool:
+        """Whether a bookie said in its hello that it knows a feature; otherwise answer the request, now or later."""
+        try:
+            peer = self._channel(bookie).peer
+        except ReplogError as error:
+            on_reply(error)
+            return False
+        if peer is None:  # wait for the hello
+            self.send(
+                bookie, Request(RequestKind.STATUS), lambda reply: self._have_met(bookie, request, reply, on_reply)
+            )
+            return False
+        if request.feature is not None and request.feature not in peer.features:
+            reason = f"bookie {bookie} does not know {request.feature!r}: upgrade it"
+            refused = Reply(ReplyStatus.UNSUPPORTED, request.ledger, request.first, request.last, body=reason.encode())
+            on_reply(refused)
+            return False
+        return True
+
+    def _have_met(
+        self, bookie: str, request: Request, reply: Reply | Exception, on_reply: Callable[[Reply | Exception], None]
+    ) -> None:
+        if isinstance(reply, Exception):
+            on_reply(reply)
+        else:
+            self.send(bookie, request, on_reply)
 
     def _adds_to(self, bookie: str, ledger: int) -> AddMerger:
         if len(self._adds) >= _ADDS_MAX:
@@ -166,8 +206,8 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
         except ValueError as error:
             raise InvalidMetadataError(f"bookie {bookie!r}: expected name@incarnation: {error}") from error
         return Channel(
-            self.reactor, _address(registration), expected=expected, secret=self._secret, tls=self._tls,
-            limits=self._limits,
+            self.reactor, _address(registration), expected=expected, identity=NodeIdentity(features=FEATURES),
+            secret=self._secret, tls=self._tls, limits=self._limits,
         )  # fmt: skip
 
     def close(self, timeout: float | None = None) -> None:

@@ -208,9 +208,7 @@ def test_counts_are_those_of_the_copies_needed(tmp_path: Path, rounds: Any) -> N
         status.bookie for status in here.cluster.status().bookies
     }
     (lost,) = gone
-    needed = sum(
-        len(stripe) for ledger in ledgers for stripe in here.cluster.ledger_metadata(ledger).holdings(lost)
-    )
+    needed = sum(len(stripe) for ledger in ledgers for stripe in here.cluster.ledger_metadata(ledger).holdings(lost))
     here.step()
     assert here.recovery.worker_status().copied_entries == needed
     assert all((np.asarray(here.cluster.count_copies(ledger, password=b"secret")) == 3).all() for ledger in ledgers)

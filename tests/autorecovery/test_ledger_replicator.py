@@ -49,7 +49,7 @@ class ReplicatorBench(Bench):
         elif self.stores:
             self.store()
         elif self.sends:
-            self._deliver(self.sends.pop(0))
+            self.answer(self.sends.pop(0))
         else:
             return False
         return True
@@ -134,9 +134,11 @@ def test_every_fragment_that_names_the_source_is_copied_and_equal_neighbours_mer
     )
     for entry in range(20, COUNT):  # what a writer would have given to f
         if entry in held_by(lab, 0):
-            lab.logs["f"].held.setdefault(LEDGER, {})[entry] = lab.logs["b"].held[LEDGER].get(
-                entry
-            ) or lab.logs["d"].held[LEDGER].get(entry) or lab.logs["e"].held[LEDGER][entry]
+            lab.logs["f"].held.setdefault(LEDGER, {})[entry] = (
+                lab.logs["b"].held[LEDGER].get(entry)
+                or lab.logs["d"].held[LEDGER].get(entry)
+                or lab.logs["e"].held[LEDGER][entry]
+            )
     replicator(lab, "a", lost="a", spares="f").run()
     assert lab.fragments == {0: "fbcde"}
 
@@ -175,8 +177,8 @@ def test_without_proof_nothing_is_stored(how: str) -> None:
         elif how == "garbled":
             bench.reply(send, honest._replace(body=b"?"))
         else:
-            told = Holdings.decode(honest.body)
-            bench.reply(send, honest._replace(body=told._replace(digest=told.digest ^ 1).encode()))
+            told = Holdings.decode(send.request, honest)
+            bench.reply(send, honest._replace(body=dataclasses.replace(told, digest=told.digest ^ 1).encode()))
         bench.run()
     assert isinstance(bench.error, UnreadableError)
     assert lab.metadata == before
@@ -449,7 +451,7 @@ def test_any_order_any_loss_any_other_process(seed: int) -> None:
             if happens < 0.03:
                 bench.do(bench.machine.failed(send, UnreadableError(LEDGER, "lost")))
             else:
-                bench._deliver(send)
+                bench.answer(send)
         assert all(readable(lab, entry) for entry in range(COUNT))
         for bookie in set(lab.metadata.bookies()) - {source}:
             for stripe in lab.metadata.holdings(bookie):

@@ -11,8 +11,9 @@ from ledger.lab import KEY, LEDGER, Bench, Lab, written
 from pyreplog._native.quorum.quorum import write_set
 from pyreplog.autorecovery.protocol import stripe_copy
 from pyreplog.autorecovery.protocol.stripe_copy import StripeCopied, StripeCopy
-from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, RequestKind
+from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import InvalidArgumentError, UnreadableError
+from pyreplog.ledger.ledgermetadata import key_proof
 
 COUNT = 40
 
@@ -24,7 +25,7 @@ def lab_of(size: int = 5, quorum: int = 3, count: int = COUNT) -> Lab:
 
 
 def copying(lab: Lab, index: int, target: str = "f", count: int = COUNT, **options: Any) -> Bench:
-    bench = Bench(lab, StripeCopy(lab.metadata, KEY, first=0, end=count, index=index, target=target, **options))
+    bench = Bench(lab, StripeCopy(lab.metadata, first=0, end=count, index=index, target=target, **options))
     bench.do(bench.machine.start())
     return bench
 
@@ -99,7 +100,22 @@ def test_the_reply_to_an_add_proves_that_it_is_on_disk() -> None:
     bench.deliver("bcde")
     adds = bench.to("f", RequestKind.ADD)
     assert adds
-    assert {int(send.request.flags) for send in adds} == {int(Flag.RECOVERY)}
+    assert {int(send.request.flags) for send in adds} == {int(Flag.COPY)}
+    lab.ask("f", Request(RequestKind.LAST, LEDGER, key=KEY, flags=Flag.FENCE))
+    finish(bench)
+    assert held(lab, "f") == stripe(lab, 0)
+
+
+def test_the_proof_admits_the_copies() -> None:
+    """Who copies has no key of the ledger: it may have a password."""
+    lab = lab_of()
+    bench = copying(lab, 0, absent={"a"})
+    bench.deliver("bcde")
+    assert {send.request.key for send in bench.to("f", RequestKind.ADD)} == {bytes.fromhex(key_proof(KEY))}
+    finish(bench)
+    writes = Request(RequestKind.SET_LAC, LEDGER, 0, 5, KEY)
+    assert lab.bookies["f"].claims(writes), "no key was noted"
+    assert lab.ask("f", writes).status == ReplyStatus.OK
 
 
 def test_a_member_that_runs_is_asked_last() -> None:
@@ -171,7 +187,7 @@ def test_a_damaged_copy_is_reported_and_read_elsewhere() -> None:
     assert held(lab, "f") == stripe(lab, 0)
 
 
-@pytest.mark.parametrize("status", [ReplyStatus.READ_ONLY, ReplyStatus.OVERLOADED, ReplyStatus.REFUSED])
+@pytest.mark.parametrize("status", [ReplyStatus.READ_ONLY, ReplyStatus.UNKNOWN, ReplyStatus.REFUSED])
 def test_the_target_refuses(status: ReplyStatus) -> None:
     lab = lab_of()
     bench = copying(lab, 0, absent={"a"})
@@ -182,6 +198,22 @@ def test_the_target_refuses(status: ReplyStatus) -> None:
     bench.fail("f")
     bench.deliver()
     assert len(bench.finished) == 1, "late answers change nothing"
+    assert bench.machine.is_refused, "so another one may take them"
+
+
+def test_a_target_that_stays_overloaded_refuses() -> None:
+    lab = lab_of()
+    bench = copying(lab, 0, absent={"a"}, window=1)
+    bench.deliver("bcde")
+    slept = []
+    while not bench.finished:
+        bench.reply(bench.take("f"), Reply(ReplyStatus.OVERLOADED, LEDGER))
+        if bench.wakes:
+            wake = bench.wakes.pop()
+            slept.append(wake.seconds)
+            bench.do(bench.machine.woken(wake.about))
+    assert slept == [0.25, 0.5, 1.0, 2.0, 4.0]
+    assert bench.machine.is_refused
 
 
 def test_the_target_dies() -> None:
@@ -201,9 +233,15 @@ def test_the_window_bounds_what_is_on_its_way(window: int, monkeypatch: pytest.M
     assert held(lab, "f") == stripe(lab, 0)
 
 
-def test_a_rate_is_kept_on_average() -> None:
+def test_the_pace_is_asked_after_each_batch() -> None:
     lab = lab_of()
-    bench = copying(lab, 0, absent={"a"}, bytes_per_s=1000.0, window=2)
+    spent: list[int] = []
+
+    def pace(count: int) -> float:
+        spent.append(count)
+        return 0.5 * (len(spent) % 2)  # every other batch has to wait
+
+    bench = copying(lab, 0, absent={"a"}, pace=pace, window=2)
     slept = 0.0
     while bench.sends or bench.wakes:
         bench.deliver()
@@ -212,7 +250,8 @@ def test_a_rate_is_kept_on_average() -> None:
             slept += wake.seconds
             bench.do(bench.machine.woken(wake.about))
     copied = bench.finished[0].result
-    assert slept / 2 == pytest.approx(copied.bytes / 1000.0), "each of two slots sleeps for what both add"
+    assert sum(spent) == copied.bytes
+    assert slept == 0.5 * -(-len(spent) // 2)
 
 
 @pytest.mark.parametrize("last", [-1, 1 << 40])
@@ -239,9 +278,9 @@ def test_entries_that_were_not_asked_for_are_not_copied() -> None:
 
 def test_an_empty_fragment_needs_no_copy() -> None:
     lab = lab_of(count=1)
-    bench = Bench(lab, StripeCopy(lab.metadata, KEY, first=0, end=0, index=0, target="f"))
+    bench = Bench(lab, StripeCopy(lab.metadata, first=0, end=0, index=0, target="f"))
     bench.do(bench.machine.start())
-    assert bench.finished[0].result == StripeCopied(0, 0, ())
+    assert bench.finished[0].result == StripeCopied(0, 0, (), 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +291,7 @@ def test_an_empty_fragment_needs_no_copy() -> None:
 def test_arguments(wrong: dict[str, Any]) -> None:
     lab = lab_of()
     with pytest.raises(InvalidArgumentError):
-        StripeCopy(lab.metadata, KEY, **{"first": 0, "end": COUNT, "index": 0, "target": "f", **wrong})
+        StripeCopy(lab.metadata, **{"first": 0, "end": COUNT, "index": 0, "target": "f", **wrong})
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -197,8 +197,8 @@ def test_losses_are_added_once_and_taken_off(store: MemoryStore) -> None:
     ]
     remove_lost(store, 7, range(2, 3))
     assert [entry for item in list_lost(store)[7].ranges for entry in item.entries] == [1, 3, 9]
-    remove_lost(store, 7, range(0, 100))
-    remove_lost(store, 99, range(0, 100))
+    remove_lost(store, 7, range(100))
+    remove_lost(store, 99, range(100))
     assert list(list_lost(store)) == [8]
 
 
@@ -217,7 +217,8 @@ def test_too_many_ranges_are_joined_and_nothing_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "ranges", ["x", [[1, 2, 1, "b@1"]], [[2, 1, 1, "b@1", 5]], [[1, 2, 0, "b@1", 5]], [[-1, 2, 1, "b@1", 5]], [[1, 2, 1, 3, 5]]]
+    "ranges",
+    ["x", [[1, 2, 1, "b@1"]], [[2, 1, 1, "b@1", 5]], [[1, 2, 0, "b@1", 5]], [[-1, 2, 1, "b@1", 5]], [[1, 2, 1, 3, 5]]],
 )
 def test_a_list_that_makes_no_sense_is_refused_and_not_replaced(store: MemoryStore, ranges: Any) -> None:
     value = json.dumps({"version": 1, "ranges": ranges, "is_coarse": False}).encode()
@@ -238,7 +239,9 @@ def test_the_status_survives_its_bytes(store: MemoryStore) -> None:
     assert find_status(store) == status
 
 
-@pytest.mark.parametrize("change", [{"ledgers_left": {"b": -1}}, {"alarms": [["a"]]}, {"failed": {"x": ""}}, {"at_us": ""}])
+@pytest.mark.parametrize(
+    "change", [{"ledgers_left": {"b": -1}}, {"alarms": [["a"]]}, {"failed": {"x": ""}}, {"at_us": ""}]
+)
 def test_a_status_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
     value = json.loads(AutoRecoveryStatus("host:1", 5, {}, (), {}, ()).encode())
     with pytest.raises(InvalidMetadataError, match=STATUS):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog.bookie import identity, protocol
+from pyreplog.bookie import holdings, identity, protocol
 from pyreplog.bookie.controls import ControlCode
 from pyreplog.bookie.protocol import (
     Flag,
@@ -44,13 +44,21 @@ def test_codes_of_the_protocol(enum: type[IntEnum] | type[IntFlag]) -> None:
 
 
 @pytest.mark.parametrize(
-    "packed", [protocol._REQUEST, protocol._REPLY, identity._HEAD], ids=["request", "reply", "identity"]
+    "packed",
+    [protocol._REQUEST, protocol._REPLY, identity._HEAD, holdings.HEAD],
+    ids=["request", "reply", "identity", "holdings"],
 )
 def test_tables_add_up(packed: struct.Struct) -> None:
     title = "Identity file" if packed is identity._HEAD else "Bookie protocol"
     text = section(title).partition(f"`{packed.format}`")[2].partition("\n| offset")[2].partition("\n\n")[0]
     rows = [(int(at), int(size)) for at, size in re.findall(r"^\| (\d+) \| (\d+) \|", text, re.MULTILINE)]
     assert [at + size for at, size in rows] == [*[at for at, _ in rows[1:]], packed.size]
+
+
+def test_features_and_limits_of_holdings() -> None:
+    features = re.search(r"Features of the service `bookie`: `(\w+)` .*? and `(\w+)`", FORMAT, re.DOTALL)
+    assert features is not None and {*features.groups()} == protocol.FEATURES
+    assert f"number of ranges, at most {holdings.RANGES_MAX} |" in section("Bookie protocol")
 
 
 def test_requests_and_replies_as_bytes() -> None:
@@ -80,7 +88,7 @@ def test_bytes_that_are_no_message() -> None:
         with pytest.raises(InvalidMessageError):
             decode_reply(memoryview(bytes(length)))
     fine = bytearray(encode_request(Request(RequestKind.READ)))
-    for at, value in ((0, 0), (0, 99), (1, 8), (3, 0), (8, 0x80), (16, 0x80), (24, 0x80)):
+    for at, value in ((0, 0), (0, 99), (1, 16), (3, 0), (8, 0x80), (16, 0x80), (24, 0x80)):
         bad = bytearray(fine)
         bad[at] = value
         with pytest.raises(UnsupportedRequestError if at < 2 else InvalidMessageError):

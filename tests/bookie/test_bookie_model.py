@@ -6,11 +6,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request
-from tests.bookie.asking import Node, add, entries_in, last, read, set_lac, wait_lac
+from pyreplog.bookie.holdings import Holdings
+from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind
+from tests.bookie.asking import KEY, Node, add, entries_in, last, read, set_lac, wait_lac
 
 LEDGERS = st.integers(1, 2)
 ENTRIES = st.integers(0, 12)
+PROOF = b"p" * 16
 
 
 class BookieMachine(RuleBasedStateMachine):
@@ -43,12 +45,12 @@ class BookieMachine(RuleBasedStateMachine):
     @rule(
         ledger=LEDGERS,
         entries=st.sets(ENTRIES, min_size=1, max_size=5),
-        flags=st.sampled_from([Flag.NONE, Flag.RECOVERY, Flag.UNSYNCED]),
+        flags=st.sampled_from([Flag.NONE, Flag.RECOVERY, Flag.UNSYNCED, Flag.COPY]),
     )
     def add(self, ledger: int, entries: set[int], flags: Flag) -> None:
-        request = add(*sorted(entries), ledger=ledger, flags=flags)
+        request = add(*sorted(entries), ledger=ledger, flags=flags, key=PROOF if flags & Flag.COPY else KEY)
         replies = self.send(request)
-        if ledger in self.fenced | self.fencing and not flags & Flag.RECOVERY:
+        if ledger in self.fenced | self.fencing and not flags & (Flag.RECOVERY | Flag.COPY):
             assert replies[0].status == ReplyStatus.FENCED
         else:
             assert not replies or replies[0].status == ReplyStatus.OK
@@ -70,6 +72,16 @@ class BookieMachine(RuleBasedStateMachine):
         self.fencing |= {ledger} if fence else set()
         flags = Flag.FENCE if fence else Flag.NONE
         self.send(read(first, first + count, ledger=ledger, flags=flags, step=step, limit=limit))
+
+    @rule(
+        ledger=LEDGERS,
+        first=ENTRIES,
+        count=st.integers(0, 8),
+        step=st.integers(1, 3),
+        limit=st.sampled_from([0, 1, 300]),
+    )
+    def holdings(self, ledger: int, first: int, count: int, step: int, limit: int) -> None:
+        self.send(read(first, first + count, ledger=ledger, step=step, limit=limit)._replace(kind=RequestKind.HOLDINGS))
 
     @rule(ledger=LEDGERS, fence=st.booleans())
     def last(self, ledger: int, fence: bool) -> None:
@@ -158,6 +170,12 @@ class BookieMachine(RuleBasedStateMachine):
             assert got <= durable | self.lax[ledger]
             assert self.promised[ledger] & asked <= got <= self.possible[ledger] & asked
             assert reply.first == request.first <= reply.last <= request.last
+        elif request.kind == RequestKind.HOLDINGS:
+            got = set(Holdings.decode(request, reply).entries(request).tolist())
+            asked = set(range(request.first, reply.last + 1, request.step))
+            durable = {item.entry for item in self.node.log.stored[: self.node.log.synced] if item.ledger == ledger}
+            assert got <= durable, "whatever its writer was promised"
+            assert self.promised[ledger] & asked <= got <= self.possible[ledger] & asked
         elif request.kind == last().kind:
             assert max(self.promised[ledger], default=-1) <= reply.last <= max(self.possible[ledger], default=-1)
             assert reply.lac <= self.lac_most[ledger]

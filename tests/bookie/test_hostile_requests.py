@@ -63,7 +63,7 @@ def settled(node: Node, request: Request) -> Reply:
 @pytest.mark.parametrize("kind", RequestKind)
 def test_any_ids_are_answered(kind: RequestKind, node: Node) -> None:
     for ledger, first, end in itertools.product((LEDGER, 8, *EXTREMES[1:]), EXTREMES[1:], EXTREMES):
-        for flags in (0, Flag.RECOVERY, Flag.UNSYNCED):
+        for flags in (0, Flag.RECOVERY, Flag.UNSYNCED, Flag.COPY):
             records = records_of(2) if kind == RequestKind.ADD else b""
             reply = settled(node, Request(kind, ledger, first, end, KEY, flags, 10, records=records))
             if max(ledger, first, end) > ID_MAX:
@@ -73,12 +73,13 @@ def test_any_ids_are_answered(kind: RequestKind, node: Node) -> None:
 
 @pytest.mark.parametrize("steps", [(1, 1), (255, 1), (255, 255), (7, 3)])
 @pytest.mark.parametrize("limbo", [False, True])
-def test_reads_of_any_range_are_answered(steps: tuple[int, int], limbo: bool) -> None:
+@pytest.mark.parametrize("kind", [RequestKind.READ, RequestKind.HOLDINGS])
+def test_reads_of_any_range_are_answered(steps: tuple[int, int], limbo: bool, kind: RequestKind) -> None:
     node = Node(limbo=(LEDGER,) if limbo else ())
     assert node.ask(add(0, 1, 2, 3, flags=Flag.RECOVERY)).status == ReplyStatus.OK
     step, run = steps
     for first, end, limit, flags in itertools.product(EXTREMES[1:], EXTREMES, (0, 1, (1 << 32) - 1), (0, Flag.FENCE)):
-        request = Request(RequestKind.READ, LEDGER, first, end, KEY, flags, limit, step, run)
+        request = Request(kind, LEDGER, first, end, KEY, flags, limit, step, run)
         reply = settled(node, request)
         expected = {ReplyStatus.REFUSED, ReplyStatus.LIMBO} if limbo else {ReplyStatus.REFUSED}
         assert reply.status in expected if end < first or end > ID_MAX else reply.status in expected | {ReplyStatus.OK}
@@ -166,7 +167,7 @@ def mutated(rng: random.Random) -> bytes:
     first, end = (rng.choice((*range(8), *EXTREMES)) for _ in range(2))
     fields = [
         int(kind),
-        rng.choice((0, 0, 1, 2, 4, 7)),
+        rng.choice((0, 0, 1, 2, 4, 7, 8, 15)),
         1,
         1,
         rng.choice((0, 1, 50, (1 << 32) - 1)),
@@ -174,7 +175,7 @@ def mutated(rng: random.Random) -> bytes:
         first,
         end,
     ]
-    if kind == RequestKind.READ:
+    if kind in (RequestKind.READ, RequestKind.HOLDINGS):
         fields[3] = rng.choice((1, 2, 255))
     if rng.random() < 0.1:
         fields[rng.randrange(4)] = rng.choice((0, 1, 127, 128, 255))
@@ -228,7 +229,7 @@ def test_polls_end_with_their_connection(served: BookieNode) -> None:
 
 def test_bytes_that_make_no_request_end_the_connection(served: BookieNode) -> None:
     good = encode_request(read(0, 5))
-    for at, value in ((0, 0), (0, 7), (1, 8), (2, 0), (2, 2)):
+    for at, value in ((0, 0), (0, 8), (1, 16), (2, 0), (2, 2)):
         with RawClient(served.server) as peer:
             peer.send(1, good[:at] + bytes((value,)) + good[at + 1 :])
             assert peer.ended()

@@ -9,13 +9,23 @@ from typing import Any
 
 import pytest
 
-from pyreplog.bookie.protocol import decode_reply, decode_request, encode_reply, encode_request
+from pyreplog.bookie.holdings import Holdings
+from pyreplog.bookie.protocol import Reply, decode_reply, decode_request, encode_reply, encode_request
 from pyreplog.ha.protocol import messages
 from pyreplog.net import hello
 from pyreplog.net.handshake import ClientHandshake, Secret, ServerHandshake
 from pyreplog.net.hello import HelloKind
 from pyreplog.topic.model.wire import protocol
-from tests.golden.wires import CLIENT_NONCE, LIMITS, SECRET, SERVER_NONCE, SERVICES, identities
+from tests.golden.wires import (
+    CLIENT_NONCE,
+    LIMITS,
+    SECRET,
+    SERVER_NONCE,
+    SERVICES,
+    feature_replies,
+    feature_requests,
+    identities,
+)
 
 RECORDED: dict[int, dict[str, Any]] = {
     int(path.stem.removeprefix("wire-v")): json.loads(path.read_text())
@@ -116,3 +126,14 @@ def test_recorded_messages_are_understood(version: int) -> None:
     for body in recorded["replication"]:
         assert bytes(messages.encode(messages.decode(body))) == body
     assert all(len(bodies) >= 6 for bodies in recorded.values())
+
+
+def test_recorded_messages_of_features_are_understood() -> None:
+    recorded = json.loads(Path(__file__).with_name("features-wire.json").read_text())
+    requests = [decode_request(memoryview(bytes.fromhex(body))) for body in recorded["bookie requests"]]
+    assert requests == feature_requests()
+    assert [encode_request(request).hex() for request in requests] == recorded["bookie requests"]
+    for request, body, holdings in zip(requests[-2:], recorded["holdings"], feature_replies(), strict=True):
+        reply = Reply(0, request.ledger, request.first, request.last, body=bytes.fromhex(body))
+        assert Holdings.decode(request, reply) == holdings
+        assert holdings.encode() == reply.body

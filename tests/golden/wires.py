@@ -1,4 +1,5 @@
-"""Writes tests/golden/wire-v<version>.json: what a build says on its wires, byte for byte, in hexadecimal.
+"""Writes tests/golden/wire-v<version>.json: what a build says on its wires, byte for byte, in hexadecimal; and
+features-wire.json, with requests that came later as features of the hello.
 
 As make.py: once for a new version of the hello, or for a new floor of compatibility (docs/compatibility.md). Old files
 are never changed: test_wires.py lets the builds that they were recorded from talk to the present one.
@@ -10,7 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind, encode_reply, encode_request
+from pyreplog.bookie.holdings import Holdings
+from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind, encode_reply, encode_request
 from pyreplog.ha.protocol import messages
 from pyreplog.net import hello
 from pyreplog.net.handshake import ClientHandshake, NodeIdentity, Secret, ServerHandshake
@@ -58,6 +60,21 @@ def bookie_requests() -> list[bytes]:
     ]
 
 
+def feature_requests() -> list[Request]:
+    """Of bookies, what is a feature and not in every bookie of the version."""
+    key = b"k" * 16
+    return [
+        Request(RequestKind.ADD, 7, 3, 4, key, Flag.COPY),
+        Request(RequestKind.HOLDINGS, 7, 3, 900, limit=1 << 20),
+        Request(RequestKind.HOLDINGS, 7, 3, 900, limit=0, step=5, run=2),
+    ]
+
+
+def feature_replies() -> list[Holdings]:
+    """Bodies of replies to the last two."""
+    return [Holdings(6, 1 << 63, (range(3, 7), range(10, 12))), Holdings(3, 5, (range(4, 9), range(18, 19)))]
+
+
 def bookie_replies() -> list[bytes]:
     return [encode_reply(Reply(status, 7, 3, 4, 9, b"why")) + b"why" for status in list(ReplyStatus)[:9]]
 
@@ -76,6 +93,11 @@ def main() -> None:
     }
     path = Path(__file__).with_name(f"wire-v{hello.VERSION}.json")
     path.write_text(json.dumps(whole, indent=1) + "\n")
+    features = {
+        "bookie requests": [encode_request(request).hex() for request in feature_requests()],
+        "holdings": [holdings.encode().hex() for holdings in feature_replies()],
+    }
+    Path(__file__).with_name("features-wire.json").write_text(json.dumps(features, indent=1) + "\n")
 
 
 if __name__ == "__main__":

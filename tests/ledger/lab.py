@@ -171,9 +171,9 @@ class Bench:
         """All that is on its way to some bookies is answered, in order; those that are down do not answer."""
         for send in self.to(bookies):
             self.sends.remove(send)
-            self._deliver(send)
+            self.answer(send)
 
-    def _deliver(self, send: Send) -> None:
+    def answer(self, send: Send) -> None:
         if send.bookie in self.lab.down or send.bookie not in self.lab.bookies:
             self.do(self.machine.failed(send, NotConnectedError("nobody answers there")))
         else:
@@ -214,7 +214,7 @@ class Bench:
             if self.stores:
                 self.store()
             else:
-                self._deliver(self.sends.pop(0))
+                self.answer(self.sends.pop(0))
         return self
 
     def append(self, count: int = 1) -> AppendFuture[range]:

@@ -42,6 +42,13 @@ class Facts(StoredLedgers):
             raise MetadataUnavailableError("the store is away")
         return super().admits(ledger, key)
 
+    def admits_copy(self, ledger: int, proof: bytes) -> bool | None:
+        self.asked += 1
+        assert self.may_answer.wait(PATIENCE_S)
+        if self.away:
+            raise MetadataUnavailableError("the store is away")
+        return super().admits_copy(ledger, proof)
+
 
 class Bookies:
     """Four, and the metadata that they ask."""
@@ -201,3 +208,61 @@ def test_claims_end_with_their_connection(bookies: Bookies) -> None:
         until(lambda: client.reactor.drive(lambda: service.waiting_claims == 20, 0.01))
     until(lambda: not service.waiting_claims)
     bookies.facts.may_answer.set()
+
+
+# ---- copies ------------------------------------------------------------------------------------------------------
+
+
+def copy(*entries: int, ledger: int, proof: bytes) -> Request:
+    return add(*entries, ledger=ledger, key=proof, flags=Flag.COPY)
+
+
+def test_copies_come_with_the_proof_that_the_metadata_have(bookies: Bookies, cluster: LedgerCluster) -> None:
+    """Of a ledger with a password, too: its key is nowhere."""
+    with cluster.create_ledger(1, 1, 1, password=b"secret") as ledger:
+        ledger.append(b"fine")
+        proof, key = ledger.metadata.proof_bytes, ledger_key(b"secret")
+        free = next(node for node in bookies.nodes if node.identity.id not in ledger.metadata.bookies())
+        with Client(free.address) as client:
+            for wrong in (key, EVIL, bytes(16)):
+                assert client.ask(copy(0, ledger=ledger.id, proof=wrong)).status == ReplyStatus.UNAUTHORIZED
+            assert client.ask(copy(0, ledger=ledger.id + 1, proof=proof)).status == ReplyStatus.UNAUTHORIZED
+            before = bookies.facts.asked
+            for entry in range(3):
+                assert client.ask(copy(entry, ledger=ledger.id, proof=proof)).status == ReplyStatus.OK
+            assert bookies.facts.asked == before + 1
+            assert client.ask(add(3, ledger=ledger.id, key=proof)).status == ReplyStatus.UNAUTHORIZED
+            assert client.ask(last(ledger=ledger.id, fence=True, key=EVIL)).status == ReplyStatus.UNAUTHORIZED
+            assert client.ask(add(3, ledger=ledger.id, key=key)).status == ReplyStatus.OK
+    cluster.delete_ledger(ledger.id)
+    other = next(node for node in bookies.nodes if node is not free)
+    with Client(other.address) as client:
+        assert client.ask(copy(0, ledger=ledger.id, proof=proof)).status == ReplyStatus.UNAUTHORIZED
+
+
+def test_copies_wait_for_metadata_that_are_away(
+    bookies: Bookies, cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer is believed then. Who copies comes again."""
+    monkeypatch.setattr(key_verifier, "AWAY_S", 0.1)
+    with cluster.create_ledger(1, 1, 1) as ledger, Client(bookies.nodes[0].address) as client:
+        proof = ledger.metadata.proof_bytes
+        bookies.facts.away = True
+        for request in (copy(0, ledger=ledger.id, proof=proof), copy(0, ledger=ledger.id, proof=EVIL)):
+            assert client.ask(request).status == ReplyStatus.UNKNOWN
+        bookies.facts.away = False
+        until(lambda: not bookies.nodes[0].service.is_store_away)
+        assert client.ask(copy(0, ledger=ledger.id, proof=proof)).status == ReplyStatus.OK
+        bookies.facts.away = True
+        assert client.ask(copy(1, ledger=ledger.id, proof=proof)).status == ReplyStatus.OK, "it is known by now"
+
+
+def test_a_key_and_a_proof_of_equal_bytes_are_asked_for_apart(bookies: Bookies, cluster: LedgerCluster) -> None:
+    with cluster.create_ledger(4, 4, 4) as ledger, Client(bookies.nodes[0].address) as client:
+        proof = ledger.metadata.proof_bytes
+        bookies.facts.may_answer.clear()
+        answers = client.send(add(5, ledger=ledger.id, key=proof), copy(5, ledger=ledger.id, proof=proof))
+        until(lambda: client.reactor.drive(lambda: bookies.nodes[0].service.waiting_claims == 2, 0.01))
+        bookies.facts.may_answer.set()
+        client.wait(answers, 2)
+        assert {reply.status for reply in answers} == {ReplyStatus.OK, ReplyStatus.UNAUTHORIZED}  # type: ignore[union-attr]

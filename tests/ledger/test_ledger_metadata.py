@@ -141,6 +141,21 @@ def test_only_the_key_itself_is_admitted() -> None:
     assert not made().admits(ledger_key(b"other"))
 
 
+def test_only_the_proof_itself_admits_copies() -> None:
+    proof = made().proof_bytes
+    assert proof == bytes.fromhex(key_proof(KEY)) and made().admits_copy(proof)
+    assert not made().admits_copy(KEY) and not made().admits_copy(bytes(16)) and not made().admits_copy(b"")
+    assert not made().admits(proof)
+
+
+@pytest.mark.parametrize("proof", ["", "00", "zz" * 16, "00" * 17])
+def test_a_proof_that_is_none_admits_nothing(proof: str) -> None:
+    metadata = dataclasses.replace(made(), proof=proof)
+    with pytest.raises(InvalidMetadataError, match="proof"):
+        _ = metadata.proof_bytes
+    assert not metadata.admits_copy(bytes(16))
+
+
 def test_keys_sort_by_ledger() -> None:
     assert metadata_key(9) < metadata_key(10) < metadata_key(1 << 62)
 

@@ -879,7 +879,7 @@ def test_what_is_read_and_not_written_back_is_bounded(monkeypatch: pytest.Monkey
     while reads := recovery.to("abc", RequestKind.READ):
         recovery.sends = [send for send in recovery.sends if send not in reads]
         for send in reads:
-            recovery._deliver(send)
+            recovery.answer(send)
             most = max(most, recovery.machine._entry_range.nbytes + recovery.machine._push.pending_bytes)
     assert 1000 <= most <= 3000, "no more is read while nothing is written back"
     recovery.run()

@@ -18,6 +18,7 @@ from pyreplog.bookie.ledgerstates import LedgerStates
 from pyreplog.bookie.long_polls import LongPoll, LongPolls
 from pyreplog.bookie.protocol import Request, RequestKind
 from pyreplog.clock import ManualClock
+from tests.bookie.asking import Facts
 
 # ---- states of ledgers ----------------------------------------------------------------------------------------------
 
@@ -166,9 +167,7 @@ def test_a_connection_gives_keys_to_so_many_ledgers_unproven(most: int, steps: l
     told: list[tuple[Any, KeyVerdict]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_verifier, "UNPROVEN_MAX", most)
-        checks = KeyVerifier(
-            reactor, lambda *_: None, lambda connection, _, verdict: told.append((connection, verdict))
-        )
+        checks = KeyVerifier(reactor, Facts(), lambda connection, _, verdict: told.append((connection, verdict)))
         checks._away_until_us = 1  # the store did not answer a moment ago
         counts = dict.fromkeys("abc", 0)
         try:

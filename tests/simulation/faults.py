@@ -11,7 +11,7 @@ from pyreplog._native.quorum.stripe import members
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata
 
-from .bookies import KEY, LEDGER, Node
+from .bookies import LEDGER, Node
 from .disk import PLENTY
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Faults:
         if target.name in ensemble or target.has_lost or len(copies) < len(entries):
             return
         request = Request(
-            RequestKind.ADD, LEDGER, first, stop - 1, KEY, Flag.RECOVERY, records=b"".join(copies.values())
+            RequestKind.ADD, LEDGER, first, stop - 1, metadata.proof_bytes, Flag.COPY, records=b"".join(copies.values())
         )
         if not copies or not target.is_up or target.stopped_until > self._world.now:
             return

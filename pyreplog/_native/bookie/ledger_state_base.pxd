@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 cdef class LedgerStateBase:
     cdef public int64_t ledger, last, lac, explicit_lac, fresh, committing
     cdef public bytes key
-    cdef public bint fenced, limbo
+    cdef public bint fenced, limbo, copied
 
 
 cdef class Uncommitted:

@@ -15,6 +15,7 @@ class LedgerStateBase:
     key: bytes | None
     fenced: bool
     limbo: bool
+    copied: bool
 
 @disjoint_base
 class Uncommitted:

@@ -8,5 +8,6 @@
 | index, sealed | (ledger id, entry id) to offset: in memory, and in the file of a sealed segment |
 | entries | entries of ledgers as bytes: encoded, parsed |
 | intake | encoded entries into the log, and verified copies out of it |
+| digest | a digest of encoded entries, with which bookies compare what they hold |
 | lending | entries as they lie in the log, not copied and not verified |
 """

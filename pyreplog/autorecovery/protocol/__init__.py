@@ -5,5 +5,7 @@
 | `absence` | which bookies are away, lost or back, and whose copies are to be made again |
 | `member_change` | one bookie takes the place of another in a fragment that is already written |
 | `priority` | which ledgers are copied first: those with the fewest copies left |
+| `effects` | what state machines of this package ask for |
+| `ledger_replicator` | moves the copies of some bookies in one ledger to others |
 | `stripe_copy` | copies what one member of a fragment should hold to another bookie |
 """

@@ -26,7 +26,7 @@ from pyreplog.autorecovery.protocol.member_change import (
     written_end,
 )
 from pyreplog.autorecovery.protocol.stripe_copy import StripeCopied, StripeCopy
-from pyreplog.bookie.holdings import Holdings
+from pyreplog.bookie.holdings import DIGEST_MODULUS, Holdings
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import InvalidMessageError, InvalidMetadataError, NotEnoughBookiesError, UnreadableError
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata
@@ -77,6 +77,14 @@ class _Proving:
     stripe: range
 
 
+@dataclass(frozen=True)
+class _CopyWake:
+    """A wake-up of a copy; one that has ended meanwhile does not get it."""
+
+    copy: StripeCopy
+    about: object
+
+
 class LedgerReplicator:
     """Ends with `Finished(LedgerReplicated)`, or with `Finished(error=...)`; what was done until then stays done.
 
@@ -110,6 +118,7 @@ class LedgerReplicator:
         self._settled: set[tuple[int, str]] = set()  # first entries of fragments in which a source keeps its place
         self._splits_left = FRAGMENTS_MAX // 2  # each makes two fragments more
         self._refused: set[str] = set()  # targets
+        self._sends: dict[int, Send] = {}  # requests on their way, by identity; replies to others are too late
         self._copy: StripeCopy | None = None
         self._copied: StripeCopied | None = None
         self._change: MemberChange | None = None
@@ -127,6 +136,7 @@ class LedgerReplicator:
     def _next_fragment(self) -> list[ReplicationEffect]:
         """Begin with the first fragment that names a source and is not settled."""
         metadata, self._copy, self._copied, self._change, self._stored = self._metadata, None, None, None, None
+        self._sends.clear()
         for fragment in metadata.fragments:
             end = written_end(metadata, fragment)
             for index, source in enumerate(fragment.ensemble):
@@ -174,14 +184,24 @@ class LedgerReplicator:
     def _passed_on(self, effects: Iterable[ReplicationEffect]) -> list[ReplicationEffect]:
         """Pass on the effects of the copy; when it has ended, go on with what follows."""
         passed: list[ReplicationEffect] = []
+        copy = self._copy
+        assert copy is not None
         for effect in effects:
-            if not isinstance(effect, Finished):
+            if isinstance(effect, Send):
+                passed.append(self._sent(effect))
+            elif isinstance(effect, Wake):
+                passed.append(Wake(effect.seconds, _CopyWake(copy, effect.about)))
+            elif not isinstance(effect, Finished):
                 passed.append(effect)
             elif effect.error is not None:
                 passed += self._copy_failed(effect.error)
             else:
                 passed += self._have_copied(effect.result)
         return passed
+
+    def _sent(self, send: Send) -> Send:
+        self._sends[id(send)] = send
+        return send
 
     def _copy_failed(self, error: Exception) -> list[ReplicationEffect]:
         copy, change = self._copy, self._change
@@ -227,6 +247,7 @@ class LedgerReplicator:
         assert change is not None
         stripes = [stripe for stripe in self._metadata.stripes(change.index, change.first, change.end) if stripe]
         self._proof, self._proofs_left = (0, 0), len(stripes)
+        self._sends.clear()
         return [self._ask(stripe) for stripe in stripes]
 
     def _ask(self, stripe: range) -> Send:
@@ -235,18 +256,18 @@ class LedgerReplicator:
         request = Request(
             RequestKind.HOLDINGS, self._metadata.ledger, stripe[0], stripe[-1], limit=READ_BYTES_MAX, step=stripe.step
         )
-        return Send(change.target, request, _Proving(stripe))
+        return self._sent(Send(change.target, request, _Proving(stripe)))
 
     def _told(self, send: Send, reply: Reply) -> list[ReplicationEffect]:
         stripe = send.about.stripe
-        if reply.status != ReplyStatus.OK or not stripe[0] <= reply.last <= stripe[-1]:
+        if reply.status != ReplyStatus.OK:
             return self._unproved(f"{send.bookie} does not tell what it holds: {error_text(reply)}")
         try:
-            holdings = Holdings.decode(reply.body)
+            holdings = Holdings.decode(send.request, reply)
         except InvalidMessageError as error:
             return self._unproved(f"{send.bookie}: {error}")
         entries, digest = self._proof
-        self._proof = entries + holdings.count, (digest + holdings.digest) % (1 << 64)
+        self._proof = entries + holdings.count, (digest + holdings.digest) % DIGEST_MODULUS
         rest = stripe[(reply.last - stripe[0]) // stripe.step + 1 :]
         if rest:
             return [self._ask(rest)]
@@ -273,14 +294,14 @@ class LedgerReplicator:
     # ---- replies --------------------------------------------------------------------------------------------
 
     def replied(self, send: Send, reply: Reply) -> list[ReplicationEffect]:
-        if self._is_over:
+        if self._is_over or self._sends.pop(id(send), None) is not send:
             return []
         if isinstance(send.about, _Proving):
             return self._told(send, reply)
         return [] if self._copy is None else self._passed_on(self._copy.replied(send, reply))
 
     def failed(self, send: Send, error: Exception) -> list[ReplicationEffect]:
-        if self._is_over:
+        if self._is_over or self._sends.pop(id(send), None) is not send:
             return []
         if isinstance(send.about, _Proving):
             return self._unproved(f"{send.bookie} does not tell what it holds: {error}")
@@ -291,7 +312,9 @@ class LedgerReplicator:
             return []
         if about is self:
             return self._look_again()
-        return [] if self._copy is None else self._passed_on(self._copy.woken(about))
+        if not isinstance(about, _CopyWake) or about.copy is not self._copy:
+            return []
+        return self._passed_on(about.copy.woken(about.about))
 
     # ---- metadata -------------------------------------------------------------------------------------------
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from pyreplog._native.ledgerlog.digest import holdings_digest
 from pyreplog._native.ledgerlog.entries import parse_entries
 from pyreplog._native.machines.effects import Send
 from pyreplog._native.quorum.quorum import write_set
-from pyreplog.bookie.holdings import Holdings, holdings_digest
+from pyreplog.bookie.holdings import DIGEST_MODULUS, Holdings
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError, InvalidRecordsError, UnreadableError
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
@@ -32,8 +33,6 @@ RESUME_BYTES = 16 << 20
 
 OVERLOAD_S, OVERLOAD_MAX_S = 0.25, 8.0
 """Seconds to wait when the target is overloaded: the first time, and when another target is to be chosen."""
-
-_DIGESTS = 1 << 64
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ class StripeCopy:
             )
         if window < 1:
             raise InvalidArgumentError(f"window: expected 1 or more, found {window}")
-        self._ledger, self._proof, self._target = metadata.ledger, bytes.fromhex(metadata.proof), target
+        self._ledger, self._proof, self._target = metadata.ledger, metadata.proof_bytes, target
         self._window, self._pace = window, pace
         self._missing: list[int] = []
         self._entries = self._bytes = self._held = self._digest = self._busy = 0
@@ -149,7 +148,7 @@ class StripeCopy:
         if send.request.kind == RequestKind.ADD:
             return self._added(send, reply)
         if send.request.kind == RequestKind.HOLDINGS:
-            return self._have_asked(send.about, reply)
+            return self._have_asked(send, reply)
         return self._have_read(send.about, reply)
 
     def failed(self, send: Send, error: Exception) -> list[Effect]:
@@ -176,13 +175,14 @@ class StripeCopy:
         )
         return [Send(self._target, request, segment)]
 
-    def _have_asked(self, segment: _Segment, reply: Reply) -> list[Effect]:
-        """Skip what the target holds from the first entry on without a gap; records are checked, so it is the same."""
+    def _have_asked(self, send: Send, reply: Reply) -> list[Effect]:
+        """Skip what the target holds without a gap: its records are checked, so they are the same."""
+        segment: _Segment = send.about
         entries = segment.entries
-        if reply.status != ReplyStatus.OK or not entries[0] <= reply.last:
+        if reply.status != ReplyStatus.OK:
             return self._refused(error_text(reply))
         try:
-            holdings = Holdings.decode(reply.body)
+            holdings = Holdings.decode(send.request, reply)
         except InvalidMessageError as error:
             return self._refused(str(error))
         told = entries[: entries.index(_last_of(entries, reply.last)) + 1]
@@ -190,7 +190,7 @@ class StripeCopy:
             segment.is_new = True  # copied as a whole: what the target has of it already, it takes as repeated
             return self._read(segment)
         self._held += holdings.count
-        self._digest = (self._digest + holdings.digest) % _DIGESTS
+        self._digest = (self._digest + holdings.digest) % DIGEST_MODULUS
         rest = segment.behind(told[-1])
         return self._ask_target(rest) if rest.entries else self._done()
 
@@ -283,7 +283,7 @@ class StripeCopy:
         self._entries += batch.entries
         self._bytes += batch.bytes
         self._held += batch.entries
-        self._digest = (self._digest + batch.digest) % _DIGESTS
+        self._digest = (self._digest + batch.digest) % DIGEST_MODULUS
         delay_s = 0.0 if self._pace is None else self._pace(batch.bytes)
         return [Wake(delay_s, None)] if delay_s > 0 else self._done()
 

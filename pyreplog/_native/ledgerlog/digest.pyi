@@ -1,0 +1,3 @@
+from _typeshed import ReadableBuffer
+
+def holdings_digest(records: ReadableBuffer, /) -> int: ...
