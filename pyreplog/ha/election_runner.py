@@ -97,7 +97,8 @@ class ElectionRunner:
             self._give_up(lost)
 
     def _give_up(self, lost: Lost) -> None:
-        """The former master goes on at once: its appends are held back, or it was deposed for nothing."""
+        """The former master goes on at once: its appends are held back, or it was deposed for nothing. Or the member
+        that holds most stands in this one's place."""
         if lost.release is not None:
             self._peers.ask(lost.release.member, lost.release.prepare, lambda _: None)
         if lost.restore:
@@ -134,8 +135,8 @@ class ElectionRunner:
 
 
 def restore(context: NodeContext, peers: Peers, member: str) -> None:
-    """Have a former master, which was deposed for nothing, stand for election itself."""
-    logger.warning("%s: %s is asked to be master again", context.path, member)
+    """Have a member stand for election: it was deposed for nothing, or holds more than a candidate with promises."""
+    logger.warning("%s: %s is asked to stand for election", context.path, member)
     peers.ask(member, Command(json.dumps({"command": "promote"}).encode()), lambda _: None)
 
 

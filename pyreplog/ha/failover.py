@@ -54,10 +54,6 @@ _END_S = 0.1
 _SPREAD = 1 / 16
 """Candidates begin within such a part of a lease, so that not all try at once."""
 
-_HAD_ITS_TIME = 1 / 3
-"""Of a lease: after so long a node that was promised, and does not hold the lease, will not be master. Two candidates
-of one term may each have a promise of the other; the one that is deposed may be the only one that can be elected."""
-
 _RESTS_MOST = 8
 """Who is refused, for others hear from the master, tries less and less often, down to so much."""
 
@@ -304,7 +300,7 @@ class Failover(Handle):
         """Just now, one that did not have the lease: it is about to be master, by command, and takes the lease then; if
         not, it has had its time."""
         is_known = self._term.master in (self._node.name, self._held_by)
-        return not is_known and monotonic() < self._promised_s + self._lease_s * _HAD_ITS_TIME
+        return not is_known and monotonic() < self._promised_s + self._lease_s
 
     def _keep(self) -> None:
         """It is this node's turn; a lease of an earlier life ends by itself."""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import pyreplog.ha.failover
-from pyreplog.errors import MetadataUnavailableError, NotMasterError
+from pyreplog.errors import MetadataUnavailableError, NotMasterError, PromotionRefusedError
 from pyreplog.ha.failover import Failover
 from pyreplog.ha.protocol.election import Effect, Election
 from pyreplog.metadata import MetadataStore, open_store
@@ -255,6 +255,40 @@ def test_who_promises_another_while_it_waits_does_not_stand(stack: ExitStack, st
     look(failover)
     look(failover)
     assert waits == [NO_TERM] and store.get(MASTER) is None and node.role == "replica"
+
+
+def test_of_two_candidates_at_once_the_one_that_was_elected_leads_on(
+    tmp_path: Path, stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """b is elected while c's election is under way, and writes its first record; c's term is the higher one and deposes b,
+    and c lacks that record. Both others had promised c, so nobody stood for a whole lease: here, for ten minutes."""
+    lab = Lab(tmp_path, stack)
+    a = lab.master(members="abcd", sync_replicas=2)
+    b, c, d = (lab.replica(name, a) for name in "bcd")
+    a.append(b"one")
+    level(a, b, c, d)
+    store.create(MASTER, json.dumps(["a", a.address]).encode())
+    lab.close(a)
+    for node in (b, c):  # they leave the start of both elections to this test
+        stack.enter_context(Failover(node, store, "orders", lease_s=600.0, random=lambda: 1.0))
+    stored = Election.stored
+    is_between = threading.Event()
+
+    def elected_meanwhile(self: Election, end: LogPosition, *args: Any) -> list[Effect]:
+        """Behind the promise of c to itself, before it asks the others for theirs."""
+        if self.name == "c" and not is_between.is_set():
+            is_between.set()
+            b.take_over("a", 0.05)
+            until(lambda: holder(store) == "b")
+            lab.close(d)  # only b can give the promise that c needs: what b holds is always known
+        return stored(self, end, *args)
+
+    monkeypatch.setattr(Election, "stored", elected_meanwhile)
+    with pytest.raises(PromotionRefusedError, match="promote b"):
+        c.take_over("a", 0.05)
+    until(lambda: (b.role, b.term, holder(store)) == ("master", Term(3, "b"), "b"))
+    until(lambda: c.stats()["streaming"])
+    assert is_between.is_set()
 
 
 def test_a_look_while_it_is_being_promoted_by_command(

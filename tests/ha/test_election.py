@@ -457,6 +457,33 @@ def test_who_was_deposed_for_nothing_is_asked_to_stand_again() -> None:
     assert lost.restore == "", "another one is about to be master"
 
 
+def test_who_holds_most_is_asked_to_stand_in_place_of_a_candidate_that_has_promises() -> None:
+    """Of two candidates at once the first was elected, and deposed before the second knew what it had written. All have
+    promised the second, and leave it its time."""
+    made = binding()
+    made.promised("b", promise(22))
+    (lost,) = only(Lost, made.promised("c", promise(25)))
+    assert lost.restore == "c" and "promote c" in str(lost.error)
+    made = binding()
+    made.promised("b", promise(22))
+    (lost,) = only(Lost, made.deadline())
+    assert lost.restore == "b", "it promised, and what others hold is unknown"
+    (lost,) = only(Lost, binding().deadline())
+    assert lost.restore == "", "nobody is known to hold more"
+
+
+def test_who_holds_more_is_not_asked_to_stand_when_nobody_was_deposed() -> None:
+    made, _ = election()
+    made.promised("b", promise(22, trial=True))
+    (lost,) = only(Lost, made.promised("c", promise(25, trial=True)))
+    assert lost.restore == ""
+    made, _ = election(force=True)
+    made.stored(mark(20), HISTORY, None)
+    made.promised("b", promise(22))
+    (lost,) = only(Lost, made.abandon("the node ends"))
+    assert lost.restore == "", "an operator decides"
+
+
 def test_a_master_that_others_hear_from_is_not_replaced() -> None:
     """A candidate whose own connection failed would end a master that works."""
     made, effects = election(master="e", if_lost=True)

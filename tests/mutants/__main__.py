@@ -11,7 +11,7 @@ that has a result is not run again, unless it survived and `--again` is given. A
 caller can see is explained in tests/mutants/equivalent.txt: its identity, a blank, and why.
 
 Each mutant gets a copy of the tree of its own. The tests that cover its line come first, the quickest of them first;
-then those of its target. A test that hangs is named and counts as failed. A mutant of Cython is built first; one that
+then those of its target, and those that run it in processes of their own, which the map does not see. A test that hangs is named and counts as failed. A mutant of Cython is built first; one that
 does not compile is no mutant.
 """
 
@@ -262,13 +262,18 @@ def _run(mutant: Mutant, sound: Tree, coverage: Coverage, witnesses: Witnesses, 
         except (RuntimeError, SyntaxError):
             return "invalid", ""
         covers = coverage.tests(mutant.mutation)
-        stages = [covers] if covering and covers else [covers, list(mutant.target.tests)]
+        quickest = ("-p", "tests.mutants.quickest")
+        stages = (
+            [(quickest, covers)] if covering and covers else [(quickest, covers), (quickest, [*mutant.target.tests])]
+        )
+        if covering:
+            stages.append(((), [*mutant.target.unseen]))
         os.environ["MUTANTS_TIMES"] = str(coverage.times)
         os.environ["MUTANTS_SECONDS"] = str(COVERING_S if covering else 0)
-        for tests in stages:
+        for plugin, tests in stages:
             while tests:
                 skipped = [f"--deselect={test}" for test in (*OF_THE_TREE, *witnesses.rejected())]
-                options = ("-p", "tests.mutants.quickest", "-o", f"faulthandler_timeout={HANG_S}")
+                options = (*plugin, "-o", f"faulthandler_timeout={HANG_S}")
                 code, output = tree.test(*options, *skipped, *tests)
                 if not code or code == NO_TESTS:
                     break
@@ -307,14 +312,16 @@ def results() -> list[dict[str, str]]:
 
 
 def write_table() -> int:
-    """Write the table of all results, with every survivor."""
-    reasons = {}
+    """Write the table of the results of all mutants that there are still, with every survivor."""
+    reasons, existing = {}, {mutant.mutation.identity for mutant in _all_mutants()}
     if EQUIVALENT.exists():
         reasons = dict(line.split(" ", 1) for line in EQUIVALENT.read_text().splitlines() if line.strip())
     counts = Counter[tuple[str, str]]()
     survivors = []
     for result in results():
         outcome = result["outcome"]
+        if result["mutant"] not in existing:
+            continue  # its line was changed since
         if outcome == "survived" and result["mutant"] in reasons:
             outcome = "equivalent"
         counts[result["target"], outcome] += 1

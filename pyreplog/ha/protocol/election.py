@@ -48,8 +48,8 @@ class Won:
 class Lost:
     """It was not elected. Its promise, if it came so far, stands.
 
-    release: tell this master so, which holds appends back. restore: tell this one to stand for election itself, for it
-    was deposed for nothing; "" nobody.
+    release: tell this master so, which holds appends back. restore: tell this member to stand for election itself: the
+    master that was deposed for nothing, or who promised and holds most; "" nobody.
     """
 
     error: ReplicationError
@@ -260,15 +260,20 @@ class Election:
                 del self._promises[member]
                 self._declined[member] = "holds more, and knows of no members: it is to follow whoever is elected"
 
+    def _furthest(self, end: LogPosition) -> str:
+        """The member that holds most, if that is more than the candidate holds; "" none does."""
+        reaches = {member: self._reach_of(promise) for member, promise in sorted(self._promises.items())}
+        member = max(reaches, key=reaches.__getitem__, default="")
+        return member if member and reaches[member] > _reach(self._history, end) else ""
+
     def _further(self, end: LogPosition) -> str:
-        """Who holds more than the candidate; "" nobody."""
-        mine = _reach(self._history, end)
-        for member, promise in sorted(self._promises.items()):
-            theirs = self._reach_of(promise)
-            if theirs > mine:
-                held = f"{member} holds term {theirs[0]} up to {theirs[1].position}"
-                return f"{held}, {self.name} term {mine[0]} up to {mine[1].position}: promote {member}"
-        return ""
+        """Who holds more than the candidate, as a sentence; "" nobody."""
+        member, mine = self._furthest(end), _reach(self._history, end)
+        if not member:
+            return ""
+        theirs = self._reach_of(self._promises[member])
+        held = f"{member} holds term {theirs[0]} up to {theirs[1].position}"
+        return f"{held}, {self.name} term {mine[0]} up to {mine[1].position}: promote {member}"
 
     def _doubt(self) -> str:
         """Why acknowledged records may be missing; "" they cannot be."""
@@ -293,9 +298,16 @@ class Election:
         release, restore = None, ""
         if self._trial == PreVote.HOLD and self.members is not None:
             release = Ask(self._master, Prepare(self.term, self._uuid, self.members.stamp, PreVote.YES))
-        elif self._is_planned and not self._trial and not isinstance(error, HigherTermError):
-            restore = self._master
+        elif not self._trial and not isinstance(error, HigherTermError):
+            restore = self._heir()
         return [Lost(error, release, restore)]
+
+    def _heir(self) -> str:
+        """Who is to stand now that this candidate has promises and cannot be elected. Without a word nobody would for a
+        while: whoever promised leaves the candidate its time."""
+        if self._is_planned:
+            return self._master
+        return "" if self._force or self._end is None else self._furthest(self._end)
 
 
 def _reach(history: History, end: LogPosition) -> tuple[Term, LogPosition]:
