@@ -8,7 +8,7 @@ from cpython.buffer cimport Py_buffer, PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from pyreplog._native.layout cimport (
     ATTRIBUTES_MAX, FORM_ATTRIBUTES, FORM_KEY, FORM_LONG, KEY_MAX, KIND_BATCH, KIND_CONTROL, KIND_DATA, LONG_HEADER,
@@ -407,3 +407,66 @@ def merge_entries(list parts not None, *, int64_t last):
     made = make_batch(memoryview(copy) if copied else buffers, p, 0, -1, offsets, offsets + count, count, False, at)
     made.scattered = not copied and len(parts) > 1
     return made
+
+
+# ---- comparing -------------------------------------------------------------------------------------------------
+
+cdef int64_t stride_at(const uint8_t *p, int64_t space) noexcept nogil:
+    """Return the stride of a record of the long form, or -1 if it does not fit."""
+    cdef int64_t stride
+    if space < LONG_HEADER:
+        return -1
+    stride = rec.stride_of((<const LongHeader *>p).head.length)
+    return stride if LONG_HEADER <= stride <= space else -1
+
+
+cdef bint is_equal(const uint8_t *p, const uint8_t *q, int64_t stride) noexcept nogil:
+    """Whether two records are equal but for their stamps, which the log writes."""
+    cdef LongHeader head = (<const LongHeader *>p)[0]
+    head.head.stamp = (<const LongHeader *>q).head.stamp
+    return not memcmp(&head, q, LONG_HEADER) and not memcmp(p + LONG_HEADER, q + LONG_HEADER, stride - LONG_HEADER)
+
+
+cdef int64_t compare(const uint8_t *p, int64_t length, const uint8_t *q, int64_t other_length,
+                     int64_t *differs) noexcept nogil:
+    cdef int64_t at = 0, other_at = 0, count = 0, stride, other
+    while at < length and other_at < other_length:
+        stride, other = stride_at(p + at, length - at), stride_at(q + other_at, other_length - other_at)
+        if stride < 0 or other < 0:
+            break
+        if (<const LongHeader *>(p + at)).entry > (<const LongHeader *>(q + other_at)).entry:
+            other_at += other
+            continue
+        if (<const LongHeader *>(p + at)).entry == (<const LongHeader *>(q + other_at)).entry:
+            if stride != other or not is_equal(p + at, q + other_at, stride):
+                differs[0] = at
+                break
+            count += 1
+        at += stride
+    return count
+
+
+def compare_entries(records, stored):
+    """Compare encoded entries with stored ones. The GIL is released.
+
+    Args:
+        records: entries, ascending, verified by `parse_entries`.
+        stored: stored entries of the same ledger, ascending and verified. Their stamps do not matter.
+
+    Returns:
+        How many of the records are stored with equal bytes, and the offset of the first one in whose place another
+        record is stored, -1 if there is none. Records behind that one are not compared.
+    """
+    cdef Py_buffer given, other
+    cdef int64_t count, differs = -1
+    get_buffer(records, &given, "records")
+    try:
+        get_buffer(stored, &other, "stored")
+        try:
+            with nogil:
+                count = compare(<const uint8_t *>given.buf, given.len, <const uint8_t *>other.buf, other.len, &differs)
+            return count, differs
+        finally:
+            PyBuffer_Release(&other)
+    finally:
+        PyBuffer_Release(&given)
