@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import threading
+import time
 from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack
 from functools import partial
@@ -40,9 +41,6 @@ two windows, one ledger would fill the queue before `request_timeout_s` is over,
 failed."""
 
 REQUEST_TIMEOUT_MAX_S = 86_400.0
-
-READ_AGAIN_S = 1.0
-"""Seconds between a failed read of the registrations and the next one."""
 
 ENTRY_MARGIN_BYTES = 4096
 """More bytes than a frame holds beside a record."""
@@ -89,7 +87,9 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
         except BaseException:
             super().close()
             raise
-        self._registrations.wait(request_timeout_s)
+        deadline = time.monotonic() + request_timeout_s
+        if self._registrations.wait(request_timeout_s):
+            self.bookie_states.wait(max(deadline - time.monotonic(), 0.0))
 
     # ---- registrations --------------------------------------------------------------------------------------
 
@@ -100,12 +100,11 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
         self._quarantine.release(changed)
         self.on_bookies()
 
-    def _read_again(self, read: Callable[[], None]) -> None:
-        self.wake_after(READ_AGAIN_S, lambda: self.work(read))
-
     def bookie_statuses(self) -> list[BookieStatus]:
         return [
-            BookieStatus(bookie, entry.address, entry.rack, entry.read_only, entry.free_bytes)
+            BookieStatus(
+                bookie, entry.address, entry.rack, entry.read_only, entry.free_bytes, self.bookie_states.phase(bookie)
+            )
             for bookie, entry in self._registrations.items()
         ]
 

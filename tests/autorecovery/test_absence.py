@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from pyreplog.bookie.bookie_state import BookiePhase, BookieState
 from pyreplog.autorecovery.protocol.absence import (
     FUTURE_US,
     Alarm,
@@ -18,6 +17,7 @@ from pyreplog.autorecovery.protocol.absence import (
     WithdrawOrder,
     judge,
 )
+from pyreplog.bookie.bookie_state import BookiePhase, BookieState
 
 DELAY_US = 600_000_000
 NOW_US = 1_700_000_000_000_000
