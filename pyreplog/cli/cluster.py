@@ -62,6 +62,8 @@ def _print(status: ClusterStatus) -> None:
     say(f"{counted(len(status.bookies), 'bookie')}, {counted(len(status.ledgers), 'ledger')}, health {status.health}")
     for bookie in status.bookies:
         say(f"  {_bookie(bookie)}")
+    for bookie in status.absent:
+        say(f"  {bookie.bookie}  not running  {bookie.phase}")
     for ledger in status.ledgers:
         say(f"  {_ledger(ledger)}")
         if ledger.lacking:
@@ -81,7 +83,7 @@ def _print(status: ClusterStatus) -> None:
 
 def _bookie(bookie: BookieStatus) -> str:
     rack, state = f"rack {bookie.rack}" if bookie.rack else "", "read-only" if bookie.read_only else ""
-    parts = (bookie.bookie, bookie.address, rack, f"{amount(bookie.free_bytes)} free", state)
+    parts = (bookie.bookie, bookie.address, rack, f"{amount(bookie.free_bytes)} free", state, bookie.phase or "")
     return "  ".join(part for part in parts if part)
 
 

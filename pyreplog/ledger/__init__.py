@@ -5,7 +5,7 @@
 | `protocol/` | BookKeeper's protocol as state machines: writing, reading, fencing, recovery, repair |
 | `cluster`, `ledger_handle`, `reader` | the handles of user code: `LedgerCluster`, `Ledger`, `LedgerReader` |
 | `runtime`, `embedded`, `remote` | services that drivers share; a cluster in one directory; a cluster over TCP |
-| `registrations`, `quarantine` | which bookies run, as a client follows it; which of them failed lately |
+| `registrations`, `quarantine` | which bookies run, and which are leaving; which failed lately |
 | `driver`, `thread_pool` | runs a state machine; threads for jobs that block |
 | `ledgermetadata`, `ledger_store` | the metadata of one ledger; ledgers in the metadata store |
 | `status`, `metrics` | a report on a cluster; metrics for Prometheus |

@@ -290,7 +290,9 @@ class LedgerCluster(Handle):
         take, left = f"{ensemble - missing} take entries", missing
         if missing <= away_max:
             racks = self._runtime.racks()
-            left = fill(Candidate(name, rack=racks.get(name, "")) for name in known_bookies(self._runtime.metadata))
+            leaving = set(self._runtime.leaving_bookies())
+            known = [name for name in known_bookies(self._runtime.metadata) if name not in leaving]
+            left = fill(Candidate(name, rack=racks.get(name, "")) for name in known)
             take += f", and the cluster has {ensemble - left}"
         if left:
             raise NotEnoughBookiesError(f"an ensemble of {ensemble} bookies was asked for, {take}")
@@ -458,7 +460,8 @@ class LedgerCluster(Handle):
             for metadata, future in ends
         ]
         noted, garbled_notes = repairs(store)
-        return ClusterStatus(bookies, ledgers, noted, self._runtime.wait(limbo), [*garbled, *garbled_notes])
+        absent = self._runtime.absent_bookies()
+        return ClusterStatus(bookies, ledgers, noted, self._runtime.wait(limbo), [*garbled, *garbled_notes], absent)
 
     def _lacking(self, metadata: LedgerMetadata) -> dict[str, int]:
         """Return the bookies that an open ledger goes on without. What a closed ledger lacks is in the repair notes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import threading
+import time
 from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack
 from functools import partial
@@ -52,9 +53,6 @@ failed."""
 
 REQUEST_TIMEOUT_MAX_S = 86_400.0
 
-READ_AGAIN_S = 1.0
-"""Seconds between a failed read of the registrations and the next one."""
-
 ENTRY_MARGIN_BYTES = 4096
 """More bytes than a frame holds beside a record."""
 
@@ -100,7 +98,9 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
         except BaseException:
             super().close()
             raise
-        self._registrations.wait(request_timeout_s)
+        deadline = time.monotonic() + request_timeout_s
+        if self._registrations.wait(request_timeout_s):
+            self.bookie_states.wait(max(deadline - time.monotonic(), 0.0))
 
     # ---- registrations --------------------------------------------------------------------------------------
 
@@ -111,12 +111,11 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
         self._quarantine.release(changed)
         self.on_bookies()
 
-    def _read_again(self, read: Callable[[], None]) -> None:
-        self.wake_after(READ_AGAIN_S, lambda: self.work(read))
-
     def bookie_statuses(self) -> list[BookieStatus]:
         return [
-            BookieStatus(bookie, entry.address, entry.rack, entry.read_only, entry.free_bytes)
+            BookieStatus(
+                bookie, entry.address, entry.rack, entry.read_only, entry.free_bytes, self.bookie_states.phase(bookie)
+            )
             for bookie, entry in self._registrations.items()
         ]
 

@@ -23,6 +23,7 @@ from pyreplog.ledger.metrics import ClientCounters
 from pyreplog.ledger.placement import Candidate
 from pyreplog.ledger.protocol.effects import BadCopy, Degraded
 from pyreplog.ledger.quarantine import Quarantine
+from pyreplog.ledger.registrations import LEAVING_PHASES, BookieStates
 from pyreplog.ledger.repair_notes import note_repair
 from pyreplog.ledger.status import BookieStatus, DegradedLedger
 from pyreplog.ledger.thread_pool import ThreadPool
@@ -33,6 +34,11 @@ from pyreplog.net.reactor import Reactor
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+READ_AGAIN_S = 1.0
+"""Seconds between a failed read of registrations, or of bookies' states, and the next one."""
+STATES_S = 5.0
+"""Seconds for which opening an embedded cluster waits for the states of its bookies."""
 
 
 class _ExpiredTimer:
@@ -60,8 +66,14 @@ class RuntimeBase:
         self._quarantine = Quarantine(self.reactor.clock, random.random)
         self._racks: dict[str, str] = {}  # of bookies, as they registered last
         self.on_bookies: Callable[[], object] = lambda: None
-        """Called when bookies registered, left, or changed their registration."""
+        """Called when bookies registered, left, or changed their registration, and when their states changed."""
         self._closed = False
+        try:
+            self.bookie_states = BookieStates(metadata, lambda _: self.on_bookies(), self._read_again)
+        except BaseException:
+            self._workers.close()
+            self.reactor.close()
+            raise
 
     def belong_to(self, cluster: Handle) -> None:
         """Make the store and the reactor parts of the cluster, whose `close` closes this runtime."""
@@ -86,6 +98,9 @@ class RuntimeBase:
 
     def work(self, job: Callable[[], object]) -> None:
         self._workers.submit(job)
+
+    def _read_again(self, read: Callable[[], None]) -> None:
+        self.wake_after(READ_AGAIN_S, lambda: self.work(read))
 
     def note_waiting(self, change: int) -> None:
         self.counts.wait_for_metadata(change)
@@ -142,6 +157,12 @@ class RuntimeBase:
         """Return the bookies that run now."""
         raise NotImplementedError
 
+    def absent_bookies(self) -> list[BookieStatus]:
+        """Return the bookies that do not run, and are away, lost, draining or retired."""
+        running = {status.bookie for status in self.bookie_statuses()}
+        states = self.bookie_states.items()
+        return [BookieStatus(name, "", "", False, 0, state.phase) for name, state in states if name not in running]
+
     def bookie_metrics(self) -> Iterator[Metric]:
         """Return the metrics of the bookies in this process."""
         return iter(())
@@ -152,13 +173,20 @@ class RuntimeBase:
         return None
 
     def candidates(self, *, suspects: bool = False) -> list[Candidate]:
-        """Return the bookies that take entries now and did not fail lately; with `suspects`, those that did fail."""
-        writable = (status for status in self.bookie_statuses() if not status.read_only)
+        """Return the bookies that take entries now and did not fail lately; with `suspects`, those that did fail.
+
+        Bookies that are draining, lost or retired are never among them.
+        """
         return [
             Candidate(status.bookie, weight=float(status.free_bytes), rack=status.rack)
-            for status in writable
+            for status in self.bookie_statuses()
+            if not status.read_only and status.phase not in LEAVING_PHASES
             if (status.bookie in self._quarantine) is suspects
         ]
+
+    def leaving_bookies(self) -> list[str]:
+        """Return the ids of bookies that are lost, retired or draining, in this order."""
+        return self.bookie_states.leaving()
 
     def racks(self) -> Mapping[str, str]:
         """Return the racks of bookies, for placement: of those that run, and of those that ran since this was made."""
@@ -175,6 +203,7 @@ class RuntimeBase:
         timeout: seconds for the jobs of `work`; jobs that have not begun by then are dropped. None: wait for all.
         """
         self._closed = True
+        self.bookie_states.close()
         with ExitStack() as cleanup:
             cleanup.callback(self.metadata.close)
             cleanup.callback(self.reactor.close)
@@ -201,6 +230,7 @@ class EmbeddedRuntime(RuntimeBase):
         super().__init__(metadata, entry_bytes_max=entry_bytes_max)
         self.bookies, self._collectors, self._collect_s = dict(bookies), dict(collectors), collect_s
         self.wake_after(collect_s, self._collect_later)
+        self.bookie_states.wait(STATES_S)
 
     def send(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> None:
         local = self.bookies.get(bookie)
@@ -231,7 +261,10 @@ class EmbeddedRuntime(RuntimeBase):
         return stored and answer.stored()
 
     def bookie_statuses(self) -> list[BookieStatus]:
-        return [BookieStatus(name, "", "", local.read_only, local.free_bytes) for name, local in self.bookies.items()]
+        return [
+            BookieStatus(name, "", "", local.read_only, local.free_bytes, self.bookie_states.phase(name))
+            for name, local in self.bookies.items()
+        ]
 
     @property
     def embedded_bookies(self) -> int | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pyreplog._native.quorum.stripe import member_count
+from pyreplog.bookie.bookie_state import BookiePhase
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
 from pyreplog.ledger.repair_notes import Garbled, RepairNote
 
@@ -68,6 +69,7 @@ class BookieStatus:
         rack: rack of the bookie; "": unknown.
         read_only: whether it refuses new entries.
         free_bytes: free space on its disk.
+        phase: away, lost, draining or retired; None: an ordinary member.
     """
 
     bookie: str
@@ -75,6 +77,7 @@ class BookieStatus:
     rack: str
     read_only: bool
     free_bytes: int
+    phase: BookiePhase | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ class ClusterStatus:
         repairs: copies that are noted as damaged or missing.
         limbo: pairs of a ledger and a bookie that may have lost entries of it.
         garbled: keys of the metadata store that cannot be read; the other attributes do not cover them.
+        absent: bookies that do not run, and are away, lost, draining or retired.
     """
 
     bookies: list[BookieStatus]
@@ -94,6 +98,7 @@ class ClusterStatus:
     repairs: list[RepairNote] = field(default_factory=list)
     limbo: list[tuple[int, str]] = field(default_factory=list)
     garbled: list[Garbled] = field(default_factory=list)
+    absent: list[BookieStatus] = field(default_factory=list)
 
     @property
     def below_write_quorum(self) -> int:

@@ -5,6 +5,7 @@
 | store | MetadataStore: the calls and what they promise |
 | lease | Lease: keys that exist while their owner lives |
 | watching | the thread that tells watchers |
+| followed_folder | the values of all keys of one folder, as a process follows them |
 | keys | which keys and values are accepted |
 | layout | where keys are: which builds may use a store |
 | values | JSON objects as values, whatever lies there |

@@ -188,6 +188,12 @@ class FakeRuntime:
     def bookie_statuses(self) -> list[Any]:
         return []
 
+    def absent_bookies(self) -> list[Any]:
+        return []
+
+    def leaving_bookies(self) -> list[str]:
+        return []
+
     def suspect(self, bookie: str) -> None:
         return
 

@@ -1,0 +1,125 @@
+"""The values of all keys of one folder, as a process follows them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Set
+from typing import Generic, TypeVar
+
+from pyreplog.errors import ClosedError, InvalidMetadataError, ReplogError
+from pyreplog.metadata.keys import name_of
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.watching import Watch
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class FollowedFolder(Generic[T]):
+    """Reads the values of the keys in a folder, and reads them again after each change. Any thread may use it.
+
+    Values that cannot be decoded are left out, with a warning. While the store cannot be read, the values that were
+    read before stay.
+
+    folder: the key above. decode: raises InvalidMetadataError. on_change: called with the names of the keys that came,
+    went, or were written, by one thread at a time. retry: has a read that failed repeated a little later by a thread
+    that may block.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        folder: str,
+        decode: Callable[[bytes], T],
+        on_change: Callable[[Set[str]], object],
+        retry: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._store, self._folder, self._decode = store, folder, decode
+        self._on_change, self._retry = on_change, retry
+        self._reading = threading.Lock()  # held by a read, so that an older value never replaces a newer one
+        self._values: dict[str, tuple[T, int]] = {}  # value and version by name; replaced as a whole
+        self._watches: dict[str, Watch] = {}  # by name
+        self._read = threading.Event()
+        self._is_closed = False
+        self._names = store.watch(folder, lambda _: self._read_names())
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the values were read once; return whether they were."""
+        return self._read.wait(timeout_s)
+
+    def get(self, name: str) -> T | None:
+        """Return the value of a key; None: there is none."""
+        value = self._values.get(name)
+        return None if value is None else value[0]
+
+    def items(self) -> list[tuple[str, T]]:
+        """Return all names and values, ordered by name."""
+        return [(name, value) for name, (value, _) in sorted(self._values.items())]
+
+    def close(self) -> None:
+        """Stop following the folder, and forget all values."""
+        self._is_closed = True
+        self._names.close()
+        with self._reading:
+            self._watches_of(frozenset())
+            self._values = {}
+
+    # ---- reading --------------------------------------------------------------------------------------------
+
+    def _read_names(self) -> None:
+        """Read all values, after keys came or went."""
+        with self._reading:
+            if self._is_closed:
+                return
+            try:
+                names = frozenset(self._store.list(self._folder))
+                self._watches_of(names)  # before the reads: a later change is not missed
+                values = {name: value for name in names if (value := self._value(name)) is not None}
+            except ReplogError as error:
+                self._failed(error, self._read_names)
+                return
+            self._replace(values)
+            self._read.set()
+
+    def _read_value(self, key: str) -> None:
+        """Read one value, after it changed."""
+        with self._reading:
+            name = name_of(key)
+            if name not in self._watches:
+                return
+            try:
+                value = self._value(name)
+            except ReplogError as error:
+                self._failed(error, lambda: self._read_value(key))
+                return
+            others = {other: kept for other, kept in self._values.items() if other != name}
+            self._replace(others if value is None else {**others, name: value})
+
+    def _watches_of(self, names: Set[str]) -> None:
+        for name in self._watches.keys() - names:
+            self._watches.pop(name).close()
+        for name in names - self._watches.keys():
+            self._watches[name] = self._store.watch(f"{self._folder}/{name}", self._read_value)
+
+    def _value(self, name: str) -> tuple[T, int] | None:
+        """Read one value and its version; None if there is none, or a damaged one. Raises errors of the store."""
+        stored = self._store.get(f"{self._folder}/{name}")
+        try:
+            return None if stored is None else (self._decode(stored.value), stored.version)
+        except InvalidMetadataError as error:
+            logger.warning("%s/%s is ignored, it cannot be read: %s", self._folder, name, error)
+            return None
+
+    def _failed(self, error: ReplogError, read: Callable[[], None]) -> None:
+        """Keep the values that were read before, and schedule another read."""
+        if not isinstance(error, ClosedError):
+            logger.warning("%s cannot be read, another attempt follows: %s", self._folder, error)
+            self._retry(read)
+
+    def _replace(self, values: dict[str, tuple[T, int]]) -> None:
+        previous, self._values = self._values, values
+        changed = {name for name in previous.keys() | values.keys() if previous.get(name) != values.get(name)}
+        if changed:
+            self._on_change(changed)

@@ -1,0 +1,134 @@
+"""Bookies that are lost, draining or retired: they get no new entries, and `cluster status` shows their phases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyreplog.bookie.bookie_state import BOOKIE_STATES, BookiePhase
+from pyreplog.cli.app import main
+from pyreplog.errors import MetadataUnavailableError, NotEnoughBookiesError
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.registrations import BookieStates
+from pyreplog.metadata.memory import MemoryStore
+from tests.ledger.conftest import SEGMENT_BYTES
+from tests.ledger.phases import set_phase, set_phases
+from tests.ledger.standins import FailingStore
+from tests.waiting import until
+
+LEAVING = [BookiePhase.LOST, BookiePhase.DRAINING, BookiePhase.RETIRED]
+
+
+@pytest.fixture
+def names(cluster: LedgerCluster) -> list[str]:
+    """Ids of the four bookies."""
+    return sorted(bookie.bookie for bookie in cluster.status().bookies)
+
+
+def members(cluster: LedgerCluster, *quorums: int) -> set[str]:
+    """The ensembles of a few ledgers that are made."""
+    ensembles: set[str] = set()
+    for _ in range(6):
+        with cluster.create_ledger(*quorums) as ledger:
+            ensembles.update(ledger.metadata.last_fragment.ensemble)
+    return ensembles
+
+
+@pytest.mark.parametrize("phase", LEAVING)
+def test_one_that_leaves_is_not_chosen(cluster: LedgerCluster, names: list[str], phase: BookiePhase) -> None:
+    set_phases(cluster, {names[0]: phase})
+    assert members(cluster, 3, 2, 2) == set(names[1:])
+    set_phases(cluster, {names[0]: None})
+    until(lambda: members(cluster, 3, 2, 2) == set(names))
+
+
+def test_one_that_is_away_by_its_state_and_runs_is_chosen(cluster: LedgerCluster, names: list[str]) -> None:
+    """It has registered again, and the auditor has not seen it yet."""
+    set_phases(cluster, {names[0]: BookiePhase.AWAY})
+    assert members(cluster, 4, 2, 2) == set(names)
+
+
+@pytest.mark.parametrize("phase", LEAVING)
+def test_one_that_leaves_is_no_last_resort(cluster: LedgerCluster, names: list[str], phase: BookiePhase) -> None:
+    """Neither where others failed lately nor where degraded ledgers are allowed."""
+    set_phases(cluster, {names[0]: phase})
+    for name in names[1:]:
+        cluster.runtime.suspect(name)
+    assert members(cluster, 3, 2, 2) == set(names[1:])
+    with pytest.raises(NotEnoughBookiesError, match="4 bookies was asked for, 3 take entries, and the cluster has 3"):
+        cluster.create_ledger(4, 3, 2, allow_degraded=True)
+
+
+def test_states_are_known_from_the_start(folder: Path) -> None:
+    with LedgerCluster.embedded(folder, bookies=4, segment_bytes=SEGMENT_BYTES) as cluster:
+        leaving = cluster.status().bookies[0].bookie
+        set_phase(cluster.metadata, leaving, BookiePhase.DRAINING)
+    with LedgerCluster.embedded(folder, segment_bytes=SEGMENT_BYTES) as cluster:
+        assert leaving not in members(cluster, 3, 2, 2)
+    with LedgerCluster.connect(f"sqlite:{folder / 'metadata.sqlite'}") as cluster:
+        assert cluster.runtime.leaving_bookies() == [leaving]
+
+
+def test_the_lost_come_first(cluster: LedgerCluster, names: list[str]) -> None:
+    """Of those that leave: they have no copies any more."""
+    phases = [BookiePhase.DRAINING, BookiePhase.RETIRED, BookiePhase.LOST, BookiePhase.AWAY]
+    set_phases(cluster, dict(zip(names, phases, strict=True)))
+    assert cluster.runtime.leaving_bookies() == [names[2], names[1], names[0]]
+
+
+def test_a_state_that_cannot_be_read_counts_as_none(
+    cluster: LedgerCluster, names: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.metadata.create(f"{BOOKIE_STATES}/{names[0]}", b'{"version":9,"min_reader":9}')
+    until(lambda: "is ignored, it cannot be read" in caplog.text)
+    assert members(cluster, 4, 2, 2) == set(names)
+
+
+def test_the_status_has_phases(cluster: LedgerCluster, names: list[str], folder: Path, capsys) -> None:
+    set_phases(cluster, {names[1]: BookiePhase.DRAINING, "gone@00": BookiePhase.LOST})
+    status = cluster.status()
+    phases = {bookie.bookie: bookie.phase for bookie in status.bookies}
+    assert phases == {**dict.fromkeys(names), names[1]: BookiePhase.DRAINING}
+    assert [(bookie.bookie, bookie.phase) for bookie in status.absent] == [("gone@00", BookiePhase.LOST)]
+    cluster.close()
+    assert main(["cluster", "--embedded", str(folder), "status"]) == 0
+    shown = capsys.readouterr().out
+    assert f"  {names[1]}  " in shown and "free  draining\n" in shown and "  gone@00  not running  lost\n" in shown
+    assert main(["cluster", "--embedded", str(folder), "--json", "status"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert [bookie["phase"] for bookie in body["bookies"]] == [None, "draining", None, None]
+    assert [bookie["phase"] for bookie in body["absent"]] == ["lost"]
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryStore]:
+    with MemoryStore() as memory:
+        yield memory
+
+
+def test_states_that_cannot_be_read_at_first_are_read_later(memory: MemoryStore) -> None:
+    store: Any = FailingStore(memory)
+    store.fail("list", MetadataUnavailableError("away"))
+    set_phase(memory, "b@1", BookiePhase.DRAINING)
+    again: list[Callable[[], None]] = []
+    states = BookieStates(store, lambda names: None, again.append)
+    until(lambda: again)
+    assert states.leaving() == [] and not states.wait(0)
+    again.pop()()
+    assert states.leaving() == ["b@1"] and states.wait(0)
+    states.close()
+
+
+def test_a_value_that_is_written_again_is_told_again(memory: MemoryStore) -> None:
+    """So that whoever wants writers to look again has nothing to change."""
+    changed: list[object] = []
+    set_phase(memory, "b@1", BookiePhase.LOST)
+    states = BookieStates(memory, changed.append, lambda read: None)
+    until(lambda: changed == [{"b@1"}])
+    set_phase(memory, "b@1", BookiePhase.LOST)
+    until(lambda: changed == [{"b@1"}] * 2)
+    states.close()
