@@ -1,0 +1,490 @@
+"""Failures drawn at random on a cluster of many ledgers: how many are lost, and how much is copied.
+
+It goes from event to event: a bookie or a rack is lost, a bookie is away for longer than the delay, an order is placed, a bookie
+returns or is replaced. Between events copies are made in order of urgency at the rate that the workers have; what was
+done is applied with the next event, to all ledgers concerned at once. docs/durability.md says what is modelled.
+
+To see losses that are too rare, failures can be raised by a factor f. Each failure then belongs to the stated rates
+with probability 1 / f, so that a loss which took m failures counts f ** -m.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyreplog.autorecovery.loss_chain import rack_layout
+from pyreplog.autorecovery.placement_model import Flags, Ints, PlacementModel
+from pyreplog.autorecovery.plan import MANY_AWAY_SHARE, METADATA_OPERATIONS, YEAR_S, PlanInputs, storage_factor
+from pyreplog.autorecovery.poisson_interval import Interval, weighted_interval
+from pyreplog.errors import ConfigError
+
+LEDGERS_MAX = 20_000_000
+_NEVER = math.inf
+
+
+@dataclass(frozen=True)
+class SimulatedDurability:
+    """What a simulation found; rates are those of the stated failures, whatever was raised.
+
+    Attributes:
+        years: that were simulated.
+        seed: of the random numbers.
+        raised: factor on the rates at which bookies and racks are lost.
+        bookie_losses: of single bookies, as simulated.
+        rack_losses: as simulated.
+        long_outages: of bookies that were away for longer than the delay.
+        coincidences: different sets of failures that took entries with all their copies.
+        ledgers_lost: with all copies of an entry, as simulated.
+        latent_per_year: expected losses of ledgers by unreadable last copies; a part of `losses_per_year`.
+        losses_per_year: ledgers that are lost in a year, and the 95 % interval.
+        events_per_year: times that at least one ledger is lost, and the 95 % interval.
+        single_s: mean time from the loss of a bookie to the next copy of each of its entries; nan: there was none.
+        rack_s: the same for racks.
+        copied_for_bookies: bytes in a year.
+        copied_for_racks: bytes in a year.
+        copied_for_outages: bytes in a year.
+    """
+
+    years: float
+    seed: int
+    raised: float
+    bookie_losses: int
+    rack_losses: int
+    long_outages: int
+    coincidences: int
+    ledgers_lost: int
+    latent_per_year: float
+    losses_per_year: Interval
+    events_per_year: Interval
+    single_s: float
+    rack_s: float
+    copied_for_bookies: float
+    copied_for_racks: float
+    copied_for_outages: float
+
+    @property
+    def copied_per_year(self) -> float:
+        """Bytes in a year."""
+        return self.copied_for_bookies + self.copied_for_racks + self.copied_for_outages
+
+
+class Cause(IntEnum):
+    """Why copies are made again."""
+
+    BOOKIE = 0
+    RACK = 1
+    OUTAGE = 2
+
+
+class _Kind(IntEnum):
+    FAILURE = 0
+    ORDER = 1
+    BACK = 2
+
+
+class _Event(NamedTuple):
+    at_s: float
+    number: int
+    kind: _Kind
+    bookie: int
+    stamp: int
+
+
+class _Tasks:
+    """Copies that are to be made: columns of equal length."""
+
+    def __init__(self) -> None:
+        self.ledger: Ints = np.empty(0, np.int32)
+        self.place: Ints = np.empty(0, np.int32)
+        self.source: Ints = np.empty(0, np.int32)
+        self.cause: Ints = np.empty(0, np.int32)
+        self.ordered_s: NDArray[np.float64] = np.empty(0)
+        self.finish_s: NDArray[np.float64] = np.empty(0)
+
+    def __len__(self) -> int:
+        return len(self.ledger)
+
+    def add(self, ledger: Ints, place: Ints, source: int, cause: int, now_s: float) -> None:
+        count = len(ledger)
+        self.ledger = np.concatenate([self.ledger, ledger])
+        self.place = np.concatenate([self.place, place])
+        self.source = np.concatenate([self.source, np.full(count, source, np.int32)])
+        self.cause = np.concatenate([self.cause, np.full(count, cause, np.int32)])
+        self.ordered_s = np.concatenate([self.ordered_s, np.full(count, now_s)])
+        self.finish_s = np.concatenate([self.finish_s, np.full(count, _NEVER)])
+
+    def keep(self, chosen: Flags) -> None:
+        self.ledger, self.place, self.source = self.ledger[chosen], self.place[chosen], self.source[chosen]
+        self.cause, self.ordered_s, self.finish_s = self.cause[chosen], self.ordered_s[chosen], self.finish_s[chosen]
+
+
+class DurabilitySimulation:
+    """One run.
+
+    Args:
+        inputs: the cluster on paper; at most 20 million ledgers.
+        seed: of all random numbers.
+        raised: factor on the rates at which bookies and racks are lost.
+
+    Raises:
+        ConfigError: there are too many ledgers, or `raised` is below 1.
+
+    Example:
+        >>> DurabilitySimulation(PlanInputs(bookies=20, racks=5, ledgers=1000), seed=1).run(5.0).rack_losses
+        2
+    """
+
+    def __init__(self, inputs: PlanInputs, *, seed: int = 0, raised: float = 1.0) -> None:
+        if inputs.ledgers > LEDGERS_MAX:
+            raise ConfigError(f"ledgers: a simulation takes up to {LEDGERS_MAX}, found {inputs.ledgers}")
+        if not 1 <= raised <= 1e6:
+            raise ConfigError(f"raised: expected 1 to 1e6, found {raised:g}")
+        self._inputs, self._seed, self._raised = inputs, seed, raised
+        self._random = np.random.default_rng(seed)
+        size, count = inputs.ensemble, inputs.bookies
+        self._placement = PlacementModel(count, inputs.racks, size, inputs.write_quorum, self._random)
+        self._ensembles = self._placement.new_ledgers(inputs.ledgers)
+        self._missing: Flags = np.zeros((inputs.ledgers, size), np.bool_)
+        self._lost_by: Ints = np.zeros((inputs.ledgers, size), np.int32)  # of what is missing: which failure
+        self._held: list[list[NDArray[np.int64]]] = self._holdings()
+        self._loads = np.bincount(self._ensembles.ravel(), minlength=count).astype(np.float64)
+        room = inputs.disks * inputs.disk_bytes * inputs.write_quorum / storage_factor(inputs)
+        self._room = room / inputs.member_bytes  # members that a bookie holds
+        self._up: Flags = np.ones(count, np.bool_)
+        self._away_until = np.zeros(count)
+        self._stamps = np.zeros(count, np.int64)  # which absence of a bookie an event is about
+        self._is_lost: Flags = np.zeros(count, np.bool_)
+        self._ordered: Flags = np.zeros(count, np.bool_)
+        self._failures: list[tuple[float, Cause]] = []
+        self._failed: dict[tuple[int, int], int] = {}  # (bookie, stamp) -> number of the failure
+        self._tasks = _Tasks()
+        self._events: list[_Event] = []
+        self._number = 0
+        self._since_s = 0.0  # since when the copies are worked on that come next
+        self._counts = [0, 0, 0]
+        self._unreadable = np.array([inputs.unreadable(copies) for copies in range(inputs.write_quorum + 1)])
+        self._losses: dict[tuple[int, ...], list[float]] = defaultdict(lambda: [0.0, 0.0])  # ledgers; latent ones
+        self._copied = np.zeros(3)
+        self._waited = np.zeros((3, 2))  # seconds, and how many
+
+    def _holdings(self) -> list[list[NDArray[np.int64]]]:
+        """By bookie: ledger * E + place of what it holds. Copies that moved away are not removed."""
+        flat = self._ensembles.ravel()
+        order = np.argsort(flat, kind="stable")
+        ends = np.searchsorted(flat[order], np.arange(self._inputs.bookies + 1))
+        return [[order[start:stop]] for start, stop in zip(ends[:-1], ends[1:], strict=True)]
+
+    # ---- events ---------------------------------------------------------------------------------------------
+
+    def run(self, years: float) -> SimulatedDurability:
+        """Simulate so many years.
+
+        Args:
+            years: above 0.
+
+        Returns:
+            What was lost, and what was copied.
+        """
+        if not 0 < years <= 1e9:
+            raise ConfigError(f"years: expected more than 0, found {years:g}")
+        end_s = years * YEAR_S
+        inputs, raised = self._inputs, self._raised
+        rates = np.array(
+            [
+                inputs.bookies * inputs.bookie_losses_per_year * raised,
+                inputs.racks * inputs.rack_failures_per_year * raised,
+                inputs.bookies * inputs.long_outages_per_year,
+            ]
+        )
+        total = float(rates.sum()) / YEAR_S
+        shares = np.cumsum(rates) / rates.sum() if total else rates
+        self._push(self._wait(total), _Kind.FAILURE)
+        while self._events and self._events[0].at_s <= end_s:
+            event = heapq.heappop(self._events)
+            self._advance(event.at_s)
+            if event.kind is _Kind.FAILURE:
+                self._fail(event.at_s, Cause(int(np.searchsorted(shares, self._random.random(), side="right"))))
+                self._push(event.at_s + self._wait(total), _Kind.FAILURE)
+            elif event.stamp == self._stamps[event.bookie]:
+                (self._order if event.kind is _Kind.ORDER else self._back)(event)
+        self._advance(end_s)
+        return self._result(years)
+
+    def _wait(self, per_s: float) -> float:
+        return float(self._random.exponential(1 / per_s)) if per_s else _NEVER
+
+    def _push(self, at_s: float, kind: _Kind, bookie: int = -1) -> None:
+        self._number += 1
+        stamp = int(self._stamps[bookie]) if bookie >= 0 else 0
+        heapq.heappush(self._events, _Event(at_s, self._number, kind, bookie, stamp))
+
+    def _fail(self, now_s: float, cause: Cause) -> None:
+        inputs = self._inputs
+        if cause is Cause.RACK:
+            rack = int(self._random.integers(inputs.racks))
+            bookies = np.flatnonzero((self._placement.rack_of == rack) & ~self._is_lost)
+        else:
+            bookie = int(self._random.integers(inputs.bookies))
+            busy = self._is_lost[bookie] if cause is Cause.BOOKIE else not self._up[bookie]
+            bookies = np.array([] if busy else [bookie], np.int64)
+        if not len(bookies):
+            return
+        self._counts[cause] += 1
+        if cause is Cause.OUTAGE:
+            self._go_away(now_s, int(bookies[0]))
+            return
+        self._failures.append((now_s, cause))
+        self._lose(now_s, bookies)
+
+    def _go_away(self, now_s: float, bookie: int) -> None:
+        """For longer than the delay: an exponential length has no memory."""
+        self._stamps[bookie] += 1
+        self._up[bookie] = False
+        ordered_s = now_s + self._inputs.delay_s
+        self._push(ordered_s, _Kind.ORDER, bookie)
+        self._push(ordered_s + float(self._random.exponential(self._inputs.outage_s)), _Kind.BACK, bookie)
+
+    def _lose(self, now_s: float, bookies: NDArray[np.int64]) -> None:
+        failure = len(self._failures) - 1
+        self._up[bookies], self._is_lost[bookies] = False, True
+        touched = []
+        for bookie in bookies.tolist():
+            self._withdraw(bookie)
+            self._stamps[bookie] += 1
+            ledger, place = self._members(bookie)
+            self._missing[ledger, place] = True
+            self._lost_by[ledger, place] = failure
+            self._held[bookie] = []
+            self._loads[bookie] = 0
+            self._failed[bookie, int(self._stamps[bookie])] = failure
+            self._held[bookie].append(ledger.astype(np.int64) * self._inputs.ensemble + place)
+            self._push(now_s + min(self._inputs.delay_s, self._inputs.operator_s), _Kind.ORDER, bookie)
+            self._push(now_s + self._inputs.operator_s, _Kind.BACK, bookie)
+            touched.append(ledger)
+        self._count_losses(np.unique(np.concatenate(touched)))
+        self._schedule(now_s)
+
+    def _order(self, event: _Event) -> None:
+        """Have the copies of a bookie made again."""
+        bookie, absent = event.bookie, ~self._up
+        is_declared = event.at_s >= self._away_since(event) + self._inputs.operator_s
+        if absent.sum() > 1 and absent.mean() > MANY_AWAY_SHARE and not is_declared:
+            if not self._is_lost[bookie]:
+                self._push(event.at_s + self._inputs.delay_s + 1.0, _Kind.ORDER, bookie)
+            return  # of a lost one: its successor, or an operator, ends the doubt
+        self._place_order(event.at_s, bookie)
+
+    def _away_since(self, event: _Event) -> float:
+        failure = self._failed.get((event.bookie, event.stamp))
+        return _NEVER if failure is None else self._failures[failure][0]
+
+    def _place_order(self, now_s: float, bookie: int) -> None:
+        if self._ordered[bookie]:
+            return
+        self._ordered[bookie] = True
+        ledger, place = self._members(bookie)
+        failure = self._failed.get((bookie, int(self._stamps[bookie])), -1)
+        if failure >= 0:
+            mine = self._missing[ledger, place] & (self._lost_by[ledger, place] == failure)
+        else:
+            mine = ~self._missing[ledger, place]
+        self._tasks.add(ledger[mine], place[mine], bookie, failure, now_s)
+        self._schedule(now_s)
+
+    def _back(self, event: _Event) -> None:
+        """A bookie returns with its data, or is replaced by an empty one of its name."""
+        bookie = event.bookie
+        if self._is_lost[bookie]:
+            self._place_order(event.at_s, bookie)  # the successor proves that it is lost
+            self._is_lost[bookie] = False
+            self._held[bookie] = []
+        else:
+            self._withdraw(bookie)
+            self._stamps[bookie] += 1
+        self._up[bookie] = True
+        self._ordered[bookie] = False
+        self._schedule(event.at_s)
+
+    def _withdraw(self, bookie: int) -> None:
+        """End the work on a bookie that is away."""
+        if self._ordered[bookie]:
+            self._ordered[bookie] = False
+            self._tasks.keep((self._tasks.source != bookie) | (self._tasks.cause >= 0))
+
+    def _members(self, bookie: int) -> tuple[Ints, Ints]:
+        """Ledgers and places that a bookie has in the metadata, as far as it holds them or lost them last."""
+        held = self._held[bookie]
+        packed = np.concatenate(held) if held else np.empty(0, np.int64)
+        ledger, place = np.divmod(packed, self._inputs.ensemble)
+        fine = self._ensembles[ledger, place] == bookie
+        if not self._is_lost[bookie]:
+            fine &= ~self._missing[ledger, place]
+        self._held[bookie] = [packed[fine]]
+        return ledger[fine].astype(np.int32), place[fine].astype(np.int32)
+
+    # ---- copies ---------------------------------------------------------------------------------------------
+
+    def _schedule(self, now_s: float) -> None:
+        """Say when each copy will be made: those of ledgers with the fewest copies first, then in order."""
+        tasks, inputs = self._tasks, self._inputs
+        if not len(tasks):
+            return
+        gone = self._missing[tasks.ledger]
+        gone[np.arange(len(tasks)), tasks.place] = True
+        left = self._present(~gone).min(axis=1)
+        order = np.lexsort((tasks.ordered_s, left))
+        workers = max(min(int(self._up.sum()), len(tasks)), 1)
+        one_s = inputs.member_bytes / inputs.worker_bytes_per_s
+        step_s = max(one_s / workers, METADATA_OPERATIONS / inputs.metadata_operations_per_s)
+        self._since_s = max(self._since_s, now_s - step_s * workers)
+        done_s = self._since_s + step_s * np.arange(1, len(tasks) + 1)
+        tasks.finish_s[order] = np.maximum(done_s, tasks.ordered_s[order] + one_s)
+
+    def _present(self, here: Flags) -> NDArray[np.int64]:
+        """Copies in each window of each row."""
+        counts = np.zeros(here.shape, np.int64)
+        for step in range(self._inputs.write_quorum):
+            counts += np.roll(here, -step, axis=1)
+        return counts[:, : self._inputs.windows]
+
+    def _advance(self, now_s: float) -> None:
+        """Make the copies that are done by now."""
+        tasks = self._tasks
+        done = tasks.finish_s <= now_s
+        if done.any():
+            self._since_s = float(tasks.finish_s[done].max())
+            stuck = self._copy(np.flatnonzero(done))
+            tasks.finish_s[stuck] = _NEVER
+            done[stuck] = False
+            tasks.keep(~done)
+        if not len(tasks):
+            self._since_s = now_s
+
+    def _copy(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Make copies, several of one ledger one after the other. Returns those for which that is impossible now."""
+        stuck = []
+        rows = rows[np.argsort(self._tasks.finish_s[rows], kind="stable")]
+        while len(rows):
+            _, first = np.unique(self._tasks.ledger[rows], return_index=True)
+            stuck.append(self._copy_once(rows[first]))
+            rows = np.delete(rows, first)
+        return np.concatenate(stuck)
+
+    def _copy_once(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Make one copy of each of some ledgers."""
+        tasks = self._tasks
+        ledger, place, source = tasks.ledger[rows], tasks.place[rows], tasks.source[rows]
+        still = (self._ensembles[ledger, place] == source) & (self._missing[ledger, place] == (tasks.cause[rows] >= 0))
+        rows, ledger, place = rows[still], ledger[still], place[still]
+        ensembles, missing = self._ensembles[ledger], self._missing[ledger]
+        readable = self._present(~missing & self._up[ensembles])
+        concerned = self._concerned(place)
+        fine = ((readable > 0) | ~concerned).all(axis=1)
+        target = np.full(len(rows), -1, np.int32)
+        weights = np.where(self._up, np.maximum(1 - self._loads / self._room, 1e-3), 0.0)
+        target[fine] = self._placement.targets(ensembles[fine], missing[fine], place[fine], weights)
+        moved = target >= 0
+        self._note_unreadable(ledger[moved], missing[moved], concerned[moved])
+        self._move(rows[moved], ledger[moved], place[moved], target[moved])
+        return rows[~moved]
+
+    def _concerned(self, place: Ints) -> Flags:
+        """Windows that a place is in, for each row."""
+        windows = np.arange(self._inputs.windows)
+        return (place[:, None] - windows) % self._inputs.ensemble < self._inputs.write_quorum
+
+    def _move(self, rows: NDArray[np.int64], ledger: Ints, place: Ints, target: Ints) -> None:
+        self._ensembles[ledger, place] = target
+        self._missing[ledger, place] = False
+        failure, finish_s = self._tasks.cause[rows], self._tasks.finish_s[rows]
+        for number in np.unique(failure).tolist():
+            mine = failure == number
+            since_s, cause = self._failures[number] if number >= 0 else (0.0, Cause.OUTAGE)
+            self._copied[cause] += mine.sum() * self._inputs.member_bytes
+            self._waited[cause] += (finish_s[mine] - since_s).sum(), mine.sum()
+        self._hold(ledger, place, target)
+        sources = self._tasks.source[rows]
+        returning = failure < 0
+        np.subtract.at(self._loads, sources[returning], 1)
+
+    def _hold(self, ledger: Ints, place: Ints, bookies: Ints) -> None:
+        """Note what bookies hold from now on."""
+        if not len(bookies):
+            return
+        packed = ledger.astype(np.int64) * self._inputs.ensemble + place
+        order = np.argsort(bookies, kind="stable")
+        names, starts = np.unique(bookies[order], return_index=True)
+        for bookie, part in zip(names.tolist(), np.split(packed[order], starts[1:]), strict=True):
+            self._held[bookie].append(part)
+            self._loads[bookie] += len(part)
+
+    # ---- losses ---------------------------------------------------------------------------------------------
+
+    def _count_losses(self, ledgers: Ints) -> None:
+        """Count the ledgers with a window of which nothing is left. They go on as if they had been written anew."""
+        empty = self._present(~self._missing[ledgers]) == 0
+        for row in np.flatnonzero(empty.any(axis=1)).tolist():
+            ledger = int(ledgers[row])
+            window = int(np.flatnonzero(empty[row])[0])
+            self._losses[self._causes(ledger, window)][0] += 1
+            self._renew(ledger)
+
+    def _causes(self, ledger: int, window: int) -> tuple[int, ...]:
+        """Failures that took copies of a window."""
+        places = (window + np.arange(self._inputs.write_quorum)) % self._inputs.ensemble
+        gone = places[self._missing[ledger, places]]
+        return tuple(sorted(set(self._lost_by[ledger, gone].tolist())))
+
+    def _renew(self, ledger: int) -> None:
+        """Give a ledger that was lost bookies for all that it lacks."""
+        for place in np.flatnonzero(self._missing[ledger]).tolist():
+            row = np.array([ledger], np.int32)
+            weights = self._up.astype(np.float64)
+            spot = np.array([place], np.int32)
+            target = self._placement.targets(self._ensembles[row], self._missing[row], spot, weights)
+            if target[0] >= 0:
+                self._ensembles[ledger, place] = target[0]
+                self._missing[ledger, place] = False
+                self._hold(row, spot, target)
+
+    def _note_unreadable(self, ledger: Ints, missing: Flags, concerned: Flags) -> None:
+        """Add what is expected to be lost to unreadable entries while these copies are made."""
+        good = self._present(~missing)
+        chances = np.where(concerned, self._unreadable[good], 0.0)
+        for row in np.flatnonzero(chances.max(axis=1, initial=0.0) > 1e-14).tolist():
+            for window in np.flatnonzero(chances[row]).tolist():
+                causes = self._causes(int(ledger[row]), window)
+                self._losses[causes][1] += float(chances[row, window])
+
+    def _result(self, years: float) -> SimulatedDurability:
+        raised, groups = self._raised, self._losses
+        # A loss of a quorum takes at least as many failures as it has racks, or one where racks fail.
+        racks = self._inputs.rack_failures_per_year > 0
+        least = len(rack_layout(self._inputs.write_quorum, self._inputs.racks)) if racks else self._inputs.write_quorum
+        heaviest = raised**-least / years
+        ledgers = [(whole + latent) * raised ** -len(causes) / years for causes, (whole, latent) in groups.items()]
+        events = [min(whole + latent, 1) * raised ** -len(causes) / years for causes, (whole, latent) in groups.items()]
+        latent = sum(latent * raised ** -len(causes) / years for causes, (_, latent) in groups.items())
+        waited = [float(total / count) if count else math.nan for total, count in self._waited]
+        copied = self._copied / years / np.array([raised, raised, 1.0])
+        return SimulatedDurability(
+            years, self._seed, raised, *self._counts,
+            coincidences=sum(whole > 0 for whole, _ in groups.values()),
+            ledgers_lost=int(sum(whole for whole, _ in groups.values())),
+            latent_per_year=latent,
+            losses_per_year=weighted_interval(ledgers, heaviest),
+            events_per_year=weighted_interval(events, heaviest),
+            single_s=waited[Cause.BOOKIE],
+            rack_s=waited[Cause.RACK],
+            copied_for_bookies=float(copied[Cause.BOOKIE]),
+            copied_for_racks=float(copied[Cause.RACK]),
+            copied_for_outages=float(copied[Cause.OUTAGE]),
+        )  # fmt: skip
