@@ -134,6 +134,7 @@ setup(
             extension("log/apply_replicated", checksums=True),
             extension("ledgerlog/lending", checksums=True),
             extension("ledgerlog/digest", checksums=True),
+            extension("ledgerlog/verification", checksums=True),
             extension("topic/rows"),
             extension("topic/ranges"),
             extension("topic/varint"),

@@ -12,14 +12,14 @@ nothing (BookKeeper #4607: one wrong proof deleted live data). Sealed segments a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from pyreplog._native.ledgerlog.entries import CONTROL, parse_entries
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entrylog import DiskLog
-from pyreplog.bookie.ledgermap import LedgerExtent
+from pyreplog.bookie.ledgermap import BadRange, LedgerExtent
 from pyreplog.errors import CorruptionError, DiskError, InvalidMetadataError
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,8 @@ class Collector:
     """Collects in steps of at most `collect_step_bytes`, while the bookie serves. One thread at a time.
 
     alone: runs a function with the bookie while no request is handled (LocalBookie.with_bookie). on_look: called when a
-    round has read the metadata (LocalBookie.when_collected).
+    round has read the metadata (LocalBookie.when_collected). damaged: gives the segments that have damage, with their
+    damaged records (Scrubber.damaged).
     """
 
     def __init__(
@@ -81,9 +82,11 @@ class Collector:
         alone: Callable[[Callable[[Bookie], object]], object],
         *,
         on_look: Callable[[], None] | None = None,
+        damaged: Callable[[], Mapping[int, Sequence[BadRange]]] | None = None,
     ) -> None:
         self._log, self._config, self._ledgers, self._alone = log, config, ledgers, alone
-        self._on_look = on_look
+        self._on_look, self._find_damaged = on_look, damaged
+        self._damaged: Mapping[int, Sequence[BadRange]] = {}
         self._round: Iterator[None] | None = None
         self._looked = False  # for ledgers in limbo
         self.copied_bytes = self.hollowed = self.trimmed = 0  # bytes of entries; segments
@@ -118,15 +121,17 @@ class Collector:
             self._forget(ledger)
         yield
         yield from self._end_limbo(deleted)
+        self._damaged = self._find_damaged() if self._find_damaged is not None else {}
         for segment in sorted(self._survey(deleted)):
-            if self._is_worth_it(segment):
-                try:
+            try:
+                if self._is_worth_it(segment, deleted):
                     yield from self._empty(segment)
-                except CorruptionError as error:  # left as it is, for repair; go on with the others (BookKeeper #4544)
-                    logger.error("the segment at %d cannot be collected: %s", segment.base, error)
-                except DiskError as error:  # the next segments need as much space
-                    logger.warning("garbage collection stops: %s", error)
-                    return
+            except (CorruptionError, InvalidMetadataError) as error:
+                # left as it is, for repair; go on with the others (BookKeeper #4544)
+                logger.error("the segment at %d cannot be collected: %s", segment.base, error)
+            except DiskError as error:  # the next segments need as much space
+                logger.warning("garbage collection stops: %s", error)
+                return
 
     def _find_deleted(self) -> set[int]:
         """Find the deleted ledgers. The order matters: first those here, then the listing, then each of the rest."""
@@ -203,22 +208,45 @@ class Collector:
             total = sum(share.bytes for _, share in shares)
             yield SegmentUsage(sum(share.bytes for _, share in live), base, total, live, controls)
 
-    def _is_worth_it(self, segment: SegmentUsage) -> bool:
-        """Whether to collect a segment: few of its bytes are live, or it is an empty one at the front of the log."""
+    def _is_worth_it(self, segment: SegmentUsage, deleted: set[int]) -> bool:
+        """Whether to collect a segment: few of its bytes are live, or it is an empty one at the front of the log.
+
+        Of one with damaged records also: none of these is needed any more.
+        """
         if not segment.total_bytes:
             return segment.base == self._log.log.start_position
+        if segment.base in self._damaged:
+            return not any(
+                self._is_needed(segment.base, bad) for bad in self._damaged[segment.base] if bad.ledger not in deleted
+            )
         return segment.live_bytes * 100 < segment.total_bytes * self._config.compact_below_percent or not segment.live
+
+    def _is_needed(self, base: int, bad: BadRange) -> bool:
+        """Whether any of these damaged records is the newest one of an entry that this bookie has to hold.
+
+        Control records are not: what is known of them is appended once more.
+        """
+        if bad.ledger >= CONTROL:
+            return False
+        newest = self._log.log.newest_in(base, bad.ledger, bad.first, bad.last + 1).tolist()
+        if not newest:
+            return False
+        stripes = self._ledgers.holdings(bad.ledger)
+        return stripes is None or any(entry in stripe for entry in newest for stripe in stripes)
 
     # ---- one segment ----------------------------------------------------------------------------------------
 
     def _empty(self, segment: SegmentUsage) -> Iterator[None]:
         for ledger, share in segment.live:
-            entry = share.first
-            while entry <= share.last:
-                records, entry = self._log.log.read_share(share, ledger, entry, self._config.collect_step_bytes)
-                self._log.append(records)
-                self.copied_bytes += len(records)
-                yield
+            for first, last in self._intact(segment.base, ledger, share):
+                entry = first
+                while entry <= last:
+                    records, entry = self._log.log.read_share(
+                        share._replace(last=last), ledger, entry, self._config.collect_step_bytes
+                    )
+                    self._log.append(records)
+                    self.copied_bytes += len(records)
+                    yield
         for ledger in segment.controls:
             self._append_controls(ledger)
         if segment.live or segment.controls:
@@ -226,6 +254,16 @@ class Collector:
         self._remove(segment.base)
         logger.info("segment at %d: %d of %d bytes were live", segment.base, segment.live_bytes, segment.total_bytes)
         yield
+
+    def _intact(self, base: int, ledger: int, share: LedgerExtent) -> Iterator[tuple[int, int]]:
+        """Yield (first, last) of the parts of a share without damaged records, which are not touched."""
+        first = share.first
+        for bad in sorted(bad for bad in self._damaged.get(base, ()) if bad.ledger == ledger):
+            if first < bad.first:
+                yield first, bad.first - 1
+            first = max(first, bad.last + 1)
+        if first <= share.last:
+            yield first, share.last
 
     def _append_controls(self, ledger: int) -> None:
         self._alone(lambda bookie: bookie.append_controls(ledger))

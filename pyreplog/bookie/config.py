@@ -33,6 +33,8 @@ class BookieConfig(Settings):
         compact_below_percent: a segment is rewritten when less than this percentage of it is live; 0: never.
         collect_interval_ms: milliseconds between two rounds of garbage collection.
         collect_step_bytes: live bytes that garbage collection copies in one step, between which requests are handled.
+        scrub_days: days within which every segment is verified on the disk; 0: none is, unless an operator asks.
+        scrub_bytes_per_s: bytes of segments that are verified in a second at most.
 
     See docs/operations.md.
     """
@@ -49,6 +51,8 @@ class BookieConfig(Settings):
     compact_below_percent: int = 50
     collect_interval_ms: int = 60_000
     collect_step_bytes: int = 4 << 20
+    scrub_days: int = 14
+    scrub_bytes_per_s: int = 32 << 20
 
     def __post_init__(self) -> None:
         if self.durability not in BOOKIE_DURABILITIES:
@@ -69,6 +73,8 @@ class BookieConfig(Settings):
         self._check_int("compact_below_percent", 0, 100)
         self._check_int("collect_interval_ms", 1, 1 << 40)
         self._check_int("collect_step_bytes", 1, 1 << 30)
+        self._check_int("scrub_days", 0, 3650)
+        self._check_int("scrub_bytes_per_s", 1, 1 << 40)
 
     def log_config(self) -> LogConfig:
         """Return the settings of the bookie's log."""
@@ -92,3 +98,5 @@ class BookieSettings(TypedDict, total=False):
     compact_below_percent: int
     collect_interval_ms: int
     collect_step_bytes: int
+    scrub_days: int
+    scrub_bytes_per_s: int

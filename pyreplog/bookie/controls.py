@@ -5,6 +5,7 @@ They are in the same log as the entries, so that one sync orders them with ADDs.
 
 from __future__ import annotations
 
+import logging
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from pyreplog.bookie.protocol import KEY_BYTES
 from pyreplog.errors import CorruptionError, InvalidRecordsError
 
 _BYTES_MAX = 4096
+
+logger = logging.getLogger(__name__)
 
 
 class ControlCode(IntEnum):
@@ -58,29 +61,53 @@ def encode_limbo(ledger: int, limbo: bool) -> bytes:
 
 
 def load_controls(log: EntryLog, ledger: int) -> Controls:
-    """Read the control records of a ledger by the log's index, without a scan. Raises CorruptionError."""
-    records, _ = log.read(ledger + CONTROL, 0, max(ControlCode) + 1, _BYTES_MAX)
+    """Read the control records of a ledger by the log's index, without a scan.
+
+    A damaged record counts as what is safe: the ledger is fenced, or in limbo, and its key and LAC are unknown. Raises
+    CorruptionError if it is unknown which records there are.
+    """
     try:
-        return _decode(records)
+        records, _ = log.read(ledger + CONTROL, 0, max(ControlCode) + 1, _BYTES_MAX)
+    except CorruptionError as error:
+        logger.warning("ledger %d: a control record is damaged: %s", ledger, error)
+        return _load_each(log, ledger)
+    return _decode(ledger, records)
+
+
+def _load_each(log: EntryLog, ledger: int) -> Controls:
+    """Read the control records one by one, because one of them is damaged."""
+    intact, damaged = [], set()
+    for code in log.held_entries(ledger + CONTROL, 0, max(ControlCode) + 1).tolist():
+        try:
+            intact.append(log.read(ledger + CONTROL, code, code + 1, _BYTES_MAX)[0])
+        except CorruptionError:
+            damaged.add(code)
+    controls = _decode(ledger, b"".join(intact))
+    return controls._replace(
+        fenced=controls.fenced or ControlCode.FENCE in damaged,
+        limbo=controls.limbo or ControlCode.LIMBO in damaged,
+        copied=controls.copied or ControlCode.COPIED in damaged,
+    )
+
+
+def _decode(ledger: int, records: bytes) -> Controls:
+    controls = Controls()
+    try:
+        for _, code, lac, value in inspect_controls(records):
+            if code == ControlCode.KEY:
+                if len(value) != KEY_BYTES:
+                    raise InvalidRecordsError(0, f"a key of {KEY_BYTES} bytes", f"{len(value)} bytes")
+                controls = controls._replace(key=value)
+            elif code == ControlCode.FENCE:
+                controls = controls._replace(fenced=True)
+            elif code == ControlCode.LIMBO:
+                controls = controls._replace(limbo=value == b"\1")
+            elif code == ControlCode.COPIED:
+                controls = controls._replace(copied=True)
+            else:
+                controls = controls._replace(lac=lac)
     except InvalidRecordsError as error:
         raise CorruptionError(
             f"control records of ledger {ledger}", error.offset, error.expected, error.found
         ) from error
-
-
-def _decode(records: bytes) -> Controls:
-    controls = Controls()
-    for _, code, lac, value in inspect_controls(records):
-        if code == ControlCode.KEY:
-            if len(value) != KEY_BYTES:
-                raise InvalidRecordsError(0, f"a key of {KEY_BYTES} bytes", f"{len(value)} bytes")
-            controls = controls._replace(key=value)
-        elif code == ControlCode.FENCE:
-            controls = controls._replace(fenced=True)
-        elif code == ControlCode.LIMBO:
-            controls = controls._replace(limbo=value == b"\1")
-        elif code == ControlCode.COPIED:
-            controls = controls._replace(copied=True)
-        else:
-            controls = controls._replace(lac=lac)
     return controls

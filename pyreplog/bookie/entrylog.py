@@ -7,6 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.clock import Clock
@@ -61,6 +64,13 @@ class EntryLog(Protocol):
         """
         ...
 
+    def held_entries(self, ledger: int, start: int, end: int) -> npt.NDArray[np.int64]:
+        """Return the entries of [start, end) that have a record here, intact or not, ascending.
+
+        Raises CorruptionError if that is unknown.
+        """
+        ...
+
     def last_entry(self, ledger: int) -> int | None:
         """Return the highest entry of a ledger; None: it has none. Raises CorruptionError."""
         ...
@@ -103,6 +113,9 @@ class DiskLog:
         self, ledger: int, start: int, end: int, bytes_max: int, step: int, run: int
     ) -> tuple[bytes | memoryview, int]:
         return self.log.lend(ledger, start, end, bytes_max, step, run)
+
+    def held_entries(self, ledger: int, start: int, end: int) -> npt.NDArray[np.int64]:
+        return self.log.held_entries(ledger, start, end)
 
     def last_entry(self, ledger: int) -> int | None:
         return self.log.last_entry(ledger)

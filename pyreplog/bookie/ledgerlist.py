@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from pyreplog.bookie.identity import BookieIdentity, is_registered
@@ -40,6 +40,13 @@ class LedgerMetadataView(Protocol):
         """Return the ledgers that are not closed and have this bookie in their last ensemble.
 
         Ledgers whose metadata cannot be read are among them. unsynced: leave out ledgers of durability "synced".
+        """
+        ...
+
+    def note_bad_copies(self, bookie: str, ledger: int, entries: Sequence[int]) -> None:
+        """Note for repair that a bookie's copies of these entries, ascending, are damaged or gone.
+
+        Copies that the metadata do not ask the bookie for are not noted.
         """
         ...
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from pyreplog._native.ledgerlog.intake import append_entries, copy_entries
 from pyreplog.bookie.entry_locations import copy_located, lend_located
-from pyreplog.bookie.ledgermap import LedgerExtent
+from pyreplog.bookie.ledgermap import BadRange, LedgerExtent
 from pyreplog.bookie.multi_ledger_log import MultiLedgerLog
 from pyreplog.clock import Clock
 from pyreplog.config import LogConfig
@@ -144,12 +147,13 @@ class LedgerLog(Closeable):
                 return result
 
     def _read(self, ledger: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
-        return copy_located(self._log.locations(ledger, start, end), self._log.hold, ledger, end, bytes_max)
+        locations = self._log.readable(ledger, self._log.locations(ledger, start, end))
+        return copy_located(locations, self._log.hold, ledger, end, bytes_max)
 
     def _lend(
         self, ledger: int, start: int, end: int, bytes_max: int, step: int, run: int
     ) -> tuple[bytes | memoryview, int]:
-        locations = self._log.locations(ledger, start, end, step, run)
+        locations = self._log.readable(ledger, self._log.locations(ledger, start, end, step, run))
         return lend_located(locations, self._log.hold, ledger, end, bytes_max)
 
     def read_share(self, share: LedgerExtent, ledger: int, first: int, bytes_max: int) -> tuple[bytes, int]:
@@ -175,6 +179,23 @@ class LedgerLog(Closeable):
                 last = max(self._log.last_in(share, ledger, visible), -1 if last is None else last)
         return None if last == -1 else last
 
+    def held_entries(self, ledger: int, start: int, end: int) -> npt.NDArray[np.int64]:
+        """Return the entries of [start, end) that have a record here, intact or not. Raises CorruptionError."""
+        _check(ledger, start, end, 1)
+        return self._undisturbed(lambda: self._log.held_entries(ledger, start, end))
+
+    def newest_in(self, base: int, ledger: int, start: int, end: int) -> npt.NDArray[np.int64]:
+        """Return the entries of [start, end) whose newest record lies in a segment. Raises CorruptionError."""
+        _check(ledger, start, end, 1)
+        return self._undisturbed(lambda: self._log.newest_in(base, ledger, start, end))
+
+    def set_damaged(self, damaged: Mapping[int, Sequence[BadRange]]) -> None:
+        """Set the damaged records of segments, by their bases: reads of them raise CorruptionError, and touch nothing.
+
+        A process that touches a block of a mapped file which the disk cannot read is ended by the kernel.
+        """
+        self._log.damaged = {base: tuple(ranges) for base, ranges in damaged.items() if ranges}
+
     # ---- contents -------------------------------------------------------------------------------------------
 
     def ledgers(self) -> list[int]:
@@ -189,6 +210,10 @@ class LedgerLog(Closeable):
         """Return (base, [(ledger, share)]) of every sealed segment, the oldest first; a hollow one has no shares."""
         self._log.check_open()
         return self._log.map.segments()
+
+    def is_hollow(self, base: int) -> bool:
+        """Whether the segment at `base` is a sealed one without records."""
+        return self._log.map.is_hollow(base)
 
     @property
     def start_position(self) -> int:

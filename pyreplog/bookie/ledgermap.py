@@ -19,6 +19,17 @@ class LedgerExtent(NamedTuple):
     entries: int
 
 
+class BadRange(NamedTuple):
+    """Damaged records of one segment: all entries of a ledger from `first` to `last` that its index has.
+
+    ledger: with CONTROL for control records.
+    """
+
+    ledger: int
+    first: int
+    last: int
+
+
 class LedgerMap:
     """Shares of all ledgers in sealed segments. Any thread. Takes a few hundred bytes for each share."""
 
@@ -63,6 +74,11 @@ class LedgerMap:
         """Return the numbers of all ledgers, ascending."""
         with self._lock:
             return sorted(self._shares)
+
+    def is_hollow(self, base: int) -> bool:
+        """Whether a sealed segment has no records."""
+        with self._lock:
+            return not self._ledgers.get(base, True)
 
     def segments(self) -> list[tuple[int, list[tuple[int, LedgerExtent]]]]:
         """Return (base, [(ledger, share)]) of every segment, the oldest first."""

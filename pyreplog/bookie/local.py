@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -19,6 +19,7 @@ from pyreplog.bookie.entrylog import DiskLog
 from pyreplog.bookie.identity import LOG
 from pyreplog.bookie.long_polls import Respond
 from pyreplog.bookie.protocol import Reply, Request, RequestKind
+from pyreplog.bookie.scrub import NoteBadCopies, Scrubber
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import LockedError
 from pyreplog.handles import Handle
@@ -30,6 +31,11 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 _LOOK_S = 5.0
+
+
+def _log_bad_copies(ledger: int, entries: Sequence[int]) -> None:
+    logger.error("ledger %d: the copies of entries %s are damaged", ledger, list(entries)[:100])
+
 
 ONE_PROCESS = "a bookie runs in one process at a time"
 
@@ -43,6 +49,7 @@ class LocalBookie(Handle):
         create: make the log if there is none.
         incarnation: incarnation of the bookie's identity (see `opening`); None: the uuid of its log.
         limbo: ledgers that enter limbo at once.
+        note: notes damaged copies for repair; None: they are only logged.
         clock: source of time; None: the clock of the machine.
         files: access to the disk; None: the real one.
 
@@ -59,6 +66,7 @@ class LocalBookie(Handle):
         create: bool = True,
         incarnation: bytes | None = None,
         limbo: Collection[int] = (),
+        note: NoteBadCopies | None = None,
         clock: Clock | None = None,
         files: Files | None = None,
     ) -> None:
@@ -84,6 +92,11 @@ class LocalBookie(Handle):
         except BaseException:
             self.log.close()
             raise
+        self.scrubber = Scrubber(
+            self.log, self.path, self.config, self.with_bookie, note if note is not None else _log_bad_copies,
+            files=files, clock=clock,
+        )  # fmt: skip
+        """Verifies the segments of the bookie; whoever drives the bookie calls its `step`."""
         super().__init__(f"bookie {self.path}")
 
     @property
@@ -227,6 +240,7 @@ class LocalBookie(Handle):
     # ---- closing --------------------------------------------------------------------------------------------
 
     def _let_go(self) -> None:
+        self.scrubber.close()
         with self._lock:
             self._stopping = True
             self._work.notify()

@@ -9,6 +9,7 @@ from pyreplog._native.system.histogram import Histogram
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import ReplyStatus, RequestKind
+from pyreplog.bookie.scrub import Scrubber
 from pyreplog.metrics import Labels, Metric
 from pyreplog.net.server import Server
 
@@ -28,6 +29,7 @@ def bookie_metrics(name: str, bookie: LocalBookie, collector: Collector, server:
     yield from _counted(labels, bookie)
     yield from _there_now(labels, bookie)
     yield from _collected(labels, collector)
+    yield from _scrubbed(labels, bookie.scrubber)
     if server is not None:
         yield _gauge("connections", "Connections that are open.", labels, len(server.connections))
         yield _counter("refused_connections", "Connections turned away, or whose hello failed.", labels, server.refused)
@@ -70,6 +72,23 @@ def _collected(labels: Labels, collector: Collector) -> Iterator[Metric]:
     yield _counter("trimmed_segments", "Segments removed from the log's front.", labels, collector.trimmed)
     yield _counter("hollowed_segments", "Segments emptied in the log's middle.", labels, collector.hollowed)
     yield _counter("compacted_bytes", "Bytes of live entries copied to free segments.", labels, collector.copied_bytes)
+
+
+def _scrubbed(labels: Labels, scrubber: Scrubber) -> Iterator[Metric]:
+    progress = scrubber.progress()
+    since_s = progress.since_complete_s if progress.since_complete_s is not None else -1.0
+    yield _counter("scrub_bytes", "Bytes of segments verified on the disk.", labels, scrubber.verified_bytes)
+    yield _counter(
+        "scrub_bad_records", "Damaged records found, of which no newer copy is here.", labels, scrubber.bad_records
+    )
+    yield _counter("scrub_mended", "Headers, ends, indexes and control records written anew.", labels, scrubber.mended)
+    yield _gauge(
+        "scrub_damaged_segments", "Segments with damage that waits for new copies.", labels, progress.damaged_segments
+    )
+    yield _gauge(
+        "scrub_oldest_seconds", "Longest time for which a segment was not verified.", labels, scrubber.oldest_s()
+    )
+    yield _gauge("scrub_complete_seconds", "Time since all segments were verified; -1: never yet.", labels, since_s)
 
 
 def _gauge(name: str, text: str, labels: Labels, value: float) -> Metric:

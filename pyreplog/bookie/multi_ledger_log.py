@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
@@ -12,19 +14,26 @@ import numpy.typing as npt
 from pyreplog._native.ledgerlog.index import LedgerIndex
 from pyreplog._native.ledgerlog.intake import index_entries
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
-from pyreplog.bookie.ledgermap import LedgerExtent, LedgerMap
+from pyreplog._native.log.segmentheader import decode_header, encode_header
+from pyreplog._native.log.sparse import SparseIndex
+from pyreplog.bookie.ledgermap import BadRange, LedgerExtent, LedgerMap
 from pyreplog.errors import (
     CorruptionError,
     DiskError,
     InvalidArgumentError,
     NotALogError,
+    PoisonedError,
+    ReplogError,
     TrimmedError,
     UnnumberedError,
 )
 from pyreplog.log import hole_punch, indexes, names, recovery
 from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.files import disk_error
+from pyreplog.log.headers import find_epoch
 from pyreplog.log.hole_punch import is_hole_punched
 from pyreplog.log.segments import UNNUMBERED
+from pyreplog.regular_files import open_reading
 
 if TYPE_CHECKING:
     from pyreplog._native.ledgerlog.sealed import SealedIndex
@@ -32,11 +41,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_BLANK_BYTES = 32
+
 
 class EntryLocations(NamedTuple):
     """Entries of a ledger in the segment at `base`, ascending, and their offsets in it."""
 
     base: int
+    entry: npt.NDArray[np.int64]
+    offset: npt.NDArray[np.int64]
+
+
+class IndexRows(NamedTuple):
+    """The records that the index of one segment names, by their offsets; ledger: with CONTROL for control records."""
+
+    ledger: npt.NDArray[np.int64]
     entry: npt.NDArray[np.int64]
     offset: npt.NDArray[np.int64]
 
@@ -66,6 +85,7 @@ class MultiLedgerLog(CommitLog):
     def _begin(self, recovered: recovery.RecoveryResult) -> None:
         self._check_kind(recovered)
         self.map = LedgerMap()
+        self.damaged: Mapping[int, Sequence[BadRange]] = {}
         for segment in recovered.opened:
             segment.ledgers = index = LedgerIndex()
             index_entries(segment, index, HEADER_BYTES, segment.end)
@@ -154,6 +174,26 @@ class MultiLedgerLog(CommitLog):
         requested = (entries - start) % step < run
         return entries[requested], offsets[requested]
 
+    def readable(self, ledger: int, locations: Iterator[EntryLocations]) -> Iterator[EntryLocations]:
+        """Yield locations up to the first record that is known as damaged. Raises CorruptionError there."""
+        for part in locations:
+            hits = [
+                (part.entry >= bad.first) & (part.entry <= bad.last)
+                for bad in self.damaged.get(part.base, ())
+                if bad.ledger == ledger
+            ]
+            damaged = np.flatnonzero(np.logical_or.reduce(hits)) if hits else np.empty(0, np.int64)
+            if not len(damaged):
+                yield part
+                continue
+            count = int(damaged[0])
+            if count:
+                yield EntryLocations(part.base, part.entry[:count], part.offset[:count])
+            raise CorruptionError(
+                names.segment_path(self.path, part.base), part.base + int(part.offset[count]), "an intact record",
+                "one that a scrub found to be damaged",
+            )  # fmt: skip
+
     def last_in(self, share: LedgerExtent, ledger: int, visible: int) -> int:
         """Return the highest entry of a share that lies before a position; -1: none does."""
         if share.base + self.segment_bytes <= visible:
@@ -185,6 +225,143 @@ class MultiLedgerLog(CommitLog):
             shares[base] = LedgerExtent(base, *row)
         return sorted(shares.values())
 
+    def held_entries(self, ledger: int, start: int, end: int) -> npt.NDArray[np.int64]:
+        """Return the entries of [start, end) that have a record here, ascending, intact or not."""
+        parts = [part.entry for part in self.locations(ledger, start, end)]
+        return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+
+    def newest_in(self, base: int, ledger: int, start: int, end: int) -> npt.NDArray[np.int64]:
+        """Return the entries of [start, end) whose newest record lies in the segment at `base`, ascending."""
+        parts = [part.entry for part in self.locations(ledger, start, end) if part.base == base]
+        return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+
+    # ---- verifying and mending segments ---------------------------------------------------------------------
+
+    def durable_segments(self) -> list[tuple[int, int]]:
+        """Return (base, bytes) of all segments that are on the disk as far as these bytes, the oldest first.
+
+        The last one may be the active one.
+        """
+        self.check_open()
+        end, size = self.tail.synced_end, self.segment_bytes
+        bases = [base for base, _, _ in self._segment_table()]
+        return [(base, min(end - base, size)) for base in bases if end - base > HEADER_BYTES]
+
+    def rows_of(self, base: int) -> IndexRows:
+        """Return all rows of the index of the segment at `base`. Raises CorruptionError and TrimmedError."""
+
+        def ask(index: LedgerIndex | SealedIndex) -> list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+            return [(ledger, *index.entries(ledger, first, last + 1)) for ledger, first, last, *_ in index.ledgers()]
+
+        parts = self.look(base, ask)
+        ledger = np.repeat(np.array([row[0] for row in parts], np.int64), [len(row[1]) for row in parts])
+        entry = np.concatenate([row[1] for row in parts]) if parts else ledger
+        offset = np.concatenate([row[2] for row in parts]) if parts else ledger
+        order = np.argsort(offset, kind="stable")
+        return IndexRows(ledger[order], entry[order], offset[order])
+
+    def remake_indexes(self, base: int) -> None:
+        """Write the index files of a sealed segment anew.
+
+        Raises TrimmedError, CorruptionError (the records are damaged as well) and DiskError.
+        """
+        with self._lock:
+            pin, segment = self._hold_at(base)
+            try:
+                indexes.remake(self.path, self._files, segment)
+            except OSError as error:
+                raise disk_error(error, f"the indexes of {segment.path} cannot be written") from error
+            del pin
+
+    def rewrite_frame(self, base: int) -> None:
+        """Write anew what surrounds the records of a segment: its header block, its blank, and the zeros behind that.
+
+        Durable when the call returns; nothing is written that is right already. Raises TrimmedError, CorruptionError
+        (how it was cannot be told), DiskError, and PoisonedError (the sync failed).
+        """
+        with self._lock:
+            if base not in {start for start, _, _ in self._segment_table()}:
+                raise TrimmedError(f"the segment at {base} was removed")
+            path = names.segment_path(self.path, base)
+            try:
+                fd = self._files.open(path, writable=True)
+            except OSError as error:
+                raise disk_error(error, f"{path} cannot be opened") from error
+            try:
+                self._rewrite_header(base, fd)
+                pin, segment = self._hold_at(base)
+                if segment.sealed:
+                    self._rewrite_end(segment, fd)
+                del pin
+                self._sync_frame(fd)
+            except PoisonedError:
+                raise
+            except OSError as error:
+                raise disk_error(error, f"{path} cannot be rewritten") from error
+            finally:
+                os.close(fd)
+
+    def _sync_frame(self, fd: int) -> None:
+        try:
+            self._files.sync(fd)
+        except OSError as error:
+            raise self._poison("rewriting what surrounds a segment's records", error) from error
+
+    def _hold_at(self, base: int) -> tuple[Pin, Segment]:
+        pin, segment = self.hold_segment(base)
+        if segment.base != base:
+            raise TrimmedError(f"the segment at {base} was removed")
+        return pin, segment
+
+    def _rewrite_header(self, base: int, fd: int) -> None:
+        """Write the header block of a segment. The epoch of one that is not mapped is known by a stamp."""
+        mapped = next(segment for start, _, segment in self._segment_table() if start == base)
+        found, size = os.pread(fd, HEADER_BYTES + 16, 0), self.segment_bytes
+        try:
+            *_, epoch = decode_header(str(names.segment_path(self.path, base)), found[:HEADER_BYTES])
+        except CorruptionError:
+            known = [mapped.epoch] if mapped is not None else self._epochs_of(base, found[HEADER_BYTES:])
+            if not known:
+                raise
+            epoch = known[0]
+        header = encode_header(self.uuid, base, size, UNNUMBERED, epoch)
+        if found[:HEADER_BYTES] != header:
+            self._files.write(fd, header, 0)
+
+    def _epochs_of(self, base: int, record: bytes) -> list[int]:
+        """Return the epoch of a segment by the stamp of its first record, or that in its ledger index."""
+        stamps = [record[8:12]]
+        try:
+            with open_reading(names.ledgers_path(self.path, base)) as file:
+                stamps.append(os.pread(file.fileno(), 4, 48))
+        except OSError:
+            pass
+        epochs = range(self._pool.epoch + 1)
+        found = (
+            find_epoch(self.uuid, base, self.segment_bytes, int.from_bytes(stamp, "little"), epochs) for stamp in stamps
+        )
+        return [epoch for epoch in found if epoch is not None]
+
+    def _rewrite_end(self, segment: Segment, fd: int) -> None:
+        """Write the blank of a sealed segment, and zeros up to its end."""
+        if segment.index is None:
+            indexes.find_end(self.path, segment)
+        end = segment.end
+        blank = segment.bytes_at(end, _BLANK_BYTES)
+        if segment.check(end, segment.size) != recovery.BLANK:
+            blank = segment.blank_at(end, self._blank_time(segment))
+        self._files.write(fd, blank.ljust(segment.used_end(end) - end, b"\0"), end)
+
+    def _blank_time(self, segment: Segment) -> int:
+        """Return the time in the blank of a segment, by its index, or else that of its last record."""
+        path = names.index_path(self.path, segment.base)
+        with contextlib.suppress(OSError, ReplogError):
+            return SparseIndex.load(
+                str(path), segment.size, segment.uuid, segment.base, segment.first_entry, segment.stamp
+            )[2]
+        offsets = self.rows_of(segment.base).offset
+        return segment.head_at(int(offsets[-1]) if len(offsets) else HEADER_BYTES)[3]
+
     # ---- removing -------------------------------------------------------------------------------------------
 
     def trim_before(self, position: int) -> int:
@@ -215,8 +392,7 @@ class MultiLedgerLog(CommitLog):
                 self._sync_sealed()
                 _held, segment = self.hold_segment(base)
                 if not is_hole_punched(segment):
-                    if segment.index is None:
-                        indexes.load_or_build(self.path, segment)
+                    self._find_end(segment)
                     self.map.begin_removal()
                     hole_punch.replace(self.path, self._files, segment)
             except DiskError:
@@ -225,6 +401,17 @@ class MultiLedgerLog(CommitLog):
                 raise self._poison("hollowing a segment", error) from error
             self._unmap(rows[0])
             self.map.add(base, LedgerIndex().ledgers())
+
+    def _find_end(self, segment: Segment) -> None:
+        """Tell a segment whose space is given back where its blank lies, of which the time of the last record is taken.
+
+        Of one whose end is damaged, the time of the first record will do.
+        """
+        try:
+            if segment.index is None:
+                indexes.find_end(self.path, segment)
+        except CorruptionError:
+            segment.advance(HEADER_BYTES, True)
 
     def trim(self, entry: int) -> NoReturn:
         """Refuse, as every call by entry number; see `trim_before`."""

@@ -14,6 +14,7 @@ from pyreplog.bookie.metrics import bookie_metrics
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.bookie.protocol import FEATURES
 from pyreplog.bookie.registration import Availability, Registration
+from pyreplog.bookie.scrub import ScrubProgress
 from pyreplog.bookie.service import SERVICE, BookieService
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import InvalidArgumentError, PoisonedError, ReplogError
@@ -90,9 +91,11 @@ class BookieNode(Handle):
         )
         listed = LedgerList(store, ledgers, self.identity)
         self._collector = Collector(
-            self.bookie.log, self.bookie.config, listed, self.bookie.with_bookie, on_look=self.bookie.when_collected
-        )
+            self.bookie.log, self.bookie.config, listed, self.bookie.with_bookie, on_look=self.bookie.when_collected,
+            damaged=self.bookie.scrubber.damaged,
+        )  # fmt: skip
         self._collect_us = self._clock.monotonic_us() + self.bookie.config.collect_interval_ms * 1000
+        self._scrub_us = 0
         self._reactor = Reactor(clock=clock, busy_poll_us=busy_poll_us)
         self._service = BookieService(self._reactor, self.bookie, ledgers)
         try:
@@ -147,10 +150,25 @@ class BookieNode(Handle):
 
     # ---- while it runs --------------------------------------------------------------------------------------
 
-    def keep(self) -> None:
-        """Update the registration and collect garbage. Call it about every second, always on the same thread.
+    def scrub_now(self) -> None:
+        """Verify all segments at the highest rate, `scrub_bytes_per_s`; the next calls of `keep` do that.
 
-        Errors of the metadata store are logged, and the next call tries again.
+        Raises ClosedError and ForkedError.
+        """
+        self._check_open()
+        self.bookie.scrubber.scrub_now()
+        self._scrub_us = 0
+
+    def scrub_progress(self) -> ScrubProgress:
+        """Return how far the verification of the segments is. Any thread. Raises ClosedError and ForkedError."""
+        self._check_open()
+        return self.bookie.scrubber.progress()
+
+    def keep(self) -> None:
+        """Update the registration, collect garbage and verify segments.
+
+        Call it about every second, always on the same thread. Errors of the metadata store are logged, and the next
+        call tries again.
 
         Raises:
             PoisonedError: the disk failed; close this bookie, so that others replace it.
@@ -165,6 +183,8 @@ class BookieNode(Handle):
                 self._collect()
         except ReplogError as error:
             logger.warning("%s: %s", self._what, error)
+        if self._clock.monotonic_us() >= self._scrub_us:
+            self._scrub_us = self._clock.monotonic_us() + int(self.bookie.scrubber.step() * 1e6)
 
     def _collect(self) -> None:
         """Make a few steps of garbage collection. The next call goes on; the next round begins after the interval."""

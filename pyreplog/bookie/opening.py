@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from pyreplog.bookie.config import BookieConfig
@@ -68,8 +69,9 @@ def open_bookie(
         ledgers.skip_to(identity.next_ledger + _SKIPPED)
     try:
         bookie = LocalBookie(
-            path, config, create=not identity.registered, incarnation=identity.incarnation, clock=clock, files=files
-        )
+            path, config, create=not identity.registered, incarnation=identity.incarnation, clock=clock, files=files,
+            note=partial(ledgers.note_bad_copies, identity.id),
+        )  # fmt: skip
     except NotALogError as error:
         raise WrongLogError(f"the log of bookie {identity.id} is gone: {error}") from error
     log = bookie.log.log

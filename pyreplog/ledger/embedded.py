@@ -59,8 +59,9 @@ def open_embedded(
             bookies[identity.id] = opened.enter_context(bookie)
             ledgers = LedgerList(metadata, stored, identity)
             collectors[identity.id] = Collector(
-                bookie.log, bookie.config, ledgers, bookie.with_bookie, on_look=bookie.when_collected
-            )
+                bookie.log, bookie.config, ledgers, bookie.with_bookie, on_look=bookie.when_collected,
+                damaged=bookie.scrubber.damaged,
+            )  # fmt: skip
         entry_room = min(bookie.log.log.segment_bytes for bookie in bookies.values()) - HEADER_BYTES - _MARGIN_BYTES
         runtime = EmbeddedRuntime(
             metadata, bookies, collectors, entry_bytes_max=min(ENTRY_BYTES_MAX, entry_room),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import NamedTuple
 
 from pyreplog.bookie.protocol import ID_MAX
@@ -19,12 +20,15 @@ from pyreplog.errors import (
     WrongTypeError,
 )
 from pyreplog.ledger.ledgermetadata import ID_DIGITS, LEDGERS, LedgerMetadata, State, is_flat, is_shard, metadata_key
-from pyreplog.ledger.repair_notes import Garbled
+from pyreplog.ledger.repair_notes import Garbled, note_repair
 from pyreplog.metadata.store import MetadataStore, Versioned
 
 logger = logging.getLogger(__name__)
 
 NEXT_LEDGER = "/next-ledger"
+
+_NOTES_MAX = 64
+"""Copies of one open ledger that are noted at a time; a scrub, or the repair after its end, finds the others."""
 
 
 class VersionedMetadata(NamedTuple):
@@ -241,6 +245,20 @@ class StoredLedgers:
                 continue
             if bookie in found.metadata.last_fragment.ensemble:
                 yield ledger
+
+    def note_bad_copies(self, bookie: str, ledger: int, entries: Sequence[int]) -> None:
+        """Of a closed ledger the first entry is enough: its repair checks all copies that the bookie should have."""
+        try:
+            found = find_ledger(self._store, ledger)
+        except InvalidMetadataError as error:
+            logger.error("ledger %d: bad copies on %s cannot be noted: %s", ledger, bookie, error)
+            return
+        if found is None:
+            return
+        metadata = found.metadata
+        needed = (entry for entry in entries if metadata.asks_for(bookie, entry))
+        for entry in islice(needed, 1 if metadata.state is State.CLOSED else _NOTES_MAX):
+            note_repair(self._store, ledger, bookie, entry)
 
     def holdings(self, ledger: int, bookie: str) -> list[range] | None:
         found = find_ledger(self._store, ledger)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
-from pyreplog._native.quorum.quorum import check_quorums
+from pyreplog._native.quorum.quorum import check_quorums, write_set
 from pyreplog.bookie.protocol import ID_MAX
 from pyreplog.errors import InvalidArgumentError, InvalidMetadataError
 from pyreplog.metadata.values import Kept, split_object
@@ -151,6 +151,13 @@ class LedgerMetadata:
         if self.state is State.CLOSED and entry > self.last_entry:
             return False
         return bookie in self.fragment_of(entry).ensemble
+
+    def asks_for(self, bookie: str, entry: int) -> bool:
+        """Whether a bookie is in the write set of an entry that the ledger has, or may have while it is not closed."""
+        if not self.has(bookie, entry):
+            return False
+        places = write_set(entry, self.ensemble_size, self.write_quorum)
+        return self.fragment_of(entry).ensemble.index(bookie) in places
 
     def has_for_certain(self, entry: int) -> bool:
         """Whether the entry is in the ledger, whatever bookies say: all are confirmed before the last fragment, and all

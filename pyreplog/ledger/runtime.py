@@ -15,6 +15,7 @@ from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.metrics import bookie_metrics
 from pyreplog.bookie.protocol import Reply, Request
+from pyreplog.bookie.scrub import IDLE_S, ScrubProgress
 from pyreplog.errors import ClosedError, NotConnectedError, ReplogError
 from pyreplog.future import AppendFuture
 from pyreplog.handles import Handle, make_part_of
@@ -39,6 +40,8 @@ READ_AGAIN_S = 1.0
 """Seconds between a failed read of registrations, or of bookies' states, and the next one."""
 STATES_S = 5.0
 """Seconds for which opening an embedded cluster waits for the states of its bookies."""
+_SCRUB_PAUSE_S = 0.5
+"""At least so long between two steps of the scrub, each of which takes 0.2 seconds at most."""
 
 
 class _ExpiredTimer:
@@ -231,6 +234,7 @@ class EmbeddedRuntime(RuntimeBase):
         self.bookies, self._collectors, self._collect_s = dict(bookies), dict(collectors), collect_s
         self.wake_after(collect_s, self._collect_later)
         self.bookie_states.wait(STATES_S)
+        self._scrub_timer = self.wake_after(IDLE_S, self._scrub_later)
 
     def send(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> None:
         local = self.bookies.get(bookie)
@@ -291,6 +295,28 @@ class EmbeddedRuntime(RuntimeBase):
             except (ReplogError, OSError) as error:
                 logger.warning("bookie %s: garbage collection: %s", bookie, error)
         self.wake_after(self._collect_s, self._collect_later)
+
+    def _scrub_later(self) -> None:
+        self.work(self.scrub)
+
+    def scrub(self) -> None:
+        """Verify what is due of the segments of every bookie, and schedule the next step."""
+        delay_s = IDLE_S
+        for bookie in self.bookies.values():
+            if not self._closed:
+                delay_s = min(delay_s, bookie.scrubber.step())
+        self._scrub_timer = self.wake_after(max(delay_s, _SCRUB_PAUSE_S), self._scrub_later)
+
+    def scrub_now(self) -> None:
+        """Verify all segments of all bookies at the highest rate, `scrub_bytes_per_s`, from now on."""
+        for bookie in self.bookies.values():
+            bookie.scrubber.scrub_now()
+        if self._scrub_timer is not None and self._scrub_timer.cancel():  # else a step is under way, or about to be
+            self._scrub_later()
+
+    def scrub_progress(self) -> dict[str, ScrubProgress]:
+        """Return how far the verification of the segments of each bookie is."""
+        return {name: bookie.scrubber.progress() for name, bookie in self.bookies.items()}
 
     def close(self, timeout: float | None = None) -> None:
         with ExitStack() as cleanup:

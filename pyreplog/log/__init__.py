@@ -9,6 +9,7 @@
 | log_view | what both offer: scan, follow, lookups by position and time; Follower |
 | log_cursor | LogCursor: a named place from which on retention keeps entries |
 | files | the disk, behind a seam that tests replace |
+| disk_reader | reading a file past the page cache, also where the disk cannot be read |
 | names | names of the files in a log directory |
 | lock | the writer's lock |
 | headers | reading the first block of a segment's file |

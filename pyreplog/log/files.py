@@ -42,6 +42,9 @@ class Files(Protocol):
         mapping, for which there is no room, kills the process. DiskFullError, UnsupportedFilesystemError."""
 
     def open(self, path: Path, *, writable: bool) -> int: ...
+    def read(self, fd: int, buffer: memoryview, offset: int, /) -> int:
+        """Read into a buffer; return how many bytes, 0 at the end of the file."""
+
     def write(self, fd: int, data: bytes | memoryview, offset: int, /) -> None: ...
     def sync(self, fd: int) -> None:
         """Make the content of a file durable."""
@@ -131,6 +134,9 @@ class RealFiles:
 
     def open(self, path: Path, *, writable: bool) -> int:
         return open_regular(path, os.O_RDWR if writable else os.O_RDONLY)
+
+    def read(self, fd: int, buffer: memoryview, offset: int, /) -> int:
+        return os.preadv(fd, [buffer], offset)
 
     write = staticmethod(write)
 

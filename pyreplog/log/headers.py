@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from pyreplog._native.log.segment import HEADER_BYTES
-from pyreplog._native.log.segmentheader import decode_header
+from pyreplog._native.log.segmentheader import compute_stamp, decode_header
 from pyreplog.regular_files import open_reading
 
 
@@ -13,3 +14,8 @@ def read_header(path: Path) -> tuple[bytes, int, int, int, int]:
     """(uuid, base, size, first entry, epoch) of a segment file. CorruptionError, FormatVersionError."""
     with open_reading(path) as file:
         return decode_header(str(path), file.read(HEADER_BYTES))
+
+
+def find_epoch(uuid: bytes, base: int, size: int, stamp: int, epochs: Iterable[int]) -> int | None:
+    """Return the epoch among some that gives the segment at `base` this stamp; None: none does."""
+    return next((epoch for epoch in epochs if compute_stamp(uuid, base, size, epoch) == stamp), None)

@@ -14,7 +14,7 @@ from pyreplog._native.ledgerlog.sealed import SealedIndex
 from pyreplog._native.log.disk import Steps
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog._native.log.sparse import SparseIndex
-from pyreplog.errors import ReplogError
+from pyreplog.errors import CorruptionError, ReplogError
 from pyreplog.log import names
 from pyreplog.log.files import Files
 from pyreplog.log.hole_punch import is_hole_punched
@@ -55,6 +55,30 @@ def build(segment: Segment) -> None:
         raise segment.fault(offset, status)
     segment.index = index
     segment.advance(index.end, True)
+
+
+def find_end(directory: Path, segment: Segment) -> None:
+    """Tell a sealed segment, which may be damaged, where its records end: by its index, or else by its blank.
+
+    CorruptionError when neither tells.
+    """
+    try:
+        load_or_build(directory, segment)
+    except CorruptionError:
+        end = segment.find_blank(HEADER_BYTES)
+        if end < 0:
+            raise
+        segment.advance(end, True)
+
+
+def remake(directory: Path, files: Files, segment: Segment) -> None:
+    """Make the index files of a sealed segment anew from its records. CorruptionError when these are damaged."""
+    build(segment)
+    made = LedgerIndex()
+    index_entries(segment, made, HEADER_BYTES, segment.end)
+    segment.ledgers = made
+    assert segment.index is not None
+    write(directory, files, segment, segment.index)
 
 
 def write(directory: Path, files: Files, segment: Segment, index: SparseIndex) -> None:
@@ -108,7 +132,7 @@ def ledgers_of(directory: Path, files: Files, segment: Segment) -> LedgerIndex |
         if segment.index is None and is_hole_punched(segment):
             build(segment)  # cheap; files from before it was hollow, restored from a copy, say that it has records
         elif segment.index is None:
-            load_or_build(directory, segment)
+            find_end(directory, segment)
         try:
             segment.ledgers = _open_ledgers(directory, segment)
         except (OSError, ReplogError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyreplog._native.bookie.fast_add import FastAdd
@@ -121,6 +121,8 @@ class Facts:
         """Where keys say which ledgers there are."""
         self.asked: list[bool] = []
         self.next_ledger = 0
+        self.noted: list[tuple[int, int]] = []
+        """Copies that are noted for repair."""
 
     def key(self, ledger: int) -> str:
         return f"/ledgers/{ledger}"
@@ -145,6 +147,9 @@ class Facts:
     def open_with(self, bookie: str, *, unsynced: bool) -> tuple[int, ...]:
         self.asked.append(unsynced)
         return self.lost
+
+    def note_bad_copies(self, bookie: str, ledger: int, entries: Sequence[int]) -> None:
+        self.noted += [(ledger, entry) for entry in entries]
 
     def holdings(self, ledger: int, bookie: str) -> list[range] | None:
         return self.held.get(ledger)

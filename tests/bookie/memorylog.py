@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from pyreplog._native.bookie.inspect_records import inspect_controls
 from pyreplog._native.ledgerlog.entries import CONTROL, parse_entries
 from pyreplog.errors import CorruptionError, DiskFullError, PoisonedError
@@ -75,6 +78,9 @@ class MemoryLog:
                 return out, entry
             out += found[entry]
         return out, end
+
+    def held_entries(self, ledger: int, start: int, end: int) -> npt.NDArray[np.int64]:
+        return np.array(sorted({item.entry for item in self._visible(ledger) if start <= item.entry < end}), np.int64)
 
     def last_entry(self, ledger: int) -> int | None:
         return max((item.entry for item in self._visible(ledger)), default=None)

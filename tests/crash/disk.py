@@ -319,7 +319,7 @@ class DiskCalls:
     synced. What it does not model, it does not have."""
 
     _PLAIN = frozenset({"close", "O_RDWR", "O_RDONLY", "O_WRONLY", "O_CREAT", "O_EXCL", "O_TRUNC", "O_CLOEXEC",
-                        "O_DIRECTORY", "SEEK_SET", "fstat"})  # fmt: skip
+                        "O_DIRECTORY", "SEEK_SET", "fstat", "preadv"})  # fmt: skip
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk

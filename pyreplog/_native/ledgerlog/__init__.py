@@ -10,4 +10,5 @@
 | intake | encoded entries into the log, and verified copies out of it |
 | digest | a digest of encoded entries, with which bookies compare what they hold |
 | lending | entries as they lie in the log, not copied and not verified |
+| verification | bytes of a sealed segment and of its index, read from the disk |
 """

@@ -7,7 +7,7 @@ from libc.string cimport memcpy, memset
 from pyreplog._native.layout cimport (
     FORMAT_VERSION, SEGMENT_HEADER, SEGMENT_MAGIC, SEGMENT_MAX, SEGMENT_MIN, SegmentHeader, crc32c,
 )
-from pyreplog.errors import CorruptionError, FormatVersionError
+from pyreplog.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 
 
 cdef uint32_t stamp_of(const uint8_t *uuid, int64_t base, int64_t size, uint32_t epoch) noexcept nogil:
@@ -16,6 +16,13 @@ cdef uint32_t stamp_of(const uint8_t *uuid, int64_t base, int64_t size, uint32_t
     x = (x ^ (x >> 16)) * <uint32_t>0x85EBCA6B
     x = (x ^ (x >> 13)) * <uint32_t>0xC2B2AE35
     return x ^ (x >> 16)
+
+
+def compute_stamp(bytes uuid not None, int64_t base, int64_t size, uint32_t epoch):
+    """The stamp in the records of a segment. uuid: of the log, 16 bytes."""
+    if len(uuid) != 16:
+        raise InvalidArgumentError(f"uuid: expected 16 bytes, found {len(uuid)}")
+    return stamp_of(<const uint8_t *><const char *>uuid, base, size, epoch)
 
 
 def encode_header(bytes uuid not None, int64_t base, int64_t size, int64_t first_entry, uint32_t epoch):

@@ -14,6 +14,7 @@ from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.log import names, recovery
 from pyreplog.log.fsck.locked_segment import copy
 from pyreplog.log.fsck.survey import Header, LogState
+from pyreplog.log.headers import find_epoch
 from pyreplog.log.segments import UNNUMBERED
 
 _STAMP_AT = 8  # in a record's header
@@ -47,20 +48,7 @@ def _epoch_of(seen: LogState, base: int, stamp: int) -> int | None:
     if seen.own_checkpoint is not None:
         highest = max(highest, seen.own_checkpoint.epoch)
     uuid, size = seen.identity
-    scratch = _scratch(uuid, base, size)
-    for epoch in range(lowest, highest + 1):
-        scratch.reassign("", uuid, base, 0, epoch)
-        if scratch.stamp == stamp:
-            return epoch
-    return None
-
-
-def _scratch(uuid: bytes, base: int, size: int) -> Segment:
-    """An empty segment in memory, to compute stamps with."""
-    fd = os.memfd_create("header")
-    os.truncate(fd, size)
-    os.pwrite(fd, encode_header(uuid, base, size, 0, 0), 0)
-    return Segment(fd, "", writable=False)
+    return find_epoch(uuid, base, size, stamp, range(lowest, highest + 1))
 
 
 def _first_entry(seen: LogState, segment: Segment, due: int | None) -> int | None:

@@ -1,0 +1,436 @@
+"""Scrub: a bookie verifies its own segments on the disk, all of them within `scrub_days`, and has damage mended.
+
+The segment that was verified longest ago comes next. The rate follows from the bytes that exist and the time that is
+left, so that the work is spread evenly. What is damaged is mended in one of these ways:
+
+| damage | who mends it |
+|---|---|
+| a header block, a blank, zeros behind it, an index file | this bookie: the rest of the log tells what it was |
+| a control record | this bookie: it appends what it knows once more |
+| an entry | another bookie's copy is written here again, after the note that is made here |
+
+A new copy supersedes the damaged one. When all damaged entries of a segment have new copies, garbage collection moves
+what is intact, and the segment goes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from operator import methodcaller
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from pyreplog._native.ledgerlog.entries import CONTROL
+from pyreplog.bookie.bookie import Bookie
+from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.entrylog import DiskLog
+from pyreplog.bookie.ledgermap import BadRange
+from pyreplog.bookie.scrub_state import ScrubFile, SegmentAge, ranges_of
+from pyreplog.bookie.segment_check import BadRecord, SegmentCheck
+from pyreplog.clock import Clock, SystemClock
+from pyreplog.errors import ClosedError, CorruptionError, DiskError, PoisonedError, ReplogError, TrimmedError
+from pyreplog.log.files import Files, RealFiles
+
+logger = logging.getLogger(__name__)
+
+NoteBadCopies = Callable[[int, Sequence[int]], object]
+"""Notes damaged copies of entries of a ledger for repair. Raises errors of the metadata store."""
+
+IDLE_S = 60.0
+"""The longest time between two steps, and the time before another attempt after an error, seconds."""
+
+_RESTART = "restart this bookie: it then mends the segment, and notes the copies that are gone"
+_DAY_US = 86_400_000_000
+_USED_SHARE = 0.9
+"""The share of `scrub_days` within which all is verified; the rest is for times when the bookie does not run."""
+_STEP_US = 200_000
+_SAVE_US = 60_000_000
+_LOOK_US = 10_000_000
+_BURST_S = 60.0
+
+
+class ScrubProgress(NamedTuple):
+    """How far a pass over all segments is.
+
+    Attributes:
+        done_bytes: bytes of segments that it has verified.
+        total_bytes: bytes of all segments that it verifies.
+        bad_records: damaged records without a newer copy that it has found.
+        asked: whether it runs at the highest rate, because `scrub_now` was called.
+        last_bad_records: those that the last complete pass has found.
+        since_complete_s: seconds since the end of the last complete pass; None: there was none.
+        damaged_segments: segments that have damage now.
+    """
+
+    done_bytes: int
+    total_bytes: int
+    bad_records: int
+    asked: bool
+    last_bad_records: int
+    since_complete_s: float | None
+    damaged_segments: int
+
+
+class Scrubber:
+    """Verifies the segments of one bookie in steps, while it serves.
+
+    One thread calls `step`; any thread may call the other methods.
+
+    Args:
+        log: log of the bookie.
+        directory: directory of the bookie, for the file that keeps the place.
+        config: settings of the bookie.
+        alone: runs a function with the bookie while no request is handled (LocalBookie.with_bookie).
+        note: notes damaged entries for repair.
+        files: access to the disk; None: the real one.
+        clock: source of time; None: the clock of the machine.
+
+    Attributes:
+        verified_bytes: bytes that were verified since the bookie was opened.
+        bad_records: damaged records without a newer copy that were found since then.
+        mended: header blocks, blanks, index files and control records that were written anew since then.
+    """
+
+    def __init__(
+        self,
+        log: DiskLog,
+        directory: Path,
+        config: BookieConfig,
+        alone: Callable[[Callable[[Bookie], object]], object],
+        note: NoteBadCopies,
+        *,
+        files: Files | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._log, self._config, self._alone, self._note = log.log, config, alone, note
+        self._files: Files = files if files is not None else RealFiles()
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._file = ScrubFile(directory, self._log.uuid, self._files, self._clock)
+        self._lock = threading.Lock()
+        self._state = self._file.load()
+        self._log.set_damaged(self._state.damaged)
+        self._sizes: dict[int, int] = {}
+        self._check: SegmentCheck | None = None
+        self._began_us = 0
+        self._untreated: list[BadRecord] = []
+        self._found: list[BadRange] = []  # in the segment that is being verified
+        self._is_whole = True  # it is verified from its beginning
+        self._asked = self._closed = self._is_dirty = False
+        self._allowance = 0.0
+        self._rate = 0.0
+        self._stepped_us = self._clock.monotonic_us()
+        self._saved_us = self._stepped_us
+        self._looked_us = self._stepped_us - _LOOK_US
+        self.verified_bytes = self.bad_records = self.mended = 0
+
+    # ---- for operators --------------------------------------------------------------------------------------
+
+    def scrub_now(self) -> None:
+        """Begin a pass over all segments at the highest rate, `scrub_bytes_per_s`. The next steps run it."""
+        self._asked = True
+
+    def progress(self) -> ScrubProgress:
+        """Return how far the current pass is."""
+        with self._lock:
+            state, now_us = self._state, self._clock.monotonic_us()
+            left = sum(size for base, size in self._sizes.items() if self._is_pending(base))
+            place = max(state.place[1] if state.place is not None and state.place[0] in self._sizes else 0, 0)
+            done = state.done_bytes + min(place, left)
+            return ScrubProgress(
+                done,
+                max(state.done_bytes + left, done),
+                state.bad,
+                state.asked or self._asked,
+                state.last_bad,
+                (now_us - state.complete_us) / 1e6 if state.complete_us is not None else None,
+                len(state.damaged),
+            )
+
+    def oldest_s(self) -> float:
+        """Return the longest time, seconds, for which a segment was not verified."""
+        with self._lock:
+            since_us = min((age.since_us for age in self._state.ages.values()), default=None)
+            return 0.0 if since_us is None else (self._clock.monotonic_us() - since_us) / 1e6
+
+    def damaged(self) -> Mapping[int, Sequence[BadRange]]:
+        """Return the segments that have damage, by their bases, with the records that are damaged."""
+        with self._lock:
+            return dict(self._state.damaged)
+
+    # ---- steps ----------------------------------------------------------------------------------------------
+
+    def step(self) -> float:
+        """Verify what is due; return the seconds after which the next step is due.
+
+        Errors are logged, and the next step tries again. A step takes about 0.2 seconds at most.
+        """
+        with self._lock:
+            if self._closed:
+                return IDLE_S
+            try:
+                return self._step()
+            except ClosedError:
+                return IDLE_S
+            except (ReplogError, OSError) as error:
+                logger.warning("scrub of %s: %s; it will go on later", self._log.path, error)
+                return IDLE_S
+
+    def run(self) -> None:
+        """Run a whole pass over all segments without pauses. Raises errors of the log and of `note`."""
+        with self._lock:
+            self._asked = True
+            self._look(self._clock.monotonic_us())
+            while self._state.asked:
+                self._advance()
+                self._end_pass()
+            self._save()
+
+    def close(self) -> None:
+        """Save the place. A second call does nothing."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._drop_check()
+                self._save()
+
+    def _step(self) -> float:
+        now_us = self._clock.monotonic_us()
+        if self._asked or now_us - self._looked_us >= _LOOK_US:
+            self._look(now_us)
+        self._allowance = min(self._allowance + self._rate * (now_us - self._stepped_us) / 1e6, self._rate * _BURST_S)
+        self._stepped_us = now_us
+        until_us = now_us + _STEP_US
+        while self._allowance > 0 and self._clock.monotonic_us() < until_us:
+            more = self._advance()
+            self._end_pass()
+            if not more:
+                break
+        if self._is_dirty and self._clock.monotonic_us() - self._saved_us >= _SAVE_US:
+            self._save()
+        if self._allowance > 0 and self._choose() is not None:
+            return 0.0
+        return min(max(-self._allowance, 1.0) / self._rate, IDLE_S) if self._rate else IDLE_S
+
+    def _look(self, now_us: int) -> None:
+        """Find the segments that came and went, and the rate; begin the pass that was asked for."""
+        state = self._state
+        self._looked_us = now_us
+        self._sizes = dict(self._log.commit_log.durable_segments())
+        for base in self._sizes.keys() - state.ages.keys():
+            state.ages[base] = SegmentAge(now_us, verified=False)
+            self._is_dirty = True
+        for base in state.ages.keys() - self._sizes.keys():
+            del state.ages[base]
+            self._is_dirty = True
+        for base in [base for base in state.damaged if base not in self._sizes or self._log.is_hollow(base)]:
+            del state.damaged[base]
+            self._is_dirty = True
+        if state.pass_us is None:
+            state.pass_us = now_us
+        if self._asked:
+            self._asked = False
+            self._drop_check()
+            state.place, state.pass_us, state.asked, state.done_bytes, state.bad = None, now_us, True, 0, 0
+            self._is_dirty = True
+        self._rate = self._rate_for(now_us)
+
+    def _rate_for(self, now_us: int) -> float:
+        """Return the bytes per second by which every segment is verified before its time is over."""
+        cap = float(self._config.scrub_bytes_per_s)
+        if self._state.asked:
+            return cap
+        if not self._config.scrub_days or not self._sizes:
+            return 0.0
+        limit_us = self._config.scrub_days * _DAY_US * _USED_SHARE
+        ages = self._state.ages
+        due = sorted((ages[base].since_us, size) for base, size in self._sizes.items())
+        left_s = (np.array([since for since, _ in due], np.float64) + limit_us - now_us) / 1e6
+        return min(float((np.cumsum([size for _, size in due]) / np.maximum(left_s, 1e-3)).max()), cap)
+
+    def _is_pending(self, base: int) -> bool:
+        """Whether the current pass has still to verify a segment."""
+        age, pass_us = self._state.ages.get(base), self._state.pass_us
+        if age is None or pass_us is None or age.since_us > pass_us:
+            return False
+        return age.since_us < pass_us or not age.verified
+
+    def _choose(self) -> int | None:
+        """Return the segment that comes next; None: there is none."""
+        if self._check is not None:
+            return self._check.base
+        ages = self._state.ages
+        return min(self._sizes, key=lambda base: (ages[base].since_us, base), default=None)
+
+    def _end_pass(self) -> None:
+        """End the pass when it has verified all."""
+        state = self._state
+        if not self._sizes and not state.asked:
+            return
+        if self._check is not None or any(self._is_pending(base) for base in self._sizes):
+            return
+        now_us = self._clock.monotonic_us()
+        state.complete_us, state.last_bad = now_us, state.bad
+        state.pass_us, state.asked, state.done_bytes, state.bad = now_us, False, 0, 0
+        self._look(now_us)
+        self._save()
+
+    # ---- one segment ----------------------------------------------------------------------------------------
+
+    def _advance(self) -> bool:
+        """Verify a piece of a segment; return False if there is none to verify."""
+        base = self._choose()
+        if base is None:
+            return False
+        try:
+            check = self._check if self._check is not None else self._open(base)
+            self._treat(check)
+            done = check.step()
+            self._treat(check)
+        except TrimmedError:
+            self._forget(base)
+            return True
+        except CorruptionError as error:
+            self._give_up(base, error)
+            return True
+        self.verified_bytes += done
+        self._allowance -= done
+        self._state.place = base, check.resume_place, self._began_us
+        self._is_dirty = True
+        if check.is_done:
+            self._finish(check)
+        return True
+
+    def _open(self, base: int) -> SegmentCheck:
+        place, self._began_us, self._is_whole = 0, self._clock.monotonic_us(), True
+        if self._state.place is not None and self._state.place[0] == base:
+            _, place, self._began_us = self._state.place
+            self._is_whole = False
+        self._found = []
+        self._check = SegmentCheck(self._log.commit_log, self._files, base, place)
+        self._allowance -= self._check.index_bytes
+        return self._check
+
+    def _drop_check(self) -> None:
+        if self._check is not None:
+            self._check.close()
+            self._check = None
+        self._untreated = []
+
+    def _forget(self, base: int) -> None:
+        """Forget a segment that was removed."""
+        self._drop_check()
+        self._state.place = None
+        self._sizes.pop(base, None)
+        self._looked_us -= _LOOK_US
+
+    def _give_up(self, base: int, error: CorruptionError) -> None:
+        """Go on with other segments: this one cannot be verified."""
+        logger.error("the segment at %d cannot be verified: %s; %s", base, error, _RESTART)
+        self._state.damaged.setdefault(base, ())
+        self._state.ages[base] = SegmentAge(self._began_us, verified=True)
+        self._state.place = None
+        self._drop_check()
+
+    def _finish(self, check: SegmentCheck) -> None:
+        """Mend what surrounds the records of a segment that was verified, and note its age."""
+        base, state = check.base, self._state
+        damaged = self._mend_frame(check) or bool(self._found) or check.stray_damage > 0 or check.unindexed is not None
+        if damaged:
+            earlier = () if self._is_whole else state.damaged.get(base, ())
+            state.damaged[base] = tuple(dict.fromkeys((*earlier, *self._found)))
+        elif self._is_whole:
+            state.damaged.pop(base, None)
+        if check.faults:
+            logger.error(
+                "the segment at %d has %d damaged places; its bad records are noted for repair", base, check.faults
+            )
+        if check.unindexed is not None:
+            logger.error(
+                "the segment at %d has damaged records, and no index that tells which (%s); %s",
+                base,
+                check.unindexed,
+                _RESTART,
+            )
+        state.ages[base] = SegmentAge(self._began_us, verified=True)
+        state.done_bytes += self._sizes.get(base, 0)
+        state.place = None
+        self._drop_check()
+
+    def _mend_frame(self, check: SegmentCheck) -> bool:
+        """Write anew what surrounds the records; return whether damage is left that this bookie cannot mend."""
+        log, base, left = self._log.commit_log, check.base, False
+        whole = not self._found and not check.stray_damage and check.unindexed is None
+        mends = [(check.bad_frame, log.rewrite_frame), (check.bad_index, log.remake_indexes if whole else None)]
+        for fault, mend in mends:
+            if fault is None or mend is None:
+                continue
+            try:
+                mend(base)
+            except PoisonedError:
+                raise
+            except (CorruptionError, DiskError) as error:
+                logger.error("the segment at %d cannot be mended: %s; found was: %s", base, error, fault)
+                left = True
+            else:
+                logger.warning("the segment at %d was damaged, and is mended: %s", base, fault)
+                self.mended += 1
+        return left
+
+    # ---- damaged records ------------------------------------------------------------------------------------
+
+    def _treat(self, check: SegmentCheck) -> None:
+        """Have damaged records mended. If that fails, the next step tries again before it goes on."""
+        self._untreated += check.take_bad()
+        if not self._untreated:
+            return
+        by_ledger: dict[int, list[int]] = {}
+        for record in self._untreated:
+            by_ledger.setdefault(record.ledger, []).append(record.entry)
+        live = {ledger: self._live(check.base, ledger, sorted(entries)) for ledger, entries in by_ledger.items()}
+        for ledger, entries in live.items():
+            if entries and ledger < CONTROL:
+                self._note(ledger, entries)
+        self._append_controls([ledger - CONTROL for ledger, entries in live.items() if entries and ledger >= CONTROL])
+        rows = self._log.commit_log.rows_of(check.base)
+        for ledger, entries in by_ledger.items():
+            known = np.sort(rows.entry[rows.ledger == ledger])
+            self._found += ranges_of(ledger, np.array(sorted(entries), np.int64), known)
+        bad = sum(map(len, live.values()))
+        self.bad_records += bad
+        self._state.bad += bad
+        ranges = (*self._state.damaged.get(check.base, ()), *self._found)  # known from now on, and not touched
+        self._state.damaged[check.base] = tuple(dict.fromkeys(ranges))
+        self._untreated = []
+        self._save()
+
+    def _live(self, base: int, ledger: int, entries: list[int]) -> list[int]:
+        """Return the entries that have no newer copy here."""
+        try:
+            newest = self._log.newest_in(base, ledger, entries[0], entries[-1] + 1)
+        except CorruptionError:
+            return entries
+        return sorted(set(entries).intersection(newest.tolist()))
+
+    def _append_controls(self, ledgers: Sequence[int]) -> None:
+        """Append the control records of ledgers once more, as far as they are known."""
+        for ledger in ledgers:
+            self._alone(methodcaller("append_controls", ledger))
+            self.mended += 1
+        if ledgers:
+            self._log.sync()
+
+    # ---- the place ------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        """Save the state. Without it, segments are verified again."""
+        self._saved_us = self._clock.monotonic_us()
+        self._log.set_damaged(self._state.damaged)
+        try:
+            self._file.save(self._state)
+            self._is_dirty = False
+        except OSError as error:
+            logger.warning("the place of the scrub of %s was not saved: %s", self._log.path, error)
