@@ -1,4 +1,4 @@
-"""Cluster with topics: what user code gets as `pyreplog.Cluster`."""
+"""Cluster: bookies and a metadata store with ledgers and topics; user code gets it as `pyreplog.Cluster`."""
 
 from __future__ import annotations
 
@@ -32,8 +32,19 @@ _RECOVERY_AFTER_S = 2.0
 
 
 class Cluster(ledgers.LedgerCluster):
-    """Bookies and metadata, here or elsewhere: makes ledgers and topics. `Cluster.embedded(...)` or
-    `Cluster.connect(...)` make one; any thread may call anything."""
+    """A `LedgerCluster` that also has topics; made by `embedded` or `connect`.
+
+    Any thread may use it. Close it, or use `with`.
+
+    Example:
+        ```python
+        with Cluster.embedded("data/cluster") as cluster:
+            orders = cluster.topic("orders")
+            orders.publish(b"order 1")
+        ```
+
+    See docs/topics.md.
+    """
 
     _topics: Topics | None = None
     _topics_lock: threading.Lock
@@ -75,16 +86,31 @@ class Cluster(ledgers.LedgerCluster):
         wait: float = 0.0,
         **settings: Unpack[TopicSettings],
     ) -> Topic | PartitionedTopic:
-        """The topic of that name, owned by this process until it is closed; the same object each time. A
-        PartitionedTopic, if it has partitions. Both are a `TopicLike`.
+        """Open a topic, which this process then owns until the topic or the cluster is closed.
 
-        name: any text of up to 200 bytes, without control characters. partitions: make it with so many, 1 to 65536, if
-        there is none, and let it grow if it has fewer. create: make it if there is none, with `settings`, fields of
-        TopicConfig; of one that is there they are changed to those given. wait: seconds to wait for another owner to
-        go. Whoever owned it before is fenced, should it still run.
-        Errors: TopicOwnedError names the owner; NoSuchTopicError; TopicExistsError, one without partitions never gets
-        any; InvalidArgumentError, nor do they become fewer; ConfigError; those of `open_ledger` and of the metadata
-        store. Of a partitioned topic, TopicOwnedError only when others own all partitions.
+        Each call for a name returns the same object while it is open. A former owner that still runs is fenced.
+
+        Args:
+            name: name of the topic, up to 200 bytes, without control characters.
+            partitions: number of partitions, 1 to 65536; None: those that the topic has. A new topic is created with so
+                many; an existing one with fewer grows.
+            create: create the topic if it does not exist, with `settings`.
+            wait: seconds to wait for another owner to leave.
+            settings: fields of `TopicConfig` as keywords. Those of an existing topic are changed.
+
+        Returns:
+            The open `Topic`, or the `PartitionedTopic` if it has partitions. Both are a `TopicLike`.
+
+        Raises:
+            TopicOwnedError: another process owns the topic, or all of its partitions; the error names the owner.
+            NoSuchTopicError: the topic does not exist, and `create` is False.
+            TopicExistsError: the topic exists without partitions, and cannot get any.
+            InvalidArgumentError: the name is invalid, or the topic has more partitions than `partitions`.
+            ConfigError: a setting is unknown or out of range.
+            NotEnoughBookiesError: the cluster has fewer bookies than the ensemble.
+            UnreadableError: too few bookies answer for the recovery of the last ledger.
+            MetadataUnavailableError: the metadata store does not answer.
+            ClosedError: the cluster was closed.
         """
         self._check_open()
         check_may_block("topic")
@@ -118,7 +144,21 @@ class Cluster(ledgers.LedgerCluster):
         wait: float = 0.0,
         **settings: Unpack[TopicSettings],
     ) -> Topic | PartitionedTopic:
-        """As topic, for coroutines: a thread does it."""
+        """Open a topic from a coroutine; a thread does the work.
+
+        Args:
+            name: see `topic`.
+            partitions: see `topic`.
+            create: see `topic`.
+            wait: see `topic`.
+            settings: see `topic`.
+
+        Returns:
+            As `topic`.
+
+        Raises:
+            ReplogError: as `topic`.
+        """
         opened: Topic | PartitionedTopic = await asyncio.to_thread(
             partial(self.topic, **settings), name, partitions=partitions, create=create, wait=wait
         )
@@ -126,7 +166,11 @@ class Cluster(ledgers.LedgerCluster):
 
     @property
     def topics(self) -> Topics:
-        """The topics that this process owns; lists, makes and deletes them."""
+        """The topics of the cluster: lists, describes and deletes them.
+
+        Raises:
+            ClosedError: the cluster was closed.
+        """
         self._check_open()
         with self._topics_lock:
             if self._topics is None:
@@ -134,15 +178,19 @@ class Cluster(ledgers.LedgerCluster):
             return self._topics
 
     def metrics(self) -> list[Metric]:
-        """As of ledgers, and of the topics that this process owns."""
-        found = super().metrics()
-        return found if self._topics is None else [*found, *self._topics.metrics()]
+        """Return the metrics of the ledgers and of the topics that this process owns, for `pyreplog.metrics`.
+
+        Raises:
+            ClosedError: the cluster was closed.
+        """
+        metrics = super().metrics()
+        return metrics if self._topics is None else [*metrics, *self._topics.metrics()]
 
     def _close_ledgers(self, deadline: float | None) -> None:
         super().close(None if deadline is None else max(deadline - time.monotonic(), 0.0))
 
     def _end_forgotten(self) -> None:
-        """As of ledgers; what topics have is stored before."""
+        """Store what the topics have to store, and then release the resources."""
         try:
             if self._topics is not None:
                 self._topics.close()
@@ -150,17 +198,26 @@ class Cluster(ledgers.LedgerCluster):
             super()._end_forgotten()
 
     def close(self, timeout: float | None = CLOSE_S) -> None:
-        """As of ledgers; the topics before them, all at once, as their own `close` does. Errors: OutcomeUnknownError
-        names the topics that had messages without an outcome."""
-        if not sys.is_finalizing():  # else no thread goes on that this could wait for
+        """Close the topics that this process owns, all at once, and then the ledgers; release all resources.
+
+        A second call does nothing.
+
+        Args:
+            timeout: seconds for all of it; None: as long as it takes.
+
+        Raises:
+            OutcomeUnknownError: topics had messages without an outcome; the message names these topics.
+            InvalidArgumentError: the call is in a callback of an AppendFuture.
+        """
+        if not sys.is_finalizing():  # at exit, the threads that close waits for no longer run
             check_may_wait()
         limit = as_timeout(timeout)
         deadline = None if limit is None else time.monotonic() + limit
-        with ExitStack() as rest:
-            rest.callback(self._close_ledgers, deadline)
+        with ExitStack() as cleanup:
+            cleanup.callback(self._close_ledgers, deadline)
             if self._auto_recovery is not None and not sys.is_finalizing():
-                rest.callback(self._auto_recovery.close)
+                cleanup.callback(self._auto_recovery.close, None if limit is None else limit / 4)
             if self._topics is not None and not sys.is_finalizing():
                 if deadline is not None:
                     self._runtime.end_calls_by(deadline)
-                rest.callback(self._topics.close, None if limit is None else limit - reserve_s(limit))
+                cleanup.callback(self._topics.close, None if limit is None else limit - reserve_s(limit))

@@ -1,6 +1,7 @@
-"""How Spark finds the data source of pyreplog: it imports every top-level package whose name begins with `pyspark_`.
+"""Entry point for Spark, which imports every top-level package whose name begins with `pyspark_` to find data sources.
 
-Nothing is loaded before `DefaultSource` is asked for; where that cannot be, the sources of others are still found.
+Nothing is loaded before Spark asks for `DefaultSource`. If loading fails, Spark still finds the sources of other
+packages.
 """
 
 from __future__ import annotations

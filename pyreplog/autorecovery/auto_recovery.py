@@ -72,6 +72,7 @@ class AutoRecovery(Handle):
         self._round_lock = threading.Lock()  # held by a round
         self._copying: threading.Thread | None = None  # a pass of the worker
         self._pause_s = 0.0
+        self._stop_s: float | None = _STOP_S
         super().__init__(f"auto-recovery of process {owner}")
         if isinstance(self._keys, LeasedKeys):
             make_part_of(self._keys, self)
@@ -233,6 +234,16 @@ class AutoRecovery(Handle):
 
     # ---- the end --------------------------------------------------------------------------------------------
 
+    def close(self, timeout: float | None = _STOP_S) -> None:
+        """End the rounds and the copies. What was copied stays, and other processes go on. A second call does nothing.
+
+        Args:
+            timeout: seconds to wait for the ledgers that are being copied; None: as long as it takes. Copies that are
+                still on their way then end with the cluster.
+        """
+        self._stop_s = timeout
+        super().close()
+
     def _let_go(self) -> None:
         """Have the pass end after the ledgers that are being copied, and release the keys."""
         if self._worker is not None:
@@ -240,7 +251,7 @@ class AutoRecovery(Handle):
         with self._round_lock:  # no pass begins from now on
             copying = self._copying
         if copying is not None and copying is not threading.current_thread():
-            copying.join(_STOP_S)
+            copying.join(self._stop_s)
         self._keys.close()
 
 

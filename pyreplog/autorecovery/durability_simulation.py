@@ -25,6 +25,7 @@ from pyreplog.autorecovery.placement_model import Flags, Ints, PlacementModel
 from pyreplog.autorecovery.plan import MANY_AWAY_SHARE, METADATA_OPERATIONS, YEAR_S, PlanInputs, storage_factor
 from pyreplog.autorecovery.poisson_interval import Interval, weighted_interval
 from pyreplog.errors import ConfigError
+import itertools
 
 LEDGERS_MAX = 20_000_000
 _NEVER = math.inf
@@ -180,7 +181,7 @@ class DurabilitySimulation:
         flat = self._ensembles.ravel()
         order = np.argsort(flat, kind="stable")
         ends = np.searchsorted(flat[order], np.arange(self._inputs.bookies + 1))
-        return [[order[start:stop]] for start, stop in zip(ends[:-1], ends[1:], strict=True)]
+        return [[order[start:stop]] for start, stop in itertools.pairwise(ends)]
 
     # ---- events ---------------------------------------------------------------------------------------------
 

@@ -151,7 +151,10 @@ class LossChain:
             if rack.is_lost:
                 continue
             if rack.lost < rack.copies and self._rates.bookie > 0:
-                yield _with(state, at, rack._replace(lost=rack.lost + 1)), (rack.copies - rack.lost) * self._rates.bookie
+                yield (
+                    _with(state, at, rack._replace(lost=rack.lost + 1)),
+                    (rack.copies - rack.lost) * self._rates.bookie,
+                )
             if self._rates.rack > 0:
                 yield _with(state, at, RackState(rack.copies, 0, True)), self._rates.rack
 

@@ -31,9 +31,7 @@ class PlacementModel:
         random: where random numbers come from.
     """
 
-    def __init__(
-        self, bookies: int, racks: int, ensemble: int, write_quorum: int, random: np.random.Generator
-    ) -> None:
+    def __init__(self, bookies: int, racks: int, ensemble: int, write_quorum: int, random: np.random.Generator) -> None:
         self._ensemble, self._quorum, self._random, self._racks = ensemble, write_quorum, random, racks
         self._bookies = bookies
         self.rack_of: Ints = (np.arange(bookies) % racks).astype(np.int32)

@@ -464,7 +464,12 @@ def _limits(inputs: PlanInputs) -> Limits:
     return Limits(
         ledgers_by_memory=inputs.metadata_bytes / (METADATA_BYTES * inputs.ensemble / 3),
         ledgers_by_scan=inputs.scan_ledgers_per_s * inputs.scan_s,
-        ledgers_by_rebuild=stored * inputs.write_quorum / inputs.ensemble / rate / workers
-        * inputs.metadata_operations_per_s / METADATA_OPERATIONS,
+        ledgers_by_rebuild=stored
+        * inputs.write_quorum
+        / inputs.ensemble
+        / rate
+        / workers
+        * inputs.metadata_operations_per_s
+        / METADATA_OPERATIONS,
         bookies_by_rebuild=min(bookies, math.sqrt(inputs.ledgers * inputs.ensemble)),
     )

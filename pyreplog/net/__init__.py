@@ -1,25 +1,25 @@
-"""Frames over TCP: what everything that talks to another process is built on.
+"""Frames over TCP: the base of everything that talks to another process.
 
 | module | holds |
 |---|---|
 | `limits` | `Limits`: sizes, counts and times |
-| `reactor` | `Reactor`: epoll, calls, and who drives it (`driver_lock`); `timers`; what wakes him (`wakeup`) |
+| `reactor` | `Reactor`: epoll, calls, and the thread that drives it (`driver_lock`); `timers`; its `wakeup` |
 | `hello` | the first frames of a connection, as bytes |
-| `handshake` | both sides of the hello, as state machines without I/O; `Secret`, `Identity`, `Peer` |
-| `pending_connection` | a connection that is being made: drives a handshake |
-| `pending_connections` | `PendingConnections`: how many of those a server has |
-| `connection` | `Connection`: frames in, buffers out; `Handler`; alive or not (`keep_alive`) |
-| `fast_path` | what is dealt with at once, from the socket to its handler |
-| `server_connection` | `ServerConnection`: requests, replies, and the bytes in between |
-| `server` | `Server`: listens, greets, limits, drains |
+| `handshake` | both sides of the hello, as state machines without I/O; `Secret`, `NodeIdentity`, `Peer` |
+| `pending_connection` | a connection whose hello is not complete: drives a handshake |
+| `pending_connections` | `PendingConnections`: limits their number on a server |
+| `connection` | `Connection`: receives frames, sends buffers; `Handler`; liveness (`keep_alive`) |
+| `fast_path` | requests that are answered between the socket and the handler, without the steps in between |
+| `server_connection` | `ServerConnection`: requests, replies, and the bytes in flight |
+| `server` | `Server`: accepts connections, limits and drains them |
 | `fair_executor` | `FairExecutor`: threads for requests that block |
-| `dialer` | connecting; `Link`: a connection for a handler that is made again (`backoff`) when it is lost |
+| `dialer` | connecting; `ReconnectingConnection`, which connects again (`backoff`) when the connection is lost |
 | `client` | `Channel`: requests to one address (`pending_requests`), reconnection |
-| `endpoint` | how servers and channels end |
+| `endpoint` | closing of servers and channels |
 | `credentials` | a client's secret and TLS, by the names of files |
 | `tls`, `sockets` | the streams below |
 
-Nothing here knows what a body says. Threads: see `Reactor.drive`. Sockets are Linux's.
+Nothing here interprets a body. Threads: see `Reactor.drive`. Sockets are those of Linux.
 """
 
 from __future__ import annotations

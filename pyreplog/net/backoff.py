@@ -1,4 +1,4 @@
-"""How long to wait before connecting again."""
+"""Delays before connecting again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ BACKOFF_MOST_S = 5.0
 
 
 class Backoff:
-    """Doubling delays with full jitter (Brooker, "Exponential Backoff and Jitter", 2015): between a half and the whole.
+    """Doubling delays with jitter (Brooker, "Exponential Backoff and Jitter", 2015): between a half and the whole.
 
-    random: a number from 0 to 1.
+    random: returns a number from 0 to 1.
     """
 
     __slots__ = ("_delay_s", "_first_s", "_most_s", "_random")
@@ -21,10 +21,10 @@ class Backoff:
         self._delay_s = first_s
 
     def next_s(self) -> float:
-        """Seconds to wait now."""
+        """Return the seconds to wait now."""
         delay_s, self._delay_s = self._delay_s, min(2 * self._delay_s, self._most_s)
         return delay_s * (0.5 + self._random() / 2)
 
     def reset(self) -> None:
-        """It has worked."""
+        """Begin with the first delay again, after a success."""
         self._delay_s = self._first_s

@@ -1,4 +1,4 @@
-"""A client's link to one address: requests and their replies over a connection that is made again when it is lost."""
+"""Channel: requests to one address and their replies, over a connection that is made again when it is lost."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ logger = logging.getLogger(__name__)
 class Channel(Endpoint):
     """Connects to `address` (host, port) in the background, and again whenever the connection is lost.
 
-    expected: what the server must be. identity: what we are. secret: the server must know it too, and is told so
-    only after it has shown that. tls: a context for clients; the certificate must be for `address`'s host.
-    random: a number from 0 to 1, for the delays between attempts.
+    expected: what the server must be. identity: of this node. secret: the server must know it too, and gets this side's
+    proof only after its own. tls: a context for clients; the certificate must be for the host of `address`. random:
+    returns a number from 0 to 1, for the delays between attempts.
 
-    `close` disconnects: requests without an outcome get DisconnectedError, or NotConnectedError if never sent.
+    `close` disconnects: requests without an outcome get DisconnectedError, or NotConnectedError if they were never
+    sent.
 
-    Requests made before the first attempt has ended wait for it. After an attempt that failed, requests are refused
-    at once until one succeeds.
+    Requests made before the first attempt has ended wait for it. After a failed attempt requests are refused at once,
+    until an attempt succeeds.
     """
 
     def __init__(
@@ -65,8 +66,8 @@ class Channel(Endpoint):
     ) -> None:
         self.address = address
         self.limits = limits or Limits()
-        self.unknown_replies = 0  # to nobody: late, or never asked for
-        self.error: ReplogError | None = None  # of the last attempt to connect; None: it succeeded, or is the first
+        self.unknown_replies = 0  # replies that come late, or belong to no request
+        self.error: ReplogError | None = None  # of the last attempt to connect; None: it succeeded, or none has ended
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MOST_S, random)
         self._dialer = Dialer(
             reactor, weak_callback(self._dialed), identity=identity or NodeIdentity(),
@@ -74,11 +75,11 @@ class Channel(Endpoint):
             limits=self.limits, secret=secret, tls=tls, nonce=nonce,
         )  # fmt: skip
         self._connection: Connection | None = None
-        self._proven: Connection | None = None  # the last one that anything came from
-        self._lock = Mutex()  # of the requests and of their order on the wire
+        self._proven: Connection | None = None  # the last connection on which anything was received
+        self._lock = Mutex()  # guards the requests and their order on the wire
         self.requests = PendingRequests(self._lock)
-        self._look: Timer | None = None  # at their deadlines
-        self._unsent: dict[int, tuple[tuple[ReadableBuffer, ...], int]] = {}  # wait for the first attempt
+        self._deadline_timer: Timer | None = None
+        self._unsent: dict[int, tuple[tuple[ReadableBuffer, ...], int]] = {}  # requests that wait for the first attempt
         self._unsent_bytes = 0
         self._now_us = reactor.clock.monotonic_us
         super().__init__(f"channel to {address[0]}:{address[1]}", reactor)
@@ -86,11 +87,12 @@ class Channel(Endpoint):
 
     @property
     def connected(self) -> bool:
+        """Whether there is a connection."""
         return self._connection is not None
 
     @property
     def peer(self) -> Peer | None:
-        """The server, while there is a connection."""
+        """The server; None: there is no connection."""
         connection = self._connection
         return None if connection is None else connection.peer
 
@@ -102,33 +104,44 @@ class Channel(Endpoint):
 
     @property
     def inflight(self) -> int:
-        """Requests without an outcome."""
+        """Number of requests without an outcome."""
         return len(self.requests.waiting)
 
     # ---- requests -------------------------------------------------------------------------------------------
 
     def request(self, *buffers: ReadableBuffer, on_reply: OnReply, timeout: float) -> int:
-        """Send a request, with a body made of `buffers`; its correlation id. Any thread; never blocks.
+        """Send a request whose body consists of `buffers`. Never blocks; any thread may call it.
 
-        The buffers are not copied and must not change until the outcome is there. Requests leave in the order in
-        which they were made.
+        The buffers are not copied, and must not change until the outcome is known. Requests are sent in the order in
+        which they are made.
 
-        on_reply: called once, by the thread that drives the reactor, with the reply's body (a view that pins a
-        receive buffer) or with the error: PeerTimeoutError after `timeout` seconds, DisconnectedError (with both the
-        outcome is unknown), NotConnectedError, or InvalidArgumentError when it is larger than the server takes (nothing
-        was sent). Ctrl-C in the middle of
-        the call makes it be called again.
+        Args:
+            buffers: parts of the body.
+            on_reply: called once, by the thread that drives the reactor, with the body of the reply (a view that pins a
+                receive buffer), or with the error: PeerTimeoutError after `timeout`, DisconnectedError (with either the
+                outcome is unknown), NotConnectedError, or InvalidArgumentError if the body is larger than the server
+                accepts (nothing was sent). Ctrl-C during the call makes it be called again.
+            timeout: seconds.
 
-        Errors: InvalidArgumentError, an empty body; ClosedError.
+        Returns:
+            The correlation id.
+
+        Raises:
+            InvalidArgumentError: the body is empty.
+            ClosedError: the channel was closed.
         """
         size = size_of(buffers)
         if not size:
-            raise InvalidArgumentError("a request has a body: a frame without one is a heartbeat")
+            raise InvalidArgumentError(
+                "expected a request with a body, found none: a frame without a body is a heartbeat"
+            )
         return self.ask(buffers, size, on_reply, self._now_us() + int(timeout * 1e6))
 
     def ask(self, buffers: tuple[ReadableBuffer, ...], size: int, on_reply: OnReply, deadline_us: int) -> int:
-        """`request`, of a body of `size` bytes, more than 0, that is to be answered by `deadline_us` on the reactor's
-        clock."""
+        """Send a request whose body has `size` bytes, more than 0; otherwise as `request`.
+
+        deadline_us: time at which the request fails, on the reactor's clock.
+        """
         requests = self.requests
         correlation_id = requests.ask(buffers, size, on_reply, deadline_us)
         if correlation_id >= 0:
@@ -155,10 +168,10 @@ class Channel(Endpoint):
     def _put_off(
         self, correlation_id: int, buffers: tuple[ReadableBuffer, ...], size: int, on_reply: OnReply, deadline_us: int
     ) -> ReplogError | None:
-        """Under the lock, without a connection. Returns why not."""
+        """Keep a request for the first connection; return the error if it is refused instead. Called under the lock."""
         if self.error is None:
             if self._unsent_bytes + size > self.limits.queued_bytes:
-                wait = f"{self._unsent_bytes} bytes wait for it, of {self.limits.queued_bytes} that may (queued_bytes)"
+                wait = f"{self._unsent_bytes} of at most {self.limits.queued_bytes} bytes wait for it (queued_bytes)"
                 return NotConnectedError(f"no {self._what} yet: {wait}")
             if self.requests.add(correlation_id, on_reply, deadline_us):
                 self._arm(deadline_us)
@@ -173,7 +186,10 @@ class Channel(Endpoint):
         return error
 
     def _settle(self, correlation_id: int, outcome: memoryview | ReplogError) -> bool:
-        """Tell whoever waits; False: nobody does. By the driver. Forgotten when it was told: Ctrl-C loses none."""
+        """Give a request its outcome, and then forget it, so that Ctrl-C loses none; False: it is unknown.
+
+        By the driver.
+        """
         waiting = self.requests.waiting
         entry = waiting.get(correlation_id)
         if entry is None:
@@ -181,18 +197,21 @@ class Channel(Endpoint):
         try:
             entry[0](outcome)
         except Exception:
-            logger.exception("an on_reply raised")
+            logger.exception("an on_reply callback raised an exception")
         del waiting[correlation_id]
         return True
 
     # ---- deadlines ------------------------------------------------------------------------------------------
 
     def _arm(self, deadline_us: int) -> None:
-        """Under the lock. In place of the look to come: each sets the next one, and two would do so for ever."""
-        if self._look is not None:
-            self._look.cancel()
+        """Set the timer for the deadlines, in place of the current one. Called under the lock.
+
+        Each timer sets the next one, so that a second one would go on forever.
+        """
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
         delay_s = (deadline_us - self._reactor.clock.monotonic_us()) / 1e6
-        self._look = self._reactor.call_later(max(0.0, delay_s), weak_callback(self._check_deadlines))
+        self._deadline_timer = self._reactor.call_later(max(0.0, delay_s), weak_callback(self._check_deadlines))
 
     def _check_deadlines(self) -> None:
         now_us = self._reactor.clock.monotonic_us()
@@ -211,10 +230,10 @@ class Channel(Endpoint):
             if next_us is not None and self._error is None:
                 self._arm(next_us)
 
-    # ---- what the connection tells --------------------------------------------------------------------------
+    # ---- calls of the connection ----------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
-        """Send what waited, in order."""
+        """Send the requests that waited, in order."""
         with self._lock:
             self._connection, self.error = connection, None
             unsent, self._unsent, self._unsent_bytes = self._unsent, {}, 0
@@ -229,16 +248,17 @@ class Channel(Endpoint):
             self._settle(correlation_id, _too_large(connection, size))
 
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
+        """Settle the requests whose replies have arrived."""
         if self._proven is not connection:
             self._proven = connection
             self._backoff.reset()
             connection.settle_plainly(self.requests.waiting)
         others, calls, soon = settle(batch, self.requests.waiting)
-        for call in (*calls, *soon) if others else calls:  # news before other answers that came behind
+        for call in (*calls, *soon) if others else calls:  # notifications before the other replies after them
             try:
                 call()
             except Exception:
-                logger.exception("what an answer led to raised")
+                logger.exception("a callback of a reply raised an exception")
         if soon and not others:
             self._reactor.call_behind(soon)
         for correlation_id, body in others:
@@ -246,9 +266,10 @@ class Channel(Endpoint):
                 self.unknown_replies += 1
 
     def drained(self, connection: Connection) -> None:
-        """Requests wait for nothing but their replies."""
+        """Do nothing: requests wait only for their replies."""
 
     def closed(self, connection: Connection, error: ReplogError) -> None:
+        """Fail the requests without a reply, and connect again later."""
         with self._lock:
             self._connection = None
             self.requests.end()
@@ -273,7 +294,7 @@ class Channel(Endpoint):
         Connection(self._reactor, stream, self, self.limits, peer).open()
 
     def _failed(self, error: ReplogError) -> None:
-        """An attempt failed: whoever waited for it is told."""
+        """Fail the requests that waited for an attempt."""
         with self._lock:
             self.error = error
             unsent, self._unsent, self._unsent_bytes = self._unsent, {}, 0
@@ -294,7 +315,7 @@ class Channel(Endpoint):
     def _forked(self) -> None:
         super()._forked()
         self.requests.end()
-        self._lock = self.requests.lock = Mutex()  # a thread that is not here may have held it
+        self._lock = self.requests.lock = Mutex()  # a thread of the parent process may have held it
 
     def _shut(self) -> None:
         self._dialer.abandon()
@@ -305,4 +326,4 @@ class Channel(Endpoint):
 
 def _too_large(connection: Connection, size: int) -> InvalidArgumentError:
     most = connection.peer.max_body_bytes
-    return InvalidArgumentError(f"a request has at most {most} bytes on this connection, this one {size}")
+    return InvalidArgumentError(f"expected a request of at most {most} bytes on this connection, found {size}")

@@ -1,4 +1,4 @@
-"""One connection: frames in, buffers out."""
+"""Connection: receives frames and sends buffers over one socket."""
 
 from __future__ import annotations
 
@@ -32,36 +32,36 @@ BUFFER_BYTES = 256 << 10
 _HEARTBEAT = heartbeat(0)
 _SHORTEST_HEARTBEAT_S = 0.01
 
-# Why a connection does not read; it reads when there is no reason left.
+# Reasons why a connection does not read; it reads when there is none.
 ASKED, QUEUE_FULL, INFLIGHT_FULL, SERVER_FULL, JOBS_FULL = 1, 2, 4, 8, 16
 
 
 class Handler(Protocol):
-    """What happens on connections. All calls come from the reactor's driver, one at a time; none may block.
+    """Callbacks of connections. The reactor's driver makes all calls, one at a time; none may block.
 
-    An exception closes the connection it came from, and no other.
+    An exception closes the connection that it came from, and no other.
     """
 
     def opened(self, connection: Connection) -> None:
-        """The hello is over; `connection.peer` tells who it is."""
+        """The hello is complete; `connection.peer` describes the other side."""
 
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
         """Frames have arrived. Those without a body are heartbeats; those at offset -1 are control bodies.
 
-        Bodies are views that pin a receive buffer of 256 KiB or more: let go of them soon, or copy.
+        Bodies are views that pin a receive buffer of 256 KiB or more: release them soon, or copy them.
         """
 
     def drained(self, connection: Connection) -> None:
-        """All that was queued has left: a stream may send more."""
+        """The send queue is empty: a stream may send more."""
 
     def closed(self, connection: Connection, error: ReplogError) -> None:
-        """The last call; why it ended."""
+        """The connection has ended with this error. It is the last call."""
 
 
 class Connection:
-    """A socket behind the hello. The owner keeps it: the reactor does not.
+    """A socket after the hello. Its owner must keep it, because the reactor does not.
 
-    peer: the other side, from its hello. `send`, `pause`, `resume` and `close` may be called by any thread.
+    peer: the other side, from its hello. Any thread may call `send`, `pause`, `resume` and `close`.
     """
 
     def __init__(self, reactor: Reactor, stream: Stream, handler: Handler, limits: Limits, peer: Peer) -> None:
@@ -70,9 +70,11 @@ class Connection:
         self._reactor, self._stream, self._handler = reactor, stream, handler
         self._parser = FrameParser(max_body=limits.max_body_bytes, buffer_size=BUFFER_BYTES)
         self._take_in = receiver(stream, self._parser)
-        self._pending = getattr(stream, "pending", None)  # TLS: what was received and not yet read
+        self._pending = getattr(
+            stream, "pending", None
+        )  # TLS: returns the number of decrypted bytes that were not read
         self._send_queue = FrameSendQueue(stream, weak_callback(self._queue_grew))
-        self._lock = self._send_queue.lock  # of the reasons and the events, too
+        self._lock = self._send_queue.lock  # guards the reasons and the events, too
         self._reasons = 0
         self._events = READ
         self._closed = self._parting = False
@@ -85,7 +87,7 @@ class Connection:
         handles.opened(self)
 
     def open(self) -> None:
-        """Begin: tell the handler, and read. Called by the driver."""
+        """Call the handler, and begin to read. Called by the driver."""
         self._reactor.register(self._stream.fileno(), self._on_events(), READ)
         self._timer = self._reactor.call_later(self._keep_alive.interval_s, weak_callback(self._check_keep_alive))
         self._handler.opened(self)
@@ -93,12 +95,12 @@ class Connection:
             self._reactor.call_soon(weak_callback(self._read_pending))
 
     def _on_events(self) -> Callable[[int], object]:
-        """What the reactor calls; it keeps nothing of ours alive."""
+        """Return the reactor's callback, which does not keep this object alive."""
         return weak_callback(self._ready)
 
     @property
     def error(self) -> ReplogError | None:
-        """Why it is closed, or about to be."""
+        """Why the connection is closed, or is about to be; None: it is open."""
         return self._send_queue.error
 
     @error.setter
@@ -107,7 +109,7 @@ class Connection:
 
     @property
     def remote_address(self) -> str:
-        """HOST:PORT of the other end's socket; "" when that has gone."""
+        """HOST:PORT of the other end's socket; "" after it was closed."""
         try:
             with socket.socket(fileno=os.dup(self._stream.fileno())) as copy:
                 host, port = copy.getpeername()[:2]
@@ -126,37 +128,40 @@ class Connection:
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that have arrived and were not read: the handler is about to be called again. By the driver."""
+        """Bytes that have arrived and were not read, so that the handler is about to be called again. By the driver."""
         return unread_bytes(self._stream)
 
-    def carry(self, what: PendingRequestsBase | FrameFeedBase) -> None:
-        """From now on it may leave here at once."""
-        what.begin(self._send_queue, self.peer.max_body_bytes)
+    def carry(self, sender: PendingRequestsBase | FrameFeedBase) -> None:
+        """Let requests or feeds send through this connection directly."""
+        sender.begin(self._send_queue, self.peer.max_body_bytes)
 
     def settle_plainly(self, waiting: dict[int, Any]) -> None:
-        """From now on plain OKs to those of `waiting` are settled before they come here (`Replies`). By the driver."""
+        """Have plain OK replies to requests in `waiting` settled before frames reach the handler (`Replies`).
+
+        By the driver.
+        """
         if self._send_queue.plain:
             self._waiting = waiting
             self._reactor.replace(self._stream.fileno(), Replies(weakref.ref(self), self._reactor.call_behind))
 
-    # ---- out ------------------------------------------------------------------------------------------------
+    # ---- sending --------------------------------------------------------------------------------------------
 
     def send(self, *buffers: ReadableBuffer) -> bool:
-        """Send whole frames, their parts in order; nothing of another thread comes between.
+        """Send whole frames, their parts in order, without anything of another thread between them.
 
-        Never blocks and does not copy: the buffers must not change until they have left. False: the connection is
-        closed, nothing was sent. True: it was sent, or will be unless the connection ends before.
+        Never blocks and does not copy: the buffers must not change until they are sent. False: the connection is
+        closed, and nothing was sent. True: the frames were sent, or will be unless the connection ends before.
         """
         with self._lock:
             return self._put(buffers, size_of(buffers))
 
     def send_frame(self, offset: int, body: tuple[ReadableBuffer, ...], size: int) -> bool:
-        """`send` of one frame with a body of `size` bytes."""
+        """Send one frame with a body of `size` bytes, as `send` does."""
         with self._lock:
             return self._put_frame(offset, body, size)
 
     def _put_frame(self, offset: int, body: tuple[ReadableBuffer, ...], size: int) -> bool:
-        """Under the lock."""
+        """Send or queue one frame. Called under the lock."""
         send_queue = self._send_queue
         if send_queue.corked or send_queue.error is not None or send_queue.queued_bytes:
             return self._put((encode_header(offset, size), *body), size + HEADER_SIZE)
@@ -169,7 +174,7 @@ class Connection:
         return True
 
     def _put(self, buffers: tuple[ReadableBuffer, ...], size: int) -> bool:
-        """Under the lock."""
+        """Send or queue buffers. Called under the lock."""
         send_queue = self._send_queue
         if send_queue.error is not None:
             return False
@@ -188,7 +193,7 @@ class Connection:
         if isinstance(error, OSError):
             self._break(self._loss(error))
             return False
-        self._break(DisconnectedError("sending was interrupted"))  # Ctrl-C: nobody knows how much of it was sent
+        self._break(DisconnectedError("sending was interrupted"))  # Ctrl-C: how much of it was sent is unknown
         raise error
 
     def _queue_grew(self) -> None:
@@ -197,7 +202,7 @@ class Connection:
         self._watch()
 
     def _flush(self) -> None:
-        """Hand over what the kernel takes."""
+        """Pass queued buffers to the kernel, as many as it takes."""
         with self._lock:
             self._send_queue.flush()
             if self._send_queue.queued_bytes <= self.limits.queued_bytes:
@@ -206,41 +211,42 @@ class Connection:
         self._flushed()
 
     def _flushed(self) -> None:
-        """Something has left the queue."""
+        """Call the handler if the queue is empty. Called after buffers were sent from the queue."""
         if not self._send_queue.queued_bytes:
             self._handler.drained(self)
 
     def _watch(self) -> None:
-        """Have the reactor look for what concerns us now."""
+        """Have the reactor report the events that matter now."""
         events = (0 if self._reasons else READ) | (WRITE if self._send_queue.queued_bytes else 0)
         if self._reasons & JOBS_FULL:
-            events |= HALF_CLOSED  # whom nobody waits for any more need not be worked for
+            events |= HALF_CLOSED  # jobs of a peer that has gone need not run
         if events != self._events and self.error is None:
             try:
                 self._reactor.modify(self._stream.fileno(), events)
             except OSError:
                 if self.error is None:
                     raise
-                return  # another thread has closed it this moment
+                return  # another thread has just closed it
             self._events = events
 
-    # ---- in -------------------------------------------------------------------------------------------------
+    # ---- receiving ------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Read nothing more until `resume`."""
+        """Stop reading until `resume`."""
         self.hold(ASKED)
 
     def resume(self) -> None:
+        """Read again, unless there is another reason not to."""
         self.release(ASKED)
 
     def hold(self, reason: int) -> None:
-        """Do not read, for one more reason."""
+        """Add a reason not to read."""
         with self._lock:
             self._reasons |= reason
             self._watch()
 
     def release(self, reason: int) -> None:
-        """One reason less not to read."""
+        """Remove a reason not to read."""
         with self._lock:
             held = self._reasons & reason
             self._reasons &= ~reason
@@ -249,7 +255,7 @@ class Connection:
             self._reactor.call_soon(weak_callback(self._read_pending))
 
     def _ready(self, events: int, taken: tuple[int, FrameBatch] | None = None) -> None:
-        """taken: what was received already."""
+        """Handle events of the socket. taken: what was received already."""
         if self._send_queue.error is not None:
             return
         try:
@@ -260,8 +266,8 @@ class Connection:
             elif events & READ and not self._reasons:
                 self._received(*self._take_in())
             elif events & (BROKEN | HALF_CLOSED):
-                self._stream.recv(1)  # raises what broke it
-                self._lost(ConnectionResetError("the peer has gone"))
+                self._stream.recv(1)  # raises the error of the socket
+                self._lost(ConnectionResetError("the peer closed it"))
         except BaseException as error:
             self._failed(error)
 
@@ -273,14 +279,14 @@ class Connection:
         elif isinstance(error, ReplogError):
             self.close(error)
         elif isinstance(error, Exception):
-            logger.error("a connection is closed because its handler raised", exc_info=error)
+            logger.error("a connection is closed because its handler raised an exception", exc_info=error)
             self.close(PeerError(f"the handler raised {type(error).__name__}"))
         else:  # Ctrl-C: bytes may have been taken from the stream and not parsed
             self.close(DisconnectedError("receiving was interrupted"))
             raise error
 
     def _received(self, count: int, batch: FrameBatch) -> None:
-        """One read: others have their turn before the next."""
+        """Handle the frames of one read; other connections get their turn before the next."""
         if not count:
             cut = f", {self._parser.buffered} bytes into a frame" if self._parser.buffered else ""
             raise DisconnectedError(f"{self._who()} closed the connection{cut}")
@@ -298,7 +304,7 @@ class Connection:
         self._handler.frames(self, batch)
 
     def _dispatch_corked(self, batch: FrameBatch) -> None:
-        """What is sent meanwhile leaves together."""
+        """Call the handler, and send together what it sends."""
         self._send_queue.corked = True
         try:
             self._dispatch(batch)
@@ -310,17 +316,17 @@ class Connection:
             self._send_queue.corked = False
             if not self._send_queue.queued_bytes:
                 return
-            self._send_queue.flush()  # last words, too
+            self._send_queue.flush()  # also what was sent before an error
             if self.error is not None:
                 return
             self._queue_grew()
         self._flushed()
 
     def _read_pending(self) -> None:
-        """Bytes that TLS has decrypted are in no epoll's sight."""
+        """Read bytes that TLS has decrypted, which epoll does not see."""
         self._ready(READ)
 
-    # ---- alive? ---------------------------------------------------------------------------------------------
+    # ---- keep-alive -----------------------------------------------------------------------------------------
 
     def _check_keep_alive(self) -> None:
         if self.error is not None:
@@ -342,19 +348,21 @@ class Connection:
     # ---- the end --------------------------------------------------------------------------------------------
 
     def part(self) -> None:
-        """Send nothing more, and let the peer take what is on its way: until it closes, or `close`, what it sends is
-        dropped. A socket that is closed with unread bytes in it throws away what has not arrived. By the driver.
+        """Send nothing more, and let the peer take what is on its way. By the driver.
+
+        What the peer sends is dropped until it closes, or `close` is called. A socket that is closed with unread bytes
+        in it would discard what has not arrived at the peer.
         """
         if self.error is not None:
             return
         self.error, self._parting = ClosedError("the connection is being closed"), True
         try:
-            with self._lock:  # nobody is half way through a frame
+            with self._lock:  # no thread is in the middle of a frame
                 fd = self._stream.fileno()
                 self._stream.shutdown(socket.SHUT_WR)
                 self._reactor.unregister(fd)
                 self._reactor.register(fd, weak_callback(self._drop), READ)
-        except OSError as error:  # the peer was quicker
+        except OSError as error:  # the peer has closed it already
             self._lost(error)
 
     def _drop(self, _: int) -> None:
@@ -368,7 +376,7 @@ class Connection:
         self.close()
 
     def close(self, error: ReplogError | None = None) -> None:
-        """End it, soon; what is queued is dropped. The handler is told by the driver. Closing twice is fine."""
+        """Close soon, and drop what is queued. The driver calls the handler. A second call does nothing."""
         if self.error is not None and not self._parting:
             return
         self._parting = False
@@ -379,7 +387,7 @@ class Connection:
             self._finish()
 
     def _break(self, error: ReplogError) -> None:
-        """`close`, under the lock. Without a driver it is left to who closes the owner: handlers take locks."""
+        """Close, under the lock. Without a driver the owner closes it later, because handlers take locks."""
         if self.error is not None:
             return
         self.error = error
@@ -397,7 +405,7 @@ class Connection:
     def _finish(self) -> None:
         if self._closed:
             return
-        with self._lock:  # nobody is about to use the descriptor, which may be another one's at once
+        with self._lock:  # no thread is about to use the descriptor, which may be reused at once
             self._reactor.unregister(self._stream.fileno())
             self._stream.close()
         if self._timer is not None:

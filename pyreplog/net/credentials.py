@@ -1,4 +1,4 @@
-"""Credentials: how a client shows who it is, and whom it trusts, as it may travel: files, by their names."""
+"""Credentials: secret and certificates of a client as names of files, so that they can be sent to other hosts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,20 @@ from pyreplog.regular_files import PEM_FILE_MAX, SECRET_FILE_MAX, check_regular,
 
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """What a connection to servers or bookies takes. Each process opens the files itself, under the same paths.
+    """Secret and TLS files for connections to servers or bookies. Each process reads the files itself, by the same
+    paths.
 
-    secret: what the others were started with; or secret_file: a file that holds it (a line feed at its end does not
-    count). tls_ca: speak TLS, the certificates of the others are signed by these. tls_cert, tls_key: our own
-    certificate with its chain, and its private key, where that is not in the same file. All are PEM. ConfigError: they
-    do not go together.
+    All certificates and keys are PEM.
+
+    Attributes:
+        secret: secret that the servers were started with.
+        secret_file: file with the secret, instead of `secret`; a line feed at its end does not count.
+        tls_ca: certificates that have signed those of the servers; set it to use TLS.
+        tls_cert: this client's certificate with its chain.
+        tls_key: private key of the certificate, if it is not in the same file.
+
+    Raises:
+        ConfigError: the fields contradict each other.
     """
 
     secret: bytes | None = field(default=None, repr=False)
@@ -28,17 +36,20 @@ class Credentials:
     tls_key: str | None = None
 
     def __post_init__(self) -> None:
-        for name, given, other, needed in (
+        for name, value, other, needed in (
             ("tlsCert", self.tls_cert, "tlsCa", self.tls_ca),
             ("tlsKey", self.tls_key, "tlsCert", self.tls_cert),
         ):
-            if given is not None and needed is None:
+            if value is not None and needed is None:
                 raise ConfigError(f"{name}: expected with {other}, found without")
         if self.secret is not None and self.secret_file is not None:
             raise ConfigError("secret, secretFile: expected at most one of them, found 2")
 
     def read_secret(self) -> bytes | Secret | None:
-        """None: there is none. Errors: ConfigError: this host does not see the file, or there is nothing in it."""
+        """Return the secret; None: none is set.
+
+        Raises ConfigError if this host does not see the file, or it is empty.
+        """
         if self.secret_file is None:
             return self.secret
         try:
@@ -50,27 +61,29 @@ class Credentials:
         return parse_secret(content)
 
     def context(self) -> ssl.SSLContext | None:
-        """Of a client; None: no TLS. Errors: ConfigError: this host does not see a file, or it is not what it should
-        be."""
+        """Return a TLS context for a client; None: no TLS.
+
+        Raises ConfigError if this host does not see a file, or it is invalid.
+        """
         if self.tls_ca is None:
             return None
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
             check_regular(self.tls_ca, PEM_FILE_MAX)
-            made.load_verify_locations(self.tls_ca)
+            context.load_verify_locations(self.tls_ca)
         except (OSError, ValueError, CorruptionError) as error:
             raise _unseen("tlsCa", f"certificates in {self.tls_ca}", error) from error
         if self.tls_cert is None:
-            return made
+            return context
         try:  # with no password an encrypted key is refused; OpenSSL would ask the terminal
             for file in (self.tls_cert, self.tls_key):
                 if file is not None:
                     check_regular(file, PEM_FILE_MAX)
-            made.load_cert_chain(self.tls_cert, self.tls_key, password="")
+            context.load_cert_chain(self.tls_cert, self.tls_key, password="")
         except (OSError, ValueError, CorruptionError) as error:
             files = " and ".join(file for file in (self.tls_cert, self.tls_key) if file is not None)
             raise _unseen("tlsCert, tlsKey", f"a certificate with its key, unencrypted, in {files}", error) from error
-        return made
+        return context
 
 
 def _unseen(option: str, expected: str, error: Exception) -> ConfigError:

@@ -1,4 +1,4 @@
-"""Connecting to an address: names looked up, TLS and hello included, and again when the connection is lost."""
+"""Connecting to an address: name lookup, TLS, hello, and connecting again when the connection is lost."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     from pyreplog._native.net.frame import FrameBatch
 
 
-Over = Callable[[Stream | None, Peer | None, ReplogError | None], object]
+OnDialed = Callable[[Stream | None, Peer | None, ReplogError | None], object]
 
 
 class Dialer:
-    """One attempt at a time to connect to an address. All calls by the reactor's driver.
+    """Connects to an address, one attempt at a time. The reactor's driver makes all calls.
 
-    over: told the outcome, a stream with its peer or an error; not of an attempt that was abandoned. The other
-    arguments: as of `Channel`.
+    on_dialed: called with the outcome, a stream with its peer or an error; not for an abandoned attempt. The other
+    arguments are those of `Channel`.
     """
 
     def __init__(
         self,
         reactor: Reactor,
-        over: Over,
+        on_dialed: OnDialed,
         *,
         identity: NodeIdentity,
         expected: NodeIdentity,
@@ -52,18 +52,18 @@ class Dialer:
         tls: ssl.SSLContext | None = None,
         nonce: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
-        self._reactor, self._over = reactor, over
+        self._reactor, self._on_dialed = reactor, on_dialed
         self._identity, self._expected, self._limits = identity, expected, limits
         self._secret, self._tls, self._nonce = secret, tls, nonce
         self._pending: PendingConnection | None = None
-        self._attempt: object = None  # what tells this one from those that were abandoned
+        self._attempt: object = None  # identifies the current attempt
 
     @property
     def dialing(self) -> bool:
         return self._attempt is not None
 
     def dial(self, address: Address) -> None:
-        """Begin."""
+        """Begin an attempt."""
         self.abandon()
         attempt = self._attempt = object()
         family = address_family(address[0])
@@ -73,18 +73,18 @@ class Dialer:
             threading.Thread(target=self._look_up, args=(attempt, address), name="pyreplog-lookup", daemon=True).start()
 
     def abandon(self) -> None:
-        """Give the attempt up, if there is one, and tell nobody."""
+        """Abandon the attempt, if there is one, without a callback."""
         self._attempt = None
         if self._pending is not None:
             self._pending.abandon()
             self._pending = None
 
     def _look_up(self, attempt: object, address: Address) -> None:
-        """In a thread of its own: it may take long."""
-        with suppress(ClosedError):  # the reactor was closed meanwhile: nobody wants to know
+        """Look a name up, in a thread of its own because it may take long."""
+        with suppress(ClosedError):  # the reactor was closed meanwhile
             try:
-                family, found = resolve_address(*address)
-                self._reactor.call_soon(lambda: self._connect(attempt, address[0], family, found))
+                family, resolved = resolve_address(*address)
+                self._reactor.call_soon(lambda: self._connect(attempt, address[0], family, resolved))
             except InvalidArgumentError as error:
                 failed = error
                 self._reactor.call_soon(lambda: self._end(attempt, None, None, failed))
@@ -94,7 +94,7 @@ class Dialer:
             return
         try:
             sock = set_socket_options(socket.socket(family, socket.SOCK_STREAM))
-        except OSError as error:  # no descriptors are left
+        except OSError as error:  # no descriptor is left
             self._end(attempt, None, None, NotConnectedError(f"{address}: {error}"))
             return
         code = sock.connect_ex(address)
@@ -107,9 +107,9 @@ class Dialer:
             self._identity, self._expected, self._limits, self._nonce(NONCE_BYTES), secret=self._secret,
             tls=wrap is not None,
         )  # fmt: skip
-        over = weak_callback(self._handshake_done)
+        on_outcome = weak_callback(self._handshake_done)
         self._pending = PendingConnection(
-            self._reactor, sock, handshake, self._limits.handshake_s, over, wrap, knocks=True
+            self._reactor, sock, handshake, self._limits.handshake_s, on_outcome, wrap, knocks=True
         )
         self._pending.begin()
 
@@ -122,15 +122,15 @@ class Dialer:
     def _end(self, attempt: object, stream: Stream | None, peer: Peer | None, error: ReplogError | None) -> None:
         if attempt is self._attempt:
             self._attempt = None
-            self._over(stream, peer, error)
+            self._on_dialed(stream, peer, error)
 
 
 class ReconnectingConnection(Endpoint):
-    """Keeps a connection to `address` (host, port) for `handler`, and makes it again, with a growing delay, whenever it
-    is lost or could not be made.
+    """Keeps a connection to `address` (host, port) for `handler`.
 
-    address may be changed while it runs (`redirect`). The delay begins anew when the handler says that all is `well`.
-    Arguments: as of `Channel`. Any thread may call anything.
+    It connects again, with a growing delay, whenever the connection is lost or cannot be made. `redirect` changes the
+    address. The delay starts from the beginning after the handler has called `well`. The arguments are those of
+    `Channel`. Any thread may call any method.
     """
 
     def __init__(
@@ -148,11 +148,11 @@ class ReconnectingConnection(Endpoint):
     ) -> None:
         self.address = address
         self.limits = limits or Limits()
-        self.error: ReplogError | None = None  # why there is no connection; None: there is, or nothing was tried yet
+        self.error: ReplogError | None = None  # why there is no connection; None: there is one, or none was tried yet
         self._handler, self.fast_path = handler, getattr(handler, "fast_path", None)
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MOST_S, random)
         self._connection: Connection | None = None
-        self._telling = False  # the handler is being told that the connection is closed
+        self._telling = False  # while the handler's `closed` runs
         self._dialer = Dialer(
             reactor, weak_callback(self._dialed), identity=identity or NodeIdentity(),
             expected=expected or NodeIdentity(),
@@ -166,14 +166,14 @@ class ReconnectingConnection(Endpoint):
         return self._connection is not None
 
     def redirect(self, address: Address) -> None:
-        """Connect to another address from now on; a connection to the former one is closed."""
+        """Connect to another address from now on, and close the connection to the former one."""
         self._check_open()
         if address != self.address:
             self.address = address
             self._reactor.call_soon(weak_callback(self._redirected))
 
     def well(self) -> None:
-        """The connection is of use: if it is lost, do not wait long."""
+        """Reset the delay, because the connection is useful."""
         self._backoff.reset()
 
     def _redirected(self) -> None:
@@ -199,7 +199,7 @@ class ReconnectingConnection(Endpoint):
         if self._error is None:
             self._reactor.call_later(self._backoff.next_s(), weak_callback(self._dial))
 
-    # ---- what the connection tells --------------------------------------------------------------------------
+    # ---- calls of the connection ----------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
         self._connection, self.error = connection, None

@@ -1,12 +1,12 @@
-"""Which thread drives a reactor: its own, or one that waits for an outcome and drives meanwhile.
+"""DriverLock: which thread drives a reactor, its own or one that waits for an outcome.
 
-The Leader/Followers pattern (Schmidt, Stal, Rohnert, Buschmann: POSA 2): one thread waits for events, the others
-sleep until it leaves. A thread that waits for a reply and is the driver itself receives that reply without another
-thread having to wake it, which costs 25 to 40 us on a sleeping core.
+This is the Leader/Followers pattern (Schmidt, Stal, Rohnert, Buschmann: POSA 2): one thread waits for events, and the
+others sleep until it leaves. A thread that waits for a reply and is the driver itself receives that reply without being
+woken by another thread, which costs 25 to 40 us on a sleeping core.
 
-Ctrl-C may come between any two bytecodes that call something. So the holder is one dict item: it is taken by one C
-call that cannot half succeed (`setdefault`), and given up by statements without a call. What an interrupted thread
-leaves undone behind that is only waking others; therefore nobody sleeps for longer than REST_S without looking.
+Ctrl-C may come between any two bytecodes that call something. So the holder is one dict item: it is taken by one C call
+that cannot half succeed (`setdefault`), and released by statements without a call. An interrupted thread may omit only
+waking others; therefore no thread sleeps longer than REST_S without looking.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pyreplog._native.net.reactor_base import DRIVER, DriverLockBase
 __all__ = ["DRIVER", "DriverLock", "Waiter"]
 
 QUIET_S = 0.002
-"""The reactor's own thread drives again when nobody has borrowed the driver lock for this long."""
+"""The reactor's own thread drives again when no other thread has borrowed the driver lock for this long."""
 
 REST_S = 0.1
 """Longest sleep of a thread that waits while another one drives."""
 
 
 class Waiter:
-    """A thread that sleeps until its outcome is there, or until it may drive."""
+    """A thread that sleeps until its outcome is known, or until it may drive."""
 
     __slots__ = ("done", "lock")
 
@@ -37,7 +37,7 @@ class Waiter:
 
 
 class DriverLock(DriverLockBase):
-    """Held by the thread that drives; lent by the reactor's own thread to those that wait for something."""
+    """Held by the thread that drives. The reactor's own thread lends it to threads that wait for an outcome."""
 
     __slots__ = ("_wakeup", "owner")
 
@@ -50,19 +50,23 @@ class DriverLock(DriverLockBase):
         self._wakeup.acquire()
 
     def take(self) -> bool:
-        """Whether this thread holds the driver lock now."""
+        """Take the lock if it is free. Return whether this thread holds it now."""
         me = get_ident()
         return self.holder.setdefault(DRIVER, me) == me
 
     def mine(self) -> bool:
+        """Whether this thread holds the lock."""
         return self.holder.get(DRIVER) == get_ident()
 
     def lent(self) -> bool:
-        """Whether the one who drives is not the owner."""
+        """Whether another thread than the owner drives."""
         return self.holder.get(DRIVER) != self.owner
 
     def wait(self, done: Callable[[], bool], timeout_s: float, call_off: Callable[[], object]) -> None:
-        """Sleep until `done()` may be true or nobody drives, for at most REST_S. `call_off` makes the owner leave."""
+        """Sleep until `done()` may be true or no thread drives, for at most REST_S.
+
+        `call_off` makes the owner leave.
+        """
         waiter = Waiter(done)
         self._borrowed = True
         self.waiting[waiter] = None
@@ -75,16 +79,17 @@ class DriverLock(DriverLockBase):
             self.waiting.pop(waiter, None)
 
     def wake_done(self) -> None:
-        """Wake those whose outcome is there; the driver calls it after every round of events."""
+        """Wake the threads whose outcome is known; the driver calls it after every round of events."""
         for waiter in list(self.waiting):
             try:
                 over = waiter.done()
-            except Exception:  # its own thread will meet it
+            except Exception:  # the waiting thread gets the exception
                 over = True
             if over:
                 self._release(waiter)
 
     def wake_all(self) -> None:
+        """Wake all waiting threads."""
         self._wake(len(self.waiting))
 
     def ring(self) -> None:
@@ -96,9 +101,9 @@ class DriverLock(DriverLockBase):
                 return
 
     def rest(self) -> bool:
-        """The owner's sleep; whether it should drive now: nobody has driven or waited for QUIET_S.
+        """Sleep, as the owner; return whether it should drive now, because no thread drove or waited for QUIET_S.
 
-        A long borrowing is slept through; the one who gives the driver lock back rings.
+        The owner sleeps through a long loan; the thread that returns the lock rings.
         """
         self._borrowed = False
         self._wakeup.acquire(timeout=QUIET_S)
@@ -117,6 +122,9 @@ class DriverLock(DriverLockBase):
             self._release(waiter)
 
     def _release(self, waiter: Waiter) -> None:
-        """Only who takes a waiter out of the dict releases its lock: never twice."""
+        """Wake a waiter.
+
+        Only the thread that removes a waiter from the dict releases its lock, so that this happens once.
+        """
         if self.waiting.pop(waiter, self) is None:
             waiter.lock.release()

@@ -1,4 +1,4 @@
-"""What servers and channels have in common: handles that live on a reactor."""
+"""Endpoint: the common part of servers and channels, handles that live on a reactor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CLOSE_S = 5.0
 
 
 class Endpoint(Handle):
-    """A handle whose work is done by callbacks of a reactor, and so is its end."""
+    """A handle whose work, closing included, is done by callbacks of a reactor."""
 
     def __init__(self, what: str, reactor: Reactor) -> None:
         self._reactor = reactor
@@ -21,14 +21,14 @@ class Endpoint(Handle):
 
     @abstractmethod
     def _shut(self) -> None:
-        """Let go of everything; by the driver, or when there is none any more."""
+        """Release everything. Called by the driver, or after the reactor was closed."""
 
     @abstractmethod
     def _gone(self) -> bool:
-        """Whether all is let go of."""
+        """Whether everything is released."""
 
     def close(self) -> None:
-        """Close at once, and wait for callbacks that run, unless the caller is one of them."""
+        """Close at once, and wait for running callbacks, unless the caller is one of them."""
         super().close()
         if os.getpid() == self._pid and not self._reactor.in_driver() and not self._gone():
             self._reactor.drive(self._gone, _CLOSE_S)

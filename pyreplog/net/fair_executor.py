@@ -1,7 +1,7 @@
-"""Threads for requests that block: connections take turns, and what a connection asked for ends with it.
+"""FairExecutor: threads for requests that block. Connections take turns, and jobs end with their connection.
 
-A job that runs when its connection ends is told by `check_wanted`, which it calls between its steps, and by
-`wait_wanted`, in which it waits.
+A job notices the end of its connection by `check_wanted`, which it calls between its steps, and by `wait_wanted`, in
+which it waits.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ QUEUED_MAX = 64
 STALL_S = 0.05
 IDLE_S = 5.0
 LOOK_S = 0.5
-"""Between looks of a job that waits, whether its connection is there."""
+"""Interval at which a waiting job checks whether its connection still exists."""
 
 T = TypeVar("T")
-_here = threading.local()  # `queue`: of the job that this thread runs
+_current = threading.local()  # `queue`: of the job that this thread runs
 
 
 class _Queue:
-    """Jobs of one connection. is_ready: among those whose turn comes. is_held: nothing is read from the connection.
-    has_left: it has ended."""
+    """Jobs of one connection.
+
+    is_ready: the connection waits for its turn. is_held: nothing is read from the connection. has_left: it has ended.
+    """
 
     __slots__ = ("has_left", "is_held", "is_ready", "jobs", "running")
 
@@ -47,21 +49,19 @@ class _Queue:
 
 
 def check_wanted() -> None:
-    """Between the steps of what a job may do, and others as well: for them nothing happens.
-
-    Errors: ClosedError, the connection that asked for the job has ended.
-    """
-    queue: _Queue | None = getattr(_here, "queue", None)
+    """Raise ClosedError if this thread runs a job whose connection has ended. In other threads nothing happens."""
+    queue: _Queue | None = getattr(_current, "queue", None)
     if queue is not None and queue.has_left:
         raise ClosedError("the connection that asked for this has ended")
 
 
 def wait_wanted(wait: Callable[..., Any], future: AppendFuture[T]) -> T:
-    """`wait(ack)`, as long as it takes; in a job, as long as its connection is there, and LOOK_S more.
+    """Return `wait(future)`. A job waits only as long as its connection exists, and up to LOOK_S longer.
 
-    wait: takes a timeout, too, and raises OutcomeUnknownError then. Errors: those of `wait`; as check_wanted.
+    wait: accepts a timeout as second argument, after which it raises OutcomeUnknownError. Raises the errors of `wait`
+    and of `check_wanted`.
     """
-    if getattr(_here, "queue", None) is None:
+    if getattr(_current, "queue", None) is None:
         result: T = wait(future)
         return result
     while True:
@@ -76,15 +76,16 @@ def wait_wanted(wait: Callable[..., Any], future: AppendFuture[T]) -> T:
 
 
 class FairExecutor:
-    """Does jobs of many connections: those of one in the order in which they came, `running_max` at a time; among
-    connections round robin. So a connection whose jobs are many, or block, delays its own.
+    """Runs jobs of many connections: round robin among connections, and up to `running_max` of one at a time, in order.
 
-    Up to `threads` jobs run at a time: more of those that compute would only take the processor from all else. One more
-    is begun, up to `threads_max`, each time that none could be for STALL_S: those that run wait for something. Threads
-    are made as they are needed, and end when nothing comes for a while. They are daemons, as those of `Workers`.
+    So a connection with many or slow jobs delays only its own.
 
-    Of a connection with `queued_max` jobs that wait nothing more is read, until half of them were begun: its client is
-    slowed down by TCP. Any thread.
+    Up to `threads` jobs run at a time, because more jobs that compute would take the processor from everything else. If
+    no job could be started for STALL_S, the running ones wait for something, and one more is started, up to
+    `threads_max`. Threads are started when needed, and end when there is no job for a while. They are daemons.
+
+    Nothing is read from a connection with `queued_max` waiting jobs until half of them were started: TCP then slows its
+    client down. Any thread may call any method.
     """
 
     def __init__(
@@ -101,25 +102,25 @@ class FairExecutor:
         self._running_max, self._queued_max = running_max, queued_max
         self._changed = threading.Condition()
         self._queues: dict[Connection, _Queue] = {}
-        self._ready: deque[Connection] = deque()  # each once: it has a job, and may have one more run
+        self._ready: deque[Connection] = deque()  # connections with a job that may start, each once
         self._threads: set[threading.Thread] = set()
         self._idle = self._running = self._begun = 0
-        self._watches = False  # a thread, whether those that run stand still
+        self._watches = False  # a thread watches whether the running jobs make progress
         self._closed = False
 
     @property
     def queued(self) -> int:
-        """Jobs that were not begun."""
+        """Number of jobs that wait."""
         with self._changed:
             return sum(len(queue.jobs) for queue in self._queues.values())
 
     @property
     def running(self) -> int:
-        """Jobs that were begun and have not ended."""
+        """Number of jobs that run."""
         return self._running
 
     def submit(self, connection: Connection, job: Job) -> None:
-        """Have `job()` called, unless the connection ends before. After `close`: it is not."""
+        """Have `job()` called, unless the connection ends before. After `stop` the job is dropped."""
         with self._changed:
             if self._closed:
                 return
@@ -131,7 +132,7 @@ class FairExecutor:
             self._make_ready(connection, queue)
 
     def leave(self, connection: Connection) -> None:
-        """The connection has ended: its jobs that were not begun are dropped, those that run see it."""
+        """Drop the waiting jobs of a connection that has ended; running ones notice."""
         with self._changed:
             queue = self._queues.get(connection)
             if queue is None:
@@ -145,7 +146,7 @@ class FairExecutor:
                 del self._queues[connection]
 
     def stop(self) -> list[threading.Thread]:
-        """Begin no more jobs: those that wait are dropped. A job may call it, too. Returns the threads that run."""
+        """Drop the waiting jobs, and start no more. Return the threads that run. A job may call it, too."""
         with self._changed:
             self._closed = True
             self._queues.clear()
@@ -154,12 +155,15 @@ class FairExecutor:
             return list(self._threads)
 
     def close(self, timeout: float | None = None) -> None:
-        """`stop`, and wait for the jobs that run, for `timeout` seconds (None: as long as they do). Not for a job."""
+        """Stop, and wait for the running jobs. Must not be called by a job.
+
+        timeout: seconds; None: as long as they run.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         for thread in self.stop():
             thread.join(None if deadline is None else max(deadline - time.monotonic(), 0.0))
 
-    # ---- whose turn it is, under the lock -------------------------------------------------------------------
+    # ---- turns, under the lock ------------------------------------------------------------------------------
 
     def _make_ready(self, connection: Connection, queue: _Queue) -> None:
         if queue.is_ready or not queue.jobs or queue.running >= self._running_max:
@@ -169,7 +173,7 @@ class FairExecutor:
         self._call_thread()
 
     def _call_thread(self) -> None:
-        """One that looks for a job, unless there is one that does or will."""
+        """Wake or start a thread that looks for a job, unless one is about to."""
         if self._idle:
             self._changed.notify()
         elif len(self._threads) == self._running < self._threads_max:
@@ -207,19 +211,19 @@ class FairExecutor:
 
     def _work(self) -> None:
         while (taken := self._next()) is not None:
-            connection, _here.queue, job = taken
+            connection, _current.queue, job = taken
             try:
                 job()
             except Exception:
-                logger.exception("a job raised")
-            _here.queue = None
-            del taken, job  # what it holds is not needed while this thread waits
+                logger.exception("a job raised an exception")
+            _current.queue = None
+            del taken, job  # so that a waiting thread keeps nothing alive
             with self._changed:
                 self._ended(connection)
             del connection
 
     def _next(self) -> tuple[Connection, _Queue, Job] | None:
-        """None: this thread ends."""
+        """Return the next job; None: this thread must end."""
         with self._changed:
             while not self._closed:
                 if self._ready and (self._running < self._threads_wanted or self._stand_still()):
@@ -230,7 +234,7 @@ class FairExecutor:
             return None
 
     def _stand_still(self) -> bool:
-        """Whether a job waits, and none was begun for STALL_S. One thread watches; others rest."""
+        """Whether a job waits, and none was started for STALL_S. One thread watches; the others rest."""
         if self._watches:
             self._rest()
             return False
@@ -240,7 +244,7 @@ class FairExecutor:
         return not was_woken and bool(self._ready) and self._begun == begun
 
     def _rest(self) -> bool:
-        """Sleep until there may be something to do; False: there was nothing for long."""
+        """Sleep until there may be a job; False: there was none for long."""
         self._idle += 1
         was_woken = self._changed.wait(IDLE_S)
         self._idle -= 1

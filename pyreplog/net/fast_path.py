@@ -1,4 +1,4 @@
-"""What comes alone and is dealt with at once: from the socket to its handler, without the steps in between."""
+"""The fast path: a single frame that its handler answers directly, without the steps between socket and `frames`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ if TYPE_CHECKING:
 
 
 class FastPath(Protocol):
-    """What a Handler may have besides: an answer without the steps in between."""
+    """Optional part of a Handler: answers a frame on the fast path."""
 
     def fast_path(self, connection: Any, batch: FrameBatch) -> bytes | None:
-        """The frame that answers a batch of one; an empty one, there is nothing more to be done now (a request is among
-        the `pending_requests`, and will be answered before more is read). None: nothing was done, `frames` is to be
-        called."""
+        """Answer a batch of one frame.
+
+        Returns the frame of the answer; an empty one if there is nothing more to do now (the request is among the
+        `pending_requests`, and will be answered before more is read); None if nothing was done, and `frames` is to be
+        called.
+        """
 
 
 class FastPathConnection(Connection):
-    """A connection that asks its handler first, where that is a FastPath."""
+    """A connection that tries the fast path of its handler first, if it has one."""
 
     def __init__(self, reactor: Reactor, stream: Stream, handler: Handler, limits: Limits, peer: Peer) -> None:
         super().__init__(reactor, stream, handler, limits, peer)
@@ -41,5 +44,5 @@ class FastPathConnection(Connection):
         return FastPathReceiver(weakref.ref(self))
 
     def send_frame(self, offset: int, body: tuple[ReadableBuffer, ...], size: int) -> bool:
-        """As Connection; where nothing speaks against it, it leaves without the steps in between."""
+        """Send a frame as `Connection` does, directly if nothing is queued."""
         return self._send_queue.leaves(offset, body, size) or super().send_frame(offset, body, size)

@@ -1,19 +1,19 @@
 """Both sides of the hello, as state machines without I/O: bodies in, bodies out.
 
     server                                  client
-    ServerHello (identity, nonce)    ->     checks the identity before it says anything
-                                     <-     ClientHello (identity, expectations, nonce)
-    ServerProof (shared secret only) ->     checks it: a wrong server learns nothing from the client
-                                     <-     ClientProof (shared secret only)
+    ServerHello (identity, nonce)    ->     checks the identity before it says anything <-     ClientHello (identity,
+    expectations, nonce)
+    ServerProof (shared secret only) ->     checks it: a wrong server learns nothing from the client <-     ClientProof
+    (shared secret only)
     Welcome                          ->
 
-A proof is the HMAC-SHA256 of the role and both hellos, whole: both nonces, both identities, versions and limits. So
-a proof fits no other connection, no other pair of nodes and not the other role, and no part of a hello can be changed
-on the way. What comes after the hello is protected by TLS alone.
+A proof is the HMAC-SHA256 of the role and both complete hellos: nonces, identities, versions and limits. So a proof is
+valid only for this connection, this pair of nodes and this role, and no part of a hello can be changed on the way.
+After the hello only TLS protects a connection.
 
-Features: names of requests, flags and fields that a side knows beyond its version. The client says its own, the
-server answers with those that both know, and neither uses any other. Builds before that refuse bytes behind the last
-field. So a client says its features only to a server whose version is high enough, and a server answers only then.
+Features are names of requests, flags and fields that a side supports beyond its version. The client sends its own, the
+server answers with those that both support, and neither uses any other. Older builds refuse bytes after the last field.
+So a client sends its features only to a server whose version is high enough, and a server answers only then.
 """
 
 from __future__ import annotations
@@ -40,11 +40,14 @@ _SECRET_MIN = 16
 
 
 class Secret:
-    """A secret that both sides know: 16 bytes or more, random, for whoever sees a proof may try guesses on it.
+    """A shared secret: 16 random bytes or more, because anyone who sees a proof can try guesses on it.
 
-    others: hold as well, while a secret is changed. A server proves that it knows the first; a client takes a proof by
-    any, and answers with the same. `replace` changes them for connections to come. Any thread. Never shown, logged or
-    pickled.
+    A server proves that it knows the first key; a client accepts a proof by any of its keys, and answers with the same.
+    `replace` changes the keys for later connections. Any thread may use it. A secret is never shown, logged or pickled.
+
+    Args:
+        key: the secret.
+        others: keys that are valid as well, while the secret is changed.
     """
 
     __slots__ = ("_keys",)
@@ -55,28 +58,40 @@ class Secret:
 
     @classmethod
     def of(cls, secret: bytes | Secret | None) -> Secret | None:
-        """The same, if it is one: who holds it may replace it. Errors: as `replace`."""
+        """Return a Secret for bytes; a Secret is returned as it is, so that its owner may replace it.
+
+        Raises as `replace`.
+        """
         return secret if secret is None or isinstance(secret, Secret) else cls(secret)
 
     def replace(self, key: bytes, *others: bytes) -> None:
-        """Other keys hold from now on. WrongTypeError; InvalidArgumentError: one is too short; nothing has changed."""
-        for one in (key, *others):
-            if not isinstance(one, bytes | bytearray | memoryview):
-                raise WrongTypeError(f"secret: expected bytes, found {type(one).__name__}")
-            if len(one) < _SECRET_MIN:
-                raise InvalidArgumentError(f"secret: expected {_SECRET_MIN} bytes or more, found {len(one)}")
+        """Change the keys.
+
+        Args:
+            key: the secret.
+            others: keys that are valid as well.
+
+        Raises:
+            WrongTypeError: a key is not bytes.
+            InvalidArgumentError: a key is too short. Nothing was changed.
+        """
+        for candidate in (key, *others):
+            if not isinstance(candidate, bytes | bytearray | memoryview):
+                raise WrongTypeError(f"secret: expected bytes, found {type(candidate).__name__}")
+            if len(candidate) < _SECRET_MIN:
+                raise InvalidArgumentError(f"secret: expected {_SECRET_MIN} bytes or more, found {len(candidate)}")
         self._keys = tuple(map(bytes, (key, *others)))
 
     def take(self, other: Secret) -> None:
-        """The keys of another one hold from now on."""
+        """Take over the keys of another secret."""
         self._keys = other._keys
 
     def proof(self, kind: HelloKind, server: bytes, client: bytes) -> Proof:
-        """That the side which sends `kind` knows this secret, bound to both hellos (encoded)."""
+        """Return the proof of the side that sends `kind`, bound to both encoded hellos."""
         return _proof(self._keys[0], kind, server, client)
 
     def check(self, proof: Proof, server: bytes, client: bytes) -> Secret:
-        """The one that the other side knows. Raises AuthenticationError."""
+        """Return the key that the other side knows. Raises AuthenticationError if it knows none."""
         known = [
             key for key in self._keys if hmac.compare_digest(_proof(key, proof.kind, server, client).mac, proof.mac)
         ]
@@ -93,9 +108,9 @@ class Secret:
 
 
 def parse_secret(content: bytes) -> Secret:
-    """Of a file: its first line is the secret, the other ones hold as well; what is no text is one secret.
+    """Return the secret in a file: its first line; further lines are valid keys as well. Binary content is one key.
 
-    Errors: InvalidArgumentError, one is too short.
+    Raises InvalidArgumentError if a key is too short.
     """
     content = content.rstrip(b"\r\n")
     is_text = all(32 <= byte < 127 or byte in b"\r\n\t" for byte in content)
@@ -110,9 +125,12 @@ def _proof(key: bytes, kind: HelloKind, server: bytes, client: bytes) -> Proof:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeIdentity:
-    """Who a node is. `incarnation`: 16 random bytes, kept with its data; zeros when it keeps none. `version`: of its
-    service's protocol, the highest that it speaks. `features`: what it knows beyond that. `extended_from`: the version
-    of the service's protocol from which on a server takes a hello that has features."""
+    """The identity of a node.
+
+    incarnation: 16 random bytes, stored with its data; zeros if it stores none. version: the highest version of its
+    service's protocol that it speaks. features: what it supports beyond that. extended_from: protocol version from
+    which a server accepts a hello with features.
+    """
 
     node: str = ""
     incarnation: bytes = hello.ANY_INCARNATION
@@ -132,10 +150,10 @@ class NodeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other side, as its hello describes it; the limits are those it asks us to keep.
+    """The other side, as its hello describes it, with the limits that it asks this side to keep.
 
-    `inflight_bytes`: of requests that it reads before their replies have left; None: it is a client. `features`: those
-    that both sides know.
+    inflight_bytes: bytes of requests that it reads before their replies have left; None: it is a client. features:
+    those that both sides support.
     """
 
     identity: NodeIdentity
@@ -147,9 +165,9 @@ class Peer:
 
 
 class ServerHandshake:
-    """The server's side of one connection. `peer` is there once it is over.
+    """The server's side of the handshake of one connection. `peer` is set when it is complete.
 
-    nonce: 32 random bytes. secret: None for none. mutual_tls: this connection has shown a client's certificate.
+    nonce: 32 random bytes. secret: None: no authentication by secret. mutual_tls: the client has shown a certificate.
     """
 
     def __init__(
@@ -181,11 +199,11 @@ class ServerHandshake:
         self._version = 0
 
     def begin(self) -> list[bytes]:
-        """Bodies to send first."""
+        """Return the bodies to send first."""
         return [self._hello.encode()]
 
     def receive(self, body: bytes) -> list[bytes]:
-        """Bodies to send in reply to `body`. Raises HandshakeError; send `refusal(error)` then, and close."""
+        """Return the bodies to send in reply. Raises HandshakeError: then send `refusal(error)`, and close."""
         message = hello.decode_hello(body)
         if isinstance(message, Refusal):
             raise RefusedByPeerError(message.error)
@@ -222,9 +240,9 @@ class ServerHandshake:
 
 
 class ClientHandshake:
-    """The client's side of one connection. `peer` is there once it is over.
+    """The client's side of the handshake of one connection. `peer` is set when it is complete.
 
-    expected: what the server must be; empty names and an incarnation of zeros take any. tls: there is TLS below.
+    expected: what the server must be; empty names and an incarnation of zeros accept any. tls: the connection uses TLS.
     """
 
     def __init__(
@@ -259,7 +277,7 @@ class ClientHandshake:
         return []
 
     def receive(self, body: bytes) -> list[bytes]:
-        """Bodies to send in reply to `body`. Raises HandshakeError; send `refusal(error)` then, and close."""
+        """Return the bodies to send in reply. Raises HandshakeError: then send `refusal(error)`, and close."""
         message = hello.decode_hello(body)
         if isinstance(message, Refusal):
             raise RefusedByPeerError(message.error)
@@ -289,7 +307,7 @@ class ClientHandshake:
         return [self._hello.encode()]
 
     def _check_auth(self, auth: Auth) -> None:
-        """No side talks the other one into less than it was configured for."""
+        """Raise AuthenticationError if the server offers weaker authentication than this client is configured for."""
         if self._secret is not None:
             expected = Auth.SECRET
         elif auth is Auth.TLS and self._tls:
@@ -321,7 +339,7 @@ class ClientHandshake:
 
 
 class RefusedByPeerError(HandshakeError):
-    """The peer refuses, for the reason in `error`; it is not told so again."""
+    """The peer has refused, for the reason in `error`; no refusal is sent back."""
 
     def __init__(self, error: HandshakeError) -> None:
         self.error = type(error)(f"the peer refuses: {error}")
@@ -329,7 +347,7 @@ class RefusedByPeerError(HandshakeError):
 
 
 def refusal(error: HandshakeError) -> list[bytes]:
-    """Bodies to send before closing because of `error`."""
+    """Return the bodies to send before closing because of `error`."""
     return [] if isinstance(error, RefusedByPeerError) else [Refusal(error).encode()]
 
 

@@ -1,7 +1,7 @@
 """The first frames of a connection, as bytes. The byte tables are in `_native/FORMAT.md`, "Hello".
 
-Every hello body begins with a magic and its kind; all of it is big-endian, and every length is bounded. Bytes behind
-the last field that is known are skipped: a later version may append fields.
+Every hello body begins with a magic and its kind; all fields are big-endian, and every length is bounded. Bytes after
+the last known field are skipped, because a later version may append fields.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class HelloKind(IntEnum):
 
 
 class Auth(IntEnum):
-    """How the two sides convince each other."""
+    """How the two sides authenticate each other."""
 
     NONE = 0
     SECRET = 1
@@ -81,7 +81,7 @@ _CODES = {error: code for code, error in REASONS.items()}
 
 @dataclass(frozen=True, slots=True)
 class ServerHello:
-    """What a server says first. `min_version` to `version` are the versions that it speaks."""
+    """The first message of a server, which speaks versions from `min_version` to `version`."""
 
     auth: Auth
     incarnation: bytes
@@ -112,9 +112,10 @@ class ServerHello:
 
 @dataclass(frozen=True, slots=True)
 class ClientHello:
-    """A client's answer. Empty `service` and `cluster`, and an incarnation of zeros, expect any.
+    """The answer of a client. Empty `service` and `cluster`, and an incarnation of zeros, accept any.
 
-    features: names of what it knows beyond its version; None: it does not say, as to a server that would refuse that.
+    features: names of features that it supports beyond its version; None: it sends none, as to a server that would
+    refuse them.
     """
 
     expected_incarnation: bytes
@@ -149,7 +150,7 @@ class ClientHello:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """That its sender (`kind`: SERVER_PROOF or CLIENT_PROOF) knows the secret."""
+    """Proves that its sender (`kind`: SERVER_PROOF or CLIENT_PROOF) knows the secret."""
 
     kind: HelloKind
     mac: bytes
@@ -160,9 +161,9 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The server's last word: from here on, frames are the service's, in this version.
+    """The last message of the server; the frames after it are those of the service, in this version.
 
-    features: those that both sides know; None: the client did not say which it knows.
+    features: those that both sides support; None: the client sent none.
     """
 
     version: int
@@ -174,7 +175,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Either side's last word before it closes."""
+    """The last message of a side that closes the connection."""
 
     error: HandshakeError
 
@@ -187,7 +188,7 @@ Message: TypeAlias = ServerHello | ClientHello | Proof | Welcome | Refusal
 
 
 def decode_hello(body: bytes) -> Message:
-    """The hello that `body` is. Raises HandshakeError, with a reason that does not repeat the peer's bytes."""
+    """Decode a hello. Raises HandshakeError, whose message does not repeat the peer's bytes."""
     if len(body) < _START.size or body[:8] != MAGIC:
         raise HandshakeError(f"expected a hello of pyreplog, found {len(body)} other bytes")
     try:
@@ -197,7 +198,7 @@ def decode_hello(body: bytes) -> Message:
 
 
 def name_bytes(name: str, what: str) -> bytes:
-    """Bytes of a service, cluster or node name; InvalidArgumentError when it is too long."""
+    """Return the bytes of a service, cluster or node name. Raises InvalidArgumentError if it is too long."""
     encoded = name.encode()
     if len(encoded) > _NAME_MAX:
         raise InvalidArgumentError(f"{what}: expected at most {_NAME_MAX} bytes of UTF-8, found {len(encoded)}")
@@ -209,7 +210,7 @@ def _names(*names: str) -> bytes:
 
 
 def check_features(features: Collection[str]) -> frozenset[str]:
-    """Return the names of features as a set. Raises InvalidArgumentError: too many, or a name that is none."""
+    """Return the names of features as a set. Raises InvalidArgumentError for too many names, and for an invalid one."""
     if len(features) > FEATURES_MAX or not all(_FEATURE.fullmatch(name) for name in features):
         raise InvalidArgumentError(
             f"features: expected at most {FEATURES_MAX} names of 1 to {FEATURE_BYTES_MAX} of a-z, 0-9 and '-', found "
@@ -223,7 +224,10 @@ def _features(features: frozenset[str] | None) -> bytes:
 
 
 def _read_features(body: bytes, at: int) -> frozenset[str] | None:
-    """None: the body ends before them. A name that none can have is left out: it is of a later version."""
+    """Return the features; None: the body ends before them.
+
+    Names that are invalid here, as of a later version, are dropped.
+    """
     if at == len(body):
         return None
     count = body[at]
@@ -234,12 +238,12 @@ def _read_features(body: bytes, at: int) -> frozenset[str] | None:
 
 
 def _read_names(body: bytes, at: int, count: int) -> tuple[list[str], int]:
-    """So many names, and where they end."""
+    """Return so many names, and the offset after them."""
     names = []
     for _ in range(count):
         end = at + 1 + body[at] if at < len(body) else len(body) + 1
         if end > len(body):
-            raise ValueError("a name ends behind the body")
+            raise ValueError("a name ends after the body")
         names.append(body[at + 1 : end].decode())
         at = end
     return names, at

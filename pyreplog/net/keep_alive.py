@@ -1,4 +1,4 @@
-"""Whether the two ends of a connection are alive: heartbeats, silence, stalled queues. No clock and no I/O inside."""
+"""KeepAlive: detects by heartbeats, silence and stalled queues whether both ends are alive. No clock and no I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SHORTEST_S = 0.005
 
 
 class KeepAliveAction(Enum):
-    """What a check asks for."""
+    """What a check demands."""
 
     NOTHING = 0
     SEND = 1  # a heartbeat: nothing else was sent for heartbeat_s
@@ -18,9 +18,9 @@ class KeepAliveAction(Enum):
 
 
 class KeepAlive:
-    """Looks at a connection's byte counters from time to time, so that sending and receiving need not look at a clock.
+    """Compares the byte counters of a connection at intervals, so that sending and receiving need not read a clock.
 
-    What it finds is up to one `interval_s` late.
+    It notices silence and stalls up to one `interval_s` late.
     """
 
     __slots__ = ("_heard_us", "_limits_us", "_received", "_sent", "_stalled_us", "_told_us", "interval_s")
@@ -35,8 +35,11 @@ class KeepAlive:
     def check(
         self, now_us: int, *, received: int, sent: int, listening: bool, full: bool, unheard_s: float = 0.0
     ) -> KeepAliveAction:
-        """received, sent: bytes so far. listening: we read what the peer sends; if not, it is not the silent one.
-        full: the queue is over its limit. unheard_s: since its machine acknowledged anything, whoever listens.
+        """Compare the counters, and return what to do.
+
+        received, sent: bytes so far. listening: this side reads; if not, the peer cannot be called silent. full: the
+        queue is over its limit. unheard_s: seconds since the peer's machine acknowledged anything, even if this side
+        does not read.
         """
         heartbeat_us, silence_us, stall_us = self._limits_us
         if received != self._received or not listening:

@@ -1,4 +1,4 @@
-"""How much a peer may ask of us, and how long we wait for it."""
+"""Limits: how much a peer may demand, and how long to wait for it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,31 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class Limits(Settings):
-    """Bounds of connections; both sides tell each other those that concern the other.
+    """Limits of connections. Both sides send each other those that concern the other.
 
-    max_body_bytes: of a frame that a peer may send.
-    connections: that a server has at once; the surplus is refused.
-    pending_connections / pending_per_address: that a server has at once beside these, whose hello is not over; one more
-    closes the oldest of them, of the address that has most / of its address (of IPv6: network of 64 bits).
-    queued_bytes: that wait to be sent on one connection. Above it the connection reads nothing more; above it for
-    `stall_s` seconds, the connection is closed. A client that has not been greeted yet refuses requests beyond it.
-    connection_inflight_bytes / inflight_bytes: of requests that a server has read and whose replies have not left, on
-    one connection / on all. Above it the server reads nothing more from that connection / from all of them.
-    heartbeat_s: seconds without anything sent after which a heartbeat is sent.
-    silence_s: seconds without anything received after which the connection is closed; at least two heartbeats.
-    handshake_s: seconds for a connection to be made, hello included.
-
-    A server's memory: at most `inflight_bytes`, plus `connections` times the largest frame being received and
+    A server needs at most `inflight_bytes` of memory, plus `connections` times the largest frame being received and
     `queued_bytes`.
+
+    Attributes:
+        max_body_bytes: bytes of the body of a frame that a peer may send.
+        connections: connections that a server has at once; more are refused.
+        pending_connections: connections of a server whose hello is not complete, besides `connections`. One more closes
+            the oldest of the address that has most.
+        pending_per_address: the same for one address (of IPv6: network of 64 bits). One more closes the oldest of the
+            address.
+        queued_bytes: bytes that wait to be sent on one connection. Above it, the connection does not read; after
+            `stall_s` above it, the connection is closed. A client whose hello is not complete refuses requests above
+            it.
+        connection_inflight_bytes: bytes of requests that a server has read from one connection and whose replies have
+            not left. Above it, the server does not read from that connection.
+        inflight_bytes: the same for all connections of a server.
+        heartbeat_s: seconds without sending after which a heartbeat is sent.
+        silence_s: seconds without receiving after which the connection is closed; at least two heartbeats.
+        stall_s: seconds for which the queue may be above `queued_bytes`.
+        handshake_s: seconds for connecting, hello included.
+
+    Raises:
+        ConfigError: a value is outside its bounds.
     """
 
     max_body_bytes: int = DEFAULT_MAX_BODY
@@ -68,13 +77,13 @@ class Limits(Settings):
 
 
 def check_connecting(tls: ssl.SSLContext | None, limits: Limits | None) -> None:
-    """What a client is given. WrongTypeError."""
+    """Check the arguments of a client. Raises WrongTypeError."""
     check_tls("tls", tls)
     if limits is not None:
         check_type("limits", limits, Limits, "Limits")
 
 
 def check_tls(what: str, tls: ssl.SSLContext | None) -> None:
-    """what: the argument's name. WrongTypeError."""
+    """Check a TLS context. what: name of the argument. Raises WrongTypeError."""
     if tls is not None:
         check_type(what, tls, ssl.SSLContext, "an ssl.SSLContext")

@@ -1,4 +1,4 @@
-"""A connection that is being made: connected, TLS, hello. Not yet one that anybody may use."""
+"""PendingConnection: a connection while it is made: connecting, TLS, hello. It cannot be used yet."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ from pyreplog.net.sockets import Stream, weak_callback
 from pyreplog.net.tls import TlsStream, handshake_error, tls_mismatch_error
 
 KNOCK_S = 0.5
-"""A server begins. One that waits for TLS does not: after so much silence a client without it sends a heartbeat, and is
-told."""
+"""Silence after which a client without TLS sends a heartbeat.
+
+The server sends first; one that waits for TLS does not, and tells the mistake when something arrives.
+"""
 _TLS_RECORDS = (b"\x16\x03", b"\x15\x03")  # the first bytes of a TLS handshake, and of an alert
 
 
@@ -47,11 +49,11 @@ Outcome = Callable[["PendingConnection", Stream | None, Peer | None, ReplogError
 
 
 class PendingConnection:
-    """Drives a handshake over a non-blocking socket, and hands over the stream or the error; once.
+    """Performs a handshake over a non-blocking socket, and reports the stream or the error, once.
 
-    timeout_s: for all of it. over: called by the driver with (connection, stream, peer, None) or, when the socket is
-    closed already, (connection, None, None, error). tls: makes the TLS stream of the connected socket; None: plain.
-    knocks: it is a client's. The owner keeps the connection: the reactor does not.
+    timeout_s: for all of it. on_outcome: called by the driver with (connection, stream, peer, None), or, after the
+    socket was closed, with (connection, None, None, error). tls: makes the TLS stream of the connected socket; None: no
+    TLS. knocks: this is the client's side. The owner must keep the connection, because the reactor does not.
     """
 
     def __init__(
@@ -60,37 +62,39 @@ class PendingConnection:
         sock: socket.socket,
         handshake: Handshake,
         timeout_s: float,
-        over: Outcome,
+        on_outcome: Outcome,
         tls: Callable[[socket.socket], TlsStream] | None = None,
         *,
         knocks: bool = False,
     ) -> None:
-        self._reactor, self._handshake, self._over = reactor, handshake, over
+        self._reactor, self._handshake, self._on_outcome = reactor, handshake, on_outcome
         self._sock = sock
         self._stream: Stream = sock
-        self._wrap = tls  # until it was called
-        self._unshaken: TlsStream | None = None  # until its handshake is over
+        self._wrap = tls  # None once it was called
+        self._unshaken: TlsStream | None = None  # until the TLS handshake is complete
         self._fd = sock.fileno()
         self._out = b""
         self._parser = FrameParser(max_body=hello.BODY_MAX, buffer_size=hello.BODY_MAX)
         self._ended = False
-        self._connected = not knocks  # a client's is, or could not be, when it is ready first
+        self._connected = not knocks  # a client's socket is connected, or has failed, when it is first ready
         self._timeout_s = timeout_s
         self._timer = reactor.call_later(timeout_s, weak_callback(self._time_out))
         self._knocks = reactor.call_later(KNOCK_S, weak_callback(self._knock)) if knocks and tls is None else None
 
     def begin(self) -> None:
-        """The socket is connected, or will be; called by the driver."""
+        """Begin the handshake; the socket is connected, or is connecting. Called by the driver."""
         self._queue(self._handshake.begin())
         self._reactor.register(self._fd, weak_callback(self._ready), READ | WRITE)
 
     def abandon(self) -> None:
-        """Close, and call nobody."""
+        """Close, without a callback."""
         self._end()
 
     def make_room(self) -> None:
-        """Refuse: others come, and this one has waited longest for the peer."""
-        self._refuse(TooManyConnectionsError("too many connections whose hello is not over; try again"))
+        """Refuse the peer: this connection has waited longest, and new ones have come."""
+        self._refuse(
+            TooManyConnectionsError("the server has too many connections whose hello is not complete; try again")
+        )
 
     def _knock(self) -> None:
         if not self._ended and not self._parser.received_bytes:
@@ -105,8 +109,8 @@ class PendingConnection:
         except HandshakeError as error:
             self._refuse(error)
         except FrameError as error:
-            self._refuse(HandshakeError(f"what arrived is no hello: {error}"))
-        except ssl.SSLError as error:  # TLS 1.3 tells of a certificate it does not like after the handshake
+            self._refuse(HandshakeError(f"expected a hello, found other bytes: {error}"))
+        except ssl.SSLError as error:  # TLS 1.3 refuses a certificate after the handshake
             self._fail(handshake_error(error))
         except OSError as error:
             if not self._connected:
@@ -115,7 +119,7 @@ class PendingConnection:
                 self._fail(DisconnectedError(f"the connection was lost during the hello: {error}"))
 
     def _go_on(self) -> None:
-        """As far as it goes without waiting."""
+        """Go on with the handshake, as far as possible without waiting."""
         if not self._connected:
             self._check_connected()
         if self._wrap is not None:
@@ -132,10 +136,10 @@ class PendingConnection:
             self._flush()
         if not self._out:
             self._end(keep=True)
-            self._over(self, self._stream, self._handshake.peer, None)
+            self._on_outcome(self, self._stream, self._handshake.peer, None)
 
     def _check_connected(self) -> None:
-        """The socket is connected, or could not be."""
+        """Raise OSError if the socket could not be connected."""
         failed = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if failed:
             raise OSError(failed, os.strerror(failed))
@@ -154,7 +158,7 @@ class PendingConnection:
         self._reactor.modify(self._fd, READ | WRITE if self._out else READ)
 
     def _read(self) -> None:
-        """One read of no more than the next frame: what follows it is not ours."""
+        """Read no more than the next frame: the bytes after it belong to the connection."""
         pending = self._parser.pending
         wanted = HEADER_SIZE - self._parser.buffered if pending is None else pending[1] - pending[2]
         data = self._stream.recv(wanted)
@@ -164,7 +168,7 @@ class PendingConnection:
             raise tls_mismatch_error("client" if self._knocks is None else "server")
         batch = self._parser.feed(data)
         for offset, body in batch:
-            if not body:  # a client that knocked
+            if not body:  # a heartbeat of a client that knocked
                 continue
             if offset != CONTROL_OFFSET:
                 raise HandshakeError(f"expected a hello at offset {CONTROL_OFFSET}, found a frame at {offset}")
@@ -176,7 +180,7 @@ class PendingConnection:
         self._out += b"".join(encode(CONTROL_OFFSET, body) for body in bodies)
 
     def _refuse(self, error: HandshakeError) -> None:
-        """Tell the peer, if it takes it at once."""
+        """Send a refusal, if the socket takes it at once."""
         self._queue(refusal(error))
         if self._unshaken is not None and isinstance(error, TlsMismatchError):
             self._unshaken.send_plainly(self._out)
@@ -191,7 +195,7 @@ class PendingConnection:
     def _fail(self, error: ReplogError) -> None:
         if not self._ended:
             self._end()
-            self._over(self, None, None, error)
+            self._on_outcome(self, None, None, error)
 
     def _end(self, *, keep: bool = False) -> None:
         if self._ended:

@@ -1,4 +1,4 @@
-"""Connections whose hello is not over: nobody knows yet who they are, so they may take no room of those who said so."""
+"""PendingConnections: unauthenticated connections, limited so that they do not displace authenticated ones."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _NETWORK_BITS = 64
 
 
 class PendingConnections:
-    """At most `limit` of them, and `address_limit` of one address. Not thread-safe.
+    """At most `limit` pending connections, and `address_limit` of one address. Not thread-safe.
 
-    The newest is always admitted; who has waited longest, at the address that has most, makes room: the hello of a peer
-    that means to say it takes a round trip or two, that of one that does not takes until its time is up.
+    The newest is always admitted. The one that has waited longest, at the address that has most, is closed instead: the
+    hello of an honest peer takes a round trip or two, that of any other takes until the timeout.
     """
 
     def __init__(self, limit: int, address_limit: int) -> None:
@@ -29,12 +29,12 @@ class PendingConnections:
         return iter(list(self._places))
 
     def add(self, connection: PendingConnection, address: str) -> PendingConnection | None:
-        """The one that has to make room; it is not among them any more."""
+        """Add a connection. Return the one that has to be closed, which was removed."""
         place = _place_of(address)
-        here = self._addresses.get(place, {})
+        connections = self._addresses.get(place, {})
         former = None
-        if len(here) >= self._address_limit:
-            former = next(iter(here))
+        if len(connections) >= self._address_limit:
+            former = next(iter(connections))
         elif len(self._places) >= self._limit:
             most = max(self._addresses.values(), key=len)
             former = next(iter(most))
@@ -45,25 +45,26 @@ class PendingConnections:
         return former
 
     def discard(self, connection: PendingConnection) -> None:
-        """It is over."""
+        """Remove a connection whose hello has ended."""
         place = self._places.pop(connection, None)
         if place is None:
             return
-        here = self._addresses[place]
-        del here[connection]
-        if not here:
+        connections = self._addresses[place]
+        del connections[connection]
+        if not connections:
             del self._addresses[place]
 
     def clear(self) -> None:
+        """Remove all connections."""
         self._places.clear()
         self._addresses.clear()
 
 
 def _place_of(address: str) -> str:
-    """What counts as one address: of IPv6 a network, in which a host may have any number of them."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if found.version == 4:
+    """Return what counts as one address: for IPv6 the network, in which a host may have any number of addresses."""
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    if parsed.version == 4:
         return address
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(int(found) >> (128 - _NETWORK_BITS))
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(int(parsed) >> (128 - _NETWORK_BITS))

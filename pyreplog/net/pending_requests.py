@@ -1,4 +1,4 @@
-"""Requests of a channel that wait for their replies, and until when."""
+"""PendingRequests: requests of a channel that wait for their replies, with their deadlines."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from pyreplog.errors import ReplogError
 OnReply: TypeAlias = Callable[[memoryview | ReplogError], object]
 
 TICK_US = 10_000
-"""Deadlines are looked at no more often than this."""
+"""Shortest interval between checks of deadlines."""
 
 
 class PendingRequests(PendingRequestsBase):
-    """By correlation id: whom to tell, and the deadline. All but `ask` under its channel's lock.
+    """Callbacks and deadlines by correlation id. All calls but `ask` are made under the channel's lock.
 
-    Most replies come long before their deadline, so that adding and removing is all that has to be cheap: deadlines
-    are in no order, and all of them are looked at when the earliest one that was known has passed - about once per
-    timeout, however many requests come and go meanwhile.
+    Most replies come long before their deadline, so that only adding and removing must be cheap: deadlines are in no
+    order, and all of them are checked when the earliest known one has passed, about once per timeout.
     """
 
     __slots__ = ()
 
     def overdue(self, now_us: int) -> list[int]:
-        """Ids of those whose time is over. They stay until they are removed."""
+        """Return the ids of requests whose deadline has passed. They stay until they are removed."""
         return [i for i, (_, deadline_us) in list(self.waiting.items()) if deadline_us <= now_us]
 
     def next_check_us(self, now_us: int) -> int | None:
-        """When to call `overdue` again; None: nothing waits."""
+        """Return when to call `overdue` again; None: no request waits."""
         earliest_us = min((deadline_us for _, deadline_us in self.waiting.values()), default=None)
         if earliest_us is None:
             self.check_us = -1

@@ -1,8 +1,8 @@
-"""A small reactor: epoll, timers, and calls handed over from other threads.
+"""A small reactor: epoll, timers, and calls from other threads.
 
-Blocking sockets answer in half the time that asyncio takes for a round trip, and a thread that waits for a reply may
-drive this loop itself (`drive`), so that nobody has to wake it. Callbacks run in whichever thread drives, one at a
-time: they need no locks among themselves, and must not block.
+Blocking sockets answer in half the time of an asyncio round trip, and a thread that waits for a reply may drive this
+loop itself (`drive`), so that no other thread has to wake it. Callbacks run in the thread that drives, one at a time:
+they need no locks among themselves, and must not block.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyreplog.net.wakeup import Wakeup
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
 BROKEN = select.EPOLLERR | select.EPOLLHUP
 HALF_CLOSED = select.EPOLLRDHUP
-"""The peer sends nothing more; what it sent before may not have been read."""
+"""The peer sends nothing more; what it sent before may not have been read yet."""
 
 _FOREVER_S = 3600.0
 _PATCHERS = {"gevent.monkey": "is_module_patched", "eventlet.patcher": "is_monkey_patched"}
@@ -36,13 +36,13 @@ Call = Callable[[], object]
 
 
 class Reactor(Handle, ReactorBase):
-    """Calls back when descriptors are ready, when time has passed, and soon.
+    """Calls back when descriptors are ready, when time has passed, and as soon as possible.
 
-    Any thread may use any method. It runs once somebody drives it: a thread of its own (`start`), the caller's
-    (`run`), or one that waits for something (`drive`).
+    Any thread may use any method. It runs while a thread drives it: its own (`start`), the caller's (`run`), or one
+    that waits for something (`drive`).
 
-    clock: for timers. busy_poll_us: look for events this long, without sleeping, before going to sleep: saves the
-    wake-up of a core, costs the core. Errors: MonkeyPatchedError; InvalidArgumentError.
+    clock: for timers. busy_poll_us: microseconds to look for events without sleeping; this saves the wake-up of a core,
+    and keeps the core busy. Raises MonkeyPatchedError and InvalidArgumentError.
     """
 
     clock: Clock
@@ -57,7 +57,7 @@ class Reactor(Handle, ReactorBase):
         self.clock = SystemClock() if clock is None else clock
         self._busy_poll_us = busy_poll_us
         self.call_behind: Callable[[Iterable[Call]], None] = self._soon.extend
-        """`call_soon` of some, by a callback: they are called behind the others of this turn, whatever comes."""
+        """Adds calls from a callback; they are made after the other calls of this turn."""
         self._timers = Timers(self.clock)
         self._driver_lock = DriverLock()
         self._running = False
@@ -68,16 +68,19 @@ class Reactor(Handle, ReactorBase):
         self._epoll.register(self._bell_fd, READ)
         super().__init__("reactor")
 
-    # ---- what to call back for ------------------------------------------------------------------------------
+    # ---- events, calls and timers ---------------------------------------------------------------------------
 
     def register(self, fd: int, callback: Callback, events: int) -> None:
-        """Have `callback(events)` called while `fd` is ready (level-triggered; READ, WRITE; BROKEN is always told)."""
+        """Have `callback(events)` called while `fd` is ready.
+
+        Level-triggered. events: READ, WRITE; BROKEN is always reported.
+        """
         self._check_open()
         self._epoll.register(fd, events)
         self._callbacks[fd] = callback
 
     def modify(self, fd: int, events: int) -> None:
-        """Other events for a registered `fd`. After the reactor was closed there are none."""
+        """Change the events of a registered `fd`. Does nothing after the reactor was closed."""
         try:
             self._epoll.modify(fd, events)
         except ValueError:
@@ -85,20 +88,17 @@ class Reactor(Handle, ReactorBase):
                 raise
 
     def replace(self, fd: int, callback: Callback) -> None:
-        """Another callback for a registered `fd`. By a callback."""
+        """Replace the callback of a registered `fd`. Called by a callback."""
         if fd in self._callbacks:
             self._callbacks[fd] = callback
 
     def unregister(self, fd: int) -> None:
-        """No more calls; before `fd` is closed. An fd that is not registered is fine."""
+        """Stop calling back for `fd`; call it before `fd` is closed. An fd that is not registered is ignored."""
         if self._callbacks.pop(fd, None) is not None and self._error is None:
             self._epoll.unregister(fd)
 
     def call_soon(self, call: Call) -> None:
-        """Have `call()` called by the driver, after those handed over before.
-
-        When Ctrl-C interrupts it, it is called again.
-        """
+        """Have `call()` called by the driver, after earlier calls. It is called again if Ctrl-C interrupts it."""
         if self._error is not None:
             raise self._error
         self._soon.append(call)
@@ -114,13 +114,13 @@ class Reactor(Handle, ReactorBase):
             self._wake()
         return timer
 
-    # ---- who drives -----------------------------------------------------------------------------------------
+    # ---- driving --------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Drive from a daemon thread, until `stop` or `close`."""
+        """Drive in a daemon thread, until `stop` or `close`."""
         self._check_open()
         if self._running:
-            raise InvalidArgumentError("this reactor is running")
+            raise InvalidArgumentError("the reactor is running already")
         self._running = True
         ready = threading.Event()
         self._thread = threading.Thread(
@@ -133,10 +133,10 @@ class Reactor(Handle, ReactorBase):
         ready.wait()
 
     def run(self) -> None:
-        """Drive from this thread, until `stop` or `close`. Ctrl-C ends it with KeyboardInterrupt."""
+        """Drive in this thread, until `stop` or `close`. Ctrl-C ends it with KeyboardInterrupt."""
         self._check_open()
         if self._running:
-            raise InvalidArgumentError("this reactor is running")
+            raise InvalidArgumentError("the reactor is running already")
         self._running = True
         try:
             _run(weakref.ref(self), self._driver_lock, self._epoll, None)
@@ -144,7 +144,7 @@ class Reactor(Handle, ReactorBase):
             self._running = False
 
     def stop(self) -> None:
-        """Have `start`'s thread or `run` end; waits for the thread, unless this is it."""
+        """End the thread of `start`, or `run`. Waits for the thread, unless this is it."""
         self._running = False
         self._wake()
         self._driver_lock.ring()
@@ -160,24 +160,24 @@ class Reactor(Handle, ReactorBase):
     # ---- the end --------------------------------------------------------------------------------------------
 
     def in_driver(self) -> bool:
-        """Whether this thread drives: it is in a callback."""
+        """Whether this thread drives, that is, is in a callback."""
         return self._driver_lock.mine()
 
     def _let_go(self) -> None:
         self.stop()
         self._driver_lock.wake_all()
-        if self._driver_lock.mine():  # a callback closes its reactor: whoever drives finishes behind it
+        if self._driver_lock.mine():  # a callback closes its reactor: the driver finishes after it
             return
         while not self._driver_lock.take():
             self._wake()
             self._driver_lock.wait(lambda: False, REST_S, self._wake)
         self._finish()
         del self._driver_lock.holder[DRIVER]
-        self._driver_lock.wake_all()  # who has begun to wait meanwhile
+        self._driver_lock.wake_all()  # threads that have started to wait meanwhile
 
     def _finish(self) -> None:
-        """What was handed over is still called; then the descriptors go. For the one who holds the driver lock."""
-        if self._wakeup is None:  # another one was quicker
+        """Make the remaining calls, and close the descriptors. For the thread that holds the driver lock."""
+        if self._wakeup is None:  # another thread has finished already
             return
         self._call_those_handed_over()
         self._callbacks.clear()
@@ -185,40 +185,43 @@ class Reactor(Handle, ReactorBase):
         self._wakeup = None
 
     def _left(self) -> None:
-        """Behind the last statement of a driver."""
+        """Finish, if the reactor was closed while this thread drove. Called after a driver has left."""
         if self._error is not None and self._wakeup is not None and self._driver_lock.take():
             self._finish()
             del self._driver_lock.holder[DRIVER]
         self._driver_lock.given_back()
 
     def _forked(self) -> None:
-        self._error = ForkedError(f"the reactor was made by process {self._pid}; make one in this process")
+        self._error = ForkedError(f"the reactor was created by process {self._pid}; create another one in this process")
         self._epoll.close()
         self._wakeup = None
 
 
 def check_not_patched() -> None:
-    """The reactor's thread sleeps in epoll, and others wait for it by locks: where all these are greenlets of one
-    thread, the first that slept would stop them all. Errors: MonkeyPatchedError."""
+    """Raise MonkeyPatchedError if a library has replaced threads, sockets or epoll.
+
+    The reactor's thread sleeps in epoll, and others wait for it by locks. If all of them were greenlets of one thread,
+    the first that slept would stop them all.
+    """
     for patcher, probe in _PATCHERS.items():
         library = sys.modules.get(patcher)
-        found = [] if library is None else [name for name in _NEEDED if getattr(library, probe)(name)]
-        if found:
-            raise MonkeyPatchedError(_patched(patcher.partition(".")[0], ", ".join(found)))
+        patched = [] if library is None else [name for name in _NEEDED if getattr(library, probe)(name)]
+        if patched:
+            raise MonkeyPatchedError(_patched(patcher.partition(".")[0], ", ".join(patched)))
     if not hasattr(select, "epoll"):
         raise MonkeyPatchedError(_patched("a library", "select.epoll"))
 
 
-def _patched(library: str, found: str) -> str:
+def _patched(library: str, patched: str) -> str:
     return (
-        f"expected the threads, sockets and epoll of Python, found that {library} has replaced {found}: use clusters, "
-        "topics and replica groups in a process without monkey patching (with gunicorn, worker class gthread), or "
-        f"leave {', '.join(_NEEDED)} as they are"
+        f"expected the threads, sockets and epoll of Python, found that {library} has replaced {patched}: use "
+        "clusters, topics and replica groups in a process without monkey patching (with gunicorn, worker class "
+        f"gthread), or leave {', '.join(_NEEDED)} as they are"
     )
 
 
 def _run(ref: weakref.ref[Reactor], driver_lock: DriverLock, epoll: Epoll, ready: threading.Event | None) -> None:
-    """Drive until stopped, whenever nobody else does."""
+    """Drive until stopped, whenever no other thread does."""
     driver_lock.owner = me = threading.get_ident()
     if ready is not None:
         ready.set()
@@ -238,7 +241,10 @@ def _run(ref: weakref.ref[Reactor], driver_lock: DriverLock, epoll: Epoll, ready
 
 
 def _lead(ref: weakref.ref[Reactor], driver_lock: DriverLock, epoll: Epoll) -> None:
-    """Drive until somebody wants to borrow. While it sleeps it holds no reference: a forgotten reactor is met."""
+    """Drive until another thread wants to.
+
+    No reference is held while it sleeps, so that a forgotten reactor is collected.
+    """
     while (reactor := ref()) is not None and reactor._running and not driver_lock.waiting:
         timeout_s, busy_poll_us = reactor._before(_FOREVER_S), reactor._busy_poll_us
         del reactor

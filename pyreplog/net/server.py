@@ -1,4 +1,4 @@
-"""A server: listens, says hello, takes requests and sends replies, within its limits."""
+"""Server: accepts connections, takes requests and sends replies, within its limits."""
 
 from __future__ import annotations
 
@@ -35,17 +35,15 @@ _PARTING_S = 2.0
 class Server(Endpoint):
     """Serves `handler` at `address` until `drain` or `close`.
 
-    handler: gets `ServerConnection`s. host: loopback unless told otherwise; port: 0 for a free one.
-    identity: who this node is. secret: clients must know it, and are shown that this server does. tls: a context for
-    servers; with verify_mode CERT_REQUIRED and no secret, certificates authenticate both sides.
-    random: `count` random bytes.
+    Above `limits.connection_inflight_bytes` and `inflight_bytes` the server does not read from that connection, or from
+    any, until replies leave. It never refuses a request. `close` closes the port and all connections without waiting
+    for replies.
 
-    Above `limits.connection_inflight_bytes` and `inflight_bytes` the server reads nothing more from that connection,
-    or from all, until replies leave. It never refuses a request.
+    handler: gets `ServerConnection`s. host: default loopback. port: 0: a free one. identity: of this node. secret:
+    clients must know it, and get a proof that this server does. tls: a context for servers; with verify_mode
+    CERT_REQUIRED and no secret, certificates authenticate both sides. random: returns `count` random bytes.
 
-    `close` closes the port and all connections without waiting for replies.
-
-    Errors: OSError, the address is in use or not of this machine; InvalidArgumentError, there is no such host.
+    Raises OSError if the address is in use or not of this machine, and InvalidArgumentError if the host does not exist.
     """
 
     def __init__(
@@ -64,7 +62,7 @@ class Server(Endpoint):
         self.limits = limits or Limits()
         self.identity = identity or NodeIdentity()
         self.connections: set[ServerConnection] = set()
-        self.refused = 0  # connections: the surplus, and those whose hello failed
+        self.refused = 0  # connections above the limit, and those whose hello failed
         self._handler = handler
         self._secret, self._tls, self._random = secret, tls, random
         self._wrap = None if tls is None else partial(TlsStream, tls, host=None)
@@ -82,15 +80,15 @@ class Server(Endpoint):
 
     @property
     def handshakes(self) -> int:
-        """How many connections have not finished their handshake."""
+        """Number of connections whose handshake is not complete."""
         return len(self._pending)
 
     @property
     def inflight_bytes(self) -> int:
-        """Of requests that were read and whose replies have not left."""
+        """Bytes of requests that were read and whose replies have not left."""
         return self._budget.used_bytes
 
-    # ---- coming ---------------------------------------------------------------------------------------------
+    # ---- accepting ------------------------------------------------------------------------------------------
 
     def _accept(self, _: int) -> None:
         for _ in range(_ACCEPTS_MAX):
@@ -104,7 +102,7 @@ class Server(Endpoint):
             self._begin_handshake(set_socket_options(sock), name[0])
 
     def _accept_later(self, error: OSError) -> None:
-        """No descriptors left, or no memory: connections wait in the backlog."""
+        """Pause accepting, because no descriptor or memory is left. Connections wait in the backlog."""
         logger.error("no connection can be accepted for now: %s", error)
         self._reactor.modify(self._listener.fileno(), 0)
         self._reactor.call_later(_NO_DESCRIPTORS_S, weak_callback(self._accept_again))
@@ -115,7 +113,7 @@ class Server(Endpoint):
 
     def _begin_handshake(self, sock: socket.socket, address: str) -> None:
         if len(self.connections) >= self.limits.connections:
-            self._turn_away(sock)
+            self._refuse_surplus(sock)
             return
         handshake = ServerHandshake(
             self.identity,
@@ -132,10 +130,10 @@ class Server(Endpoint):
             former.make_room()
         pending.begin()
 
-    def _turn_away(self, sock: socket.socket) -> None:
+    def _refuse_surplus(self, sock: socket.socket) -> None:
         self.refused += 1
-        error = TooManyConnectionsError(f"the server has its {self.limits.connections} connections")
-        with sock, suppress(OSError):  # it may have gone already
+        error = TooManyConnectionsError(f"the server has {self.limits.connections} connections, the most that it takes")
+        with sock, suppress(OSError):  # the peer may have closed it already
             if self._tls is None:
                 sock.send(b"".join(encode(CONTROL_OFFSET, body) for body in refusal(error)))
 
@@ -145,9 +143,9 @@ class Server(Endpoint):
         self._pending.discard(pending)
         if stream is None or peer is None:
             self.refused += 1
-            logger.info("%s: a connection was not made: %s", self._what, error)
+            logger.info("%s: a handshake failed: %s", self._what, error)
             return
-        if len(self.connections) >= self.limits.connections:  # several were about to be the last one
+        if len(self.connections) >= self.limits.connections:  # several handshakes ended at the same time
             self.refused += 1
             stream.close()
             return
@@ -174,16 +172,16 @@ class Server(Endpoint):
             else:
                 connection.release(SERVER_FULL)
 
-    # ---- going ----------------------------------------------------------------------------------------------
+    # ---- closing --------------------------------------------------------------------------------------------
 
     def _ended(self, connection: ServerConnection) -> None:
         self.connections.discard(connection)
 
     def drain(self, timeout: float) -> bool:
-        """Take no more connections and requests, let replies leave, and close, within `timeout` seconds.
+        """Accept no more connections and requests, send the remaining replies, and close, within `timeout` seconds.
 
-        The last quarter of them, at most 2 s, is for clients to take what has left, and close. Returns whether all
-        replies left. Errors: InvalidArgumentError, called by a callback.
+        The last quarter of this time, at most 2 s, is for clients to receive what was sent, and to close. Returns
+        whether all replies were sent. Raises InvalidArgumentError if called by a callback.
         """
         self._check_open()
         parting_s = min(_PARTING_S, timeout / 4)

@@ -1,4 +1,7 @@
-"""Requests whose replies have not left: counted, bounded, given back. A server reads no more than it can hold."""
+"""ServerConnection: requests whose replies have not left are counted and limited.
+
+A server reads no more than it can hold.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 REQUEST_BYTES = 256
-"""What a request costs besides its body: small ones are bounded too."""
+"""Bytes that a request counts besides its body, so that small requests are limited, too."""
 
 
 class Budget:
-    """Bytes in flight on all connections of a server. Any thread.
+    """Bytes in flight on all connections of a server. Any thread may use it.
 
-    changed: called, by whoever crosses the limit, with whether it is exceeded now.
+    changed: called when the limit is crossed, by the thread that crosses it.
     """
 
     __slots__ = ("_changed", "_limit", "_lock", "full", "used_bytes")
@@ -38,7 +41,7 @@ class Budget:
         self.full = False
 
     def add(self, count: int) -> None:
-        """Take `count` bytes, or give them back (negative)."""
+        """Take bytes, or return them (negative)."""
         with self._lock:
             self.used_bytes += count
             full = self.used_bytes > self._limit
@@ -49,9 +52,9 @@ class Budget:
 
 
 class ServerConnection(FastPathConnection):
-    """A connection whose frames are requests: each is answered by `reply` or let go by `forget`.
+    """A connection whose frames are requests: `reply` answers each of them, or `forget` drops it.
 
-    Heartbeats and control bodies do not count. requests: by correlation id, the bytes of those that have no reply yet.
+    Heartbeats and control bodies do not count. requests: bytes of the requests without a reply, by correlation id.
     """
 
     def __init__(
@@ -69,18 +72,18 @@ class ServerConnection(FastPathConnection):
         self.inflight_bytes = 0
         self._budget = budget
         self.requests: dict[int, int] = {}
-        self._leaving: deque[tuple[int, int]] = deque()  # (sent_bytes at which a reply has left, bytes of its request)
+        self._leaving: deque[tuple[int, int]] = deque()  # (sent_bytes when a reply has left, bytes of its request)
 
     @property
     def inflight(self) -> int:
-        """Requests that have not been answered."""
+        """Number of requests that were not answered."""
         return len(self.requests)
 
     def reply(self, correlation_id: int, *buffers: ReadableBuffer) -> bool:
-        """Answer a request, with a body made of `buffers`; once. Any thread.
+        """Answer a request once, with a body that consists of `buffers`. Any thread may call it.
 
-        As `send`: never blocks, keeps the buffers. False: the connection is closed. When the reply has left, the
-        bytes of the request are given back.
+        Like `send`, it never blocks, and keeps the buffers. False: the connection is closed. When the reply has left,
+        the bytes of the request are returned to the budget.
         """
         size = size_of(buffers)
         with self._lock:
@@ -91,7 +94,7 @@ class ServerConnection(FastPathConnection):
         return sent
 
     def reply_frames(self, correlation_ids: Sequence[int], frames: Sequence[ReadableBuffer]) -> bool:
-        """`reply` to several requests, with the frames of their replies, in one go."""
+        """Answer several requests at once, with the frames of their replies."""
         size = size_of(frames)
         with self._lock:
             sent = self._put(tuple(frames), size)
@@ -103,13 +106,16 @@ class ServerConnection(FastPathConnection):
         return sent
 
     def forget(self, correlation_id: int) -> None:
-        """No (further) reply will come to this request. Any thread."""
+        """Drop a request that gets no reply, or no further one. Any thread may call it."""
         with self._lock:
             charge = self._settle(correlation_id)
         self._give_back(charge)
 
     def _settle(self, correlation_id: int) -> int:
-        """Under the lock. Bytes to give back now: those of a reply that has to wait are given back when it has left."""
+        """Remove a request.
+
+        Return the bytes to give back now; those of a queued reply are given back when it has left.
+        """
         charge = self.requests.pop(correlation_id, 0)
         send_queue = self._send_queue
         if send_queue.queued_bytes:
@@ -119,8 +125,10 @@ class ServerConnection(FastPathConnection):
         return charge
 
     def _dispatch(self, batch: FrameBatch) -> None:
-        """What is answered at once, and leaves at once, was never in flight. Of a plain socket FastPathReceiver has
-        asked."""
+        """Pass requests to the handler. One that is answered on the fast path is never counted as in flight.
+
+        For a plain socket FastPathReceiver has tried the fast path already.
+        """
         send_queue = self._send_queue
         if (
             self._fast_path is not None
@@ -151,14 +159,14 @@ class ServerConnection(FastPathConnection):
                 self._watch()
 
     def _give_back(self, charge: int) -> None:
-        """To the server; and this connection reads on, if it did not because of its limit."""
+        """Return bytes to the budget, and read on if the limit of this connection has stopped it."""
         if charge:
             self._budget.add(-charge)
             if self._reasons & INFLIGHT_FULL and self.inflight_bytes <= self.limits.connection_inflight_bytes:
                 self.release(INFLIGHT_FULL)
 
     def _flushed(self) -> None:
-        """Give back what has left."""
+        """Return the bytes of requests whose replies have left."""
         leaving, sent = self._leaving, self._send_queue.sent_bytes
         charge = 0
         with self._lock:

@@ -1,4 +1,4 @@
-"""What a connection needs of a socket."""
+"""Functions on sockets that connections need."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 Address = tuple[str, int]
 
 _TCP_INFO = struct.Struct("=24xI28xI")
-"""Of Linux's tcp_info: tcpi_unacked, segments; tcpi_last_ack_recv, milliseconds."""
+"""From Linux's tcp_info: tcpi_unacked, segments; tcpi_last_ack_recv, milliseconds."""
 
 
 class Stream(Protocol):
-    """A non-blocking stream socket, plain or with TLS around it. "Not now" is BlockingIOError."""
+    """A non-blocking stream socket, plain or with TLS. It raises BlockingIOError instead of waiting."""
 
     def fileno(self) -> int: ...
 
@@ -44,9 +44,10 @@ class Stream(Protocol):
 
 
 def receiver(stream: Stream, parser: FrameParser) -> Callable[[], tuple[int, FrameBatch]]:
-    """What takes as much from a stream as the parser has room for: bytes, 0 at its end, and the frames they complete.
+    """Return a function that reads as much as the parser has room for: (bytes, frames); 0 bytes at the end of the
+    stream.
 
-    Errors: BlockingIOError, OSError; FrameError, after a bad frame.
+    It raises BlockingIOError, OSError, and FrameError after a bad frame.
     """
     if isinstance(stream, socket.socket):
         return partial(socket_io.receive, stream, parser)
@@ -59,31 +60,32 @@ def receiver(stream: Stream, parser: FrameParser) -> Callable[[], tuple[int, Fra
 
 
 def unread_bytes(stream: Stream) -> int:
-    """Bytes that have arrived and were not taken yet; of TLS, as far as it has not looked at them."""
+    """Return the bytes that have arrived and were not read; with TLS, those that it has not decrypted."""
     return int.from_bytes(fcntl.ioctl(stream.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def unacknowledged_s(stream: Stream) -> float:
-    """For how long the peer's machine has acknowledged nothing of what was sent; 0: nothing waits for that.
+    """Return for how long the peer's machine has acknowledged nothing that was sent; 0: nothing is unacknowledged.
 
-    We send heartbeats also while we do not read: a peer whose machine or network has gone is found out by this alone.
+    Heartbeats are sent even while this side does not read: only this detects that the peer's machine or network is
+    gone.
     """
-    found = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-    if len(found) < _TCP_INFO.size:
+    info = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    if len(info) < _TCP_INFO.size:
         return 0.0
-    unacknowledged, last_ack_ms = _TCP_INFO.unpack(found)
+    unacknowledged, last_ack_ms = _TCP_INFO.unpack(info)
     return last_ack_ms / 1000 if unacknowledged else 0.0
 
 
 def set_socket_options(sock: socket.socket) -> socket.socket:
-    """Non-blocking; and replies are small and awaited, so nothing waits to be sent together with more."""
+    """Make a socket non-blocking, and disable Nagle's algorithm, because replies are small and awaited."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
 
 def address_family(host: str) -> socket.AddressFamily | None:
-    """Of a numeric address; None: a name, which has to be looked up."""
+    """Return the family of a numeric address; None: a name, which has to be looked up."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             socket.inet_pton(family, host)
@@ -94,17 +96,17 @@ def address_family(host: str) -> socket.AddressFamily | None:
 
 
 def resolve_address(host: str, port: int) -> tuple[socket.AddressFamily, Address]:
-    """Family and numeric address. Blocks. InvalidArgumentError: there is no such host."""
+    """Return family and numeric address of a host. Blocks. Raises InvalidArgumentError if the host does not exist."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, ValueError) as error:
         raise InvalidArgumentError(f"no address is known for host {host!r}: {error}") from None
-    family, _, _, _, address = found[0]
+    family, _, _, _, address = addresses[0]
     return family, (str(address[0]), int(address[1]))
 
 
 def size_of(buffers: Iterable[ReadableBuffer]) -> int:
-    """Bytes in all `buffers`."""
+    """Return the bytes in all buffers."""
     size = 0
     for buffer in buffers:
         size += len(buffer) if type(buffer) is bytes else memoryview(buffer).nbytes
@@ -112,7 +114,7 @@ def size_of(buffers: Iterable[ReadableBuffer]) -> int:
 
 
 def weak_callback(method: Callable[..., Any]) -> Callable[..., None]:
-    """Calls `method` as long as its object lives, and does not keep it alive: what is forgotten can be told so."""
+    """Return a function that calls `method` as long as its object lives, and does not keep the object alive."""
     function = method.__func__  # type: ignore[attr-defined]  # a bound method
     ref = weakref.ref(method.__self__)  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""Calls to be made later."""
+"""Timers of a reactor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TICK_US = 1000
 
 
 class Timer:
-    """One call to come; `cancel` takes it back."""
+    """One pending call; `cancel` cancels it."""
 
     __slots__ = ("_deadline_us", "_timers", "call")
 
@@ -20,12 +20,12 @@ class Timer:
         self._timers, self.call, self._deadline_us = timers, call, deadline_us
 
     def cancel(self) -> bool:
-        """Whether the call was taken back; False: it was made, or is about to be. Any thread."""
+        """Cancel the call. Return False if it was made, or is about to be. Any thread may call it."""
         return self._timers.cancel(self, self._deadline_us)
 
 
 class Timers:
-    """The timers of a reactor: a timing wheel with a lock and a clock. Any thread."""
+    """The timers of a reactor: a timing wheel with a lock and a clock. Any thread may use it."""
 
     __slots__ = ("_clock", "_lock", "_wheel", "next_us")
 
@@ -34,10 +34,10 @@ class Timers:
         self._lock = allocate_lock()
         self._wheel: TimingWheel[Timer] = TimingWheel(TICK_US)
         self.next_us: int | None = None
-        """When something is due; None: nothing waits. An attribute because it is looked at for every message."""
+        """When the next timer is due; None: there is none. An attribute, because every message reads it."""
 
     def add(self, delay_s: float, call: Callable[[], object]) -> tuple[Timer, bool]:
-        """The timer, and whether it is the next one to go off."""
+        """Return a new timer, and whether it is the next one to expire."""
         timer = Timer(self, call, self._clock.monotonic_us() + int(delay_s * 1e6))
         with self._lock:
             next_us = self.next_us
@@ -46,13 +46,14 @@ class Timers:
         return timer, next_us is None or timer._deadline_us < next_us
 
     def cancel(self, timer: Timer, deadline_us: int) -> bool:
+        """Cancel a timer. Return whether it had not expired."""
         with self._lock:
             cancelled = self._wheel.cancel(timer, deadline_us)
             self.next_us = self._wheel.next_deadline_us()
         return cancelled
 
     def due(self) -> list[Timer]:
-        """Those whose time has come; each is handed out once."""
+        """Return the timers that have expired, each once."""
         next_us = self.next_us
         if next_us is None or next_us > (now_us := self._clock.monotonic_us()):
             return []

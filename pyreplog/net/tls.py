@@ -1,8 +1,8 @@
 """TLS around a non-blocking socket, with the methods of a plain one.
 
-The context is the user's: versions, certificates, and whether a client needs one. Two differences remain and are
-`Connection`'s to know: decrypted bytes may wait where epoll does not see them (`pending_connections`), and OpenSSL
-takes one thread at a time, so there is a lock.
+The user's context decides on versions, certificates, and whether a client needs one. `Connection` handles two
+differences: decrypted bytes may wait where epoll does not see them (`pending`), and OpenSSL allows one thread at a
+time, so there is a lock.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 _RECORD_BYTES = 16 << 10
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
-"""OpenSSL's words for what is no TLS record. It does not answer that, not even with an alert."""
+"""OpenSSL's reasons for bytes that are no TLS record. OpenSSL sends no alert for them."""
 _LATER = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class TlsContext(ssl.SSLContext):
-    """Stands for a context that may be replaced: connections that are made from then on are made with the other one."""
+    """A TLS context that may be replaced by another one, for later connections."""
 
     _current: ssl.SSLContext
 
@@ -38,7 +38,7 @@ class TlsContext(ssl.SSLContext):
         self._current = context
 
     def replace(self, context: ssl.SSLContext) -> None:
-        """Any thread."""
+        """Use another context for later connections. Any thread may call it."""
         self._current = context
 
     @property
@@ -50,7 +50,7 @@ class TlsContext(ssl.SSLContext):
 
 
 class TlsStream:
-    """`sock` is connected; it belongs to this stream from now on. `host`: of the server, None on its own side."""
+    """A TLS stream over a connected socket, which it owns. host: name of the server; None: on the server's side."""
 
     def __init__(self, context: ssl.SSLContext, sock: socket.socket, host: str | None) -> None:
         self._lock = allocate_lock()
@@ -59,7 +59,10 @@ class TlsStream:
         )
 
     def shake_hands(self) -> int:
-        """One step; the events to wait for, 0 when it is done. Errors: AuthenticationError, HandshakeError, OSError."""
+        """Go on with the handshake. Return the events to wait for; 0: it is complete.
+
+        Raises AuthenticationError, HandshakeError and OSError.
+        """
         try:
             self._sock.do_handshake()
         except ssl.SSLWantReadError:
@@ -80,7 +83,7 @@ class TlsStream:
         return bytes(buffer[: self.recv_into(buffer)])
 
     def recv_into(self, buffer: WriteableBuffer, /) -> int:
-        """As much as there is: a record holds 16 KiB at most."""
+        """Read as much as is available; a record holds at most 16 KiB."""
         view = memoryview(buffer)
         got = 0
         with self._lock:
@@ -112,18 +115,21 @@ class TlsStream:
         return sent
 
     def send_plainly(self, data: bytes) -> None:
-        """Tell a peer that speaks no TLS, if it takes it at once; the handshake has failed. The rest of what it
-        sent is read: a socket that is closed with unread bytes in it may throw away what has not arrived."""
+        """Send to a peer that does not use TLS, if the socket takes it at once, after a failed handshake.
+
+        What the peer has sent is read, because a socket that is closed with unread bytes may discard what has not
+        arrived.
+        """
         with suppress(OSError):
             socket.socket.send(self._sock, data)
             socket.socket.recv(self._sock, _RECORD_BYTES)
 
     def pending(self) -> int:
-        """Bytes that are decrypted and not read."""
+        """Return the number of decrypted bytes that were not read."""
         return self._sock.pending()
 
     def shutdown(self, how: int, /) -> None:
-        """From then on what is received is not decrypted: nobody wants to know what it says."""
+        """Shut down. What is received later is not decrypted."""
         with self._lock:
             self._sock.shutdown(how)
 
@@ -135,12 +141,12 @@ class TlsStream:
 
 
 def tls_mismatch_error(speaker: str) -> TlsMismatchError:
-    """speaker: the side that speaks TLS, "client" or "server"."""
+    """Return the error for a side without TLS. speaker: the side that uses TLS, "client" or "server"."""
     return TlsMismatchError(f"the {speaker} speaks TLS, the {'client' if speaker == 'server' else 'server'} does not")
 
 
 def handshake_error(error: ssl.SSLError) -> HandshakeError:
-    """What a failed TLS handshake means for us."""
+    """Return the error for a failed TLS handshake."""
     reason = error.reason or str(error)
     if "CERT" in reason or "UNKNOWN_CA" in reason:
         return AuthenticationError(f"TLS: {reason}: {error}")
@@ -148,7 +154,10 @@ def handshake_error(error: ssl.SSLError) -> HandshakeError:
 
 
 def _chunks(buffers: Iterable[ReadableBuffer]) -> Iterator[ReadableBuffer]:
-    """The same bytes in pieces that fill records: small buffers are joined, large ones sent from where they lie."""
+    """Yield the same bytes in pieces that fill TLS records.
+
+    Small buffers are joined, and large ones are sent without a copy.
+    """
     small: list[ReadableBuffer] = []
     size = 0
     for buffer in buffers:

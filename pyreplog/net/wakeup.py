@@ -1,4 +1,4 @@
-"""What wakes a driver that sleeps in epoll."""
+"""Wakeup: wakes a driver that sleeps in epoll."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from pyreplog._native.net.socket_io import ring
 
 
 class Wakeup:
-    """An eventfd. Its descriptor is closed with the last reference: who rings while the reactor is being closed must
-    not write into a file that has got the same number by then. Nor by a finalizer: of a reactor that is forgotten they
-    run first, and then somebody still closes it. An epoll object has none, and closes whatever it has when it goes."""
+    """An eventfd whose descriptor is closed with the last reference to this object.
+
+    A thread that rings while the reactor is being closed must not write into a file that has the same number by then. A
+    finalizer would not do: those of a forgotten reactor run first, and something may close the reactor after them. An
+    epoll object has no finalizer, and closes its descriptor when it is freed; so one keeps the eventfd.
+    """
 
     __slots__ = ("_keeper", "fd")
 
@@ -20,6 +23,7 @@ class Wakeup:
         self._keeper = select.epoll.fromfd(self.fd)
 
     def ring(self) -> None:
+        """Wake the driver."""
         try:
             ring(self.fd)
         except BlockingIOError:  # full: the driver is awake

@@ -1,12 +1,12 @@
-"""Sealed segments of a log on object storage, or on a shared file system. docs/spark.md shows their use.
+"""Sealed segments of a log on an object store, or on a shared file system. docs/spark.md describes their use.
 
 | module | holds |
 |---|---|
-| `copying` | `offload`: what is sealed and not there yet, copied; then the manifest |
-| `manifest` | which objects there are, and what they hold |
-| `index` | where records begin in a segment and when they were appended, as an object |
-| `storage`, `localfiles` | objects below a URL, through fsspec; files, durably |
-| `windows` | a stretch of a segment, fetched piece by piece, for the scans of segment files |
+| `copying` | `offload`: copies sealed segments that are not yet stored, and then writes the manifest |
+| `manifest` | the objects of an offloaded log, and what they hold |
+| `index` | the index object of a segment: where records begin, and when they were appended |
+| `storage`, `localfiles` | objects below a URL, through fsspec; durable files |
+| `windows` | a part of a segment that is fetched in pieces, for the scans of segment files |
 
-FORMAT.md tells names and bytes. fsspec is imported when a URL is opened.
+FORMAT.md describes names and bytes. fsspec is imported when a URL is opened.
 """

@@ -1,12 +1,11 @@
-"""Copying what is sealed of a log below a URL: segments and indexes first, then the manifest that names them.
+"""Copies the sealed segments of a log below a URL: segments and indexes first, then the manifest that names them.
 
-Order, for each segment; FORMAT.md tells what a crash between leaves:
+Steps for each segment; FORMAT.md says what a crash between two of them leaves behind:
 
-1. object of the segment, under a name with its CRC in it; then that of its index
-2. after each GiB, and at the end: the manifest of the next generation, made only if there is none of it yet
-3. manifests before the last two removed
+1. write the object of the segment, whose name contains its CRC; then that of its index 2. after each GiB, and at the
+end: write the manifest of the next generation, unless that generation exists 3. remove all manifests but the last two
 
-Nothing that a manifest names is changed or removed: who has planned a read may finish it.
+Nothing that a manifest names is changed or removed, so that a planned read can finish.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ Progress = Callable[[int, int], object]
 """Called with (bytes copied, entries copied) in all."""
 
 PUBLISH_BYTES = 1 << 30
-"""After as much a manifest is written, so that an offload that is killed need not begin again."""
+"""Bytes after which a manifest is written, so that an offload that is killed need not start again."""
 
 _STEP_BYTES = 1 << 20
 
@@ -77,15 +76,15 @@ def offload(
 ) -> Copied:  # fmt: skip
     """Copy the sealed segments of a log to an object store, with an index of each.
 
-    Objects that are there are kept, also when the log was trimmed since. Missing, short or damaged objects are copied
-    again, as long as the log has their segment. Every record is verified before it is copied. Any process may call it,
-    with or without a writer; of two at a time, one ends with OffloadConflictError.
+    Existing objects are kept, even if the log was trimmed since. Missing, short or damaged objects are copied again, as
+    long as the log has their segment. Every record is verified before it is copied. Any process may call it, with or
+    without a writer of the log. If two processes do at the same time, one of them gets OffloadConflictError.
 
     Args:
         path: directory of the log.
         url: where the objects lie, as "s3://bucket/prefix" or "file:///directory".
         storage_options: options of fsspec's file system, such as credentials.
-        verify: read all objects that are there, and compare their checksums with the manifest. False: only their
+        verify: read all existing objects, and compare their checksums with the manifest. False: compare only their
             sizes.
         progress: called with the bytes and the entries copied so far.
         files: access to the disk if `url` is a directory, which tests replace; None: the disk.
@@ -96,14 +95,14 @@ def offload(
     Raises:
         NotALogError: `path` holds no log.
         UnnumberedError: the log is that of a bookie.
-        CorruptionError: the log is damaged, or objects are whose segments it no longer has.
+        CorruptionError: the log is damaged; or an object is, and the log no longer has its segment.
         TrimmedError: a segment was removed before it was copied, and segments before it were copied earlier.
         TruncatedError: the log was cut meanwhile; begin again.
         InvalidArgumentError: `url` holds another log, or lies in this one.
         StorageError: the object store cannot be reached, denies access, or failed.
         ConfigError: `url` or `storage_options` is invalid.
         MissingExtraError: fsspec, or the library for this kind of URL, is not installed.
-        OffloadConflictError: another offload has stored its manifest first.
+        OffloadConflictError: another offload stored its manifest first.
 
     Example:
         ```python
@@ -130,7 +129,7 @@ class _Local:
 
 
 class _Wrong(NamedTuple):
-    """An object that is not what the manifest says."""
+    """An object that differs from the manifest."""
 
     name: str
     expected: str
@@ -138,7 +137,7 @@ class _Wrong(NamedTuple):
 
 
 class _Offload:
-    """One run."""
+    """One run of `offload`."""
 
     def __init__(self, source: Path, storage: Storage, progress: Progress | None, *, verify: bool) -> None:
         self._source, self._storage, self._progress, self._verify = source, storage, progress, verify
@@ -147,7 +146,7 @@ class _Offload:
         self._copied, self._bytes, self._entries, self._unpublished = 0, 0, 0, 0
 
     def run(self, start: int, end: int) -> Copied:
-        """Of a log between two positions."""
+        """Copy the log between two positions."""
         self._storage.sweep(SEGMENTS)
         self._storage.sweep(manifests.MANIFESTS)
         self._known = known = self._published(start)
@@ -159,7 +158,7 @@ class _Offload:
             except TrimmedError:
                 if self._done:
                     raise
-                continue  # as if it had been removed before: the copy begins behind it
+                continue  # the segment was trimmed just now: the copy begins after it
             self._copy(local)
             self._done.append(local.item)
             if self._unpublished >= PUBLISH_BYTES:
@@ -169,7 +168,7 @@ class _Offload:
         return Copied(self._known, self._copied, self._bytes, replaced)
 
     def _published(self, start: int) -> Offloaded:
-        """The manifest that there is, or an empty one, of generation 0."""
+        """Return the current manifest; an empty one of generation 0 if there is none."""
         base = next((base for base in names.segment_bases(self._source) if base >= start), None)
         if base is None:
             raise NotALogError(f"{self._source} holds no segment")
@@ -177,48 +176,51 @@ class _Offload:
         if first == -1:
             raise UnnumberedError(self._source)
         try:
-            found = manifests.load(self._storage)
+            manifest = manifests.load(self._storage)
         except NotALogError:
             return Offloaded(
                 uuid=uuid.hex(), segment_bytes=size, epoch=self._epoch, generation=0, token="", created=0, segments=()
             )  # fmt: skip
-        if found.identity != (uuid, size):
+        if manifest.identity != (uuid, size):
             raise InvalidArgumentError(
-                f"{self._storage.url}: expected log {uuid.hex()} of {self._source}, or nothing, found log {found.uuid}"
+                f"{self._storage.url}: expected log {uuid.hex()} of {self._source}, or nothing, found log "
+                f"{manifest.uuid}"
             )
-        return found
+        return manifest
 
-    # ---- what is there ------------------------------------------------------------------------------------------
+    # ---- existing objects ---------------------------------------------------------------------------------------
 
     def _keep(self, known: Offloaded, start: int, end: int) -> int:
-        """Take over what the manifest names, as far as the log is still the same; how many segments are left out.
+        """Keep the segments in the manifest, as far as the log is the same. Return the number of segments that are
+        dropped.
 
-        Sizes are compared, then checksums. Where the log was cut since, those of all segments it still has are.
+        Sizes are compared, and then checksums. If the log was cut since, the checksums of all its segments are
+        compared.
         """
         sizes, was_cut = self._storage.sizes(SEGMENTS), known.epoch != self._epoch
         for number, item in enumerate(known.segments):
             wrong = self._wrong(item, sizes)
             is_whole = wrong is None
             if not is_whole or was_cut:
-                is_there = start <= item.base <= end - known.segment_bytes
-                local = self._try(item.base) if is_there else None
-                if (local is not None and local.item != item) or (was_cut and not is_there and item.base >= start):
+                is_in_log = start <= item.base <= end - known.segment_bytes
+                local = self._try(item.base) if is_in_log else None
+                if (local is not None and local.item != item) or (was_cut and not is_in_log and item.base >= start):
                     logger.warning("%s was cut: its copy is replaced from position %d on", self._source, item.base)
                     return len(known.segments) - number
                 if wrong is not None:
-                    self._mend(item, local, wrong)
+                    self._repair(item, local, wrong)
             self._done.append(item)
         return 0
 
     def _try(self, base: int) -> _Local | None:
-        """A sealed segment, verified; None: it was trimmed just now. CorruptionError."""
+        """Return a verified sealed segment; None: it was trimmed just now. Raises CorruptionError."""
         try:
             return self._look(base)
         except TrimmedError:
             return None
 
     def _wrong(self, item: SealedObject, sizes: dict[str, int]) -> _Wrong | None:
-        """Which object of a segment is not what it was, if any."""
+        """Return the object of a segment that differs from the manifest; None: none does."""
         objects = (
             (item.name, item.length, item.crc32c),
             (item.index_name, item.index_bytes, item.index_crc32c),
@@ -227,35 +229,43 @@ class _Offload:
             if sizes.get(name) != size:
                 return _Wrong(name, f"{size} bytes", f"{sizes[name]} bytes" if name in sizes else "no object")
         for name, size, checksum in objects if self._verify else ():
-            found = 0
+            actual = 0
             for at in range(0, size, BLOCK_BYTES):
-                found = crc32c(self._storage.read(name, at, min(at + BLOCK_BYTES, size)), found)
-            if found != checksum:
-                return _Wrong(name, f"CRC-32C {checksum:#010x}", f"{found:#010x}")
+                actual = crc32c(self._storage.read(name, at, min(at + BLOCK_BYTES, size)), actual)
+            if actual != checksum:
+                return _Wrong(name, f"CRC-32C {checksum:#010x}", f"{actual:#010x}")
         return None
 
-    def _mend(self, item: SealedObject, local: _Local | None, wrong: _Wrong) -> None:
-        """Copy a segment again whose objects are not what they were. ObjectCorruptionError: the log has it no more."""
+    def _repair(self, item: SealedObject, local: _Local | None, wrong: _Wrong) -> None:
+        """Copy a segment again, one of whose objects is damaged.
+
+        Raises ObjectCorruptionError if the log no longer has it.
+        """
         if local is None:
-            expected = f"{wrong.expected}, which the log has no more"
+            expected = f"{wrong.expected}, of a segment that the log no longer has"
             raise ObjectCorruptionError(self._storage.of(wrong.name), item.base, expected, wrong.found)
-        logger.warning("%s: %s, not %s; copied again", self._storage.of(wrong.name), wrong.found, wrong.expected)
+        logger.warning(
+            "%s: found %s, expected %s; copying it again", self._storage.of(wrong.name), wrong.found, wrong.expected
+        )
         self._copy(local)
 
-    # ---- what is to come ----------------------------------------------------------------------------------------
+    # ---- copying ------------------------------------------------------------------------------------------------
 
     def _missing(self, start: int, end: int, size: int) -> Iterator[int]:
-        """Bases of the sealed segments behind those that are done. TrimmedError: there is a gap."""
+        """Yield the bases of sealed segments that are to be copied.
+
+        Raises TrimmedError if there is a gap before them.
+        """
         first = self._done[-1].base + size if self._done else start
         if first < start:
             raise TrimmedError(
-                f"{self._source}: what lies from position {first} to before {start} was removed before it was copied; "
-                f"it is not in {self._storage.url}: offload to another URL"
+                f"{self._source}: the segments from position {first} to before {start} were removed before they were "
+                f"copied, and are not in {self._storage.url}: offload to another URL"
             )
         yield from range(first, end - size + 1, size)
 
     def _look(self, base: int) -> _Local:
-        """A sealed segment, verified. Errors: TrimmedError, CorruptionError."""
+        """Return a verified sealed segment. Raises TrimmedError and CorruptionError."""
         segment = map_locked(self._source, base)
         index = SparseIndex(segment.size)
         stop, status = segment.verify(index, HEADER_BYTES, segment.size)
@@ -282,33 +292,38 @@ class _Offload:
 
     def _put(self, name: str, size: int, parts: Iterable[bytes | memoryview]) -> None:
         self._storage.put(name, parts)
-        found = self._storage.size(name)
-        if found != size:
-            raise StorageError(f"{self._storage.of(name)}: {size} bytes were written, and it has {found}")
+        stored = self._storage.size(name)
+        if stored != size:
+            raise StorageError(
+                f"{self._storage.of(name)}: expected an object of {size} bytes after writing it, found {stored}"
+            )
 
     def _publish(self) -> None:
-        """Write the manifest of the next generation. Errors: OffloadConflictError, TruncatedError, StorageError."""
+        """Write the manifest of the next generation. Raises OffloadConflictError, TruncatedError and StorageError."""
         if survey.generation(self._source) != (self._epoch, False):
-            raise TruncatedError(f"{self._source} was cut while it was copied; begin again")
+            raise TruncatedError(f"{self._source} was cut while it was copied; start again")
         last = self._known.generation
-        made = replace(
+        manifest = replace(
             self._known, epoch=self._epoch, generation=last + 1, token=secrets.token_hex(16),
             created=time.time_ns() // 1000, segments=tuple(self._done),
         )  # fmt: skip
-        data = made.encode()
+        data = manifest.encode()
         if not self._storage.create(manifests.name_of(last + 1), data):
             self._check_own(last + 1, data)
-        found = manifests.generations(self._storage)
-        if max(found, default=0) != last + 1:  # others went on, and removed what was there of this number
+        stored = manifests.generations(self._storage)
+        if max(stored, default=0) != last + 1:  # other offloads went on, and removed this generation
             self._storage.remove(manifests.name_of(last + 1))
-            raise self._conflict(max(found, default=0))
-        for generation in found:
+            raise self._conflict(max(stored, default=0))
+        for generation in stored:
             if generation < last:
                 self._storage.remove(manifests.name_of(generation))
-        self._known, self._unpublished = made, 0
+        self._known, self._unpublished = manifest, 0
 
     def _check_own(self, generation: int, data: bytes) -> None:
-        """Whether it is there because this run has made it: an answer may be lost, and the store asked again."""
+        """Raise OffloadConflictError unless this run wrote the generation.
+
+        The reply to a write may be lost, and the store asked again.
+        """
         name = manifests.name_of(generation)
         if self._storage.size(name) != len(data) or self._storage.read(name, 0, len(data)) != data:
             raise self._conflict(generation)
@@ -320,6 +335,6 @@ class _Offload:
 
 
 def _parts(segment: Segment, length: int) -> Iterator[memoryview]:
-    """The first bytes of a segment."""
+    """Yield the first bytes of a segment."""
     for at in range(0, length, _STEP_BYTES):
         yield segment.view(at, min(_STEP_BYTES, length - at))

@@ -1,4 +1,4 @@
-"""The index of an offloaded segment: its sparse index file, and when the first record of each block was appended."""
+"""The index object of a segment: its sparse index, and the append time of the first record of each block."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ _TIME_AT = 16  # in a record's header
 
 
 class ObjectIndex(NamedTuple):
-    """sparse: as of a segment file. Of each of its blocks: entries (of the segment, before its first record), places
-    (offset of that record) and times (when that was appended, microseconds since the epoch), ascending."""
+    """The index of an offloaded segment.
+
+    sparse: as for a segment file. For the first record of each block: entries (number of the segment's entries before
+    it), places (its offset) and times (append time, microseconds since 1970), all ascending.
+    """
 
     sparse: SparseIndex
     entries: NDArray[np.int64]
@@ -34,7 +37,7 @@ class ObjectIndex(NamedTuple):
 
 
 def encode(segment: Segment, index: SparseIndex) -> tuple[bytes, int, int]:
-    """(object, append times of the first record and of the blank) of a sealed segment, whose records are verified."""
+    """Return (index object, append time of the first record, append time of the blank) of a verified sealed segment."""
     low, high = segment.head_at(HEADER_BYTES)[3], segment.head_at(index.end)[3]
     data = index.to_bytes(segment.uuid, segment.base, segment.first_entry, segment.stamp, low, high)
     _, places = _blocks(data, len(index))
@@ -43,7 +46,7 @@ def encode(segment: Segment, index: SparseIndex) -> tuple[bytes, int, int]:
 
 
 def load(storage: Storage, log: LogIdentity, item: SealedObject) -> ObjectIndex:
-    """The index of a segment. Errors: ObjectCorruptionError, FormatVersionError, StorageError."""
+    """Load the index of a segment. Raises ObjectCorruptionError, FormatVersionError and StorageError."""
     data = storage.read(item.index_name, 0, item.index_bytes)
     if crc32c(data) != item.index_crc32c:
         raise ObjectCorruptionError(
@@ -69,7 +72,7 @@ def _blocks(data: bytes, count: int) -> tuple[NDArray[np.int64], NDArray[np.int6
 
 
 def _sparse(data: bytes, log: LogIdentity, item: SealedObject) -> SparseIndex:
-    """Mapped, as the index files of logs are. Errors: CorruptionError, FormatVersionError."""
+    """Load the sparse index from a mapped memory file. Raises CorruptionError and FormatVersionError."""
     stamp = in_memory(item.name, log, item, HEADER_BYTES, b"").stamp
     fd = os.memfd_create("index", os.MFD_CLOEXEC)
     try:
@@ -81,7 +84,7 @@ def _sparse(data: bytes, log: LogIdentity, item: SealedObject) -> SparseIndex:
 
 
 def in_memory(path: str, log: LogIdentity, item: SealedObject, start: int, data: bytes) -> Segment:
-    """A segment of which these bytes are known, from offset `start` on: the rest of it is zeros, and takes no memory.
+    """Return a segment with these bytes from offset `start` on. The rest is zeros, and takes no memory.
 
     path: for messages.
     """

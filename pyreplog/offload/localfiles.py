@@ -1,4 +1,7 @@
-"""Objects as files of a shared or local file system: each appears whole, and is on disk when a call returns."""
+"""Objects as files of a shared or local file system.
+
+A file appears as a whole, and is on disk when the call returns.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from pyreplog.errors import CorruptionError
 from pyreplog.log.files import Files, lock_range
 
 PART = ".part"
-"""At the end of the names of files that are being written, under a lock of their writer."""
+"""Suffix of files that are being written, which their writer has locked."""
 
 
 def put(path: Path, parts: Iterable[bytes | memoryview], files: Files) -> None:
-    """Make a file of these parts, in place of one of its name. OSError."""
+    """Write a file, and replace one of its name. Raises OSError."""
     draft, fd = _draft(path, parts, files)
     try:
         files.rename(draft, path)
@@ -29,7 +32,10 @@ def put(path: Path, parts: Iterable[bytes | memoryview], files: Files) -> None:
 
 
 def create(path: Path, data: bytes, files: Files) -> None:
-    """Make a file, if there is none of its name. FileExistsError; any other OSError: nobody knows."""
+    """Write a file unless one of its name exists.
+
+    Raises FileExistsError; after another OSError the outcome is unknown.
+    """
     draft, fd = _draft(path, [data], files)
     try:
         files.link(draft, path)
@@ -40,12 +46,12 @@ def create(path: Path, data: bytes, files: Files) -> None:
 
 
 def sweep(directory: Path, files: Files) -> None:
-    """Remove what writers left that were killed; what they made is durable."""
+    """Remove files of writers that were killed, and make completed files durable."""
     for path in directory.glob(f"*{PART}"):
         try:
             fd = files.open(path, writable=True)
         except (FileNotFoundError, CorruptionError):
-            continue  # its writer is done with it; or it is no file of ours
+            continue  # its writer has renamed it, or it is no regular file
         try:
             if lock_range(fd, exclusive=True):
                 files.remove(path)
@@ -56,7 +62,7 @@ def sweep(directory: Path, files: Files) -> None:
 
 
 def _draft(path: Path, parts: Iterable[bytes | memoryview], files: Files) -> tuple[Path, int]:
-    """A synced file beside `path`, and the descriptor by which it is locked."""
+    """Return a synced file beside `path`, and the descriptor that holds its lock."""
     files.make_directory(path.parent, mode=0o777)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PART}")
     fd = files.create_empty(draft, mode=0o644)

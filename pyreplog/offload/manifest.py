@@ -1,4 +1,4 @@
-"""Which objects an offloaded log consists of: a JSON object for each generation, written last; the highest counts."""
+"""The objects of an offloaded log: a JSON manifest for each generation, written last; the highest generation counts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMAT = "pyreplog offload"
 VERSION = 1
 
 MANIFESTS, SEGMENTS = "manifests", "segments"
-"""Under which names they lie."""
+"""Prefixes of object names."""
 
 _NAME = re.compile(rf"{MANIFESTS}/(\d{{20}})\.json")
 _SIZE_MAX = 1 << 30  # of a manifest
@@ -35,7 +35,7 @@ class SealedObject:
         base: position of the segment, bytes from the beginning of the log.
         first_entry: number of its first entry.
         epoch: epoch of the segment.
-        stop: offset behind its last record; a blank record follows and ends the object.
+        stop: offset after its last record; a blank record follows and ends the object.
         entries: number of entries.
         crc32c: CRC-32C of the object.
         index_bytes: size of the index, bytes.
@@ -62,7 +62,7 @@ class SealedObject:
 
     @property
     def end_entry(self) -> int:
-        """Number behind that of its last entry."""
+        """Number after that of its last entry."""
         return self.first_entry + self.entries
 
     @property
@@ -77,7 +77,7 @@ class SealedObject:
 
 
 class LogIdentity(NamedTuple):
-    """What all segments of a log have in common.
+    """The values that all segments of a log share.
 
     Attributes:
         uuid: identity of the log, 16 bytes.
@@ -122,7 +122,7 @@ class Offloaded:
 
     @property
     def end(self) -> int:
-        """Number behind that of the last entry."""
+        """Number after that of the last entry."""
         return self.segments[-1].end_entry if self.segments else 0
 
     @property
@@ -131,7 +131,7 @@ class Offloaded:
         return sum(item.length for item in self.segments)
 
     def encode(self) -> bytes:
-        """As it is stored."""
+        """Return the manifest as it is stored."""
         return dump_checksummed(FORMAT, VERSION, asdict(self))
 
 
@@ -140,9 +140,9 @@ def name_of(generation: int) -> str:
 
 
 def generations(storage: Storage) -> dict[int, int]:
-    """Those there are, with the sizes of their manifests. StorageError."""
-    found = storage.sizes(MANIFESTS)
-    return {int(match[1]): size for name, size in found.items() if (match := _NAME.fullmatch(name))}
+    """Return the stored generations, with the sizes of their manifests. Raises StorageError."""
+    sizes = storage.sizes(MANIFESTS)
+    return {int(match[1]): size for name, size in sizes.items() if (match := _NAME.fullmatch(name))}
 
 
 def load(storage: Storage) -> Offloaded:
@@ -151,6 +151,9 @@ def load(storage: Storage) -> Offloaded:
     Args:
         storage: where the objects lie.
 
+    Returns:
+        The manifest.
+
     Raises:
         NotALogError: there is no manifest.
         ObjectCorruptionError: the manifest is damaged.
@@ -158,46 +161,46 @@ def load(storage: Storage) -> Offloaded:
         StorageError: the object store cannot be reached, denies access, or failed.
     """
     for _ in range(_ATTEMPTS):
-        found = generations(storage)
-        if not found:
+        sizes = generations(storage)
+        if not sizes:
             break
-        newest = max(found)
+        newest = max(sizes)
         url = storage.of(name_of(newest))
-        if found[newest] > _SIZE_MAX:
-            raise ObjectCorruptionError(url, 0, f"a manifest of at most {_SIZE_MAX} bytes", f"{found[newest]} bytes")
+        if sizes[newest] > _SIZE_MAX:
+            raise ObjectCorruptionError(url, 0, f"a manifest of at most {_SIZE_MAX} bytes", f"{sizes[newest]} bytes")
         try:
-            data = storage.read(name_of(newest), 0, found[newest])
+            data = storage.read(name_of(newest), 0, sizes[newest])
         except ObjectCorruptionError:
             if newest in generations(storage):
                 raise
-            continue  # newer ones came, and it went
+            continue  # a newer generation replaced it
         return _decode(url, newest, data)
-    raise NotALogError(f"{storage.url} holds no offloaded log: there is no manifest")
+    raise NotALogError(f"{storage.url} holds no offloaded log: expected a manifest, found none")
 
 
 def _decode(url: str, generation: int, data: bytes) -> Offloaded:
     try:
         content = load_checksummed(data, FORMAT, VERSION, url)
         segments = tuple(SealedObject(**item) for item in content["segments"])
-        made = Offloaded(**{**content, "segments": segments})
-        _check(made, generation)
+        manifest = Offloaded(**{**content, "segments": segments})
+        _check(manifest, generation)
     except (ValueError, TypeError, KeyError) as error:
         raise ObjectCorruptionError(url, 0, "an intact manifest of an offloaded log", str(error)) from error
-    return made
+    return manifest
 
 
-def _check(made: Offloaded, generation: int) -> None:
-    """Sizes and places within their bounds, one segment behind the other. ValueError, TypeError."""
-    size = made.segment_bytes
-    if made.generation != generation or len(made.identity.uuid) != 16 or not SIZE_MIN <= size <= SIZE_MAX:
-        raise ValueError(f"generation {made.generation}, log {made.uuid}, segments of {size} bytes")
-    for item in made.segments:
-        numbers = [getattr(item, one.name) for one in fields(item)]
-        right = all(isinstance(number, int) and 0 <= number <= _NUMBER_MAX for number in numbers)
-        right = right and max(item.epoch, item.crc32c, item.index_crc32c) < 1 << 32
-        right = right and item.base % size == 0 and HEADER_BYTES <= item.stop <= size - BLANK_BYTES
-        if not right or item.index_bytes > size or item.end_entry > _NUMBER_MAX:
-            raise ValueError(f"a number out of its bounds, in the segment at {item.base}")
-    for before, item in itertools.pairwise(made.segments):
+def _check(manifest: Offloaded, generation: int) -> None:
+    """Check that numbers are in range, and that segments follow each other. Raises ValueError and TypeError."""
+    size = manifest.segment_bytes
+    if manifest.generation != generation or len(manifest.identity.uuid) != 16 or not SIZE_MIN <= size <= SIZE_MAX:
+        raise ValueError(f"generation {manifest.generation}, log {manifest.uuid}, segments of {size} bytes")
+    for item in manifest.segments:
+        numbers = [getattr(item, field.name) for field in fields(item)]
+        is_valid = all(isinstance(number, int) and 0 <= number <= _NUMBER_MAX for number in numbers)
+        is_valid = is_valid and max(item.epoch, item.crc32c, item.index_crc32c) < 1 << 32
+        is_valid = is_valid and item.base % size == 0 and HEADER_BYTES <= item.stop <= size - BLANK_BYTES
+        if not is_valid or item.index_bytes > size or item.end_entry > _NUMBER_MAX:
+            raise ValueError(f"a number is out of range in the segment at {item.base}")
+    for before, item in itertools.pairwise(manifest.segments):
         if (before.base + size, before.end_entry) != (item.base, item.first_entry):
-            raise ValueError(f"a segment at {item.base} that does not follow on that at {before.base}")
+            raise ValueError(f"the segment at {item.base} does not follow the one at {before.base}")

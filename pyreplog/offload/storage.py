@@ -1,4 +1,4 @@
-"""Objects below a URL, through fsspec. Credentials come with options, or from the environment; no message has them."""
+"""Objects below a URL, through fsspec. Credentials come from options or the environment, and appear in no message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pyreplog.offload import localfiles
 from pyreplog.regular_files import check_regular
 
 BLOCK_BYTES = 16 << 20
-"""An upload has as much in memory."""
+"""Memory of one upload, bytes."""
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://.+", re.IGNORECASE)
 _WITH_PASSWORD = re.compile(r"[^/]*//[^/@]*:[^/@]*@")
@@ -59,7 +59,7 @@ class Storage:
     def __post_init__(self) -> None:
         if _WITH_PASSWORD.match(self.url):
             raise ConfigError(
-                "url: expected one without credentials, found one with a password: give it in storage_options (of "
+                "url: expected a URL without credentials, found one with a password: pass it in storage_options (in "
                 "Spark: storageOptions), or in the environment"
             )
         if not _URL.fullmatch(self.url):
@@ -79,12 +79,12 @@ class Storage:
 
     @property
     def folder(self) -> Path | None:
-        """Where the objects are files."""
+        """Directory of the objects if they are files; otherwise None."""
         return self._opened[1]
 
     @cached_property
     def _opened(self) -> tuple[Any, Path | None, str]:
-        """(file system, folder of a local one, path in it). Errors: ConfigError, MissingExtraError."""
+        """(file system, directory if it is local, path in it). Raises ConfigError and MissingExtraError."""
         try:
             import fsspec
             from fsspec.implementations.local import LocalFileSystem
@@ -94,14 +94,14 @@ class Storage:
             system, path = fsspec.url_to_fs(self.url, **json.loads(self.options))
         except ImportError as error:
             raise MissingExtraError(f"{self.url}: {error}") from None
-        except Exception as error:  # each kind has its own
-            raise ConfigError(f"{self.url} cannot be opened: {self._told(error)}") from None
+        except Exception as error:  # each file system has exceptions of its own
+            raise ConfigError(f"{self.url} cannot be opened: {self._error_text(error)}") from None
         return system, Path(path) if isinstance(system, LocalFileSystem) else None, path
 
     # ---- reading ------------------------------------------------------------------------------------------------
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Bytes of an object. Errors: ObjectCorruptionError: it is missing, or ends before; StorageError."""
+        """Read bytes of an object. Raises ObjectCorruptionError if it is missing or shorter, and StorageError."""
         system, folder, path = self._opened
         try:
             if folder is not None:
@@ -117,13 +117,13 @@ class Storage:
         return data
 
     def size(self, name: str) -> int | None:
-        """Bytes that an object has; None: there is none.
+        """Return the size of an object in bytes; None: it does not exist.
 
-        Errors: NotALogError: the directory of all of them is not there on this host; StorageError.
+        Raises NotALogError if the directory of all objects does not exist on this host, and StorageError.
         """
         system, folder, path = self._opened
         try:
-            with self._doing(f"{name} cannot be looked at", FileNotFoundError):
+            with self._doing(f"{name} cannot be examined", FileNotFoundError):
                 return int(system.info(f"{path}/{name}")["size"])
         except FileNotFoundError:
             if folder is not None and not folder.is_dir():
@@ -131,7 +131,7 @@ class Storage:
             return None
 
     def sizes(self, under: str) -> dict[str, int]:
-        """Names and sizes of the objects directly below a name, as of now. StorageError."""
+        """Return the current names and sizes of the objects directly below a prefix. Raises StorageError."""
         system, _, path = self._opened
         try:
             with self._doing(f"{under} cannot be listed", FileNotFoundError):
@@ -139,13 +139,13 @@ class Storage:
                 rows = system.ls(f"{path}/{under}", detail=True)
         except FileNotFoundError:
             return {}
-        found = {f"{under}/{row['name'].rpartition('/')[2]}": row for row in rows}
-        return {name: int(row["size"]) for name, row in found.items() if row["type"] == "file"}
+        rows_by_name = {f"{under}/{row['name'].rpartition('/')[2]}": row for row in rows}
+        return {name: int(row["size"]) for name, row in rows_by_name.items() if row["type"] == "file"}
 
     # ---- writing ------------------------------------------------------------------------------------------------
 
     def put(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
-        """Make an object of these parts, whole or not at all, in place of one of its name. StorageError."""
+        """Write an object as a whole or not at all, and replace one of its name. Raises StorageError."""
         system, folder, path = self._opened
         with self._doing(f"{name} cannot be written"):
             if folder is not None:
@@ -162,10 +162,13 @@ class Storage:
                 raise
 
     def create(self, name: str, data: bytes) -> bool:
-        """Make an object, unless there is one of its name; then False. StorageError: nobody knows."""
+        """Write an object unless one of its name exists; return whether it was written.
+
+        Raises StorageError, after which the outcome is unknown.
+        """
         system, folder, path = self._opened
         try:
-            with self._doing(f"{name} cannot be made", FileExistsError):
+            with self._doing(f"{name} cannot be created", FileExistsError):
                 if folder is not None:
                     localfiles.create(folder / name, data, self.files)
                 else:
@@ -175,7 +178,7 @@ class Storage:
         return True
 
     def remove(self, name: str) -> None:
-        """No error when it is not there. StorageError."""
+        """Remove an object, if it exists. Raises StorageError."""
         system, folder, path = self._opened
         try:
             with self._doing(f"{name} cannot be removed", FileNotFoundError):
@@ -187,7 +190,7 @@ class Storage:
             pass
 
     def sweep(self, under: str) -> None:
-        """Remove what writers of files left that were killed. StorageError."""
+        """Remove files of writers that were killed. Raises StorageError."""
         folder = self.folder
         if folder is not None:
             with self._doing(f"{under} cannot be cleared"):
@@ -197,8 +200,10 @@ class Storage:
 
     @contextmanager
     def _doing(self, what: str, answer: type[OSError] | tuple[()] = ()) -> Iterator[None]:
-        """Each kind of store has exceptions of its own. answer: that which all use to say that an object is there, or
-        is not."""
+        """Turn the exceptions of any file system into StorageError.
+
+        answer: the exception that says whether an object exists; it is raised as it is.
+        """
         try:
             yield
         except ReplogError:
@@ -206,10 +211,10 @@ class Storage:
         except Exception as error:
             if isinstance(error, answer):
                 raise
-            raise StorageError(f"{self.url}: {what}: {self._told(error)}") from None
+            raise StorageError(f"{self.url}: {what}: {self._error_text(error)}") from None
 
-    def _told(self, error: Exception) -> str:
-        """What it says, in one line, without what was given in confidence."""
+    def _error_text(self, error: Exception) -> str:
+        """Return the text of an error in one line, without the values of `options`."""
         text = f"{type(error).__name__}: {error}".replace("\n", " ")
         for secret in sorted(_texts(json.loads(self.options)), key=len, reverse=True):
             text = text.replace(secret, "...")
@@ -217,18 +222,20 @@ class Storage:
 
 
 def options_text(options: object) -> str:
-    """Options of a file system as a JSON object. ConfigError, which does not repeat them."""
+    """Return options of a file system as a JSON object. Raises ConfigError, which does not repeat them."""
     try:
-        found = json.loads(options) if isinstance(options, str) else options
-        if isinstance(found, dict):
-            return json.dumps(found, sort_keys=True)
+        parsed = json.loads(options) if isinstance(options, str) else options
+        if isinstance(parsed, dict):
+            return json.dumps(parsed, sort_keys=True)
     except (ValueError, TypeError):
         pass
-    raise ConfigError("storageOptions: expected a JSON object of what fsspec's file system takes, found something else")
+    raise ConfigError(
+        "storageOptions: expected a JSON object with options of fsspec's file system, found something else"
+    )
 
 
 def _texts(value: object, name: str = "") -> Iterator[str]:
-    """All texts in options but those that only say where the store is."""
+    """Yield all texts in options, except those that only locate the store."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _texts(inner, str(key))

@@ -1,7 +1,7 @@
-"""A stretch of an offloaded segment, of which one window at a time is in memory.
+"""A part of an offloaded segment, of which one window at a time is in memory.
 
-A Window holds what was fetched as a `Segment`, at its place in it: it is scanned as a segment file is. It lives as long
-as anybody holds it, or a batch of it.
+A window holds the fetched bytes as a `Segment`, at their offset, so that it is scanned like a segment file. It lives as
+long as something refers to it or to one of its batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyreplog.offload.manifest import LogIdentity, SealedObject
 from pyreplog.offload.storage import Storage
 
 WINDOW_BYTES = 8 << 20
-"""At least the header of a record."""
+"""Size of a window; at least the header of a record."""
 
 
 class ObjectWindow(NamedTuple):
@@ -28,20 +28,20 @@ class ObjectWindow(NamedTuple):
 
 
 class Windows:
-    """Of records of a segment that begin from `start` on and before `until`. What lies behind `until` is fetched only
-    as far as the last of them, or a search for the next intact one, needs it. For one thread.
+    """Windows over the records of a segment that begin from `start` to before `until`. For one thread.
 
-    Errors of all calls: ObjectCorruptionError, StorageError; NotALogError: this host does not see the directory.
+    Bytes after `until` are fetched only if the last record, or a search for an intact one, needs them. All calls raise
+    ObjectCorruptionError, StorageError, and NotALogError if this host does not see the directory.
     """
 
     def __init__(self, storage: Storage, log: LogIdentity, item: SealedObject, start: int, until: int) -> None:
-        """Whether the object is the one that was stored, as far as its size and its header say."""
+        """Check by size and header that the object is the one in the manifest."""
         self._storage, self._log, self._item, self._until = storage, log, item, until
         self.url = storage.of(item.name)
-        found = storage.size(item.name)
-        if found != item.length:
-            told = "no object" if found is None else f"{found} bytes"
-            raise ObjectCorruptionError(self.url, item.base, f"an object of {item.length} bytes", told)
+        size = storage.size(item.name)
+        if size != item.length:
+            size_text = "no object" if size is None else f"{size} bytes"
+            raise ObjectCorruptionError(self.url, item.base, f"an object of {item.length} bytes", size_text)
         if start == HEADER_BYTES:
             data = storage.read(item.name, 0, min(HEADER_BYTES + WINDOW_BYTES, until))
         else:
@@ -52,21 +52,21 @@ class Windows:
     def _check_header(self, block: bytes) -> None:
         item = self._item
         wanted = (self._log.uuid, item.base, self._log.segment_bytes, item.first_entry, item.epoch)
-        found = decode_header(self.url, block)
-        if found != wanted:
+        header = decode_header(self.url, block)
+        if header != wanted:
             raise ObjectCorruptionError(
                 self.url, item.base, f"the segment at {item.base} of log {self._log.uuid.hex()}, epoch {item.epoch}",
-                f"that at {found[1]} of log {found[0].hex()}, epoch {found[4]}",
+                f"that at {header[1]} of log {header[0].hex()}, epoch {header[4]}",
             )  # fmt: skip
 
     def at(self, offset: int) -> ObjectWindow:
-        """The window with the byte at an offset."""
+        """Return the window with the byte at an offset."""
         if not self._window.start <= offset < self._window.stop:
             self._fetch(offset, min(offset + WINDOW_BYTES, self._until))
         return self._window
 
     def widen(self, offset: int) -> bool:
-        """Whether another window was fetched, since the record at an offset may reach beyond the one there was."""
+        """Fetch a larger window for a record that may exceed the current one. Return whether one was fetched."""
         window = self._window
         if window.start != offset and window.stop < self._until:
             self._fetch(offset, min(offset + WINDOW_BYTES, self._until))
@@ -78,7 +78,7 @@ class Windows:
         return True
 
     def rest(self, offset: int) -> ObjectWindow:
-        """A window from an offset to the end of the segment."""
+        """Return a window from an offset to the end of the segment."""
         if offset < self._window.start or self._window.stop < self._item.stop:
             self._fetch(offset, self._item.stop)
         return self._window

@@ -1,18 +1,18 @@
-"""Reports on logs, topics and clusters: backlogs, rates, sizes, keys, gaps, copies; with Spark or without.
+"""Reports on logs, topics and clusters: backlogs, rates, sizes, keys, gaps, copies; with Spark or without it.
 
-| modules | what they are |
+| modules | what they hold |
 |---|---|
-| `report`, `snapshot` | what every report is made of; what is known without reading a log through |
-| `gathering`, `cursors`, `append_times` | gathering them: from metadata, cursor ledgers, and single entries |
+| `report`, `snapshot` | the base of every report; facts that need no reading of whole logs |
+| `gathering`, `cursors`, `append_times` | gathering a snapshot: from metadata, cursor ledgers, and single entries |
 | `catalogue` | all reports, by name: those on `records`, `subscriptions`, `copies` |
-| `parameters`, `partials` | what a report is asked of; what one task does for it |
-| `local_engine`, `spark_engine` | the two engines that run them |
-| `suite`, `outcome` | several reports on one source; what came of each |
-| `page` | a page of them, as HTML |
+| `parameters`, `partials` | the options of a report's reads; the work of one task |
+| `local_engine`, `spark_engine` | the two engines that run reports |
+| `suite`, `outcome` | several reports on one source, and the outcome of each |
+| `page` | an HTML page of reports |
 | `export` | records as Parquet files |
-| `atomic_files`, `atomic_directories` | files, and directories, that are there as a whole or not at all |
+| `atomic_files`, `atomic_directories` | files and directories that appear as a whole or not at all |
 
-`run` runs any of them. Importing this package loads neither pyspark nor pyarrow.
+`run` runs any report. Importing this package loads neither pyspark nor pyarrow.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 __all__ = ["REPORTS", "Snapshot", "run"]
 
-_Given = str | Path | Mapping[str, object]
+_Source = str | Path | Mapping[str, object]
 
 
 @overload
 def run(
     report: str | Report,
-    given: _Given,
+    source: _Source,
     engine: Literal["local"] = "local",
     *,
     snapshot: Snapshot | None = None,
@@ -53,7 +53,7 @@ def run(
 @overload
 def run(
     report: str | Report,
-    given: _Given,
+    source: _Source,
     engine: Literal["spark"],
     *,
     snapshot: Snapshot | None = None,
@@ -64,7 +64,7 @@ def run(
 
 def run(
     report: str | Report,
-    given: _Given,
+    source: _Source,
     engine: Literal["local", "spark"] = "local",
     *,
     snapshot: Snapshot | None = None,
@@ -76,10 +76,10 @@ def run(
     """Run a report on logs, topics or a cluster.
 
     Args:
-        report: name of a report, with its parameters as keywords; or a report that was made.
-        given: a path, or options of the Spark source by name.
+        report: name of a report, with its parameters as keywords; or an instance of `Report`.
+        source: a path, or options of the Spark source by name.
         engine: "local": threads of this process; "spark": Spark.
-        snapshot: what `gather` returned; None: it is gathered now.
+        snapshot: what `gather` returned; None: gather now.
         spark: the Spark session; None: the active one, or a new one.
         workers: threads of the local engine.
         progress: called by the local engine after each task.
@@ -107,12 +107,12 @@ def run(
     from pyreplog.reports import local_engine
     from pyreplog.reports.parameters import options_of, snapshot_for
 
-    made = report_of(report, **parameters) if isinstance(report, str) else report
-    options = options_of(given)
-    snapshot = snapshot or snapshot_for(made, options)
+    chosen = report_of(report, **parameters) if isinstance(report, str) else report
+    options = options_of(source)
+    snapshot = snapshot or snapshot_for(chosen, options)
     if engine == "local":
-        return local_engine.run(made, options, snapshot, workers=workers, progress=progress)
+        return local_engine.run(chosen, options, snapshot, workers=workers, progress=progress)
     from pyreplog.reports.spark_engine import run as run_in_spark
     from pyreplog.reports.spark_engine import session
 
-    return run_in_spark(spark or session(), made, options, snapshot)
+    return run_in_spark(spark or session(), chosen, options, snapshot)

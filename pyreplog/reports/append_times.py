@@ -1,4 +1,4 @@
-"""When single messages of a topic were appended: an entry or two are read for each."""
+"""Append times of single messages of a topic. Each costs reading an entry or two."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pyreplog.topic.model.positions import EntryPosition, OffsetSearch
 logger = logging.getLogger(__name__)
 
 _LOST = (NoSuchLedgerError, NoSuchEntryError, UnreadableError, InvalidEntryError, OutOfRangeError)
-"""Removed meanwhile, or damaged."""
+"""Errors of entries that were removed meanwhile, or are damaged."""
 
 
 class _TimeSearch(OffsetSearch):
@@ -35,27 +35,27 @@ class _TimeSearch(OffsetSearch):
 
 
 def appended(survey: ClusterView, topic: PlannedTopic, offsets: Iterable[int]) -> dict[int, int]:
-    """When messages were appended, microseconds since 1970, by their offsets; without those that cannot be read.
+    """Return the append times of messages by offset, microseconds since 1970, without messages that cannot be read.
 
-    Errors: those of the metadata store.
+    Raises the errors of the metadata store.
     """
-    wanted, found = sorted(set(offsets)), dict[int, int]()
+    wanted, times = sorted(set(offsets)), dict[int, int]()
     for item, entries, end in topic.ledgers:
-        there = [offset for offset in wanted if item.start.offset <= offset < end.offset]
-        if there:
-            found |= _of_ledger(survey, item, entries, end.offset, there)
-    return found
+        held = [offset for offset in wanted if item.start.offset <= offset < end.offset]
+        if held:
+            times |= _of_ledger(survey, item, entries, end.offset, held)
+    return times
 
 
 def _of_ledger(survey: ClusterView, item: ChainLedger, entries: int, end: int, offsets: list[int]) -> dict[int, int]:
-    found: dict[int, int] = {}
+    times: dict[int, int] = {}
     try:
         with LedgerReader(load_ledger(survey.runtime.metadata, item.ledger).metadata, KEY, survey.runtime) as reader:
             for offset in offsets:
                 search = _TimeSearch(offset, entries, item.start.offset, end)
                 search_in(reader, item, search)
                 if search.time_us is not None:
-                    found[offset] = search.time_us
+                    times[offset] = search.time_us
     except _LOST as error:
-        logger.warning("when messages of ledger %d were appended cannot be told: %s", item.ledger, error)
-    return found
+        logger.warning("append times of messages in ledger %d are unknown: %s", item.ledger, error)
+    return times

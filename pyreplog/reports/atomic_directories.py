@@ -1,4 +1,4 @@
-"""Directories that are there as a whole or not at all: filled under another name, and then given theirs."""
+"""Directories that appear as a whole or not at all: filled under a temporary name, and then renamed."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from pyreplog.log.files import Files, RealFiles
 
 
 def tidy(target: Path, *, files: Files | None = None) -> None:
-    """Put right what `put` leaves when its process is killed: a directory that it had moved out of the way, and nothing
-    in its place, gets its name back, durably; drafts and old directories go. Those of living processes are locked, and
-    stay."""
+    """Repair what `put` leaves behind when its process is killed.
+
+    If the target is missing, the directory that `put` had moved aside gets its name back, durably. Drafts and old
+    directories are removed. Those of running processes are locked, and stay.
+    """
     files = files if files is not None else RealFiles()
     if not target.parent.is_dir():
         return
     if not target.exists():
-        for old in sorted(filter(_is_filled, _left(target, "old")), key=_changed_ns, reverse=True):
+        for old in sorted(filter(_is_filled, _leftovers(target, "old")), key=_changed_ns, reverse=True):
             with _lock(old) as is_ours:
                 if is_ours:
                     files.rename(old, target)
                     files.sync_directory(target.parent)
                     break
-    for left in _left(target, "tmp|old"):
-        with _lock(left) as is_ours:
+    for leftover in _leftovers(target, "tmp|old"):
+        with _lock(leftover) as is_ours:
             if is_ours:
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
 @contextmanager
 def draft_of(target: Path, *, files: Files | None = None) -> Iterator[Path]:
-    """A new directory beside `target`, which goes in the end if it is still called so; after `tidy`."""
+    """Make a directory beside `target`, after `tidy`. It is removed at the end, unless `put` has renamed it."""
     tidy(target, files=files)
     draft = _make(target, ".tmp")
     fd = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -49,10 +51,12 @@ def draft_of(target: Path, *, files: Files | None = None) -> Iterator[Path]:
 
 
 def put(draft: Path, target: Path, *, files: Files | None = None) -> None:
-    """The draft in the place of what is there: that goes when the new has its name, and both are on disk. The files in
-    the draft are synced."""
+    """Replace the target by the draft, whose files are synced.
+
+    The old target is removed after the draft has its name, durably.
+    """
     files = files if files is not None else RealFiles()
-    draft.chmod(0o755)  # mkdtemp's directories are for their owner alone
+    draft.chmod(0o755)  # mkdtemp makes directories that only the owner may read
     files.sync_directory(draft)
     if not target.exists():
         files.rename(draft, target)
@@ -67,7 +71,7 @@ def put(draft: Path, target: Path, *, files: Files | None = None) -> None:
             files.rename(old, target)
             raise
         files.sync_directory(target.parent)
-        unneeded = old.with_suffix(".tmp")  # half of it is never put back
+        unneeded = old.with_suffix(".tmp")  # a half-removed directory must not be restored
         files.rename(old, unneeded)
         files.remove_tree(unneeded)
 
@@ -76,7 +80,7 @@ def _make(target: Path, suffix: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=f".{target.name}.export-", suffix=suffix, dir=target.parent))
 
 
-def _left(target: Path, suffixes: str) -> list[Path]:
+def _leftovers(target: Path, suffixes: str) -> list[Path]:
     ours = re.compile(rf"\.{re.escape(target.name)}\.export-[a-z0-9_]{{8}}\.({suffixes})")
     return [path for path in target.parent.iterdir() if ours.fullmatch(path.name)]
 
@@ -89,7 +93,7 @@ def _is_filled(folder: Path) -> bool:
 
 
 def _changed_ns(folder: Path) -> int:
-    """When it was renamed, among others; 0: it has gone."""
+    """Return the time of the last change, a rename included; 0: the directory is gone."""
     try:
         return folder.stat().st_ctime_ns
     except OSError:
@@ -98,10 +102,10 @@ def _changed_ns(folder: Path) -> int:
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[bool]:
-    """Whether it is there, and nobody else is at work in it, as long as this lasts."""
+    """Lock a directory as long as the block lasts. Yield whether it exists, and no other process has it locked."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:  # it goes just now, or is not ours to remove
+    except OSError:  # removed just now, or not permitted
         yield False
         return
     try:

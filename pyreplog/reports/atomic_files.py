@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all, on disk when they are said to be."""
+"""Files that appear as a whole or not at all, and durably."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from pyreplog.log.files import Files, RealFiles
 
 @contextmanager
 def replacing(path: Path, *, files: Files | None = None) -> Iterator[Path]:
-    """A path beside `path` to write to; what is there when the block ends takes its place. An error leaves what was."""
+    """Yield a temporary path to write to.
+
+    The file replaces `path` when the block ends; an error leaves `path` as it was.
+    """
     files = files if files is not None else RealFiles()
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

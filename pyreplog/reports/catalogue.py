@@ -1,4 +1,4 @@
-"""All reports, by name. Each is imported when it is asked for."""
+"""All reports, by name. The module of a report is imported when the report is first used."""
 
 from __future__ import annotations
 
@@ -32,44 +32,47 @@ REPORTS: dict[str, tuple[str, str]] = {
     "replica_divergence": ("copies.divergence", "ReplicaDivergence"),
     "replication_lag": ("copies.replicationlag", "ReplicationLag"),
 }
-"""Name: (module of this package, class)."""
+"""Reports by name: (module of this package, class)."""
 
 
 def report_class(name: str) -> type[Report]:
-    """The class of a report. Errors: ConfigError, there is none of that name; MissingExtraError, without pyarrow."""
+    """Return the class of a report. Raises ConfigError for an unknown name, and MissingExtraError without pyarrow."""
     if name not in REPORTS:
         raise ConfigError(f"unknown report {name!r}; there are {', '.join(sorted(REPORTS))}")
-    module, found = REPORTS[name]
+    module, class_name = REPORTS[name]
     require_pyarrow()
-    made: type[Report] = getattr(importlib.import_module(f"pyreplog.reports.{module}"), found)
-    return made
+    report: type[Report] = getattr(importlib.import_module(f"pyreplog.reports.{module}"), class_name)
+    return report
 
 
 def report_of(name: str, **parameters: Any) -> Report:
-    """A report with these parameters. Errors: as of `report_class`; ConfigError, it has no such parameter."""
-    found = report_class(name)
-    known: list[str] = [field.name for field in dataclasses.fields(found)] if dataclasses.is_dataclass(found) else []
+    """Return a report with parameters.
+
+    Raises the errors of `report_class`, and ConfigError for an unknown parameter.
+    """
+    report = report_class(name)
+    known: list[str] = [field.name for field in dataclasses.fields(report)] if dataclasses.is_dataclass(report) else []
     unknown = sorted(parameters.keys() - set(known))
     if unknown:
         raise ConfigError(
             f"unknown parameter {unknown[0]!r} of report {name}; there are {', '.join(known) if known else 'none'}"
         )
-    return found(**parameters)
+    return report(**parameters)
 
 
 def report_of_view(name: str, parameters: str) -> Report:
-    """The report that the options `view` and `viewOptions` of the Spark source name. Errors: as of `report_of`."""
+    """Return the report that the options `view` and `viewOptions` of the Spark source name, as `report_of` does."""
     try:
-        given = json.loads(parameters)
+        fields = json.loads(parameters)
     except ValueError:
-        given = None
-    if not isinstance(given, dict):
+        fields = None
+    if not isinstance(fields, dict):
         raise ConfigError(f"viewOptions: expected a JSON object, found {parameters!r}")
-    return report_of(name, **given)
+    return report_of(name, **fields)
 
 
 def require_pyarrow() -> None:
-    """MissingExtraError: pyarrow is not installed."""
+    """Raise MissingExtraError if pyarrow is not installed."""
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:

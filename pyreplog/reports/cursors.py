@@ -1,4 +1,4 @@
-"""Where subscriptions stand, and where they stood before, as their cursor ledgers and the metadata store say."""
+"""Positions of subscriptions, now and in the past, from cursor ledgers and the metadata store."""
 
 from __future__ import annotations
 
@@ -25,32 +25,34 @@ from pyreplog.topic.owner.dedup_cursor import mark_of
 def subscription_snapshots(
     survey: ClusterView, topics: Sequence[TopicSnapshot], since_us: int
 ) -> tuple[list[SubscriptionSnapshot], list[UnknownState]]:
-    """Of all durable subscriptions of these topics; and those whose cursor ledger nobody can be asked about. since_us:
-    where they stood then is wanted, too.
+    """Return snapshots of the durable subscriptions of topics; and those whose cursor ledger cannot be read.
 
-    Errors: InvalidMetadataError: what is stored of one makes no sense; those of the metadata store.
+    since_us: the snapshots reach back to this time. Raises InvalidMetadataError if a stored cursor cannot be decoded,
+    and the errors of the metadata store.
     """
     store = survey.runtime.metadata
     names = each(survey, lambda topic: list_subscriptions(store, topic.name), topics)
-    pairs = [(topic, name) for topic, there in zip(topics, names, strict=True) for name in there]
+    pairs = [(topic, name) for topic, listed in zip(topics, names, strict=True) for name in listed]
     loaded = each(survey, lambda pair: _load(survey, pair[0].name, pair[1]), pairs)
-    found = [(topic, name, metadata) for (topic, name), metadata in zip(pairs, loaded, strict=True) if metadata]
-    keys = [(topic.name, name) for topic, name, _ in found]
-    courses = {key: Course(metadata) for key, (_, _, metadata) in zip(keys, found, strict=True)}
+    subscriptions = [(topic, name, metadata) for (topic, name), metadata in zip(pairs, loaded, strict=True) if metadata]
+    keys = [(topic.name, name) for topic, name, _ in subscriptions]
+    histories = {key: CursorHistory(metadata) for key, (_, _, metadata) in zip(keys, subscriptions, strict=True)}
     unread: dict[int, UnreadableError] = {}
-    records = stored_records(survey, keys, [metadata for _, _, metadata in found], partial(_seen, courses), unread)
+    records = stored_records(
+        survey, keys, [metadata for _, _, metadata in subscriptions], partial(_recorder, histories), unread
+    )
     snapshot, unknown = list[SubscriptionSnapshot](), list[UnknownState]()
-    for (topic, name, metadata), there in zip(found, records, strict=True):
+    for (topic, name, metadata), stored in zip(subscriptions, records, strict=True):
         error = unread.get(metadata.cursor_ledger)
         if error is None:
-            snapshot.append(_snapshot(topic, (topic.name, name), there, courses[topic.name, name], since_us))
+            snapshot.append(_snapshot(topic, (topic.name, name), stored, histories[topic.name, name], since_us))
         else:
             unknown.append(UnknownState(topic.name, name, str(error)))
     return snapshot, unknown
 
 
 def _load(survey: ClusterView, topic: str, name: str) -> SubscriptionMetadata | None:
-    """None: it was deleted meanwhile."""
+    """Return the metadata of a subscription; None: it was deleted meanwhile."""
     try:
         return load_subscription(survey.runtime.metadata, topic, name)
     except NoSuchSubscriptionError:
@@ -58,27 +60,27 @@ def _load(survey: ClusterView, topic: str, name: str) -> SubscriptionMetadata | 
 
 
 def _snapshot(
-    topic: TopicSnapshot, key: Key, records: list[bytes], course: Course, since_us: int
+    topic: TopicSnapshot, key: Key, records: list[bytes], history: CursorHistory, since_us: int
 ) -> SubscriptionSnapshot:
     system = is_system(key[1])
     cursor = Cursor(key[1], TopicPosition(*mark_of(records[-1]))) if system else cursor_of(key, records)
-    cursor.advance(topic.start, 0)  # what was trimmed is not its backlog
+    cursor.advance(topic.start, 0)  # trimmed messages do not count as backlog
     reached = max(topic.end, cursor.mark)
     starts, stops = cursor.acks.acked(cursor.mark.offset, reached.offset)
     return SubscriptionSnapshot(
         on=topic.name, topic=topic.topic, partition=topic.partition, name=key[1], mark=cursor.mark,
         end=reached.offset, acked=np.stack((starts, stops), axis=1),
         backlog_messages=reached.offset - cursor.mark.offset - int((stops - starts).sum()),
-        backlog_bytes=max(cursor.backlog(reached).size, 0), moved_us=course.moved_us,
-        marks=course.since(since_us, cursor.mark.offset), is_system=system,
+        backlog_bytes=max(cursor.backlog(reached).size, 0), moved_us=history.moved_us,
+        marks=history.since(since_us, cursor.mark.offset), is_system=system,
     )  # fmt: skip
 
 
-# ---- where marks were ------------------------------------------------------------------------------------------
+# ---- earlier positions -----------------------------------------------------------------------------------------
 
 
-class Course:
-    """How a cursor's mark moved, as the records tell that its cursor ledger has since its metadata named that."""
+class CursorHistory:
+    """The times at which a cursor's mark moved, from the records that its current cursor ledger has."""
 
     def __init__(self, metadata: SubscriptionMetadata) -> None:
         self.metadata = metadata
@@ -89,7 +91,7 @@ class Course:
         self._sequence = 0
 
     def add(self, data: bytes, *, is_first: bool, is_last: bool, time_us: int) -> None:
-        """A part of a record; one that does not begin here is of no use. time_us: when it was stored."""
+        """Add a part of a record. Parts whose record begins earlier are ignored. time_us: when the part was stored."""
         if is_first:
             self._parts = []
         elif not self._parts:
@@ -105,24 +107,27 @@ class Course:
             if record.is_snapshot:
                 self._acks = AckSet(ORIGIN)
             elif self._acks is None or record.sequence != self._sequence + 1:
-                self._acks = None  # one is missing: until the next snapshot, nothing is known
+                self._acks = None  # a record is missing: nothing is known until the next snapshot
                 return
             self._acks.apply(record.acks)
         except InvalidRecordsError:
             self._acks = None
             return
         self._sequence = record.sequence
-        self._stands(self._acks.mark_offset, time_us)
+        self._add_mark(self._acks.mark_offset, time_us)
 
-    def _stands(self, mark: int, time_us: int) -> None:
+    def _add_mark(self, mark: int, time_us: int) -> None:
         if not self._marks:
             self._marks.append((self.moved_us or time_us, mark))
         elif mark != self._marks[-1][1]:
-            self.moved_us = max(time_us, self._marks[-1][0])  # the two are of different clocks, maybe
+            self.moved_us = max(time_us, self._marks[-1][0])  # the clocks of two owners may differ
             self._marks.append((self.moved_us, mark))
 
     def since(self, time_us: int, mark: int) -> Ranges:
-        """Where it stood at a time and moved to since: (time, mark) each. mark: where it stands, if no record says."""
+        """Return (time, mark) of the position at a time, and of each move since.
+
+        mark: the position if no record tells it.
+        """
         if not self._marks and self.moved_us is not None:
             self._marks.append((self.moved_us, mark))
         marks = np.array(self._marks, np.int64).reshape(-1, 2)
@@ -130,12 +135,14 @@ class Course:
         return marks[max(first, 0) :]
 
 
-def _seen(courses: Mapping[Key, Course], ledger: int) -> Seen:
-    def seen(page: bytes, entry: int, time_us: int) -> None:
-        for part in parse_page(page, ledger, entry):
-            course = courses.get(part.key)
-            if course is not None and course.metadata.cursor_ledger == ledger and not is_system(part.key[1]):
-                is_first = part.is_first and entry >= course.metadata.cursor_from
-                course.add(part.data, is_first=is_first, is_last=part.is_last, time_us=time_us)
+def _recorder(histories: Mapping[Key, CursorHistory], ledger: int) -> Seen:
+    """Return a function that adds the parts in an entry of a cursor ledger to the histories."""
 
-    return seen
+    def record(page: bytes, entry: int, time_us: int) -> None:
+        for part in parse_page(page, ledger, entry):
+            history = histories.get(part.key)
+            if history is not None and history.metadata.cursor_ledger == ledger and not is_system(part.key[1]):
+                is_first = part.is_first and entry >= history.metadata.cursor_from
+                history.add(part.data, is_first=is_first, is_last=part.is_last, time_us=time_us)
+
+    return record

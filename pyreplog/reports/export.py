@@ -1,4 +1,4 @@
-"""Records as Parquet files: one a task, read and written in parallel; all of them are there at the end, or none."""
+"""Records as Parquet files, one for each task, read and written in parallel; all of them appear at the end, or none."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from pyreplog.tables.reading import read
 from pyreplog.topic.model.names import TOPICS
 
 GROUP_BYTES = 64 << 20
-"""Of a row group, at least, where there is so much: as much is in memory for each worker."""
+"""Bytes of a row group, at least, if there are so many. Each worker has one row group in memory."""
 GROUP_ROWS = 1 << 20
 
 COLUMNS = (
     "topic", "partition", "offset", "timestamp", "key", "value", "headers", "producerName", "sequenceId", "publishTime",
     "eventTime",
 )  # fmt: skip
-"""What is written, if nobody says."""
+"""Columns that are written by default."""
 
 
 class Exported(NamedTuple):
-    """files, in the order of what they hold; rows; bytes: of the files."""
+    """The result of an export: files, in the order of their rows; number of rows; bytes of the files."""
 
     files: list[Path]
     rows: int
@@ -53,16 +53,27 @@ def export(
     workers: int = 2,
     progress: Callable[[int, int], None] | None = None,
 ) -> Exported:
-    """Write what options name to Parquet files in a directory, which is made: part-00000.parquet and so on, each with
-    rows of one log or topic after the other, offsets ascending. Ctrl-C or an error leaves the directory as it was;
-    kill -9 may leave a draft beside it, or what was there before under another name: the next export to the same
-    directory removes the one, and puts the other back first, should nothing have come in its place.
+    """Write the records that options select to Parquet files in a directory.
 
-    overwrite: what is in the directory goes, once all of the new files are on disk. workers: threads, each of which
-    has one row group in memory. progress: told in this thread bytes of log that are done, and of how many.
+    The directory is created if needed. The files are part-00000.parquet and so on; each has rows of one log or topic
+    after the other, by ascending offset. After Ctrl-C or an error the directory is as it was. After kill -9 a draft may
+    lie beside it, or its former content under another name: the next export to the same directory removes the draft,
+    and restores the content if nothing has replaced it.
 
-    Errors: InvalidArgumentError: the directory has something in it, or is a file; those of planning and reading;
-    OSError: of writing.
+    Args:
+        options: what to read.
+        target: the directory.
+        overwrite: replace the content of the directory, once all new files are on disk.
+        workers: number of threads, each of which has one row group in memory.
+        progress: called in this thread with bytes of log done, and bytes in all.
+
+    Returns:
+        What was written.
+
+    Raises:
+        InvalidArgumentError: the directory is not empty, or is a file.
+        ReplogError: as planning and reading.
+        OSError: a file cannot be written.
     """
     tidy(target)
     _check(target, overwrite)
@@ -70,23 +81,24 @@ def export(
     tasks = plan(options) or [()]
     RealFiles().make_directory(target.parent, mode=0o777)
     with draft_of(target) as draft:
-        made = _written(tasks, options, draft, workers, progress)
+        written = _written(tasks, options, draft, workers, progress)
         put(draft, target)
-    files = [target / file.name for file, _ in made]
-    return Exported(files, sum(rows for _, rows in made), sum(file.stat().st_size for file in files))
+    files = [target / file.name for file, _ in written]
+    return Exported(files, sum(rows for _, rows in written), sum(file.stat().st_size for file in files))
 
 
-def all_topics(given: Mapping[str, str]) -> dict[str, str]:
-    """Options of the Spark source; of a cluster with topics, those that read all of them, if nothing else is asked for.
+def all_topics(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options that read all topics of the source, if it is a cluster with topics and nothing else is selected.
 
-    Errors: ConfigError; those of connecting, and of the metadata store."""
-    options = ReadOptions.of(given)
-    folder = cluster_of(options.paths)
-    if options.reads_topics or options.ledgers is not None or (folder is None and options.cluster is None):
-        return dict(given)
-    with survey_of(folder, options) as survey:
-        found = survey.runtime.metadata.list(TOPICS)
-    return {**given, "topicsPattern": EVERY_TOPIC} if found else dict(given)
+    options: those of the Spark source. Raises ConfigError, and the errors of connecting and of the metadata store.
+    """
+    parsed = ReadOptions.of(options)
+    folder = cluster_of(parsed.paths)
+    if parsed.reads_topics or parsed.ledgers is not None or (folder is None and parsed.cluster is None):
+        return dict(options)
+    with survey_of(folder, parsed) as survey:
+        topics = survey.runtime.metadata.list(TOPICS)
+    return {**options, "topicsPattern": EVERY_TOPIC} if topics else dict(options)
 
 
 def _check(target: Path, overwrite: bool) -> None:
@@ -100,7 +112,7 @@ def _written(
     tasks: list[tuple[Part, ...]], options: ReadOptions, draft: Path, workers: int,
     progress: Callable[[int, int], None] | None,
 ) -> list[tuple[Path, int]]:  # fmt: skip
-    """The files, with their rows."""
+    """Write all files; return them with their numbers of rows."""
     stop = threading.Event()
     sizes = [sum(part.size for part in task) for task in tasks]
     with ThreadPoolExecutor(workers) as pool:
@@ -124,10 +136,10 @@ def _written(
 
 
 def _write(task: tuple[Part, ...], options: ReadOptions, file: Path, stop: threading.Event) -> int:
-    """Returns how many rows there are."""
+    """Write one file, and return its number of rows."""
     columns, rows = schema.default_columns(options), 0
-    found = schema_of(tuple(column.name for column in columns))
-    with parquet.ParquetWriter(file, found, compression="zstd", write_page_index=True) as writer:
+    arrow_schema = schema_of(tuple(column.name for column in columns))
+    with parquet.ParquetWriter(file, arrow_schema, compression="zstd", write_page_index=True) as writer:
         for group in _groups(read(task, columns, options)):
             if stop.is_set():
                 break

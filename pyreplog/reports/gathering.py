@@ -1,4 +1,4 @@
-"""Takes a snapshot: from the headers of segments, or from a cluster's metadata, cursor ledgers and bookies."""
+"""Gathers a snapshot: from the headers of segments, or from a cluster's metadata, cursor ledgers and bookies."""
 
 from __future__ import annotations
 
@@ -46,16 +46,19 @@ _EVERY = re.compile(r".*", re.DOTALL)
 
 
 def gather(options: ReadOptions, as_of_us: int, window_s: float = 300.0) -> Snapshot:
-    """Gather what is known of logs or of a cluster, without reading them through.
+    """Gather facts about logs or a cluster, without reading whole logs.
 
-    A topic ends where its bookies say that entries are confirmed; a writer that pauses tells them within a second. A
-    subscription stands where its acknowledgements were stored, which a running owner does every 100 ms. Topics and
-    subscriptions whose bookies do not answer are in `Snapshot.unknown`, and are logged.
+    A topic ends at the last entry that its bookies know to be confirmed; a writer that pauses tells them within a
+    second. The acknowledgements of a subscription count when they are stored, which a running owner does every 100 ms.
+    Topics and subscriptions whose bookies do not answer are in `Snapshot.unknown`, and are logged.
 
     Args:
         options: names the logs, or the topics or ledgers of a cluster. Its ranges of offsets and times have no effect.
         as_of_us: the moment, microseconds since 1970-01-01 UTC.
-        window_s: seconds over which present rates are taken.
+        window_s: seconds over which current rates are measured.
+
+    Returns:
+        The snapshot.
 
     Raises:
         NotALogError: a path holds no log.
@@ -64,43 +67,46 @@ def gather(options: ReadOptions, as_of_us: int, window_s: float = 300.0) -> Snap
         InvalidMetadataError: the metadata of a subscription is invalid.
         ReplogError: as connecting, and as the metadata store.
     """
-    made = Snapshot(as_of_us=as_of_us, window_s=window_s)
+    snapshot = Snapshot(as_of_us=as_of_us, window_s=window_s)
     folder = cluster_of(options.paths)
     if folder is None and options.cluster is None:
         logs = tuple(_log(log) for log in look_at_all(options.paths))
-        return replace(made, logs=tuple(log for log in logs if log is not None))
+        return replace(snapshot, logs=tuple(log for log in logs if log is not None))
     with survey_of(folder, options) as survey:
-        planned, away = _topics(survey, options)
-        topics = tuple(_topic(one) for one in planned)
-        found, unread = subscription_snapshots(survey, topics, made.since_us)
-        unknown = (*(UnknownState(name, None, str(error)) for name, error in away.items()), *unread)
-        for one in unknown:
-            logger.warning("%s", one)
+        planned, unreachable = _topics(survey, options)
+        topics = tuple(_topic(topic) for topic in planned)
+        subscriptions, unread = subscription_snapshots(survey, topics, snapshot.since_us)
+        unknown = (*(UnknownState(name, None, str(error)) for name, error in unreachable.items()), *unread)
+        for state in unknown:
+            logger.warning("%s", state)
         return replace(
-            made, topics=topics, subscriptions=tuple(_with_times(survey, planned, found)),
-            ledgers=_ledgers(survey, options, planned, away), unknown=unknown,
+            snapshot, topics=topics, subscriptions=tuple(_with_times(survey, planned, subscriptions)),
+            ledgers=_ledgers(survey, options, planned, unreachable), unknown=unknown,
         )  # fmt: skip
 
 
 def deleted_since(options: ReadOptions, snapshot: Snapshot) -> list[SubscriptionSnapshot]:
-    """Subscriptions of the snapshot that are no more. options: that lead to the same cluster.
+    """Return the subscriptions of a snapshot that were deleted since. options: lead to the same cluster.
 
-    Errors: those of connecting, and of the metadata store.
+    Raises the errors of connecting, and of the metadata store.
     """
     if not snapshot.subscriptions:
         return []
     with survey_of(cluster_of(options.paths), options) as survey:
-        store, topics = survey.runtime.metadata, list(dict.fromkeys(one.on for one in snapshot.subscriptions))
+        store, topics = (
+            survey.runtime.metadata,
+            list({subscription.on: None for subscription in snapshot.subscriptions}),
+        )
         names = each(survey, lambda topic: list_subscriptions(store, topic), topics)
-    there = {(topic, name) for topic, found in zip(topics, names, strict=True) for name in found}
-    return [one for one in snapshot.subscriptions if (one.on, one.name) not in there]
+    existing = {(topic, name) for topic, listed in zip(topics, names, strict=True) for name in listed}
+    return [deleted for deleted in snapshot.subscriptions if (deleted.on, deleted.name) not in existing]
 
 
 # ---- topics ----------------------------------------------------------------------------------------------------
 
 
 def _topics(survey: ClusterView, options: ReadOptions) -> tuple[list[PlannedTopic], dict[str, Unasked]]:
-    """Those that are known; and why others are not."""
+    """Return the topics whose end is known; and the errors of the others."""
     if options.ledgers is not None:
         return [], {}
     if not options.reads_topics:
@@ -129,69 +135,79 @@ def _topic(planned: PlannedTopic) -> TopicSnapshot:
 
 
 def _with_times(
-    survey: ClusterView, planned: list[PlannedTopic], found: Sequence[SubscriptionSnapshot]
+    survey: ClusterView, planned: list[PlannedTopic], subscriptions: Sequence[SubscriptionSnapshot]
 ) -> Iterator[SubscriptionSnapshot]:
-    """The same, with the times of their oldest and newest messages."""
-    wanted: dict[str, set[int]] = {one.name: set() for one in planned}
-    for fact in found:
-        if not fact.is_system:
-            wanted[fact.on] |= {offset for offset in (fact.oldest, fact.newest) if offset is not None}
-    times = {one.name: appended(survey, one, wanted[one.name]) for one in planned}
-    for fact in found:
+    """Yield the subscriptions with the append times of their oldest and newest messages."""
+    wanted: dict[str, set[int]] = {topic.name: set() for topic in planned}
+    for subscription in subscriptions:
+        if not subscription.is_system:
+            wanted[subscription.on] |= {
+                offset for offset in (subscription.oldest, subscription.newest) if offset is not None
+            }
+    times = {topic.name: appended(survey, topic, wanted[topic.name]) for topic in planned}
+    for subscription in subscriptions:
         oldest_us, newest_us = (
-            None if offset is None else times[fact.on].get(offset) for offset in (fact.oldest, fact.newest)
+            None if offset is None else times[subscription.on].get(offset)
+            for offset in (subscription.oldest, subscription.newest)
         )
-        yield replace(fact, oldest_us=oldest_us, newest_us=newest_us)
+        yield replace(subscription, oldest_us=oldest_us, newest_us=newest_us)
 
 
 # ---- ledgers ---------------------------------------------------------------------------------------------------
 
 
 def _ledgers(
-    survey: ClusterView, options: ReadOptions, planned: list[PlannedTopic], away: Iterable[str]
+    survey: ClusterView, options: ReadOptions, planned: list[PlannedTopic], unreachable: Iterable[str]
 ) -> tuple[LedgerSnapshot, ...]:
-    """away: topics that could not be asked; metadata say what their ledgers are."""
+    """Return snapshots of ledgers.
+
+    unreachable: topics whose ends are unknown; metadata name their ledgers.
+    """
     store = survey.runtime.metadata
     if options.reads_topics:
-        stored = [one.chain for one in each(survey, lambda name: find_chain(store, name), away) if one is not None]
-        chains = [*(one.chain for one in planned), *(chain for chain in stored if chain is not None)]
+        chain_versions = each(survey, lambda name: find_chain(store, name), unreachable)
+        stored = [versioned.chain for versioned in chain_versions if versioned is not None]
+        chains = [*(topic.chain for topic in planned), *(chain for chain in stored if chain is not None)]
         ids = sorted(ledger for chain in chains for ledger in chain.ids)
     else:
         ids = list_ledgers(store)
     if options.ledgers is not None:
         ranges = tuple((low, high + 1) for low, high in options.ledgers)
         ids = [ledger for ledger in ids if is_among(ledger, ranges)]
-    found = [one for one in each(survey, lambda ledger: _load(survey, options, ledger), ids) if one is not None]
+    loaded = each(survey, lambda ledger: _load(survey, options, ledger), ids)
+    ledgers = [metadata for metadata in loaded if metadata is not None]
     names: dict[str, str] = {}
-    entries = _entries(survey, found, ledger_key(options.password))
-    return tuple(LedgerSnapshot(metadata=slim(one, names), entries=entries.get(one.ledger)) for one in found)
+    entries = _entries(survey, ledgers, ledger_key(options.password))
+    return tuple(
+        LedgerSnapshot(metadata=slim(metadata, names), entries=entries.get(metadata.ledger)) for metadata in ledgers
+    )
 
 
 def _load(survey: ClusterView, options: ReadOptions, ledger: int) -> LedgerMetadata | None:
-    """None: it was deleted meanwhile; or it makes no sense, and that does not matter."""
+    """Return the metadata of a ledger; None: it was deleted meanwhile, or is invalid and the mode is not FAILFAST."""
     try:
-        found = find_ledger(survey.runtime.metadata, ledger)
+        versioned = find_ledger(survey.runtime.metadata, ledger)
     except InvalidMetadataError as error:
         if options.mode == "FAILFAST":
             raise
-        logger.warning("ledger %d is passed over: %s", ledger, error)
+        logger.warning("ledger %d is skipped: %s", ledger, error)
         return None
-    return None if found is None else found.metadata
+    return None if versioned is None else versioned.metadata
 
 
 def _entries(survey: ClusterView, ledgers: list[LedgerMetadata], key: bytes) -> dict[int, int]:
-    """How many are certain, of those ledgers of which somebody can tell."""
-    found, unasked = amounts_known(survey.runtime, ledgers, key)
+    """Return the number of confirmed entries of each ledger for which it is known."""
+    known, unasked = amounts_known(survey.runtime, ledgers, key)
     for ledger, error in unasked.items():
-        logger.warning("how far ledger %d goes cannot be told: %s", ledger, error)
-    return {ledger: amount.entries for ledger, amount in found.items()}
+        logger.warning("the end of ledger %d is unknown: %s", ledger, error)
+    return {ledger: amount.entries for ledger, amount in known.items()}
 
 
-# ---- logs by themselves ----------------------------------------------------------------------------------------
+# ---- logs outside of clusters ----------------------------------------------------------------------------------
 
 
 def _log(log: LogSnapshot) -> TopicSnapshot | None:
-    """None: a bookie's log, whose segments hold entries of many ledgers."""
+    """Return the snapshot of a log; None: it is a bookie's log, whose segments hold entries of many ledgers."""
     if not log.numbered:
         return None
     name, partition = partition_of(log)
@@ -207,8 +223,10 @@ def _log(log: LogSnapshot) -> TopicSnapshot | None:
 
 
 def _bounds(log: LogSnapshot) -> list[int]:
-    """Where segments begin, and the last ends. One that cannot be read counts as empty, and its entries as of the one
-    before it: nobody knows."""
+    """Return the first entry of each segment, and the end of the last one.
+
+    A segment that cannot be read counts as empty; its entries are counted to the segment before it.
+    """
     bounds = [log.ends.end_entry]
     for segment in reversed(log.segments):
         bounds.append(bounds[-1] if segment.fault is not None else segment.first_entry)
@@ -224,11 +242,11 @@ def _segment(log: LogSnapshot, file: SegmentToRead, start: int, stop: int, *, is
 
 
 def _times(log: LogSnapshot, file: SegmentToRead) -> tuple[int, int] | None:
-    """When the first and the last record of a sealed segment were appended, as its index says."""
+    """Return the append times of the first and the last record of a sealed segment, from its index."""
     try:
         held = map_locked(file.path, log.uuid, file.base, file.epoch)
         path = str(log_names.index_path(log.directory, file.base))
         return SparseIndex.load(path, held.size, held.uuid, held.base, held.first_entry, held.stamp)[1:]
     except (OSError, ReplogError) as error:
-        logger.info("when %s was closed cannot be told: %s", file.path, error)
+        logger.info("the time at which %s was closed is unknown: %s", file.path, error)
         return None

@@ -1,4 +1,4 @@
-"""Reports without Spark: planned in this process, read in threads of it."""
+"""Runs reports without Spark: this process plans them, and its threads read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyreplog.tables.planning import plan
 
 
 class ReportProgress(NamedTuple):
-    """How far a report is: tasks done, of how many; bytes of log that those had, of how many, about."""
+    """Progress of a report: tasks done, tasks in all; approximate bytes of log done, and in all."""
 
     done: int
     tasks: int
@@ -28,7 +28,7 @@ class ReportProgress(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What one task reads of a report."""
+    """One task of one read of a report."""
 
     read: ReportRead
     task: tuple[Part, ...]
@@ -36,21 +36,21 @@ class Job(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of log, about."""
+        """Approximate bytes of log."""
         return sum(part.size for part in self.task)
 
 
 def run(
     report: Report,
-    given: Mapping[str, str],
+    source: Mapping[str, str],
     snapshot: Snapshot,
     *,
     workers: int = 2,
     progress: Callable[[ReportProgress], None] | None = None,
 ) -> pa.Table:
-    """A report of what these options (those of the Spark source) mean. progress: told in this thread after each task.
+    """Run a report on a source. The parameters are those of `pyreplog.reports.run`; `source` has text options.
 
-    Errors: ConfigError; those of planning and reading.
+    Raises ConfigError, and the errors of planning and reading.
     """
     report = report.at(snapshot)
     with ThreadPoolExecutor(workers) as pool:
@@ -58,27 +58,27 @@ def run(
         def partials(report: Report) -> pa.Table:
             jobs = [
                 job
-                for one, options in reads_of(report, given, snapshot)
-                for job in _jobs(report, one, options, workers)
+                for read, options in reads_of(report, source, snapshot)
+                for job in _jobs(report, read, options, workers)
             ]
-            found = [*_done(pool, report, jobs, progress)]
-            return pa.concat_tables(found) if found else report.parts.empty_table()
+            tables = [*_done(pool, report, jobs, progress)]
+            return pa.concat_tables(tables) if tables else report.parts.empty_table()
 
-        found = partials(report)
-        second = report.second(found)
-        return report.merge(found, snapshot) if second is None else second.merge(partials(second), snapshot)
+        first = partials(report)
+        second = report.second(first)
+        return report.merge(first, snapshot) if second is None else second.merge(partials(second), snapshot)
 
 
-def _jobs(report: Report, one: ReportRead, given: Mapping[str, str], workers: int) -> list[Job]:
-    options = read_options(report, ReadOptions.of(given))
+def _jobs(report: Report, read: ReportRead, source: Mapping[str, str], workers: int) -> list[Job]:
+    options = read_options(report, ReadOptions.of(source))
     options = replace(options, min_partitions=max(options.min_partitions, workers))
-    return [Job(one, task, options) for task in plan(options)] or [Job(one, (), options)]
+    return [Job(read, task, options) for task in plan(options)] or [Job(read, (), options)]
 
 
 def _done(
     pool: ThreadPoolExecutor, report: Report, jobs: list[Job], progress: Callable[[ReportProgress], None] | None
 ) -> Iterator[pa.Table]:
-    """What each job found, in the order in which they end."""
+    """Yield the table of each job, in the order in which the jobs end."""
     running = {pool.submit(partial_of, report, job.task, job.options): job for job in jobs}
     sizes, done, size = sum(job.size for job in jobs), 0, 0
     try:

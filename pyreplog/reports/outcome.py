@@ -1,4 +1,4 @@
-"""What came of one report: its table, what went wrong, or why it was not asked for."""
+"""Outcome: the result of one report of several."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Outcome:
         report: class of the report.
         table: its result.
         error: the error, in one line.
-        left_out: why the report says nothing of this source.
-        warnings: what its table does not know, and why, one line each.
+        left_out: the reason why the report does not apply to this source.
+        warnings: what is missing from the table, and why, one line each.
     """
 
     report: type[Report]

@@ -1,4 +1,4 @@
-"""What a report is asked of, for both engines: options as the user gives them, and as tasks get them."""
+"""The options of a report's reads, for both engines."""
 
 from __future__ import annotations
 
@@ -17,41 +17,48 @@ _OURS = ("columns", "includeHeaders", "includeMetadata", "view", "viewOptions")
 """Options of the Spark source that a report sets itself."""
 
 _PLACES = {"path", "paths", "cluster"}
-"""Each of them replaces the others."""
+"""Options that name a source; each replaces the others."""
 
 
-def options_of(given: str | Path | Mapping[str, object]) -> dict[str, str]:
-    """Options as texts. given: a path, or options of the Spark source."""
-    if isinstance(given, str | Path):
-        return {"path": str(given)}
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+def options_of(source: str | Path | Mapping[str, object]) -> dict[str, str]:
+    """Return options of the Spark source as texts. source: a path, or options."""
+    if isinstance(source, str | Path):
+        return {"path": str(source)}
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in source.items()}
 
 
-def snapshot_for(report: Report, given: Mapping[str, str]) -> Snapshot:
-    """What is known now, as far as this report says any of it. Errors: as of `gather`; ConfigError."""
-    now = time.time_ns() // 1000
-    return gather(ReadOptions.of(given), now) if report.needs_facts else Snapshot(as_of_us=now)
+def snapshot_for(report: Report, source: Mapping[str, str]) -> Snapshot:
+    """Return a snapshot of now, with the facts that the report needs.
 
-
-def reads_of(report: Report, given: Mapping[str, str], snapshot: Snapshot) -> list[tuple[ReportRead, dict[str, str]]]:
-    """What a report reads, with the options of each read as the Spark source takes them.
-
-    Errors: ConfigError: an option is unknown, has no such value, or is not for reports.
+    Raises ConfigError, and the errors of `gather`.
     """
-    names = {name.lower() for name in given}
+    now = time.time_ns() // 1000
+    return gather(ReadOptions.of(source), now) if report.needs_snapshot else Snapshot(as_of_us=now)
+
+
+def reads_of(report: Report, source: Mapping[str, str], snapshot: Snapshot) -> list[tuple[ReportRead, dict[str, str]]]:
+    """Return the reads of a report, each with its options for the Spark source.
+
+    Raises ConfigError for an unknown or invalid option, and for one that reports do not take.
+    """
+    names = {name.lower() for name in source}
     for name in _OURS:
         if name.lower() in names:
             known = "those of the Spark source without " + ", ".join(_OURS)
             raise ConfigError(f"option {name}: a report reads what it needs; expected {known}")
-    options = ReadOptions.of(given)
+    options = ReadOptions.of(source)
     if options.mode == "PERMISSIVE":
-        raise ConfigError("mode: reports are of records; expected FAILFAST or DROPMALFORMED, found PERMISSIVE")
+        raise ConfigError(
+            "mode: reports read only intact records; expected FAILFAST or DROPMALFORMED, found PERMISSIVE"
+        )
     view = {"view": report.name, "viewOptions": json.dumps(report.parameters)}
-    return [(one, {**_without(given, one.options), **one.options, **view}) for one in report.reads(options, snapshot)]
+    return [
+        (read, {**_without(source, read.options), **read.options, **view}) for read in report.reads(options, snapshot)
+    ]
 
 
-def _without(given: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
-    """Those that others do not replace, nor exclude: Spark does not tell names apart by case."""
+def _without(source: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that others neither replace nor exclude. Spark ignores the case of option names."""
     replaced = {name.lower() for name in others}
     if replaced & _PLACES:
         if "cluster" not in replaced:
@@ -61,4 +68,4 @@ def _without(given: Mapping[str, str], others: Mapping[str, str]) -> dict[str, s
         names = {name.lower() for name in group}
         if names & replaced:
             replaced |= names
-    return {name: value for name, value in given.items() if name.lower() not in replaced}
+    return {name: value for name, value in source.items() if name.lower() not in replaced}

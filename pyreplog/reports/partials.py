@@ -1,4 +1,4 @@
-"""What one task does for a report: it reads its slices, and makes one small table of them."""
+"""The work of one task for a report: it reads its slices, and makes one small table of them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from pyreplog.tables.reading import read
 
 
 def view_of(options: ReadOptions) -> Report:
-    """The report whose partials are asked for. Errors: as of `report_of_view`."""
-    assert options.view is not None, "asked for the view of a read of records"
+    """Return the report whose partial results are read. Raises the errors of `report_of_view`."""
+    assert options.view is not None, "the options name no view"
     return report_of_view(options.view, options.view_options)
 
 
 def read_options(report: Report, options: ReadOptions) -> ReadOptions:
-    """With which a report's tasks read."""
+    """Return the options with which the tasks of a report read."""
     return replace(options, columns=report.columns())
 
 
 def partial_of(report: Report, task: tuple[Part, ...], options: ReadOptions) -> pa.Table:
-    """Of all that a task reads. options: as of `read_options`. Errors: those of reading."""
+    """Return the partial result of one task. options: from `read_options`. Raises the errors of reading."""
     partial = report.partial(read(task, schema.default_columns(options), options))
     return partial.select(report.parts.names).cast(report.parts)
 
 
 def tagged(partial: pa.Table, tag: Mapping[str, str]) -> pa.Table:
-    """With the columns of a tag."""
+    """Return a partial result with the columns of a tag."""
     for name, text in tag.items():
         partial = partial.append_column(name, pa.repeat(pa.scalar(text), len(partial)))
     return partial

@@ -1,8 +1,8 @@
-"""Report: what every report is made of. Both engines, `local_engine` and `spark_engine`, run the same three steps.
+"""Report: the base of every report. Both engines, `local_engine` and `spark_engine`, run the same three steps.
 
-`reads` says what is read; `partial` makes a small table of what one task has read, with Arrow and numpy and no object
-per record; `merge` makes the answer of all those. What lies across the border of two tasks is found at the merge:
-partials carry what they begin and end with.
+`reads` returns what is read; `partial` makes a small table of the records of one task, with Arrow and numpy and without
+an object per record; `merge` makes the result from all partial tables. They contain what the merge needs to join the
+records of two tasks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TIME = pa.timestamp("us", "UTC")
 
 
 class ReportColumn(NamedTuple):
-    """A column of a report: name; Arrow type; what it says, in one line."""
+    """A column of a report: name, Arrow type, and meaning in one line."""
 
     name: str
     type: pa.DataType
@@ -31,19 +31,24 @@ class ReportColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class ReportRead:
-    """One read of a report. options: over those that the user gave, by the names that Spark takes. tag: columns that
-    its partials get, each of one text."""
+    """One read of a report.
+
+    options: replace those of the user; names as Spark takes them. tag: constant columns that its partial results get.
+    """
 
     options: Mapping[str, str] = field(default_factory=dict)
     tag: Mapping[str, str] = field(default_factory=dict)
 
 
 class Report(ABC):
-    """One report. name: snake_case, as functions and commands call it. title, definition: for people; exact. figures:
-    its columns. needs: columns of the source that `partial` is given. parts: the schema of partials, without the tag.
+    """A report.
 
-    A report with parameters is a frozen dataclass, each field with a default and such that JSON can hold it: so it
-    travels to executors.
+    name: snake_case, as in functions and commands. title, definition: for people; exact. figures: columns of the
+    result. needs: columns of the source that `partial` reads. parts: schema of partial results, without the tag.
+    needs_snapshot: whether `merge` or `reads` uses more than the time of the snapshot.
+
+    A report with parameters is a frozen dataclass. Each field has a default, and a type that JSON has, so that it can
+    be sent to executors.
     """
 
     name: ClassVar[str]
@@ -52,49 +57,52 @@ class Report(ABC):
     figures: ClassVar[tuple[ReportColumn, ...]]
     needs: ClassVar[tuple[str, ...]]
     parts: ClassVar[pa.Schema]
-    needs_facts: ClassVar[bool] = True
+    needs_snapshot: ClassVar[bool] = True
 
     def reads(self, options: ReadOptions, snapshot: Snapshot) -> list[ReportRead]:
-        """What is read; none: the snapshot says it all."""
+        """Return the reads of the report; none: it needs the snapshot only."""
         return [ReportRead()]
 
     def at(self, snapshot: Snapshot) -> Report:
-        """The report as its tasks run it: where `partial` depends on facts, they are put into its fields."""
+        """Return the report for a snapshot: facts that `partial` needs are put into its fields."""
         return self
 
     def columns(self) -> tuple[str, ...]:
-        """The columns that are read."""
+        """Return the columns that are read."""
         return self.needs
 
     @abstractmethod
     def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        """Of all that one task reads, of schema `parts`; memory does not grow with the number of records."""
+        """Return the partial result of one task, with schema `parts`.
+
+        Memory does not grow with the number of records.
+        """
 
     def second(self, partials: pa.Table) -> Report | None:
-        """A report to be run in place of this one, on the same: where partials tell what must be looked at closely."""
+        """Return a report to run on the same source instead, if the partial results tell what to look at closely."""
         return None
 
     @abstractmethod
     def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
-        """The report, of schema `schema()`, in an order that does not depend on that of the tasks."""
+        """Return the result, with schema `schema()`, in an order that does not depend on the order of tasks."""
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Its fields, by name."""
+        """The fields of the report, by name."""
         return dataclasses.asdict(self) if dataclasses.is_dataclass(self) else {}
 
     @classmethod
     def schema(cls) -> pa.Schema:
-        """Of the report."""
+        """Return the schema of the result."""
         return pa.schema([(figure.name, figure.type) for figure in cls.figures])
 
     def table(self, columns: Mapping[str, Any]) -> pa.Table:
-        """A report of these columns."""
+        """Return a result with these columns."""
         return pa.table({name: columns[name] for name in self.schema().names}, schema=self.schema())
 
 
 class SnapshotReport(Report):
-    """A report for which nothing is read: it has no tasks, and no partials."""
+    """A report that reads nothing: it has no tasks, and no partial results."""
 
     needs = ()
     parts = pa.schema([])

@@ -1,4 +1,4 @@
-"""Snapshot: what is known without reading a log through, of one moment: the same for all steps of a report."""
+"""Snapshot: facts about logs and clusters at one moment, the same for all steps of a report."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from pyreplog.ledger.ledgermetadata import LedgerMetadata
 
 WINDOW_MAX_S = 100 * 365 * 86400
-"""A hundred years: it begins at a time that calendars have."""
+"""The longest window, a hundred years: its start is a time that calendars have."""
 
 Ranges = NDArray[np.int64]
-"""int64[n, 2]: from the first to before the second, ascending."""
+"""int64[n, 2]: half-open ranges, ascending."""
 
 
 class SegmentSnapshot(NamedTuple):
-    """A stretch of a topic, or of a log, that is removed as a whole: a ledger, or a segment file.
+    """A part of a topic or a log that is removed as a whole: a ledger, or a segment file.
 
-    name: id of the ledger, or file. start, end: offsets of the first entry and behind the last. size: bytes of its
-    values; of a file: of it. created_us, closed_us: when it was begun and ended; None: it goes on (is_closed is False),
-    or nobody knows.
+    name: id of the ledger, or name of the file. start, end: offsets of its first entry and after its last. size: bytes
+    of a ledger's values, or of the file. created_us, closed_us: when it was begun and ended; None: it is open
+    (is_closed is False), or the time is unknown.
     """
 
     name: str
@@ -41,10 +41,10 @@ class SegmentSnapshot(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TopicSnapshot:
-    """A topic, each partition by itself, or a log (entries and size of its totals are 0 then).
+    """A topic, each partition by itself, or a log. Of a log, `start` and `end` have only offsets.
 
-    name: as the store of topics has it; topic, partition: as rows say it. start, end: of what there is. segments: in
-    order, some of them empty.
+    name: as in the metadata store; topic, partition: as in rows. start, end: of the messages that exist. segments: in
+    order; some may be empty.
     """
 
     name: str
@@ -59,11 +59,12 @@ class TopicSnapshot:
 class SubscriptionSnapshot:
     """A durable subscription of one topic or partition, as far as its state was stored.
 
-    on: `TopicSnapshot.name` of its topic. mark: everything before it is acknowledged. acked: offsets beyond the mark
-    that are, too. backlog_*: what is not, up to the topic's end: messages; bytes of the entries that hold them, each of
-    which counts in full. oldest_us, newest_us: when the first and the last of them were appended; None: there is none,
-    or it cannot be read. moved_us: when the mark last moved, or the position was set; None: not known. marks: int64[n,
-    2], (time, mark from then on), ascending: as far back as is known. is_system: it is this package's own.
+    on: `TopicSnapshot.name` of its topic. mark: all messages before it are acknowledged. acked: offsets after the mark
+    that are acknowledged, too. backlog_messages: messages up to the topic's end that are not acknowledged.
+    backlog_bytes: bytes of the entries that hold them, each counted in full. oldest_us, newest_us: append times of the
+    first and the last of them; None: there is none, or it cannot be read. moved_us: when the mark last moved, or was
+    set; None: unknown. marks: int64[n, 2], (time, mark from then on), ascending, as far back as is known. is_system: it
+    belongs to this package.
     """
 
     on: str
@@ -82,18 +83,18 @@ class SubscriptionSnapshot:
     is_system: bool = False
 
     def mark_at(self, time_us: int) -> int | None:
-        """Where the mark was; None: not known."""
+        """Return where the mark was at a time; None: unknown."""
         at = int(np.searchsorted(self.marks[:, 0], time_us, side="right")) - 1
         return None if at < 0 else int(self.marks[at, 1])
 
     @property
     def oldest(self) -> int | None:
-        """Offset of the first message that is not acknowledged; None: there is none."""
+        """Offset of the first message that is not acknowledged; None: all are."""
         return next(self._open(), (None, None))[0]
 
     @property
     def newest(self) -> int | None:
-        """Of the last one."""
+        """Offset of the last message that is not acknowledged; None: all are."""
         stop = self.end
         for low, high in reversed(self.acked.tolist()):
             if high < stop:
@@ -102,7 +103,7 @@ class SubscriptionSnapshot:
         return stop - 1 if stop > self.mark.offset else None
 
     def _open(self) -> Iterator[tuple[int, int]]:
-        """Ranges of offsets that are not acknowledged."""
+        """Yield the ranges of offsets that are not acknowledged."""
         at = self.mark.offset
         for low, high in self.acked.tolist():
             if at < min(low, self.end):
@@ -114,16 +115,22 @@ class SubscriptionSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerSnapshot:
-    """A ledger of a cluster. metadata: quorums, fragments, state; without what only writers need. entries: how many are
-    certain: of a closed one, all; of others, those that are confirmed; None: nobody could tell."""
+    """A ledger of a cluster.
+
+    metadata: quorums, fragments and state, without what only writers need. entries: number of confirmed entries, which
+    is all of them for a closed ledger; None: the bookies did not tell.
+    """
 
     metadata: LedgerMetadata
     entries: int | None
 
 
 class UnknownState(NamedTuple):
-    """What could not be asked, and so is not among the snapshot. on: name of the topic. subscription: of it; None: the
-    topic itself, with all its subscriptions. why: in one line."""
+    """A topic or subscription whose state is unknown, so that it is missing from the snapshot.
+
+    on: name of the topic. subscription: its name; None: the topic with all its subscriptions. why: the error, in one
+    line.
+    """
 
     on: str
     subscription: str | None
@@ -136,11 +143,11 @@ class UnknownState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What is known of logs, topics and ledgers at one moment, without reading them through; made by `gather`.
+    """Facts about logs, topics and ledgers at one moment, gathered without reading whole logs; made by `gather`.
 
     Attributes:
         as_of_us: the moment, microseconds since 1970-01-01 UTC.
-        window_s: seconds over which present rates are taken.
+        window_s: seconds over which current rates are measured.
         topics: the topics, in order.
         subscriptions: their subscriptions, in order.
         ledgers: the ledgers, cursor ledgers included, by id.
@@ -172,5 +179,5 @@ class Snapshot:
 
     @property
     def readers(self) -> list[SubscriptionSnapshot]:
-        """Subscriptions that users made."""
-        return [one for one in self.subscriptions if not one.is_system]
+        """The subscriptions that users made."""
+        return [subscription for subscription in self.subscriptions if not subscription.is_system]

@@ -1,7 +1,7 @@
-"""Reports in Spark: its tasks make the partials, which the driver merges.
+"""Runs reports in Spark: its tasks make partial results, and the driver merges them.
 
-Each report is a function of this module, too: `spark_engine.rate_by_minute(spark, path="data/orders")`. It takes
-options of the Spark source, and parameters of the report, and returns a DataFrame.
+Each report is also a function of this module: `spark_engine.rate_by_minute(spark, path="data/orders")`. It takes
+options of the Spark source and parameters of the report, and returns a DataFrame.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def session() -> SparkSession:
-    """The one that there is, or a new one. MissingExtraError: pyspark is not installed."""
+    """Return the active Spark session, or a new one. Raises MissingExtraError if pyspark is not installed."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -32,51 +32,56 @@ def session() -> SparkSession:
     return SparkSession.builder.getOrCreate()
 
 
-def run(spark: SparkSession, report: Report, given: Mapping[str, str], snapshot: Snapshot) -> DataFrame:
-    """A report of what these options (those of the Spark source) mean, of the schema that `report.figures` says.
+def run(spark: SparkSession, report: Report, source: Mapping[str, str], snapshot: Snapshot) -> DataFrame:
+    """Run a report on a source, and return a DataFrame with the columns `report.figures`. source: options of the Spark
+    source.
 
-    Errors: ConfigError; those of planning and reading reach the caller as Spark wraps them.
+    Raises ConfigError. Errors of planning and reading are raised as Spark wraps them.
     """
-    return spark.createDataFrame(table(spark, report, given, snapshot))
+    return spark.createDataFrame(table(spark, report, source, snapshot))
 
 
-def table(spark: SparkSession, report: Report, given: Mapping[str, str], snapshot: Snapshot) -> pa.Table:
-    """As `run`, in this process."""
+def table(spark: SparkSession, report: Report, source: Mapping[str, str], snapshot: Snapshot) -> pa.Table:
+    """Run a report like `run`, and return an Arrow table."""
     report = report.at(snapshot)
-    partials = _partials(spark, report, given, snapshot)
+    partials = _partials(spark, report, source, snapshot)
     second = report.second(partials)
     if second is None:
         return report.merge(partials, snapshot)
-    return second.merge(_partials(spark, second, given, snapshot), snapshot)
+    return second.merge(_partials(spark, second, source, snapshot), snapshot)
 
 
-def _partials(spark: SparkSession, report: Report, given: Mapping[str, str], snapshot: Snapshot) -> pa.Table:
-    frames = [_frame(spark, one, options) for one, options in reads_of(report, given, snapshot)]
+def _partials(spark: SparkSession, report: Report, source: Mapping[str, str], snapshot: Snapshot) -> pa.Table:
+    frames = [_frame(spark, read, options) for read, options in reads_of(report, source, snapshot)]
     if not frames:
         return report.parts.empty_table()
-    together = reduce(lambda some, other: some.unionByName(other), frames)
-    tags = [(name, pa.string()) for name in together.columns if name not in report.parts.names]
+    union = reduce(lambda some, other: some.unionByName(other), frames)
+    tags = [(name, pa.string()) for name in union.columns if name not in report.parts.names]
     schema = pa.schema([*report.parts, *tags])
-    return together.toArrow().select(schema.names).cast(schema)
+    return union.toArrow().select(schema.names).cast(schema)
 
 
-def _frame(spark: SparkSession, one: ReportRead, options: Mapping[str, str]) -> DataFrame:
+def _frame(spark: SparkSession, read: ReportRead, options: Mapping[str, str]) -> DataFrame:
     from pyspark.sql.functions import lit
 
     frame = spark.read.format("pyreplog").options(**options).load()
-    return frame.withColumns({name: lit(text) for name, text in one.tag.items()}) if one.tag else frame
+    return frame.withColumns({name: lit(text) for name, text in read.tag.items()}) if read.tag else frame
 
 
 def __getattr__(name: str) -> Callable[..., DataFrame]:
     if name not in REPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = report_class(name)
-    known = {field.name for field in dataclasses.fields(found)} if dataclasses.is_dataclass(found) else set[str]()
+    report_type = report_class(name)
+    known = (
+        {field.name for field in dataclasses.fields(report_type)}
+        if dataclasses.is_dataclass(report_type)
+        else set[str]()
+    )
 
     def function(spark: SparkSession, *, snapshot: Snapshot | None = None, **options: Any) -> DataFrame:
         report = report_of(name, **{key: value for key, value in options.items() if key in known})
-        given = options_of({key: value for key, value in options.items() if key not in known})
-        return run(spark, report, given, snapshot or snapshot_for(report, given))
+        source = options_of({key: value for key, value in options.items() if key not in known})
+        return run(spark, report, source, snapshot or snapshot_for(report, source))
 
-    function.__name__, function.__doc__ = name, f"{found.title}. {found.definition}"
+    function.__name__, function.__doc__ = name, f"{report_type.title}. {report_type.definition}"
     return function

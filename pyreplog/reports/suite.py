@@ -1,4 +1,4 @@
-"""Several reports on one source: those that say something of it, each with the options that it takes."""
+"""Several reports on one source: those that apply to it, each with the options that it takes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyreplog.reports.snapshot import Snapshot
 from pyreplog.tables.options import ReadOptions
 
 Engine = Callable[[Report, Mapping[str, str], Snapshot], pa.Table]
-"""Runs a report, with options of the Spark source, on a snapshot of the same moment."""
+"""Runs a report, with options of the Spark source and a snapshot of the same source."""
 
 logger = logging.getLogger(__name__)
 
@@ -42,116 +42,128 @@ _WHICH = ("topics", "topicspattern", "ledgers")
 
 
 def chosen(names: Sequence[str]) -> list[str]:
-    """All reports, or these. ConfigError: there is none of a name."""
+    """Return the names of all reports, or of these in the order of all. Raises ConfigError for an unknown name."""
     for name in names:
         report_class(name)
     return [name for name in REPORTS if name in names or not names]
 
 
 def of_subscriptions(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
-    """As if there were no other subscriptions. ConfigError: there is none of a name."""
-    there = {one.name for one in snapshot.readers} | {one.subscription for one in snapshot.unknown if one.subscription}
+    """Return a snapshot with only these subscriptions. Raises ConfigError for an unknown name."""
+    known = {subscription.name for subscription in snapshot.readers}
+    known |= {state.subscription for state in snapshot.unknown if state.subscription}
     for name in names:
-        if name not in there and not _unknown_topics(snapshot):
-            known = ", ".join(sorted(there)) or "none"
-            raise ConfigError(f"subscription: expected one of {known}, found {name!r}")
+        if name not in known and not _unknown_topics(snapshot):
+            names_text = ", ".join(sorted(known)) or "none"
+            raise ConfigError(f"subscription: expected one of {names_text}, found {name!r}")
     return replace(
-        snapshot, subscriptions=tuple(one for one in snapshot.subscriptions if one.name in names),
-        unknown=tuple(one for one in snapshot.unknown if one.subscription is None or one.subscription in names),
+        snapshot,
+        subscriptions=tuple(subscription for subscription in snapshot.subscriptions if subscription.name in names),
+        unknown=tuple(
+            state for state in snapshot.unknown if state.subscription is None or state.subscription in names
+        ),
     )  # fmt: skip
 
 
 def outcomes(
     names: Sequence[str],
-    given: Mapping[str, str],
+    source: Mapping[str, str],
     snapshot: Snapshot,
     engine: Engine,
     subscriptions: Collection[str] = (),
     copy: Mapping[str, str] | None = None,
 ) -> Iterator[Outcome]:
-    """Yield the outcome of several reports on one source. An error in one report is its outcome, and ends no other.
+    """Yield the outcome of each of several reports on one source.
+
+    An error in one report is the outcome of that report; the others go on.
 
     Args:
         names: names of reports.
-        given: options of the Spark source.
+        source: options of the Spark source.
         snapshot: what `gather` returned for the same options.
         engine: runs one report: called with the report, the options and the snapshot.
-        subscriptions: names of subscriptions for reports on subscriptions; none: all.
+        subscriptions: names of the subscriptions for reports on subscriptions; empty: all.
         copy: options that name a copy of the source, for `replication_lag`.
+
+    Yields:
+        The outcomes, in the order of `names`.
 
     Raises:
         ConfigError: a report or a subscription is unknown.
     """
     narrowed = of_subscriptions(snapshot, subscriptions) if subscriptions else snapshot
     for name in names:
-        found = report_class(name)
+        report_type = report_class(name)
         reason = left_out(name, snapshot, copy)
         if reason:
-            yield Outcome(found, left_out=reason)
+            yield Outcome(report_type, left_out=reason)
             continue
         try:
-            seen = narrowed if name in _SUBSCRIPTIONS else snapshot
+            selected = narrowed if name in _SUBSCRIPTIONS else snapshot
             report = report_of(name, to=copy) if name in _TWO_SOURCES else report_of(name)
-            warnings = unknown_to(name, seen)
+            warnings = unknown_to(name, selected)
             if not snapshot.topics and _unknown_topics(snapshot) and warnings:
-                yield Outcome(found, error="no topic could be asked", warnings=warnings)
+                yield Outcome(report_type, error="the bookies of no topic answered", warnings=warnings)
                 continue
-            table = _persistent(engine, report, options_for(name, given, snapshot), seen)
-            yield Outcome(found, table, warnings=(*warnings, *_deleted(name, given, seen)))
-        except Exception as error:  # whatever it is: the page says it, and the other reports stand
-            yield Outcome(found, error=f"{type(error).__name__}: {error}")
+            table = _persistent(engine, report, options_for(name, source, snapshot), selected)
+            yield Outcome(report_type, table, warnings=(*warnings, *_deleted(name, source, selected)))
+        except Exception as error:  # any error is the outcome of this report alone
+            yield Outcome(report_type, error=f"{type(error).__name__}: {error}")
 
 
 def _persistent(engine: Engine, report: Report, options: Mapping[str, str], snapshot: Snapshot) -> pa.Table:
-    """As the engine; anew where something was removed between planning and reading: retention goes on meanwhile."""
+    """Run the engine, and plan again if entries were removed between planning and reading, as retention does."""
     for _ in range(_TRIES - 1):
         try:
             return engine(report, options, snapshot)
         except _REMOVED as error:
-            logger.info("%s is planned anew: %s", report.name, error)
+            logger.info("%s is planned again: %s", report.name, error)
     return engine(report, options, snapshot)
 
 
 def left_out(name: str, snapshot: Snapshot, copy: Mapping[str, str] | None = None) -> str:
-    """Why a report says nothing of a source; empty: it does."""
+    """Return the reason why a report does not apply to a source; empty: it applies."""
     if name in _TWO_SOURCES and copy is None:
-        return "no copy was named that the source could be compared with"
+        return "no copy of the source was given to compare it with"
     if name in _SUBSCRIPTIONS and not snapshot.topics and not _unknown_topics(snapshot):
-        return "there are no topics here, and so no subscriptions"
+        return "the source has no topics, and so no subscriptions"
     if name in _COPIES and not snapshot.ledgers:
-        return "there are no ledgers here, of which bookies would have copies"
+        return "the source has no ledgers, of which bookies would have copies"
     if name == "retention_forecast" and not snapshot.topics and not snapshot.logs and not _unknown_topics(snapshot):
-        return "there are neither topics nor a log by itself"
+        return "the source has neither topics nor logs outside of clusters"
     return ""
 
 
 def unknown_to(name: str, snapshot: Snapshot) -> tuple[str, ...]:
-    """What a report does not know, and why. Those on copies know of each ledger by itself what they do not know."""
+    """Return what is missing from a report, and why. Reports on copies say so for each ledger themselves."""
     if name in _COPIES or name in _WHOLE:
         return ()
-    return tuple(str(one) for one in snapshot.unknown if one.subscription is None or name in _FACTS)
+    return tuple(str(state) for state in snapshot.unknown if state.subscription is None or name in _FACTS)
 
 
 def _unknown_topics(snapshot: Snapshot) -> bool:
-    return any(one.subscription is None for one in snapshot.unknown)
+    return any(state.subscription is None for state in snapshot.unknown)
 
 
-def _deleted(name: str, given: Mapping[str, str], snapshot: Snapshot) -> list[str]:
-    """Which subscriptions were there when the snapshot was taken, but not any more when a report had read them."""
+def _deleted(name: str, source: Mapping[str, str], snapshot: Snapshot) -> list[str]:
+    """Return a warning for each subscription that was deleted after the snapshot, before the report had read it."""
     if name not in _READ_BY_SUBSCRIPTION:
         return []
-    gone = deleted_since(ReadOptions.of({o: v for o, v in given.items() if o.lower() in _ACCESS}), snapshot)
-    return [f"subscription {one.name} of topic {one.on} was deleted meanwhile" for one in gone]
+    gone = deleted_since(ReadOptions.of({o: v for o, v in source.items() if o.lower() in _ACCESS}), snapshot)
+    return [f"subscription {deleted.name} of topic {deleted.on} was deleted meanwhile" for deleted in gone]
 
 
-def options_for(name: str, given: Mapping[str, str], snapshot: Snapshot) -> dict[str, str]:
-    """As a report takes them. Those on subscriptions choose by the snapshot what they read, those on copies read whole
-    ledgers; the others read messages where there are topics: of those that could be asked."""
+def options_for(name: str, source: Mapping[str, str], snapshot: Snapshot) -> dict[str, str]:
+    """Return the options of the source as a report takes them.
+
+    Reports on subscriptions choose what they read by the snapshot, those on copies read whole ledgers; the others read
+    the messages of topics whose ends are known, if there are topics.
+    """
     if name in _FACTS or name in _COPIES or name in _WHOLE:
-        return {option: value for option, value in given.items() if option.lower() in _ACCESS}
+        return {option: value for option, value in source.items() if option.lower() in _ACCESS}
     if _unknown_topics(snapshot):
-        rest = {option: value for option, value in given.items() if option.lower() not in _WHICH}
-        return {**rest, "topics": json.dumps([one.name for one in snapshot.topics])}
-    if snapshot.topics and not {option.lower() for option in given} & set(_WHICH):
-        return {**given, "topicsPattern": EVERY_TOPIC}
-    return dict(given)
+        others = {option: value for option, value in source.items() if option.lower() not in _WHICH}
+        return {**others, "topics": json.dumps([topic.name for topic in snapshot.topics])}
+    if snapshot.topics and not {option.lower() for option in source} & set(_WHICH):
+        return {**source, "topicsPattern": EVERY_TOPIC}
+    return dict(source)

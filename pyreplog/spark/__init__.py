@@ -1,15 +1,15 @@
-"""Spark on logs: a Python data source that reads segment files as Arrow batches. docs/spark.md shows its use.
+"""Spark on logs and topics: a Python data source that reads and writes Arrow batches. docs/spark.md describes its use.
 
 | module | holds |
 |---|---|
-| `source` | what Spark calls: the data source, over `pyreplog.tables` |
-| `task` | what it sends to an executor |
+| `source` | the data source that Spark calls, based on `pyreplog.tables` |
+| `task` | the input partition that Spark sends to an executor |
 | `stream` | reading streams |
 | `write` | writing into topics |
-| `acknowledging` | moving a subscription to where a stream has come |
+| `acknowledging` | moving a subscription to the position of a streaming query |
 
-Spark finds the source by itself, through the top-level package `pyspark_pyreplog`. Importing this one loads neither
-pyspark nor pyarrow.
+Spark finds the source through the top-level package `pyspark_pyreplog`. Importing this package loads neither pyspark
+nor pyarrow.
 """
 
 from __future__ import annotations
@@ -28,9 +28,13 @@ __all__ = ["PyreplogDataSource", "acknowledge", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("pyreplog")` known to a session, where it is not found by itself.
+    """Register `spark.read.format("pyreplog")` in a session that does not find it by itself.
 
-    MissingExtraError: pyspark or pyarrow is not installed.
+    Args:
+        spark: the session.
+
+    Raises:
+        MissingExtraError: pyspark or pyarrow is not installed.
     """
     source = _source()
     spark.dataSource.register(source)

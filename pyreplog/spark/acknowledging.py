@@ -1,4 +1,4 @@
-"""Moving a subscription to where a streaming query has come, when asked: Spark's own `commit` comes late, or never."""
+"""Moves a subscription to the position of a streaming query, on request: Spark calls `commit` late, or never."""
 
 from __future__ import annotations
 
@@ -22,14 +22,25 @@ if TYPE_CHECKING:
 def acknowledge(
     cluster: Cluster | Client, progress: StreamingQueryProgress | Mapping[str, Any] | str, subscription: str
 ) -> dict[str, int]:
-    """Acknowledge, for a subscription, what a streaming query has done: all below its offsets. Never moves back.
+    """Acknowledge the messages that a streaming query has processed: all below its offsets. Never moves back.
 
-    cluster: whose topics the query reads; this process, or the server that is asked, owns them from now on. progress:
-    `query.lastProgress`, what a listener is told, their JSON, or the JSON of an offset alone, from a checkpoint. All up
-    to a progress is in the sink. Returns the offset of each topic, and partition, by name.
+    All messages up to a progress are in the sink of the query.
 
-    Errors: CheckpointError, there is no offset of topics in it; NoSuchTopicError, also of one made anew since;
-    NoSuchSubscriptionError; OutOfRangeError; those of `Cluster.topic`.
+    Args:
+        cluster: cluster, or client of a topic server, with the topics of the query. It owns these topics from now on.
+        progress: `query.lastProgress`, the progress that a listener gets, its JSON, or the JSON of an offset in a
+            checkpoint.
+        subscription: name of the subscription.
+
+    Returns:
+        The offset of each topic or partition, by name.
+
+    Raises:
+        CheckpointError: `progress` has no offset of topics.
+        NoSuchTopicError: a topic was deleted, or deleted and created again.
+        NoSuchSubscriptionError: a topic has no such subscription.
+        OutOfRangeError: an offset is after the end of its topic.
+        ReplogError: as `Cluster.topic`.
     """
     done: dict[str, int] = {}
     for offset in _offsets(progress):
@@ -37,22 +48,22 @@ def acknowledge(
             name = topic if partition == NO_PARTITION else partition_name(topic, partition)
             place = cluster.topic(name, create=False)
             if isinstance(place, PartitionedHandle):
-                raise NoSuchTopicError(name, "it was deleted, and made anew with partitions")
+                raise NoSuchTopicError(name, "it was deleted, and created again with partitions")
             place.skip_to(subscription, position.offset, token=position.token)
             done[name] = position.offset
     return done
 
 
 def _offsets(progress: StreamingQueryProgress | Mapping[str, Any] | str) -> list[StreamOffset]:
-    """Of all sources of this kind in it."""
-    found = _parse(progress if isinstance(progress, str | Mapping) else progress.json)
-    ends = _ends(found) if "sources" in found else iter((found,))
+    """Return the offsets of all pyreplog sources in a progress."""
+    parsed = _parse(progress if isinstance(progress, str | Mapping) else progress.json)
+    ends = _ends(parsed) if "sources" in parsed else iter((parsed,))
     offsets = [StreamOffset.decode(end) for end in ends]
     topics = [offset for offset in offsets if offset.kind == "topics"]
     if not topics:
         raise CheckpointError(
-            "progress: expected that of a query of topics, whose subscriptions can be moved; found "
-            f"{'logs, which have none' if offsets else 'no source of pyreplog that has come anywhere'}"
+            "progress: expected that of a query that reads topics, whose subscriptions can be moved; found "
+            f"{'only logs, which have none' if offsets else 'no offset of a pyreplog source'}"
         )
     return topics
 
@@ -68,9 +79,9 @@ def _parse(text: str | Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(text, str):
         return text
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except ValueError as error:
         raise CheckpointError(f"progress: expected JSON, found {text[:80]!r}: {error}") from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"progress: expected the JSON of one, or of an offset, found {text[:80]!r}")
-    return found
+    if not isinstance(parsed, dict):
+        raise CheckpointError(f"progress: expected the JSON of a progress or of an offset, found {text[:80]!r}")
+    return parsed

@@ -24,28 +24,30 @@ if TYPE_CHECKING:
 
 
 class PyreplogDataSource(DataSource):
-    """Logs as tables. Options: `ReadOptions`; columns: `pyreplog.tables.schema`. Of writing: `WriteOptions`,
-    `pyreplog.spark.write.columns`.
+    """Logs, ledgers and topics as tables.
 
-    A DataFrame stays as it was planned: the log's end is settled at its first action, and a new `load` sees a new one.
+    Options are those of `ReadOptions`, columns those of `pyreplog.tables.schema`; for writing those of `WriteOptions`
+    and `pyreplog.spark.write.columns`.
+
+    A DataFrame keeps its plan: its first action determines the end of the log, and a new `load` reads to a new end.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        self.given = dict(options)
+        self.raw_options = dict(options)
 
     @cached_property
-    def wanted(self) -> ReadOptions:
-        """Of a read. Errors: as `ReadOptions.of`."""
-        return ReadOptions.of(self.given)
+    def read_options(self) -> ReadOptions:
+        """The options of a read. Raises the errors of `ReadOptions.of`."""
+        return ReadOptions.of(self.raw_options)
 
     @classmethod
     def name(cls) -> str:
-        """As `format` takes it."""
+        """Return the name of the format."""
         return "pyreplog"
 
     def schema(self) -> str | StructType:
-        """The columns of a read without a schema of the user's."""
-        wanted = ReadOptions.of(common_options(self.given))
+        """Return the columns of a read for which the user gave no schema."""
+        wanted = ReadOptions.of(common_options(self.raw_options))
         if wanted.view is not None:
             from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -55,73 +57,79 @@ class PyreplogDataSource(DataSource):
         return columns.as_ddl(columns.default_columns(wanted))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Of the columns of a schema. ConfigError: not all of them are there."""
-        check_batch(self.given)
-        if self.wanted.view is not None:
-            return ViewReader(self.wanted)
-        return LogSourceReader(self.wanted, columns.columns_of(schema, self.wanted))
+        """Return a reader of the columns of a schema. Raises ConfigError for a column that does not exist."""
+        check_batch(self.raw_options)
+        if self.read_options.view is not None:
+            return ViewReader(self.read_options)
+        return LogSourceReader(self.read_options, columns.columns_of(schema, self.read_options))
 
     def streamReader(self, schema: StructType) -> LogStreamReader:
-        """Of the columns of a schema. ConfigError: not all of them are there, or no stream is of that."""
+        """Return a stream reader of the columns of a schema.
+
+        Raises ConfigError for a column that does not exist, and for a source that cannot be streamed.
+        """
         from pyreplog.spark.stream.reader import LogStreamReader
 
-        wanted = StreamOptions.of(self.given)
+        wanted = StreamOptions.of(self.raw_options)
         return LogStreamReader(wanted, columns.columns_of(schema, wanted.read))
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
-        """Of the rows of a DataFrame. Errors: as `WriteOptions.of`, `TopicWriter`."""
+        """Return a writer for the rows of a DataFrame. Raises the errors of `WriteOptions.of` and `TopicWriter`."""
         from pyreplog.spark.write.options import WriteOptions
         from pyreplog.spark.write.writer import TopicWriter, check_appends
 
         check_appends(overwrite)
-        return TopicWriter(WriteOptions.of(self.given), schema)
+        return TopicWriter(WriteOptions.of(self.raw_options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:
-        """Of the rows of a stream. Errors: as `WriteOptions.of`, `TopicStreamWriter`."""
+        """Return a writer for the rows of a stream. Raises the errors of `WriteOptions.of` and `TopicStreamWriter`."""
         from pyreplog.spark.write.options import WriteOptions
         from pyreplog.spark.write.writer import TopicStreamWriter, check_appends
 
         check_appends(overwrite)
-        return TopicStreamWriter(WriteOptions.of(self.given), schema)
+        return TopicStreamWriter(WriteOptions.of(self.raw_options), schema)
 
 
 class LogSourceReader(DataSourceReader):
-    """Plans in the driver, reads on executors, to which it is sent: it holds no files.
+    """Plans in the driver, and reads on executors, to which it is sent; it holds no files.
 
-    What only one of the two needs is imported there. Filters are not pushed down: Spark up to 4.3 lets those of one
-    query change another's answer.
+    Each method imports what it needs. Filters are not pushed down: Spark up to 4.3 lets the filters of one query change
+    the answer of another.
     """
 
     def __init__(self, options: ReadOptions, wanted: tuple[Column, ...]) -> None:
         self.options, self.columns = options, wanted
 
     def partitions(self) -> list[InputPartition]:
-        """One for each task; errors as of `planning.plan`."""
+        """Return an input partition for each task. Raises the errors of `planning.plan`."""
         from pyreplog.tables.planning import plan
 
         return [ReadTask(slices) for slices in plan(self.options)]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Arrow batches; errors as of `ledger_read_op.read`. An empty plan is one partition of None."""
+        """Yield Arrow batches.
+
+        Raises the errors of `reading.read`. For an empty plan Spark makes a partition of None.
+        """
         from pyreplog.tables.reading import read
 
         return read(cast("tuple[Part, ...] | None", partition.value) or (), self.columns, self.options)
 
 
 class ViewReader(DataSourceReader):
-    """As LogSourceReader, of a report's partials: each task yields one table of all that it reads."""
+    """Reads the partial results of a report: each task yields one table of all that it reads."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
 
     def partitions(self) -> list[InputPartition]:
-        """One for each task; errors as of `planning.plan`."""
+        """Return an input partition for each task. Raises the errors of `planning.plan`."""
         from pyreplog.tables.planning import plan
 
         return [ReadTask(slices) for slices in plan(self.options)]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Arrow batches; errors as of `ledger_read_op.read`, and those of the report."""
+        """Yield Arrow batches. Raises the errors of `reading.read`, and those of the report."""
         from pyreplog.reports.partials import partial_of, read_options, view_of
 
         report = view_of(self.options)

@@ -1,4 +1,4 @@
-"""What Spark sends to an executor: the slices that one task reads."""
+"""The input partition that Spark sends to an executor."""
 
 from __future__ import annotations
 

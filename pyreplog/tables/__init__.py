@@ -1,12 +1,14 @@
-"""Logs, ledgers and topics as tables: what is read, cut into tasks, read as Arrow batches. Without Spark.
+"""Logs, ledgers and topics as tables: plans a read, cuts it into tasks, and reads each task as Arrow batches.
 
-| modules | what they are |
+Nothing here imports Spark.
+
+| modules | what they hold |
 |---|---|
-| `options`, `offsets`, `schema` | what a read is asked for, and the columns there are |
-| `paths`, `logs` | what paths point to; what a log holds at one moment |
-| `ranges`, `logslices`, `planning`, `slices` | which stretches of logs are read, and by which task |
-| `reading` | what a task does |
-| `objects`, `objectscan` | the same of logs that were offloaded |
-| `locked_segment`, `scan`, `arrays`, `buffers`, `damage` | stretches, verified, as Arrow columns; what is no record |
-| `cluster` | the same of ledgers and topics, whose entries lie in copies |
+| `options`, `offsets`, `schema` | the options of a read, and its columns |
+| `paths`, `logs` | the logs that paths lead to; the segments of a log at one moment |
+| `ranges`, `logslices`, `planning`, `slices` | the parts of logs that are read, and the task that reads each |
+| `reading` | the work of one task |
+| `objects`, `objectscan` | the same for offloaded logs |
+| `locked_segment`, `scan`, `arrays`, `buffers`, `damage` | verified records as Arrow columns; damaged bytes |
+| `cluster` | the same for ledgers and topics, whose entries have several copies |
 """

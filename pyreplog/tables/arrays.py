@@ -1,4 +1,4 @@
-"""Arrow columns of a batch of records. Buffers come from native code: no Python object is made for a record."""
+"""Arrow columns of a batch of records. Native code makes the buffers, so that no record needs a Python object."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyreplog.tables.buffers import HEADER, as_bytes, as_headers, as_numbers, as
 from pyreplog.tables.slices import SliceOrigin
 
 APPEND_TIME = 1
-"""Kafka's timestampType of a time that the log gave."""
+"""Kafka's timestampType for a time that the log assigned."""
 
 TIME = pa.timestamp("us", tz="UTC")
 
@@ -26,12 +26,15 @@ TYPES: dict[str, pa.DataType] = {
 
 
 def schema_of(columns: tuple[str, ...]) -> pa.Schema:
-    """As Spark expects it; what is no column of ours is that of corrupt records."""
+    """Return the Arrow schema of columns, with the types that Spark expects.
+
+    An unknown name is that of the column for damaged bytes.
+    """
     return pa.schema([(name, TYPES.get(name, pa.binary())) for name in columns])
 
 
 def arrow_batch(batch: RecordBatch, schema: pa.Schema, origin: SliceOrigin) -> pa.RecordBatch:
-    """The columns of a schema, of verified records (or of walked ones, as far as no value is among them)."""
+    """Return the columns of a schema for verified records. Unverified records are allowed if no value is read."""
     return pa.RecordBatch.from_arrays([_array(name, batch, origin) for name in schema.names], schema=schema)
 
 
@@ -44,26 +47,28 @@ def _array(name: str, batch: RecordBatch, origin: SliceOrigin) -> pa.Array:
 
 
 def corrupt_row(schema: pa.Schema, origin: SliceOrigin, raw: bytes, **known: object) -> pa.RecordBatch:
-    """One row for bytes that are no record: it says where they lie, as far as that is known, and all that depends on
-    them is null."""
+    """Return one row for bytes that are no record.
+
+    It says where the bytes lie, as far as that is known. Columns that depend on the record are null.
+    """
     known = {"crcOk": False, **origin._asdict(), **known}
     row = [known.get(name) if name in TYPES else raw for name in schema.names]
     arrays = [pa.array([value], field.type) for value, field in zip(row, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-# ---- makers: (batch, whence) -> array --------------------------------------------------------------------------
+# ---- makers: (batch, origin) -> array --------------------------------------------------------------------------
 
 
 def _positions(batch: RecordBatch, origin: SliceOrigin) -> pa.Array:
-    """Of entries that came from somewhere, they say nothing."""
+    """Return positions of records in their segment; null for entries that were read through a bookie."""
     if origin.segment is None:
         return pa.nulls(len(batch), pa.int64())
     return as_numbers(pa.int64(), len(batch), batch.position)
 
 
 _OF_PARTS = {"key", "producerName", "sequenceId", "eventTime"}
-"""Columns of a key or an attribute: null where a record has none."""
+"""Columns of a key or an attribute; null where a record has none."""
 
 Maker = Callable[[RecordBatch, SliceOrigin], pa.Array]
 

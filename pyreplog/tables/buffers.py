@@ -1,4 +1,4 @@
-"""Arrow arrays of what native code laid out: nothing is copied."""
+"""Arrow arrays over buffers that native code laid out. Nothing is copied."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ def _buffer(data: Any) -> pa.Buffer | None:
     return None if data is None else pa.py_buffer(data)
 
 
-def as_bytes(kind: pa.DataType, found: tuple[int, Any, Any, Any]) -> pa.Array:
-    """Of (nulls, validity, offsets, data)."""
-    nulls, valid, offsets, data = found
+def as_bytes(kind: pa.DataType, buffers: tuple[int, Any, Any, Any]) -> pa.Array:
+    """Return a binary column from (nulls, validity, offsets, data)."""
+    nulls, valid, offsets, data = buffers
     return pa.Array.from_buffers(
         kind, len(offsets) // 4 - 1, [_buffer(valid), _buffer(offsets), _buffer(data)], null_count=nulls
     )  # fmt: skip
 
 
-def as_text(found: tuple[int, Any, Any, Any]) -> pa.Array:
-    """As as_bytes, of strings. Bytes that are no UTF-8 become U+FFFD: of records that were not verified any may be
-    wrong, and who reads Arrow's strings relies on them."""
-    nulls, _, offsets, _ = found
-    if nulls == len(offsets) // 4 - 1:  # as most often
-        return as_bytes(pa.string(), found)
-    data = as_bytes(pa.binary(), found)
+def as_text(buffers: tuple[int, Any, Any, Any]) -> pa.Array:
+    """Return a column of strings from (nulls, validity, offsets, data).
+
+    Bytes that are no UTF-8 become U+FFFD: records that were not verified may hold any bytes, and readers of Arrow rely
+    on valid strings.
+    """
+    nulls, _, offsets, _ = buffers
+    if nulls == len(offsets) // 4 - 1:  # the usual case
+        return as_bytes(pa.string(), buffers)
+    data = as_bytes(pa.binary(), buffers)
     try:
         return data.cast(pa.string())
     except pa.ArrowInvalid:
@@ -40,19 +43,22 @@ def as_text(found: tuple[int, Any, Any, Any]) -> pa.Array:
 
 
 def as_numbers(kind: pa.DataType, count: int, data: Any) -> pa.Array:
-    """Of numbers none of which is null."""
+    """Return a column of numbers without nulls."""
     return pa.Array.from_buffers(kind, count, [None, _buffer(data)], null_count=0)
 
 
-def as_some_numbers(kind: pa.DataType, count: int, found: tuple[int, Any, Any]) -> pa.Array:
-    """Of (nulls, validity, data)."""
-    nulls, valid, data = found
+def as_some_numbers(kind: pa.DataType, count: int, buffers: tuple[int, Any, Any]) -> pa.Array:
+    """Return a column of numbers from (nulls, validity, data)."""
+    nulls, valid, data = buffers
     return pa.Array.from_buffers(kind, count, [_buffer(valid), _buffer(data)], null_count=nulls)
 
 
-def as_headers(rows: int, found: tuple[int, Any, Any, Any, Any, Any]) -> pa.Array:
-    """Of (count, offsets of the lists, offsets and data of the names, offsets and data of the values)."""
-    count, lists, names, name_bytes, values, value_bytes = found
+def as_headers(rows: int, buffers: tuple[int, Any, Any, Any, Any, Any]) -> pa.Array:
+    """Return a column of headers.
+
+    buffers: (number of headers, offsets of the lists, offsets and data of the names, offsets and data of the values).
+    """
+    count, lists, names, name_bytes, values, value_bytes = buffers
     name = as_text((0, None, names, name_bytes))
     value = pa.Array.from_buffers(pa.binary(), count, [None, _buffer(values), _buffer(value_bytes)], null_count=0)
     pairs = pa.StructArray.from_arrays([name, value], fields=list(HEADER))
@@ -60,7 +66,7 @@ def as_headers(rows: int, found: tuple[int, Any, Any, Any, Any, Any]) -> pa.Arra
 
 
 def constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
-    """The same in all rows."""
+    """Return a column that has the same value in all rows."""
     if count > _KEPT_ROWS:
         return _repeated(value, kind, count)
     return _kept(value, kind).slice(0, count)
@@ -68,7 +74,7 @@ def constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
 
 @lru_cache(maxsize=64)
 def _kept(value: object, kind: pa.DataType) -> pa.Array:
-    """Of a column that comes with every batch: it is made once."""
+    """Return a long constant column from a cache, because each batch needs a slice of it."""
     return _repeated(value, kind, _KEPT_ROWS)
 
 

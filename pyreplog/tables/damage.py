@@ -1,4 +1,4 @@
-"""Bytes of a segment that are no record: where the next record begins behind them."""
+"""Damaged bytes of a segment, and where the next record begins after them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyreplog.tables.slices import Slice
 
 
 class DamagedRange(NamedTuple):
-    """Bytes [start, stop) of a segment file, and what is wrong with them."""
+    """Bytes [start, stop) of a segment file that are no record, and the error that describes them."""
 
     start: int
     stop: int
@@ -22,19 +22,21 @@ class DamagedRange(NamedTuple):
 
 
 def damage_at(segment: Segment, part: Slice, start: int, entry: int, error: CorruptionError) -> DamagedRange:
-    """The damage that a scan met at offset `start`. entry: number of the last one before it, -1: not known.
+    """Return the damaged range that a scan met at offset `start`.
 
-    It ends at the next offset that the segment's index knows of, or before, where a record with a right CRC and a
-    number that may follow is found by its looks. Without an index it is found by its looks alone. Damage at the end of
-    a sealed segment ends at its blank.
+    The range ends at the next offset in the segment's index, or earlier, at a record with a valid CRC and a possible
+    entry number. Without an index, only such a record ends it. Damage at the end of a sealed segment ends where the
+    blank space begins.
+
+    entry: number of the last entry before the damage; -1: unknown.
     """
     at, places = start, _known_places(segment, Path(part.log.directory))
     while at < part.until:
-        known = bisect.bisect_right(places, at)
-        limit = places[known] if known < len(places) else part.stop
-        found = _find(segment, at + 8, min(limit, part.stop), entry)
-        if found >= 0:
-            return DamagedRange(start, found, error)
+        following = bisect.bisect_right(places, at)
+        limit = places[following] if following < len(places) else part.stop
+        intact = _find(segment, at + 8, min(limit, part.stop), entry)
+        if intact >= 0:
+            return DamagedRange(start, intact, error)
         at = min(limit, part.stop)
         if at >= part.stop:
             break
@@ -59,7 +61,10 @@ def _begins_something(segment: Segment, offset: int, stop: int) -> bool:
 
 
 def _find(segment: Segment, offset: int, stop: int, entry: int) -> int:
-    """Offset of the first intact record from `offset` on that may follow, for values may hold copies; -1: none."""
+    """Return the offset of the first intact record from `offset` on whose entry number may follow; -1: none.
+
+    The number is compared because values may hold copies of records.
+    """
     while offset < stop:
         offset = segment.find_intact(offset, stop)
         if offset < 0:

@@ -1,4 +1,4 @@
-"""What a log holds at one moment, by its segment headers and by what its writer tells: no record is read."""
+"""The segments and ends of a log at one moment, from segment headers and the writer's tail page. No record is read."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _BLOCK = 512  # bytes in a unit of st_blocks
 
 @dataclass(frozen=True)
 class LogEnds:
-    """Where a log begins and ends: positions, and the number of the first entry that may not be read.
+    """Where a log begins and ends: two positions, and the number of the entry after the last readable one.
 
-    truncations: how often it was cut, as far as anybody tells.
+    truncations: how often the writer has cut the log; 0 if the log is not being written.
     """
 
     start: int
@@ -36,10 +36,10 @@ class LogEnds:
 
 @dataclass(frozen=True)
 class SegmentToRead:
-    """A segment by its header; what is to be read of it. start: a record begins at this offset. until: none begins here
-    or beyond that counts. stop: none reaches beyond.
+    """A segment, by its header, and the range of it that is read.
 
-    weight: bytes that a scan goes through, about. fault: why the file cannot be read.
+    start: offset of the first record. until: offset before which records begin. stop: offset that no record exceeds.
+    weight: approximate number of bytes that a scan reads. fault: the error if the file cannot be read.
     """
 
     path: str
@@ -55,8 +55,10 @@ class SegmentToRead:
 
 @dataclass(frozen=True)
 class LogSnapshot:
-    """The segments of a log with records that may be read, ascending. called: what it is, beside others; empty: as its
-    directory."""
+    """The segments of a log that have readable records, ascending.
+
+    called: name that tells the log from the others of a read; empty: the name of its directory.
+    """
 
     directory: Path
     uuid: bytes
@@ -66,27 +68,30 @@ class LogSnapshot:
 
     @property
     def name(self) -> str:
-        """What rows call it: their topic."""
+        """The name of the log in the column `topic` of its rows."""
         return self.called or self.directory.name
 
     @property
     def numbered(self) -> bool:
-        """Whether its entries have numbers of their own: it is not a bookie's."""
+        """Whether the entries are numbered by this log; those of a bookie's log are numbered by ledger."""
         return all(segment.first_entry >= 0 for segment in self.segments)
 
     @property
     def first_entry(self) -> int:
-        """Number of the first entry there is; `end_entry` when there is none."""
+        """Number of the first entry; `end_entry` if the log is empty."""
         intact = [segment.first_entry for segment in self.segments if segment.fault is None]
         return intact[0] if intact else self.ends.end_entry
 
 
 def ends_of(directory: Path) -> LogEnds:
-    """Where a log begins and ends now. A log that was neither closed nor is written is looked at as a reader does,
-    which verifies what lies behind its checkpoint. Errors: those of opening it for reading."""
-    told = tail_page.load(directory)
-    if told is not None:
-        tail, proven = told
+    """Return where a log begins and ends now.
+
+    A log that was not closed and has no running writer is opened by a reader, which verifies the records after its
+    checkpoint. Raises the errors of opening a log for reading.
+    """
+    page = tail_page.load(directory)
+    if page is not None:
+        tail, proven = page
         return LogEnds(max(tail.start, proven.start), tail.visible, tail.visible_entry, tail.truncations)
     checkpoint = checkpoints.load(directory)
     if checkpoint is not None and checkpoint.clean and truncation.pending(directory) is None:
@@ -96,22 +101,21 @@ def ends_of(directory: Path) -> LogEnds:
 
 
 def look(directory: Path, within: tuple[int, int] | None = None) -> LogSnapshot:
-    """A snapshot of the log in a directory. What is wrong with a segment file is in its `fault`.
+    """Return a snapshot of the log in a directory. A segment file that cannot be read has its error in `fault`.
 
-    within: positions, of the first record that is wanted and behind the last: other segments are not looked at.
-
-    Errors: NotALogError, FormatVersionError, CorruptionError (no header at all can be read).
+    within: positions of the first record to read and after the last one; other segments are not examined. Raises
+    NotALogError, FormatVersionError, and CorruptionError if no header can be read.
     """
     for _ in range(_ATTEMPTS):
         ends = ends_of(directory)
-        found = _look(directory, ends, within or (0, ends.end))
-        if found is not None and ends_of(directory).truncations == ends.truncations:
-            return found
-    raise NotALogError(f"{directory} is trimmed or cut faster than it can be looked at")
+        snapshot = _look(directory, ends, within or (0, ends.end))
+        if snapshot is not None and ends_of(directory).truncations == ends.truncations:
+            return snapshot
+    raise NotALogError(f"{directory} was trimmed or cut {_ATTEMPTS} times while its segments were read; try again")
 
 
 def _look(directory: Path, ends: LogEnds, within: tuple[int, int]) -> LogSnapshot | None:
-    """None: it was trimmed meanwhile."""
+    """Return a snapshot; None: the log was trimmed meanwhile."""
     checkpoint = checkpoints.load(directory)
     bases = [base for base in names.segment_bases(directory) if base < ends.end]
     uuid, size = (checkpoint.uuid, checkpoint.segment_bytes) if checkpoint else _first_header(directory, bases)
@@ -132,7 +136,7 @@ def _look(directory: Path, ends: LogEnds, within: tuple[int, int]) -> LogSnapsho
 
 
 def _part(segment: SegmentToRead, low: int, high: int) -> SegmentToRead:
-    """What of a segment lies between two positions, at which records begin."""
+    """Return the part of a segment between two positions, at which records begin."""
     start, until = max(segment.start, low - segment.base), min(segment.until, high - segment.base)
     if segment.fault is not None or (start, until) == (segment.start, segment.until):
         return segment
@@ -140,7 +144,7 @@ def _part(segment: SegmentToRead, low: int, high: int) -> SegmentToRead:
 
 
 def _first_header(directory: Path, bases: list[int]) -> tuple[bytes, int]:
-    """Uuid and segment size of a log that lost its checkpoint."""
+    """Return (uuid, segment size) of a log that lost its checkpoint."""
     if not bases:
         raise NotALogError(f"{directory} holds no log: no segment and no checkpoint")
     uuid, _, size, _, _ = read_header(names.segment_path(directory, bases[0]))
@@ -160,14 +164,14 @@ def _examine(path: Path, base: int, uuid: bytes, size: int, end: int) -> Segment
     except CorruptionError as error:
         return SegmentToRead(str(path), base, fault=error)
     until = min(end - base, size)
-    weight = min(until, status.st_blocks * _BLOCK)  # a hollow segment has hardly any
+    weight = min(until, status.st_blocks * _BLOCK)  # a hole-punched segment has hardly any
     return SegmentToRead(
         str(path), base, epoch, first, until=until, stop=until, weight=max(weight, HEADER_BYTES)
     )  # fmt: skip
 
 
 def _check_header(path: Path, block: bytes, base: int, uuid: bytes, size: int, length: int) -> tuple[int, int]:
-    """(first entry, epoch) of a segment file that is what it should be. CorruptionError."""
+    """Return (first entry, epoch) of a segment file. Raises CorruptionError if it is not the expected segment."""
     found_uuid, found_base, found_size, first, epoch = decode_header(str(path), block)
     if found_uuid != uuid:
         raise CorruptionError(path, base, f"a segment of log {uuid.hex()}", f"one of log {found_uuid.hex()}")

@@ -1,4 +1,4 @@
-"""The slices of logs that a read wants, before they are cut into tasks."""
+"""The slices of logs that a read needs, before they are cut into tasks."""
 
 from __future__ import annotations
 
@@ -21,19 +21,27 @@ Part: TypeAlias = "Slice | EntrySlice"
 
 
 def log_slices(options: ReadOptions) -> list[tuple[Slice, int]]:
-    """Slices, uncut, of the logs that the paths of a read lead to, offloaded ones included. Errors: as of `plan`."""
+    """Return uncut slices of the logs that the paths of a read lead to, with their sizes. Raises the errors of `plan`.
+
+    Offloaded logs are included.
+    """
     for name, is_given in (("replica", options.replica != ANY), ("topics", options.reads_topics)):
         if is_given:
-            raise ConfigError(f"{name}: {options.paths[0]} is no cluster; expected path of an embedded one, or cluster")
+            raise ConfigError(
+                f"{name}: {options.paths[0]} is no cluster; expected an embedded cluster, or the option cluster"
+            )
     logs = [(log, bookie_of(log.directory)) for log in look_at_all(options.paths)]
     offloaded = objects.look(options, beside=[log.directory for log, _ in logs])
-    found = slices_of(logs, options, beside=[log.partition for log in offloaded])
-    return found + [part for log in offloaded for part in objects.object_slices(log, options)]
+    slices = slices_of(logs, options, beside=[log.partition for log in offloaded])
+    return slices + [part for log in offloaded for part in objects.object_slices(log, options)]
 
 
 def look_at_all(paths: Sequence[str]) -> list[LogSnapshot]:
-    """Logs in the directories that paths lead to, each called differently, also than those that are offloaded. Errors:
-    as of `log_directories`, `look`."""
+    """Return snapshots of the logs that paths lead to.
+
+    Each has a name of its own, which no offloaded log of the read has either. Raises the errors of `log_directories`
+    and `look`.
+    """
     directories = log_directories(paths)
     called = names_of(directories, offloaded_urls(paths))
     return [replace(look(directory), called=called[str(directory)]) for directory in directories]
@@ -42,18 +50,19 @@ def look_at_all(paths: Sequence[str]) -> list[LogSnapshot]:
 def slices_of(
     logs: list[tuple[LogSnapshot, str | None]],
     options: ReadOptions,
-    there: tuple[Range, ...] | None = None,
+    existing: tuple[Range, ...] | None = None,
     beside: Sequence[Partition] = (),
 ) -> list[tuple[Slice, int]]:
-    """Slices, uncut, of all that is wanted of logs, each with the bookie that it is of, and about how many bytes each
-    is. there: ranges of ledgers that are not deleted; None: nobody knows. beside: what else is read.
+    """Return uncut slices of logs that a read needs, with their approximate sizes in bytes. Raises the errors of
+    `plan`.
 
-    Errors: as `plan`.
+    logs: (snapshot, bookie that the log belongs to). existing: ranges of ledgers that are not deleted; None: unknown.
+    beside: partitions of the other logs of the read.
     """
     ranges.check_offsets([log for log, _ in logs], options, beside)
     for log, _ in logs:
         _check_faults(log, options)
-    return [part for log, bookie in logs for part in ranges.stretches(log, options, bookie, there)]
+    return [part for log, bookie in logs for part in ranges.stretches(log, options, bookie, existing)]
 
 
 def _check_faults(log: LogSnapshot, options: ReadOptions) -> None:

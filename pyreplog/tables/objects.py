@@ -1,4 +1,4 @@
-"""Offloaded logs: which stretches of which objects are read, by the manifest and the indexes. No record is fetched."""
+"""Offloaded logs: the parts of objects that a read needs, from manifests and indexes. No record is fetched."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ObjectLog:
-    """An offloaded log at one moment. called: what it is, beside others."""
+    """An offloaded log at one moment. called: name that tells it from the other logs of the read."""
 
     storage: Storage
-    found: Offloaded
+    manifest: Offloaded
     called: str
 
     @property
     def partition(self) -> Partition:
-        """As it is named in startingOffsets and endingOffsets."""
+        """The name of the log in startingOffsets and endingOffsets."""
         return self.called, NO_PARTITION
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectSlice(Slice):
-    """A slice of a segment that is an object."""
+    """A slice of a segment that is stored as an object."""
 
     storage: Storage
     item: SealedObject
@@ -52,18 +52,20 @@ class ObjectSlice(Slice):
 
     @property
     def origin(self) -> SliceOrigin:
-        """As of the segment file that the object was copied from."""
+        """The origin of the segment file that the object is a copy of."""
         return SliceOrigin(self.log.topic, NO_PARTITION, names.segment_path(Path(), self.base).name)
 
     def index(self) -> SparseIndex | None:
-        """Where its records begin; None: its object is missing or damaged. StorageError."""
-        found = _index(self)
-        return None if found is None else found.sparse
+        """Return where records begin; None: the index object is missing or damaged. Raises StorageError."""
+        index = _index(self)
+        return None if index is None else index.sparse
 
 
 def look(options: ReadOptions, beside: Sequence[Path] = ()) -> list[ObjectLog]:
-    """The offloaded logs among what options name, each called differently, also than the logs in the directories
-    `beside`. Errors: as of `manifest.load`, `Storage`."""
+    """Return the offloaded logs that options name. Raises the errors of `manifest.load` and `Storage`.
+
+    Each has a name of its own, which no log in the directories `beside` has either.
+    """
     urls = offloaded_urls(options.paths)
     called = names_of(beside, urls)
     places = [Storage(url, options.storage_options) for url in urls]
@@ -71,18 +73,19 @@ def look(options: ReadOptions, beside: Sequence[Path] = ()) -> list[ObjectLog]:
 
 
 def object_slices(log: ObjectLog, options: ReadOptions) -> list[tuple[Slice, int]]:
-    """Slices, uncut, of all that is wanted of an offloaded log, and how many bytes each is.
+    """Return uncut slices of an offloaded log that a read needs, with their sizes in bytes.
 
-    Errors: TrimmedError, OutOfRangeError: an offset is not there, and that matters; ConfigError; StorageError.
+    Raises TrimmedError or OutOfRangeError (an offset does not exist, and failOnDataLoss is set), ConfigError and
+    StorageError.
     """
     if options.ledgers is not None:
         raise ConfigError(f"ledgers: {log.storage.url} is a log by itself and holds no ledgers")
-    times, found = times_of(options), log.found
+    times, manifest = times_of(options), log.manifest
     low, high = options.starting_offsets.of(log.partition), options.ending_offsets.of(log.partition)
     lenient = not options.fail_on_data_loss
-    entries = bounded(log.storage.url, low, high, found.start, found.end, lenient=lenient)
-    wanted = RecordFilter(None if entries == (found.start, found.end) else entries, times)
-    parts = [_slice(log, item, wanted) for item in found.segments]
+    entries = bounded(log.storage.url, low, high, manifest.start, manifest.end, lenient=lenient)
+    wanted = RecordFilter(None if entries == (manifest.start, manifest.end) else entries, times)
+    parts = [_slice(log, item, wanted) for item in manifest.segments]
     if wanted.entries is not None:
         parts = [cut for part in parts if (cut := _in_entries(part, wanted.entries)) is not None]
     if times is not None:
@@ -91,10 +94,10 @@ def object_slices(log: ObjectLog, options: ReadOptions) -> list[tuple[Slice, int
 
 
 def _slice(log: ObjectLog, item: SealedObject, wanted: RecordFilter) -> ObjectSlice:
-    storage, found = log.storage, log.found
+    storage, manifest = log.storage, log.manifest
     return ObjectSlice(
-        LogName(storage.url, log.called, found.identity.uuid), storage.of(item.name), item.base, item.epoch,
-        HEADER_BYTES, item.stop, item.stop, wanted, storage=storage, item=item, identity=found.identity,
+        LogName(storage.url, log.called, manifest.identity.uuid), storage.of(item.name), item.base, item.epoch,
+        HEADER_BYTES, item.stop, item.stop, wanted, storage=storage, item=item, identity=manifest.identity,
     )  # fmt: skip
 
 
@@ -102,34 +105,36 @@ def _slice(log: ObjectLog, item: SealedObject, wanted: RecordFilter) -> ObjectSl
 
 
 def _in_entries(part: ObjectSlice, wanted: Range) -> ObjectSlice | None:
-    """Without what lies before or behind a range of entries, to within a block of the index; None: all of it does."""
+    """Cut a slice down to a range of entries, as exactly as index blocks allow; None: it has none of them."""
     item, (low, high) = part.item, wanted
     if not (item.first_entry < high and low < item.end_entry and low < high):
         return None
     if item.first_entry >= low and item.end_entry <= high:
         return part
-    found = _index(part)
-    # No number comes twice: the block that begins with `low` is the first one.
-    return part if found is None else _cut(part, found, item.first_entry + found.entries, low + 1, high)
+    index = _index(part)
+    # Numbers are unique, so the block that begins with `low` is the first one with it: hence low + 1.
+    return part if index is None else _cut(part, index, item.first_entry + index.entries, low + 1, high)
 
 
 def _in_times(part: ObjectSlice, wanted: Range) -> ObjectSlice | None:
-    """As `_in_entries`, of append times."""
+    """Cut a slice down to a range of append times, as `_in_entries` does for entries."""
     item, (low, high) = part.item, wanted
     if not (item.time_low < high and low <= item.time_high and low < high):
         return None
     if item.time_low >= low and item.time_high < high:
         return part
-    found = _index(part)
-    return part if found is None else _cut(part, found, found.times, low, high)
+    index = _index(part)
+    return part if index is None else _cut(part, index, index.times, low, high)
 
 
-def _cut(part: ObjectSlice, found: ObjectIndex, keys: NDArray[np.int64], low: int, high: int) -> ObjectSlice:
-    """From the last block that begins below `low` to before the first that begins at `high` or above. keys: of the
-    blocks' first records, ascending."""
+def _cut(part: ObjectSlice, index: ObjectIndex, keys: NDArray[np.int64], low: int, high: int) -> ObjectSlice:
+    """Cut a slice to the blocks from the last one that begins below `low` to the last one that begins below `high`.
+
+    keys: keys of the first records of the blocks, ascending.
+    """
     first, behind = np.searchsorted(keys, low), np.searchsorted(keys, high)
-    start = int(found.places[first - 1]) if first else HEADER_BYTES
-    until = int(found.places[behind]) if behind < len(keys) else part.until
+    start = int(index.places[first - 1]) if first else HEADER_BYTES
+    until = int(index.places[behind]) if behind < len(keys) else part.until
     return replace(part, start=max(part.start, start), until=min(part.until, until))
 
 

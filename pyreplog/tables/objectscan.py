@@ -1,4 +1,4 @@
-"""Reading slices of offloaded logs, among others: as of segment files, a window in memory at a time."""
+"""Reading slices of offloaded logs, with one window of an object in memory at a time."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pyreplog.tables.slices import Slice
 
 
 class ObjectScan(Scan):
-    """As Scan, and of objects.
+    """Reads slices of objects as well as those of segment files.
 
-    Errors, beside those of Scan: ObjectCorruptionError (mode FAILFAST): an object is missing, short, another one, or
-    damaged; StorageError, MissingExtraError.
+    In addition to the errors of `Scan` it raises ObjectCorruptionError (mode FAILFAST: an object is missing, short,
+    damaged or another one), StorageError and MissingExtraError.
     """
 
     def _read(self, part: Slice) -> Iterator[pa.RecordBatch]:
@@ -33,25 +33,25 @@ class ObjectScan(Scan):
         except CorruptionError as error:
             yield from self._unreadable(part, error)
             return
-        for segment, found in self._found(windows, part):
-            yield from self._rows(segment, part, found)
+        for segment, result in self._results(windows, part):
+            yield from self._rows(segment, part, result)
 
-    def _found(self, windows: Windows, part: ObjectSlice) -> Iterator[tuple[Segment, RecordBatch | DamagedRange]]:
+    def _results(self, windows: Windows, part: ObjectSlice) -> Iterator[tuple[Segment, RecordBatch | DamagedRange]]:
         offset, entry = part.start, -1
         while offset < part.until:
             window = windows.at(offset)
             try:
-                here = replace(part, stop=window.stop, until=min(part.until, window.stop))
-                batch = self._batch(window.segment, here, offset)
+                visible = replace(part, stop=window.stop, until=min(part.until, window.stop))
+                batch = self._batch(window.segment, visible, offset)
             except CorruptionError as error:
                 if windows.widen(offset):
                     continue
-                told = ObjectCorruptionError(windows.url, error.position, error.expected, error.found)
+                corruption = ObjectCorruptionError(windows.url, error.position, error.expected, error.found)
                 if self._options.mode == "FAILFAST":
-                    raise told from None
+                    raise corruption from None
                 segment = windows.rest(offset).segment
                 segment.index = part.index()
-                damage = damage_at(segment, part, offset, entry, told)
+                damage = damage_at(segment, part, offset, entry, corruption)
                 offset = damage.stop
                 yield segment, damage
                 continue

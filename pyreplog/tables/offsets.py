@@ -1,4 +1,4 @@
-"""Where a read begins or ends in each log, in the form that Kafka's source takes."""
+"""Where a read begins or ends in each log, in the notation of Kafka's Spark source."""
 
 from __future__ import annotations
 
@@ -12,31 +12,34 @@ FIRST, LAST = -2, -1
 """Kafka's numbers for the earliest and the latest offset."""
 
 Partition = tuple[str, int]
-"""Topic and number; a log by itself is partition -1 of the topic of its name."""
+"""Topic and partition number; a log that is no partition is partition -1 of the topic of its name."""
 
 _MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
 class Offsets:
-    """`everywhere`: one for all partitions, unless each has its own in `each`."""
+    """Offsets of a read: `everywhere` is one for all partitions; None: `each` has one for each partition."""
 
     everywhere: int | None
     each: tuple[tuple[Partition, int], ...] = ()
 
     @classmethod
     def starting(cls, name: str, text: str) -> Offsets:
-        """Of an option: "earliest", a number, or {"topic": {"partition": number}}."""
+        """Parse an option whose text is "earliest", a number, or {"topic": {"partition": number}}.
+
+        Raises ConfigError.
+        """
         return cls._parse(name, text, "earliest", FIRST)
 
     @classmethod
     def ending(cls, name: str, text: str) -> Offsets:
-        """As starting, with "latest"; the offset that ends the read is not read."""
+        """Parse an option like `starting`, with "latest". The read stops before the offset."""
         return cls._parse(name, text, "latest", LAST)
 
     @classmethod
     def streaming(cls, name: str, text: str) -> Offsets:
-        """As starting, or "latest" (-1): a stream may begin with what is to come."""
+        """Parse an option like `starting`, or "latest" (-1), for streams that begin with the next entry."""
         if text.strip().lower() == "latest":
             return cls(LAST)
         return cls._parse(name, text, "earliest", FIRST, also=LAST)
@@ -47,24 +50,24 @@ class Offsets:
         if text.strip().lower() == word:
             return cls(number)
         try:
-            found = json.loads(text)
-            if isinstance(found, dict):
-                each = {(topic, int(at)): offset for topic, row in found.items() for at, offset in row.items()}
+            parsed = json.loads(text)
+            if isinstance(parsed, dict):
+                each = {(topic, int(at)): offset for topic, row in parsed.items() for at, offset in row.items()}
             else:
-                each = {("", 0): found}
+                each = {("", 0): parsed}
         except (ValueError, AttributeError) as error:
             raise ConfigError(f"{expected}, found {text!r}") from error
         for offset in each.values():
             if not _is_int(offset) or not (0 <= offset <= _MAX or offset in (number, also)):
                 raise ConfigError(f"{expected} (0 or more, or {number} for the {word}), found {offset!r}")
-        return cls(None, tuple(sorted(each.items()))) if isinstance(found, dict) else cls(found)
+        return cls(None, tuple(sorted(each.items()))) if isinstance(parsed, dict) else cls(parsed)
 
     def of(self, partition: Partition) -> int:
-        """The offset that was asked for, FIRST or LAST."""
+        """Return the offset of a partition, which may be FIRST or LAST."""
         return self.everywhere if self.everywhere is not None else dict(self.each)[partition]
 
     def check_names(self, name: str, partitions: Iterable[Partition]) -> None:
-        """ConfigError when offsets were given by partition, and not those of all there are and no others."""
+        """Raise ConfigError if offsets are given by partition, and not for exactly these partitions."""
         known, given = set(partitions), {partition for partition, _ in self.each}
         if self.everywhere is None and known != given:
             raise ConfigError(f"{name}: expected offsets of {_words(known)}, found those of {_words(given)}")

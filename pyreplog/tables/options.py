@@ -1,4 +1,4 @@
-"""What a read is asked for: options of `spark.read.format("pyreplog")`, typed and checked before anything opens."""
+"""Options of `spark.read.format("pyreplog")`, parsed and checked before anything is opened."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Mode = Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]
 MODES: tuple[Mode, ...] = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 
 ANY, ALL = "any", "all"
-"""Replicas: each entry once, or every copy there is."""
+"""Values of `replica`: each entry once, or every copy."""
 
 EXCLUSIVE = (
     ("startingOffsets", "startingTimestamp", "subscription"),
@@ -30,19 +30,19 @@ EXCLUSIVE = (
     ("secret", "secretFile"),
     ("view", "columns"),
 )
-"""Options of which at most one may be given."""
+"""Groups of options of which at most one may be set."""
 
 OF_STREAMS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
-"""Options that only a stream has."""
+"""Options that only streams have."""
 
 OF_CLUSTERS = ("secretFile", "tlsCa", "tlsCert", "tlsKey")
-"""Options that only a cluster has which is read over TCP."""
+"""Options that apply only to a cluster over TCP."""
 
 _CREDENTIALS = ("secret", "secret_file", "tls_ca", "tls_cert", "tls_key")
-"""What `Credentials` is made of."""
+"""Fields of `Credentials`."""
 
 _OF_VALUES, _OF_NUMBERS = (10_000, 2 << 20), (1 << 15, 16 << 20)
-"""Rows, and bytes of log, of one batch."""
+"""Rows and bytes of log in one batch: when values are read, and when only numbers are."""
 
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30}
 _NUMBER_MAX = (1 << 63) - 1
@@ -147,22 +147,24 @@ class ReadOptions:
         if not fields.get("paths") and "cluster" not in fields:
             raise ConfigError("path: expected the directory of a log, found none; give it to load() or as an option")
         credentials = {name: fields.pop(name) for name in _CREDENTIALS if name in fields}
-        made = cls(**fields, credentials=Credentials(**credentials))
-        made._check_credentials(given, credentials)
-        made._check_choices(given)
-        made._check_ranges(given)
-        made._check_cluster()
-        return made
+        checked = cls(**fields, credentials=Credentials(**credentials))
+        checked._check_credentials(given, credentials)
+        checked._check_choices(given)
+        checked._check_ranges(given)
+        checked._check_cluster()
+        return checked
 
     def limited(self, *, to_values: bool) -> ReadOptions:
-        """With what one Arrow batch holds, where that was not given. to_values: values are read; of numbers alone,
-        larger batches cost less for each row."""
+        """Return options whose batch limits are set.
+
+        to_values: values are read. If only numbers are read, larger batches cost less for each row.
+        """
         rows, size = _OF_VALUES if to_values else _OF_NUMBERS
         return replace(self, batch_rows=self.batch_rows or rows, batch_bytes=self.batch_bytes or size)
 
     @property
     def reads_topics(self) -> bool:
-        """Whether messages are wanted, not entries."""
+        """Whether messages of topics are read, not entries of ledgers."""
         return self.topics is not None or self.topics_pattern is not None
 
     def _check_credentials(self, given: Mapping[str, str], credentials: Mapping[str, object]) -> None:
@@ -172,9 +174,9 @@ class ReadOptions:
 
     def _check_choices(self, given: Mapping[str, str]) -> None:
         for names in EXCLUSIVE:
-            found = [name for name in names if name.lower() in given]
-            if len(found) > 1:
-                raise ConfigError(f"{', '.join(found)}: expected at most one of them, found {len(found)}")
+            chosen = [name for name in names if name.lower() in given]
+            if len(chosen) > 1:
+                raise ConfigError(f"{', '.join(chosen)}: expected at most one of them, found {len(chosen)}")
         if self.subscription is not None and not self.reads_topics:
             raise ConfigError("subscription: expected with topics or topicsPattern, found neither")
         if self.reads_topics and self.replica != ANY:
@@ -188,7 +190,7 @@ class ReadOptions:
             )
 
     def _check_cluster(self) -> None:
-        """Servers of topics are written to; and a store of this process alone is not what executors would see."""
+        """Raise ConfigError for a topic server, and for a store in memory, which executors cannot see."""
         if self.cluster is not None and not is_shared(self.cluster):
             raise ConfigError(
                 "cluster: expected the URL of a metadata store, zk://host:port/root or sqlite:/path, found "
@@ -196,7 +198,7 @@ class ReadOptions:
             )
 
 
-# ---- one parser a type: (name of the option, its text) -> value ------------------------------------------------
+# ---- one parser for each type: (name of the option, its text) -> value ------------------------------------------
 
 
 def _text(name: str, text: str) -> str:
@@ -211,12 +213,12 @@ def _path(name: str, text: str) -> tuple[str, ...]:
 
 def _paths(name: str, text: str) -> tuple[str, ...]:
     try:
-        found = json.loads(text)
+        paths = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, list) or not all(isinstance(path, str) and path for path in found):
+        paths = None
+    if not isinstance(paths, list) or not all(isinstance(path, str) and path for path in paths):
         raise ConfigError(f"{name}: expected a JSON list of paths, found {text!r}")
-    return tuple(found)
+    return tuple(paths)
 
 
 def _storage_options(name: str, text: str) -> str:
@@ -230,7 +232,7 @@ def _flag(name: str, text: str) -> bool:
 
 
 def amount(low: int, high: int) -> Callable[[str, str], int]:
-    """A parser of numbers, with k, m or g behind them."""
+    """Return a parser of whole numbers, which may be followed by k, m or g."""
 
     def parse(name: str, text: str) -> int:
         match = re.fullmatch(r"\s*(\d{1,19})\s*([kmg]?)b?\s*", text, re.IGNORECASE)
@@ -243,7 +245,7 @@ def amount(low: int, high: int) -> Callable[[str, str], int]:
 
 
 def _time(name: str, text: str) -> int:
-    """Milliseconds since the epoch, or ISO 8601 (without a zone: UTC)."""
+    """Parse milliseconds since 1970, or ISO 8601 (UTC without a zone), into microseconds since 1970."""
     try:
         if re.fullmatch(r"\s*-?\d{1,15}\s*", text):
             return int(text) * 1000
@@ -257,23 +259,23 @@ def _time(name: str, text: str) -> int:
 
 
 def _names(name: str, text: str) -> tuple[str, ...]:
-    found = tuple(word.strip() for word in text.split(","))
-    if not all(found):
+    names = tuple(word.strip() for word in text.split(","))
+    if not all(names):
         raise ConfigError(f"{name}: expected names with commas between them, found {text!r}")
-    return found
+    return names
 
 
 def _topics(name: str, text: str) -> tuple[str, ...]:
-    """A name may hold commas: then all are given as JSON."""
+    """Parse names of topics. Names that hold commas are given as a JSON list."""
     if not text.lstrip().startswith("["):
         return _names(name, text)
     try:
-        found = json.loads(text)
+        names = json.loads(text)
     except ValueError:
         return _names(name, text)
-    if not found or not all(isinstance(topic, str) and topic for topic in found):
+    if not names or not all(isinstance(topic, str) and topic for topic in names):
         raise ConfigError(f"{name}: expected names, found {text!r}")
-    return tuple(found)
+    return tuple(names)
 
 
 def _ledgers(name: str, text: str) -> tuple[tuple[int, int], ...]:
@@ -288,14 +290,14 @@ def _ledgers(name: str, text: str) -> tuple[tuple[int, int], ...]:
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The same numbers in as few ranges as can be, ascending; both ends included."""
-    made = list[tuple[int, int]]()
+    """Return the same numbers in as few ranges as possible, ascending; both ends are included."""
+    result = list[tuple[int, int]]()
     for low, high in sorted(ranges):
-        if made and low <= made[-1][1] + 1:
-            made[-1] = made[-1][0], max(made[-1][1], high)
+        if result and low <= result[-1][1] + 1:
+            result[-1] = result[-1][0], max(result[-1][1], high)
         else:
-            made.append((low, high))
-    return tuple(made)
+            result.append((low, high))
+    return tuple(result)
 
 
 def _pattern(name: str, text: str) -> re.Pattern[str]:
@@ -321,7 +323,7 @@ def _mode(name: str, text: str) -> Mode:
     raise ConfigError(f"{name}: expected one of {', '.join(MODES)}, found {text!r}")
 
 
-# name, field of ReadOptions, parser; by the name as Spark hands it over.
+# (name, field of ReadOptions, parser) by the name in lower case, as Spark passes it.
 _OPTIONS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
     name.lower(): (name, target, parse)
     for name, target, parse in (

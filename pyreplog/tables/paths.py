@@ -1,4 +1,4 @@
-"""What paths point to: log directories, told from the others by the files in them."""
+"""The logs that paths lead to: directories, told apart by the files in them, and URLs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyreplog.offload.manifest import MANIFESTS
 from pyreplog.regular_files import read_regular
 
 METADATA = "metadata.sqlite"
-"""Name of an embedded cluster's metadata in its directory."""
+"""Name of the metadata file in the directory of an embedded cluster."""
 
 _WILD = "*?["
 _REMOTE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -25,38 +25,43 @@ logger = logging.getLogger(__name__)
 
 
 def log_directories(paths: Iterable[str]) -> list[Path]:
-    """The log directories that paths and globs lead to, each once, in their order.
+    """Return the log directories that paths and globs lead to, each once, in their order.
 
-    A log (a CommitLog's, a replica's) is meant by its directory, a bookie's log by the bookie's directory or its own.
-    A glob passes over what is no log. Offloaded logs are no directories: see `offloaded_urls`.
-    NotALogError: a path is none, or a glob finds none.
+    The log of a CommitLog or a replica is its directory. The log of a bookie is the bookie's directory, or the log in
+    it. A glob skips what is no log. Offloaded logs are skipped: see `offloaded_urls`. Raises NotALogError if a path is
+    no log, or a glob finds none.
     """
-    found: dict[Path, None] = {}
+    directories: dict[Path, None] = {}
     for path in paths:
         if _is_offloaded(path):
             continue
         for directory in _matches(_local(path)):
-            found.setdefault(directory.resolve())
-    return list(found)
+            directories.setdefault(directory.resolve())
+    return list(directories)
 
 
 def names_of(directories: Sequence[Path], urls: Sequence[str] = ()) -> dict[str, str]:
-    """What the logs of directories and URLs that are read together are called: as the last part, after as many of those
-    before it as tell them apart."""
-    found: dict[str, str] = {}
+    """Return a name for each directory and URL that are read together.
+
+    It is the last part of the path, with as many of the parts before it as the names need to differ.
+    """
+    names: dict[str, str] = {}
     left, parts = [*map(str, directories), *urls], 1
     while left:
-        called = {place: "/".join(place.split("/")[-parts:]) for place in left}
-        often = Counter(called.values())
-        found |= {place: name for place, name in called.items() if often[name] == 1}
-        left, parts = [place for place in left if place not in found], parts + 1
-    return found
+        candidates = {place: "/".join(place.split("/")[-parts:]) for place in left}
+        counts = Counter(candidates.values())
+        names |= {place: name for place, name in candidates.items() if counts[name] == 1}
+        left, parts = [place for place in left if place not in names], parts + 1
+    return names
 
 
 def offloaded_urls(paths: Iterable[str]) -> list[str]:
-    """URLs of the offloaded logs among paths, each once, in their order. A directory is one by the manifests in it."""
-    found = [path for path in paths if _is_offloaded(path)]
-    urls = [path.rstrip("/") if _REMOTE.match(path) else f"file://{Path(_local(path)).resolve()}" for path in found]
+    """Return the URLs of the offloaded logs among paths, each once, in their order.
+
+    A directory with manifests is one.
+    """
+    offloaded = [path for path in paths if _is_offloaded(path)]
+    urls = [path.rstrip("/") if _REMOTE.match(path) else f"file://{Path(_local(path)).resolve()}" for path in offloaded]
     return list(dict.fromkeys(urls))
 
 
@@ -65,36 +70,36 @@ def _is_offloaded(path: str) -> bool:
 
 
 def cluster_of(paths: tuple[str, ...]) -> Path | None:
-    """The embedded cluster that is meant; None: it is none."""
+    """Return the directory of the embedded cluster that the paths name; None: they name something else."""
     if len(paths) != 1 or not (Path(_local(paths[0])) / METADATA).exists():
         return None
     return Path(_local(paths[0])).resolve()
 
 
 def bookie_logs(cluster: Path) -> dict[str, Path]:
-    """The logs of an embedded cluster's bookies, by their ids; what has lost its identity is left out."""
-    found = {}
+    """Return the logs of an embedded cluster's bookies, by bookie id. Bookies without an identity file are left out."""
+    logs = {}
     for log in sorted(cluster.glob(f"*/{LOG}")):
         bookie = bookie_of(log)
         if bookie is not None:
-            found[bookie] = log
-    return found
+            logs[bookie] = log
+    return logs
 
 
 def bookie_of(log: Path) -> str | None:
-    """The bookie whose log a directory is; None: it is nobody's, as far as its files say."""
+    """Return the id of the bookie that a log directory belongs to; None: none, or its identity is unreadable."""
     file = log.parent / IDENTITY
     if log.name != LOG or not file.exists():
         return None
     try:
         return BookieIdentity.decode(file, read_regular(file, FILE_MAX)).id
     except (OSError, CorruptionError, FormatVersionError) as error:
-        logger.warning("whose log %s is cannot be told: %s", log, error)
+        logger.warning("cannot tell which bookie the log %s belongs to: %s", log, error)
         return None
 
 
 def _local(path: str) -> str:
-    """Spark's own sources take URLs of local files."""
+    """Return the path of a URL "file:…", as Spark's own sources do; any other path stays as it is."""
     return path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
 
 
@@ -103,21 +108,21 @@ def _matches(path: str) -> list[Path]:
         return [log_of(Path(path))]
     anchor = Path(path).anchor
     matches = sorted(Path(anchor).glob(path.removeprefix(anchor)))
-    found = [log for match in matches if (log := _look(match)) is not None]
-    if not found:
+    logs = [log for match in matches if (log := _look(match)) is not None]
+    if not logs:
         raise NotALogError(f"{path}: no log among {len(matches)} matches on host {socket.gethostname()}")
-    return found
+    return logs
 
 
 def log_of(path: Path) -> Path:
-    """The log directory that a path means. NotALogError says what is there instead."""
+    """Return the log directory that a path names. Raises NotALogError, which says what the path is instead."""
     if not path.exists():
         raise NotALogError(f"{path}: no such directory on host {socket.gethostname()}")
     if not path.is_dir():
         raise NotALogError(f"{path} is a file; a log is a directory")
-    found = _look(path)
-    if found is not None:
-        return found
+    log = _look(path)
+    if log is not None:
+        return log
     if (path / METADATA).exists():
         raise NotALogError(f"{path} is an embedded cluster: expected it alone, found it among other paths")
     raise NotALogError(f"{path} holds no log: no segment and no checkpoint")

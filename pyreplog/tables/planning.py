@@ -1,4 +1,4 @@
-"""Cutting logs into tasks of equal bytes: large segments are split where records begin, small ones packed together."""
+"""Cuts logs into tasks of equal size: large segments are split at records, and small ones share a task."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pyreplog.tables.paths import cluster_of
 from pyreplog.tables.slices import Slice
 
 TASKS_MAX = 1_000_000
-"""Of one read: 250 TiB of the usual ones."""
+"""Tasks of one read, at most; enough for 250 TiB with the default size."""
 
-_SMALL = 16  # what is smaller than this part of a task is not worth a cut
+_SMALL = 16  # slices below this fraction of a task are not cut
 
 logger = logging.getLogger(__name__)
 
@@ -52,15 +52,21 @@ def plan(options: ReadOptions) -> list[tuple[Part, ...]]:
 
 
 def task_count(total: int, most: int, least: int) -> int:
-    """How many tasks so many bytes are: at least `least`, each of `most` bytes, or a sixteenth more. A few bytes beyond
-    what fits into tasks for all cores are not worth another one, for which all but one core would wait."""
+    """Return the number of tasks for `total` bytes: at least `least`, each of up to `most` bytes plus a sixteenth.
+
+    Without the sixteenth, a few bytes more than the tasks of all cores would be one more task, for which all other
+    cores wait.
+    """
     return max(-(-total // (most + most // _SMALL)), least, 1)
 
 
-def pack(found: Sequence[tuple[Part, int]], most: int, least: int) -> list[tuple[Part, ...]]:
-    """Tasks of equal weight, in order: as many as `task_count` says, as far as there are places to cut at. found:
-    slices and their weights in bytes. ConfigError: these are more than TASKS_MAX."""
-    total = sum(weight for _, weight in found)
+def pack(slices: Sequence[tuple[Part, int]], most: int, least: int) -> list[tuple[Part, ...]]:
+    """Distribute slices over tasks of equal weight, in order. Raises ConfigError if there would be more than TASKS_MAX.
+
+    There are `task_count` tasks, or fewer if the slices cannot be cut often enough. slices: with their weights in
+    bytes.
+    """
+    total = sum(weight for _, weight in slices)
     count = task_count(total, most, least)
     if count > TASKS_MAX:
         raise ConfigError(
@@ -68,7 +74,7 @@ def pack(found: Sequence[tuple[Part, int]], most: int, least: int) -> list[tuple
         )
     tasks: dict[int, list[Part]] = {}
     at = 0
-    for whole, weight in found:
+    for whole, weight in slices:
         numbers = range(at * count // total, (at + weight) * count // total + 1)
         cuts = [cut - at for k in numbers if at < (cut := k * total // count) < at + weight]
         if weight * _SMALL * count < total:
@@ -81,7 +87,7 @@ def pack(found: Sequence[tuple[Part, int]], most: int, least: int) -> list[tuple
 
 
 def _parts(whole: Slice, weight: int, cuts: list[int]) -> Iterator[tuple[Slice, int]]:
-    """A slice cut at about these of its `weight` bytes, with the middle of each part."""
+    """Yield the parts of a slice that is cut near these of its `weight` bytes, each with the byte in its middle."""
     index = _index_of(whole) if cuts else None
     if index is None:
         yield whole, weight // 2
@@ -96,7 +102,7 @@ def _parts(whole: Slice, weight: int, cuts: list[int]) -> Iterator[tuple[Slice, 
 
 
 def _index_of(whole: Slice) -> SparseIndex | None:
-    """Where its records begin; None: it cannot be cut, being written, damaged or without an intact index."""
+    """Return the index of a slice; None: the segment is being written or damaged, or its index is, so it is not cut."""
     if whole.fault is not None:
         return None
     if isinstance(whole, objects.ObjectSlice):

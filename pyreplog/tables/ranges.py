@@ -1,7 +1,7 @@
-"""Which stretches of a log's segments a read needs: ranges of offsets, times and ledgers, looked up in the indexes.
+"""The parts of a log's segments that a read needs: ranges of offsets, times and ledgers, looked up in the indexes.
 
-What an index does not rule out is kept; the exact choice is the scan's. Times are those of records whose CRC is right:
-where one is not, nothing is ruled out by it.
+An index may only exclude: the scan selects records exactly. Times are taken from records with a valid CRC; a damaged
+record excludes nothing.
 """
 
 from __future__ import annotations
@@ -25,49 +25,48 @@ _NUMBER_MAX = (1 << 63) - 1
 
 
 def stretches(
-    log: LogSnapshot, options: ReadOptions, bookie: str | None = None, there: tuple[Range, ...] | None = None
+    log: LogSnapshot, options: ReadOptions, bookie: str | None = None, existing: tuple[Range, ...] | None = None
 ) -> list[tuple[Slice, int]]:
-    """Slices, uncut, of all that is wanted of a log, and about how many bytes each is.
+    """Return uncut slices of a log that a read needs, with their approximate sizes in bytes.
 
-    bookie: whose log it is. there: ranges of ledgers that are not deleted; None: nobody knows.
-
-    Errors: TrimmedError, OutOfRangeError: an offset is not there, and that matters; ConfigError.
+    bookie: owner of the log. existing: ranges of ledgers that are not deleted; None: unknown. Raises TrimmedError or
+    OutOfRangeError (an offset does not exist, and failOnDataLoss is set), and ConfigError.
     """
-    numbered = log.numbered and bookie is None  # a bookie's log without a segment that can be read says nothing
+    numbered = log.numbered and bookie is None  # a bookie's log may have no readable segment
     name = LogName(str(log.directory), log.name if numbered else None, log.uuid, bookie)
     entries = _entries(log, name, options)
     times = times_of(options)
     ledgers = _ledgers(options)
-    wanted = RecordFilter(entries, times, common(ledgers, there))
+    wanted = RecordFilter(entries, times, common(ledgers, existing))
     if numbered and options.ledgers is not None:
         raise ConfigError(f"ledgers: {log.directory} is a log by itself and holds no ledgers")
-    found = [segment for segment in log.segments if segment.until > HEADER_BYTES or segment.fault is not None]
+    segments = [segment for segment in log.segments if segment.until > HEADER_BYTES or segment.fault is not None]
     if numbered:
-        found = _in_entries(log, found, entries)
-        found = _in_times(log, found, times)
+        segments = _in_entries(log, segments, entries)
+        segments = _in_times(log, segments, times)
     elif ledgers is not None:
-        found = [part for segment in found for part in _in_ledgers(log, segment, wanted)]
-    return [(_slice(name, segment, wanted), segment.weight) for segment in found]
+        segments = [part for segment in segments for part in _in_ledgers(log, segment, wanted)]
+    return [(_slice(name, segment, wanted), segment.weight) for segment in segments]
 
 
 def _slice(name: LogName, segment: SegmentToRead, wanted: RecordFilter) -> Slice:
     fault = segment.fault
-    told = (fault.position, fault.expected, fault.found) if isinstance(fault, CorruptionError) else None
+    known_fault = (fault.position, fault.expected, fault.found) if isinstance(fault, CorruptionError) else None
     return Slice(
-        name, segment.path, segment.base, segment.epoch, segment.start, segment.until, segment.stop, wanted, told
+        name, segment.path, segment.base, segment.epoch, segment.start, segment.until, segment.stop, wanted, known_fault
     )  # fmt: skip
 
 
-# ---- what was asked for ----------------------------------------------------------------------------------------
+# ---- what the options select -----------------------------------------------------------------------------------
 
 
 def partition_of(log: LogSnapshot) -> Partition:
-    """As the log is named in startingOffsets and endingOffsets."""
+    """Return the name of a log in startingOffsets and endingOffsets."""
     return log.name, NO_PARTITION
 
 
 def check_offsets(logs: list[LogSnapshot], options: ReadOptions, beside: Sequence[Partition] = ()) -> None:
-    """ConfigError: offsets were given by partition, and not those of the logs and of what is read beside them."""
+    """Raise ConfigError if offsets are given by partition, and not for exactly these logs and those `beside` them."""
     for name, offsets in (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets)):
         for log in logs:
             if not log.numbered and offsets.everywhere is None:
@@ -79,7 +78,7 @@ def check_offsets(logs: list[LogSnapshot], options: ReadOptions, beside: Sequenc
 
 
 def _entries(log: LogSnapshot, name: LogName, options: ReadOptions) -> tuple[int, int] | None:
-    """The offsets wanted; None: all there are."""
+    """Return the range of offsets to read; None: all of them."""
     low, high = options.starting_offsets.of(partition_of(log)), options.ending_offsets.of(partition_of(log))
     if name.topic is None:
         wanted = max(low, 0), _NUMBER_MAX if high == LAST else high
@@ -90,22 +89,23 @@ def _entries(log: LogSnapshot, name: LogName, options: ReadOptions) -> tuple[int
 
 
 def bounded(what: str, low: int, high: int, first: int, end: int, *, lenient: bool) -> Range:
-    """The offsets that are wanted of those there are, from `first` to before `end`. low, high: as asked for.
+    """Return the range of offsets to read of a log with the offsets from `first` to before `end`.
 
-    Errors: TrimmedError, OutOfRangeError: an offset is not there; lenient: then as much is wanted as there is.
+    what: the log, for messages. low, high: as the options say. lenient: take only the offsets that exist. Otherwise
+    raises TrimmedError or OutOfRangeError for an offset that does not exist.
     """
     if not lenient:
-        _check_there(what, low, high, first, end)
+        _check_exists(what, low, high, first, end)
     if 0 <= high < low:
         raise OutOfRangeError(f"{what}: startingOffsets {low} lies behind endingOffsets {high}")
     return min(max(low, first), end), end if high == LAST else max(min(high, end), first)
 
 
-def _check_there(what: str, low: int, high: int, first: int, end: int) -> None:
+def _check_exists(what: str, low: int, high: int, first: int, end: int) -> None:
     if 0 <= low < first:
         raise TrimmedError(
             f"{what}: offset {low} was removed, the log begins at {first}; "
-            "set failOnDataLoss to false to read what there is"
+            "set failOnDataLoss to false to read what is left"
         )
     for option, offset in (("startingOffsets", low), ("endingOffsets", high)):
         if offset > end:
@@ -113,7 +113,7 @@ def _check_there(what: str, low: int, high: int, first: int, end: int) -> None:
 
 
 def times_of(options: ReadOptions) -> tuple[int, int] | None:
-    """The append times that are wanted, half open; None: all."""
+    """Return the half-open range of append times to read; None: all."""
     if options.starting_time is None and options.ending_time is None:
         return None
     low = -_NUMBER_MAX if options.starting_time is None else options.starting_time
@@ -125,43 +125,45 @@ def _ledgers(options: ReadOptions) -> tuple[Range, ...] | None:
 
 
 def common(some: tuple[Range, ...] | None, others: tuple[Range, ...] | None) -> tuple[Range, ...] | None:
-    """What lies in both; None: everything."""
+    """Return the intersection of two lists of ranges. None means everything."""
     if some is None or others is None:
         return some if others is None else others
-    found, i, j = list[Range](), 0, 0
+    result, i, j = list[Range](), 0, 0
     while i < len(some) and j < len(others):
         low, stop = max(some[i][0], others[j][0]), min(some[i][1], others[j][1])
         if low < stop:
-            found.append((low, stop))
+            result.append((low, stop))
         i, j = (i + 1, j) if some[i][1] < others[j][1] else (i, j + 1)
-    return tuple(found)
+    return tuple(result)
 
 
 def is_among(number: int, ranges: tuple[Range, ...]) -> bool:
-    """Whether one of them holds it."""
-    at = bisect.bisect_right(ranges, number, key=lambda one: one[0]) - 1
+    """Whether one of the ascending ranges holds a number."""
+    at = bisect.bisect_right(ranges, number, key=lambda candidate: candidate[0]) - 1
     return at >= 0 and number < ranges[at][1]
 
 
 # ---- by order: entries, and the times of a log by itself -------------------------------------------------------
 
 
-def _in_entries(log: LogSnapshot, found: list[SegmentToRead], entries: tuple[int, int] | None) -> list[SegmentToRead]:
+def _in_entries(
+    log: LogSnapshot, segments: list[SegmentToRead], entries: tuple[int, int] | None
+) -> list[SegmentToRead]:
     if entries is None:
-        return found
+        return segments
     if entries[0] >= entries[1]:
         return []
-    if any(segment.fault is not None for segment in found):
-        return found  # who knows what numbers it holds
+    if any(segment.fault is not None for segment in segments):
+        return segments  # the damaged segment may hold any of the entries
     low, high = entries
     return _between(
-        log, found, (low + 1, high), lambda segment: segment.first_entry, _entry_at
-    )  # no number comes twice
+        log, segments, (low + 1, high), lambda segment: segment.first_entry, _entry_at
+    )  # low + 1, because numbers are unique
 
 
-def _in_times(log: LogSnapshot, found: list[SegmentToRead], times: tuple[int, int] | None) -> list[SegmentToRead]:
-    if times is None or not found:
-        return found
+def _in_times(log: LogSnapshot, segments: list[SegmentToRead], times: tuple[int, int] | None) -> list[SegmentToRead]:
+    if times is None or not segments:
+        return segments
     if times[0] >= times[1]:
         return []
 
@@ -169,34 +171,34 @@ def _in_times(log: LogSnapshot, found: list[SegmentToRead], times: tuple[int, in
         return _time_at(_hold(log, segment), HEADER_BYTES)
 
     try:
-        return _between(log, found, times, first_time, lambda segment, _, place: _time_at(segment, place))
-    except ReplogError:  # damaged, or on its way out: the scan will tell
-        return found
+        return _between(log, segments, times, first_time, lambda segment, _, place: _time_at(segment, place))
+    except ReplogError:  # damaged, or being trimmed: the scan reports it
+        return segments
 
 
 def _between(
-    log: LogSnapshot, found: list[SegmentToRead], wanted: tuple[int, int], first: Callable[[SegmentToRead], int],
+    log: LogSnapshot, segments: list[SegmentToRead], wanted: tuple[int, int], first: Callable[[SegmentToRead], int],
     key: Callable[[Segment, int, int], int],
 ) -> list[SegmentToRead]:  # fmt: skip
-    """Of segments in which keys ascend, those with keys in the range; the outer two cut down to it. Some with the key
-    that is one below its lowest may be among them.
+    """Return the segments with keys in a range, of segments whose keys ascend; the outer two are cut down to the range.
 
-    first: the key of a segment's first record. key: of an indexed one, from (segment, entries before it, offset).
+    Records with the highest key below the range may remain. first: key of a segment's first record. key: key of a
+    record that the index has, from (segment, number of entries before it, offset).
     """
     low, high = wanted
-    start = max(bisect.bisect_left(found, low, key=first) - 1, 0)
-    stop = bisect.bisect_left(found, high, lo=start, key=first)
-    found = found[start:stop]
-    if found:
-        found[-1] = _cut(log, found[-1], high, key, front=False)
-        found[0] = _cut(log, found[0], low, key, front=True)
-    return found
+    start = max(bisect.bisect_left(segments, low, key=first) - 1, 0)
+    stop = bisect.bisect_left(segments, high, lo=start, key=first)
+    segments = segments[start:stop]
+    if segments:
+        segments[-1] = _cut(log, segments[-1], high, key, front=False)
+        segments[0] = _cut(log, segments[0], low, key, front=True)
+    return segments
 
 
 def _cut(
     log: LogSnapshot, file: SegmentToRead, bound: int, key: Callable[[Segment, int, int], int], *, front: bool
 ) -> SegmentToRead:
-    """A segment without the records before (front) or from the bound on, as exactly as its index tells."""
+    """Cut the records before a bound (front) or from it on, as exactly as the segment's index allows."""
     segment = _hold(log, file)
     index = indexes.load(log.directory, segment)
     if index is None:
@@ -224,7 +226,7 @@ def _entry_at(segment: Segment, entries: int, _: int) -> int:
 
 
 def _time_at(segment: Segment, place: int) -> int:
-    """Append time of a record; verified, since what follows from it may be that others are not read."""
+    """Return the append time of a record. It is verified, because it may exclude other records."""
     if segment.check(place, segment.size) < 0:
         raise segment.fault(place, segment.check(place, segment.size))
     return segment.head_at(place)[3]
@@ -234,24 +236,24 @@ def _time_at(segment: Segment, place: int) -> int:
 
 
 def _in_ledgers(log: LogSnapshot, file: SegmentToRead, wanted: RecordFilter) -> list[SegmentToRead]:
-    """A segment of a bookie's log, cut down to the wanted ledgers; whole where there is no index (yet)."""
+    """Cut a segment of a bookie's log down to the wanted ledgers. Without an index it stays whole."""
     if file.fault is not None:
         return [file]
     try:
         places = _places(log.directory, _hold(log, file), wanted)
-    except (OSError, ReplogError):  # no index, or a damaged one: only an intact one may rule out
+    except (OSError, ReplogError):  # only an intact index may exclude anything
         return [file]
     if not places:
         return []
     start, last = min(low for low, _ in places), max(high for _, high in places)
-    until = min(last + 8, file.until)  # the last of them begins before it
+    until = min(last + 8, file.until)  # the last record begins before it
     if start >= until:
         return []
     return [replace(file, start=start, until=until, weight=until - start)]
 
 
 def _places(directory: Path, segment: Segment, wanted: RecordFilter) -> list[tuple[int, int]]:
-    """Lowest and highest offset of each wanted ledger's records in a sealed segment."""
+    """Return the lowest and the highest offset of the records of each wanted ledger in a sealed segment."""
     order = indexes.load(directory, segment)
     if order is None:
         raise FileNotFoundError(names.index_path(directory, segment.base))
@@ -260,10 +262,10 @@ def _places(directory: Path, segment: Segment, wanted: RecordFilter) -> list[tup
         end=order.end,
     )  # fmt: skip
     low, high = wanted.entries if wanted.entries is not None else (0, _NUMBER_MAX)
-    found = []
+    places = []
     for ledger in index.ledgers()["ledger"].tolist():
         if is_among(ledger, wanted.ledgers or ()):
             _, offsets = index.entries(ledger, low, high)
             if len(offsets):
-                found.append((int(offsets.min()), int(offsets.max())))
-    return found
+                places.append((int(offsets.min()), int(offsets.max())))
+    return places

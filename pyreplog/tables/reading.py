@@ -1,4 +1,4 @@
-"""Reading what one task was given, on an executor."""
+"""Reading the slices of one task, on an executor."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def read(parts: tuple[Part, ...], columns: tuple[Column, ...], options: ReadOpti
 
 
 def gathered(batches: Iterator[pa.RecordBatch], options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Small batches put together: those of tiny ledgers would each cost Spark more than their rows."""
+    """Yield batches in which small ones are joined.
+
+    Each batch of a tiny ledger by itself would cost Spark more than its rows.
+    """
     waiting, rows, size = list[pa.RecordBatch](), 0, 0
     for batch in batches:
         if waiting and (rows + batch.num_rows > options.batch_rows or size + batch.nbytes > options.batch_bytes):

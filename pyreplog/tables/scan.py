@@ -1,4 +1,4 @@
-"""Reading slices: the records of each as Arrow batches, and what to do where there are none."""
+"""Reading slices of segment files: intact records as Arrow batches, and damage as the mode says."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ logger = logging.getLogger(__name__)
 
 
 class Scan:
-    """Reads slices on the executor that has its files. columns: in the order of the schema.
+    """Reads slices on an executor that sees their files.
 
-    verified: every record is checked against its CRC-32C; else its header is believed, and its value not touched.
+    columns: in the order of the schema. verified: check each record against its CRC-32C; otherwise headers are trusted,
+    and values are not touched.
     """
 
     def __init__(self, columns: tuple[str, ...], options: ReadOptions, *, verified: bool) -> None:
@@ -38,10 +39,10 @@ class Scan:
         self._options, self._verified = options, verified
 
     def read(self, parts: tuple[Slice, ...]) -> Iterator[pa.RecordBatch]:
-        """The records of slices, in order.
+        """Yield the records of slices, in order.
 
-        Errors: CorruptionError (mode FAILFAST), TrimmedError and TruncatedError (failOnDataLoss), NotALogError: this
-        host does not see the log.
+        Raises CorruptionError (mode FAILFAST), TrimmedError and TruncatedError (failOnDataLoss), and NotALogError if
+        this host does not see the log.
         """
         for part in parts:
             yield from self._read(part)
@@ -58,24 +59,24 @@ class Scan:
         except CorruptionError as error:
             yield from self._unreadable(part, error)
             return
-        for found in self._records(segment, part):
-            yield from self._rows(segment, part, found)
+        for result in self._records(segment, part):
+            yield from self._rows(segment, part, result)
 
-    def _rows(self, segment: Segment, part: Slice, found: RecordBatch | DamagedRange) -> Iterator[pa.RecordBatch]:
-        """Of what was found in a segment: the records that are wanted, or what the mode says of damage."""
-        if isinstance(found, DamagedRange):
-            yield from self._damaged(segment, part, found)
+    def _rows(self, segment: Segment, part: Slice, result: RecordBatch | DamagedRange) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted records of a batch; or, for damage, the rows that the mode asks for."""
+        if isinstance(result, DamagedRange):
+            yield from self._damaged(segment, part, result)
             return
-        wanted = select(found, part.wanted)
+        wanted = select(result, part.wanted)
         if len(wanted):
             yield arrow_batch(wanted, self._schema, part.origin)
 
-    # ---- records, and what lies between them ----------------------------------------------------------------
+    # ---- records, and the damage between them ---------------------------------------------------------------
 
     def _records(self, segment: Segment, part: Slice) -> Iterator[RecordBatch | DamagedRange]:
         offset, entry = part.start, -1
         if is_hole_punched(segment) and segment.check(HEADER_BYTES, segment.size) == BLANK:
-            return  # what was here belonged to ledgers that are deleted
+            return  # its records belonged to ledgers that are deleted
         while offset < part.until:
             try:
                 batch = self._batch(segment, part, offset)
@@ -97,10 +98,10 @@ class Scan:
             return segment.scan(offset, part.stop, until=until, limit=self._options.batch_rows)
         return walk(segment, offset, part.stop, until=until, limit=self._options.batch_rows)
 
-    # ---- what is not there ----------------------------------------------------------------------------------
+    # ---- lost and damaged records ---------------------------------------------------------------------------
 
     def _was_cut(self, part: Slice, position: int) -> bool:
-        """Whether a truncation took the rest of the slice after it was planned."""
+        """Whether a truncation removed the rest of the slice after it was planned."""
         end = ends_of(Path(part.log.directory)).end
         if position < end:
             return False
@@ -109,8 +110,8 @@ class Scan:
 
     def _lose(self, error: ReplogError) -> None:
         if self._options.fail_on_data_loss:
-            raise type(error)(f"{error}; set failOnDataLoss to false to read what there is") from error
-        logger.warning("%s; it was to be read, and is passed over", error)
+            raise type(error)(f"{error}; set failOnDataLoss to false to read what is left") from error
+        logger.warning("%s; its records are skipped", error)
 
     def _damaged(self, segment: Segment, part: Slice, damage: DamagedRange) -> Iterator[pa.RecordBatch]:
         if self._options.mode == "FAILFAST":
@@ -119,7 +120,7 @@ class Scan:
         yield from self._report(part, segment.base + damage.start, damage.stop - damage.start, raw, damage.error)
 
     def _unreadable(self, part: Slice, error: CorruptionError) -> Iterator[pa.RecordBatch]:
-        """A segment file that is no segment, or not the one that belongs there."""
+        """Yield the rows for a file that is no segment, or another segment than the planned one."""
         if self._options.mode == "FAILFAST":
             raise error
         path = Path(part.path)
@@ -133,13 +134,13 @@ class Scan:
     def _report(
         self, part: Slice, position: int, length: int, raw: bytes, error: CorruptionError
     ) -> Iterator[pa.RecordBatch]:
-        logger.warning("%d bytes that are no records are passed over: %s", length, error)
+        logger.warning("%d damaged bytes are skipped: %s", length, error)
         if self._options.mode == "PERMISSIVE":
             yield corrupt_row(self._schema, part.origin, raw, position=position, storedSize=length)
 
 
 def select(batch: RecordBatch, wanted: RecordFilter) -> RecordBatch:
-    """Of a batch, the records that are wanted."""
+    """Return the records of a batch that are wanted."""
     if wanted == ALL or not len(batch):
         return batch
     keep = batch.position >= 0

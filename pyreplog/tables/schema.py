@@ -1,4 +1,4 @@
-"""The columns there are: Kafka's by name and type, and what else is known of a record."""
+"""The columns of a read: those of Kafka's source, by name and type, and further columns of a record."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ METADATA = (
 )  # fmt: skip
 
 NEED_CRC = {"value", "crcOk"}
-"""What is not given out unverified, unless verifyChecksum says so."""
+"""Columns that are read unverified only if verifyChecksum is false."""
 
 
 def known_columns(options: ReadOptions) -> tuple[Column, ...]:
@@ -74,18 +74,21 @@ def default_columns(options: ReadOptions) -> tuple[Column, ...]:
 
 
 def as_ddl(columns: tuple[Column, ...]) -> str:
-    """A schema as Spark reads it."""
+    """Return a schema in Spark's notation."""
     return ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in columns)
 
 
 def columns_of(schema: StructType, options: ReadOptions) -> tuple[Column, ...]:
-    """The columns of a schema that a user gave. ConfigError: unknown, of another type, twice, or NOT NULL."""
+    """Return the columns of a schema that a user gave.
+
+    Raises ConfigError for a column that is unknown, has another type, occurs twice, or is NOT NULL.
+    """
     known, chosen = known_columns(options), list[Column]()
     for field in schema.fields:
         column = _find(field.name, known)
-        found = field.dataType.simpleString()
-        if found != column.type:
-            raise ConfigError(f"column {column.name}: expected the type {column.type}, found {found}")
+        kind = field.dataType.simpleString()
+        if kind != column.type:
+            raise ConfigError(f"column {column.name}: expected the type {column.type}, found {kind}")
         if not field.nullable:
             raise ConfigError(f"column {column.name}: expected a column that may be null, found NOT NULL")
         if column in chosen:

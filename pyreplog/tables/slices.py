@@ -1,4 +1,4 @@
-"""A slice: a stretch of one segment file that one task reads, as it travels from the planner to an executor."""
+"""Slices: the part of one segment file that one task reads, as the planner sends it to an executor."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import NamedTuple
 from pyreplog.errors import CorruptionError
 
 NO_PARTITION = -1
-"""Of what is no partition of a topic."""
+"""Partition number of a log that is no partition of a topic."""
 
 Range = tuple[int, int]
-"""From the first number to before the second."""
+"""The first number, and the one after the last."""
 
 
 @dataclass(frozen=True)
 class RecordFilter:
-    """Which records of a slice are wanted; None: all.
+    """The records of a slice that are wanted; None: all.
 
-    entries: numbers (of a bookie's log: in their ledgers). times: of appending, microseconds since the epoch. ledgers:
-    any of these ranges of ids, which ascend and have no number twice.
+    entries: range of entry numbers (in a bookie's log: of their ledgers). times: range of append times, microseconds
+    since 1970. ledgers: disjoint ranges of ledger ids, ascending.
     """
 
     entries: Range | None = None
@@ -33,8 +33,11 @@ ALL = RecordFilter()
 
 
 class SliceOrigin(NamedTuple):
-    """What all rows of a slice have in common. topic: None for entries of ledgers. segment: the name of its file; None:
-    it does not matter where the rows lie. bookie: whose copies they are."""
+    """The values that all rows of a slice share.
+
+    topic: None for entries of ledgers. segment: name of the segment file; None: the rows were read through a bookie.
+    bookie: the bookie whose copies are read.
+    """
 
     topic: str | None = None
     partition: int = NO_PARTITION
@@ -44,7 +47,7 @@ class SliceOrigin(NamedTuple):
 
 @dataclass(frozen=True)
 class LogName:
-    """The log that a slice is of. topic: None for a bookie's. bookie: its id."""
+    """The log of a slice. topic: None for a bookie's log. bookie: id of the bookie."""
 
     directory: str
     topic: str | None
@@ -54,10 +57,9 @@ class LogName:
 
 @dataclass(frozen=True)
 class Slice:
-    """Records of a segment that begin at offsets `start` to before `until`, none of them reaching beyond `stop`.
+    """Records of a segment that begin at offsets from `start` to before `until`; none reaches beyond `stop`.
 
-    base, epoch: of the segment that is meant. fault: (position, expected, found) when the planner saw that the file
-    cannot be read.
+    base, epoch: identify the segment. fault: (position, expected, found) if the planner could not read the file.
     """
 
     log: LogName
@@ -72,7 +74,7 @@ class Slice:
 
     @property
     def size(self) -> int:
-        """Bytes of log, about."""
+        """Approximate bytes of log."""
         return self.until - self.start
 
     @cached_property
@@ -80,6 +82,6 @@ class Slice:
         return SliceOrigin(self.log.topic, NO_PARTITION, Path(self.path).name, self.log.bookie)
 
     def corruption(self) -> CorruptionError:
-        """The fault as an exception."""
-        assert self.fault is not None, "asked for that of a slice without one"
+        """Return the fault as an exception."""
+        assert self.fault is not None, "a slice without a fault has no error"
         return CorruptionError(self.path, *self.fault)

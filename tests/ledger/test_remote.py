@@ -300,5 +300,5 @@ def test_a_full_window_waits_for_a_bookie_that_has_not_said_hello() -> None:
         assert reactor.drive(lambda: bool(answers), 30)
         (error,) = answers
         assert isinstance(error, NotConnectedError)
-        assert "1000 bytes wait for it, of 1000 that may (queued_bytes)" in str(error) and "lost" not in str(error)
+        assert "1000 of at most 1000 bytes wait for it (queued_bytes)" in str(error) and "lost" not in str(error)
         channel.close()

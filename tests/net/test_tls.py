@@ -194,7 +194,7 @@ def test_one_side_without_tls(
         assert words in str(outcome)
         wait(reactor, lambda: server.refused > 0)  # noqa: B023
         channel.close()
-        told = [record.message for record in caplog.records if "a connection was not made" in record.message]
+        told = [record.message for record in caplog.records if "a handshake failed" in record.message]
         assert any(words in text for text in told)
 
 

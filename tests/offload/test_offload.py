@@ -89,7 +89,7 @@ def test_a_gap_is_refused(folder: Place, log: Path) -> None:
     with pyreplog.open(log) as writer:
         writer.trim(end)
         assert writer.start > before.end
-    with pytest.raises(TrimmedError, match=r"position 196608 to before \d+ was removed before it was copied"):
+    with pytest.raises(TrimmedError, match=r"position 196608 to before \d+ were removed before they were copied"):
         folder.copy(log)
     assert folder.manifest == before
 

@@ -14,7 +14,7 @@ from pyreplog._native.log.segment import HEADER_BYTES
 from pyreplog.errors import OutOfRangeError, TrimmedError
 from pyreplog.offload.index import ObjectIndex
 from pyreplog.offload.manifest import LogIdentity, SealedObject
-from pyreplog.reports.cursors import Course
+from pyreplog.reports.cursors import CursorHistory
 from pyreplog.reports.records.duplicates import _is_within
 from pyreplog.reports.snapshot import SubscriptionSnapshot
 from pyreplog.spark.stream.logs import LogTrack
@@ -187,7 +187,7 @@ def test_where_a_mark_was_at_a_time(steps: list[tuple[int, int]], time: int) -> 
     assert told == next((mark for us, mark in reversed(marks) if us <= time), None)
     course: Any = SimpleNamespace(_marks=list(marks), moved_us=None)
     first = max(sum(us <= time for us, _ in marks) - 1, 0)
-    assert [tuple(one) for one in Course.since(course, time, 0).tolist()] == marks[first:]
+    assert [tuple(one) for one in CursorHistory.since(course, time, 0).tolist()] == marks[first:]
 
 
 @given(runs=disjoint(), values=st.lists(st.integers(-1, 25), max_size=10))

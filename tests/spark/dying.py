@@ -66,10 +66,10 @@ class FailingSource(PyreplogDataSource):
         return "failing"
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
-        return FailingOnce(WriteOptions.of(self.given), schema)
+        return FailingOnce(WriteOptions.of(self.raw_options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:
-        given = dict(self.given)
+        given = dict(self.raw_options)
         return Dying(WriteOptions.of(given), schema, given["checkpointlocation"])
 
 

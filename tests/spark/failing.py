@@ -43,5 +43,5 @@ class FailingSink(PyreplogDataSource):
         return "failing-once"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:
-        given = dict(self.given)
+        given = dict(self.raw_options)
         return FailingOnce(WriteOptions.of(given), schema, given["checkpointlocation"])

@@ -109,5 +109,7 @@ def test_a_cursor_ledger_that_is_gone(tmp_path: Path) -> None:
         _, snapshot = Cursor("old", TopicPosition(7, 1, 1)).snapshot_record()
         create_subscription(cluster.metadata, "a", "old", dataclasses.replace(lost, snapshot=snapshot))
         assert column(path, "offset", topics="a", subscription="old") == list(range(7, MESSAGES))
-        with pytest.raises(InvalidMetadataError, match="where subscription bad of topic a stands cannot be told"):
+        with pytest.raises(
+            InvalidMetadataError, match="the stored cursor of subscription bad of topic a cannot be decoded"
+        ):
             plan(options_of(path, topics="a", subscription="bad"))

@@ -212,7 +212,7 @@ def test_passwords(tmp_path: Path) -> None:
     ):
         ledger.append(b"secret")
     assert column(tmp_path / "data", "value", password="swordfish") == [b"secret"]
-    with pytest.raises(UnauthorizedError, match="the option password is not what it was made with"):
+    with pytest.raises(UnauthorizedError, match="the option password is not the password of this ledger"):
         plan(options_of(tmp_path / "data"))
 
 
@@ -288,7 +288,7 @@ def test_mistakes(origin: Made, options: dict[str, object], says: str) -> None:
 @pytest.mark.parametrize("options", [{"replica": "all"}, {"topics": "a"}])
 def test_what_only_clusters_have(tmp_path: Path, options: dict[str, object]) -> None:
     pyreplog.open(tmp_path / "log").close()
-    with pytest.raises(ConfigError, match="log is no cluster; expected path of an embedded one, or cluster"):
+    with pytest.raises(ConfigError, match="log is no cluster; expected an embedded cluster, or the option cluster"):
         plan(options_of(tmp_path / "log", **options))
 
 

@@ -105,7 +105,7 @@ def test_executors_that_do_not_see_the_log(tmp_path: Path) -> None:
     options = options_of(tmp_path / "log", failOnDataLoss=False)
     tasks = plan(options)
     (tmp_path / "log").rename(tmp_path / "elsewhere")
-    with pytest.raises(NotALogError, match=r"log: no such directory on host .*, which is to read .*/log/0+\.log"):
+    with pytest.raises(NotALogError, match=r"log: no such directory on host .*, needed to read .*/log/0+\.log"):
         read_slices(options, tasks)
 
 

@@ -131,16 +131,20 @@ def test_several_topics(server: Served) -> None:
 
 def test_other_rows_than_before_are_noticed(server: Served, topic: Topic) -> None:
     attempt(server, topic, 4, [b"v"] * 30)
-    with pytest.raises(SequenceError, match="an earlier attempt stored row 29 of this partition, now it has 14 rows"):
+    with pytest.raises(
+        SequenceError, match="an earlier attempt stored row 29 of this partition, which now has 14 rows"
+    ):
         attempt(server, topic, 4, [b"v"] * 14)
-    with pytest.raises(SequenceError, match="stored rows of batch 4 before, now batch 3 comes: was its checkpoint set"):
+    with pytest.raises(
+        SequenceError, match="has stored rows of batch 4, and now writes batch 3: if the checkpoint was set"
+    ):
         attempt(server, topic, 3, [b"v"])
     assert stored(topic) == [b"v"] * 30
 
 
 def test_a_topic_without_deduplication_must_be_asked_for(server: Served) -> None:
     topic = server.cluster.topic("plain", **PLAIN)
-    with pytest.raises(ConfigError, match=r"topic plain: expected one with deduplicate=True.*at-least-once"):
+    with pytest.raises(ConfigError, match=r"topic plain: expected a topic with deduplicate=True.*at-least-once"):
         attempt(server, topic, 0, [b"v"])
     assert stored(topic) == []
     for stop in (10, 20):
@@ -165,7 +169,7 @@ def test_what_cannot_be_written(server: Served, topic: Topic) -> None:
 
 def test_no_such_topic(server: Served) -> None:
     with RowPublisher(options(server), "spark-q-0", 0) as publisher:
-        with pytest.raises(NoSuchTopicError, match="topic nowhere: make it before it is written to"):
+        with pytest.raises(NoSuchTopicError, match="topic nowhere: create it before you write to it"):
             publisher.publish(next(rows_of(pa.RecordBatch.from_pydict({"value": [b"v"]}), COLUMNS, "nowhere", 0)))
 
 
@@ -200,9 +204,9 @@ def test_waits_for_outcomes_and_survives_a_lost_connection(
             thread = threading.Thread(target=publish, daemon=True)
             thread.start()
             assert wire.swallowed.wait(30.0)
-            until(lambda: publisher._flying_bytes > 9_000)
+            until(lambda: publisher._pending_bytes > 9_000)
             assert not done.wait(0.05)
-            assert publisher._flying_bytes <= 10_000
+            assert publisher._pending_bytes <= 10_000
             assert publisher.rows < 60
             wire.cut()
             assert done.wait(30.0)

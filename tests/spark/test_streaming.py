@@ -126,7 +126,7 @@ def test_trimmed_under_the_query(spark: SparkSession, tmp_path: Path, lenient: b
             from pyspark.errors import StreamingQueryException
 
             with pytest.raises(
-                StreamingQueryException, match=f"offset 500 was removed, it begins at {log.start or '.*'}"
+                StreamingQueryException, match=f"offset 500 was removed, the first one is {log.start or '.*'}"
             ):
                 run(frame, tmp_path / "checkpoint", take)
             assert found.offsets == list(range(500))
@@ -176,12 +176,15 @@ def test_checkpoints_of_something_else(spark: SparkSession, tmp_path: Path) -> N
     checkpoint, found = tmp_path / "checkpoint", Collected()
     run(load(spark, tmp_path / "log"), checkpoint, found.take)
     other_kind = failure(load(spark, tmp_path / "data", topics="orders"), checkpoint)
-    assert "CheckpointError: the checkpoint is of logs, and topics are read; begin with a new checkpoint" in other_kind
+    assert (
+        "CheckpointError: the checkpoint belongs to a stream of logs, and the query reads topics; begin with a new checkpoint"
+        in other_kind
+    )
     shutil.rmtree(tmp_path / "log")
     with open_log(tmp_path / "log") as log:
         append(log, 100)
     anew = failure(load(spark, tmp_path / "log"), checkpoint)
-    assert "CheckpointError: the checkpoint is of other logs (log)" in anew
+    assert "CheckpointError: the checkpoint belongs to other logs (log)" in anew
     for file in (checkpoint / "offsets").iterdir():
         if file.name.isdecimal():
             file.write_text(file.read_text().replace('"v": 1', '"v": 9').replace('"v":1', '"v":9'))

@@ -185,7 +185,7 @@ def test_the_end_of_a_query_that_reads_what_is_available(tmp_path: Path) -> None
     with open_log(tmp_path / "log") as log:
         append(log, 500)
         with Query(log.path, maxOffsetsPerTrigger=150) as query:
-            query.planner.stop_at_what_is_there()
+            query.planner.stop_at_current_end()
             append(log, 500)
             assert [len(rows) for rows in query.batches()] == [150, 150, 150, 50]
         with Query(log.path, offset=query.offset) as again:
@@ -290,7 +290,9 @@ def test_trimmed_under_the_query(tmp_path: Path, lenient: bool) -> None:
             assert offsets(query.read()) == list(range(first, 3100))
             return
         for call in (query.next, lambda: query.rows(query.offset, end)):
-            with pytest.raises(TrimmedError, match=f"offset 100 was removed, it begins at {first}; set failOnDataLoss"):
+            with pytest.raises(
+                TrimmedError, match=f"offset 100 was removed, the first one is {first}; set failOnDataLoss"
+            ):
                 call()
 
 
@@ -303,7 +305,7 @@ def test_cut_under_the_query(tmp_path: Path, lenient: bool) -> None:
         log.truncate(900)
     with Query(tmp_path / "log", offset=query.offset, failOnDataLoss=not lenient) as again:
         if not lenient:
-            with pytest.raises(TruncatedError, match="ends at 900, and what was read up to 1000 was cut"):
+            with pytest.raises(TruncatedError, match="was cut at 900, and the query has read up to 1000"):
                 again.next()
             return
         assert again.read() == []
@@ -321,7 +323,7 @@ def test_another_log_in_its_place(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "log")
         with open_log(tmp_path / "log") as log:
             append(log, 200)
-        with pytest.raises(CheckpointError, match=r"is of other logs \(log\) than those .*begin with a new checkpoint"):
+        with pytest.raises(CheckpointError, match=r"belongs to other logs \(log\) than .*begin with a new checkpoint"):
             query.next()
         with Query(tmp_path / "log", offset=query.offset) as again, pytest.raises(CheckpointError):
             again.rows(query.offset, query.offset)
@@ -352,7 +354,7 @@ def test_one_of_several_is_gone(tmp_path: Path, lenient: bool) -> None:
             append(log, 50)
         if not lenient:
             with pytest.raises(
-                CheckpointError, match=r"log b \(\w{32}\) of the checkpoint is not there; set failOnData"
+                CheckpointError, match=r"log b \(\w{32}\) in the checkpoint does not exist; set failOnData"
             ):
                 query.next()
             return

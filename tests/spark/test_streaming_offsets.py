@@ -48,9 +48,9 @@ def test_what_is_written_is_read_back(found: dict[tuple[str, int], int]) -> None
 @pytest.mark.parametrize(
     ("found", "says"),
     [
-        ({"orders": {"0": 5}}, "of another source: found the offset .*begin with a new checkpointLocation"),
-        ([1], "of another source"),
-        ({**FINE, "v": 2}, "version 2, this build reads 1: go on with the pyreplog that wrote it, or begin"),
+        ({"orders": {"0": 5}}, "to another source: found the offset .*begin with a new checkpointLocation"),
+        ([1], "to another source"),
+        ({**FINE, "v": 2}, "version 2, this build reads 1: use the pyreplog version that wrote it, or begin"),
         ({**FINE, "v": True}, "version true"),
         ({**FINE, "v": None}, "version null"),
         ({**FINE, "logs": {}}, "damaged: expected logs or topics"),
@@ -91,7 +91,9 @@ def test_a_checkpoint_of_the_other_kind(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         append(log, 50)
     with Query(tmp_path / "log", offset=json.dumps(FINE)) as query:
-        with pytest.raises(CheckpointError, match="of topics, and logs are read; begin with a new checkpointLocation"):
+        with pytest.raises(
+            CheckpointError, match="of topics, and the query reads logs; begin with a new checkpointLocation"
+        ):
             query.next()
 
 

@@ -227,7 +227,7 @@ def test_trimmed_under_the_query(tmp_path: Path, lenient: bool) -> None:
                 assert offsets(query.read()) == list(range(first, 100))
             else:
                 with pytest.raises(
-                    TrimmedError, match=f"topic orders: offset 0 was removed, it begins at {first}; set"
+                    TrimmedError, match=f"topic orders: offset 0 was removed, the first one is {first}; set"
                 ):
                     query.next()
 
@@ -249,7 +249,9 @@ def test_made_anew(tmp_path: Path, lenient: bool) -> None:
             if lenient:
                 assert offsets(query.read()) == list(range(30))
             else:
-                with pytest.raises(CheckpointError, match=r"topic orders was deleted and made anew; begin with a new"):
+                with pytest.raises(
+                    CheckpointError, match=r"topic orders was deleted and created again; begin with a new"
+                ):
                     query.next()
 
 
@@ -258,7 +260,7 @@ def test_another_clusters_checkpoint(tmp_path: Path) -> None:
         with embedded(tmp_path / name) as cluster:
             make(cluster, name).close()
     with Query(tmp_path / "a", topics="a") as query, Query(tmp_path / "b", query.offset, topics="b") as other:
-        with pytest.raises(CheckpointError, match=r"of other topics \(a\) than those that are read \(topic b\)"):
+        with pytest.raises(CheckpointError, match=r"to other topics \(a\) than the query reads \(topic b\)"):
             other.next()
 
 
@@ -337,9 +339,9 @@ def test_acknowledging_at_a_server(tmp_path: Path) -> None:
     ("progress", "says"),
     [
         ("", "expected JSON"),
-        ("[1]", "expected the JSON of one"),
-        ('{"a": 1}', "of another source"),
-        ({"sources": []}, "no source of pyreplog that has come anywhere"),
+        ("[1]", "expected the JSON of a progress"),
+        ('{"a": 1}', "to another source"),
+        ({"sources": []}, "no offset of a pyreplog source"),
         ({"logs": {}, "source": "pyreplog", "tasks": 1, "v": 1}, "logs, which have none"),
     ],
 )

@@ -235,7 +235,7 @@ def test_a_topic_means_its_partitions(named: Path) -> None:
 def test_patterns(named: Path) -> None:
     assert {topic for topic, _, _ in rows(named, topicsPattern="o.*")} == {"orders", "other"}
     assert {topic for topic, _, _ in rows(named, topicsPattern="a/b c|other")} == {"a/b c", "other"}
-    with pytest.raises(NoSuchTopicError, match="none of 3 topics is called so"):
+    with pytest.raises(NoSuchTopicError, match="the pattern matches none of 3 topics"):
         plan(options_of(named, topicsPattern="rders"))
 
 
@@ -253,7 +253,7 @@ def test_offsets_by_partition(named: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"topics": "nobody"}, NoSuchTopicError, "topic nobody: there is none of that name"),
+        ({"topics": "nobody"}, NoSuchTopicError, "topic nobody: it does not exist"),
         ({"topics": "x" * 300}, InvalidArgumentError, "a name has 1 to 200 bytes"),
         ({"topics": "other", "subscription": "s"}, NoSuchSubscriptionError, "topic other: there is no subscription s"),
         (

@@ -88,7 +88,7 @@ def test_columns() -> None:
         ("value binary, eventTime timestamp_ntz", "column eventTime: expected the type timestamp, found timestamp_ntz"),
         ("value binary, headers map", "column headers: expected the type array<struct<key:string,"),
         ("value binary, topic binary", "column topic: expected the type string, found binary"),
-        ("key binary", "column value: expected one, found key"),
+        ("key binary", "column value: expected in the DataFrame, found only key"),
         ("value binary, Value binary", "column value: expected once, found twice"),
         ("value binary, eventTime timestamp, timestamp timestamp", "columns eventTime, timestamp: both are the event"),
     ],

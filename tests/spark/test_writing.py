@@ -127,8 +127,8 @@ def test_another_job_is_not_the_same_job(spark: SparkSession, server: Served) ->
 @pytest.mark.parametrize(
     ("columns", "options", "says"),
     [
-        ("cast(id as string) value", {"topic": "nowhere"}, "NoSuchTopicError: topic nowhere: make it before"),
-        ("cast(id as string) value", {"topic": "twice"}, "ConfigError: topic twice: expected one with deduplicate"),
+        ("cast(id as string) value", {"topic": "nowhere"}, "NoSuchTopicError: topic nowhere: create it before"),
+        ("cast(id as string) value", {"topic": "twice"}, "ConfigError: topic twice: expected a topic with deduplicate"),
         (
             "id value",
             {"topic": "orders"},
@@ -150,7 +150,7 @@ def test_topics_are_not_overwritten(spark: SparkSession, server: Served) -> None
     from pyspark.errors import AnalysisException
 
     frame = spark.range(3).selectExpr("cast(id as string) value")
-    with pytest.raises(AnalysisException, match="mode: topics are appended to"):
+    with pytest.raises(AnalysisException, match="mode: rows are appended to topics"):
         frame.write.format("pyreplog").mode("overwrite").options(cluster="pyreplog://h:1", topic="orders").save()
 
 

@@ -136,7 +136,7 @@ def test_a_partition_by_its_name_beside_the_topic(server: Served) -> None:
 
 def test_partitions_that_do_not_know_duplicates(server: Served) -> None:
     server.cluster.topic("plain", partitions=2, **PLAIN)
-    with pytest.raises(ConfigError, match="topic plain-partition-0: expected one with deduplicate=True"):
+    with pytest.raises(ConfigError, match="topic plain-partition-0: expected a topic with deduplicate=True"):
         attempt(server, "plain", [(None, b"v")], 1)
 
 

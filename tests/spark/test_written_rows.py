@@ -109,7 +109,7 @@ GOOD = {"value": b"v", "key": "k", "headers": [], "eventTime": None, "topic": "t
         ({"topic": None}, "column topic: expected a topic in each row, found null in row 1002"),
         (
             {"headers": [{"key": "a", "value": b""}] * 2},
-            r"headers: expected different keys .* \['a', 'a'\] in row 1002",
+            r"headers: expected unique keys .* \['a', 'a'\] in row 1002",
         ),
         ({"headers": [{"key": None, "value": b""}]}, r"headers: .* no nulls, found \[None\] in row 1002"),
         ({"headers": [{"key": "a", "value": None}]}, r"headers: .* no nulls, found \['a'\] in row 1002"),

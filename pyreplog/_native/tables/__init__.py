@@ -3,5 +3,5 @@
 | file | holds |
 |---|---|
 | arrowcolumns, arrowmessages | records and messages as Arrow columns |
-| stretches | columns most of whose rows are alike, and sums of stretches of them |
+| stretches | tests whether all rows of a column are equal, and sums over runs of rows |
 """

@@ -1,7 +1,7 @@
-"""Records as Arrow's buffers: nulls as bits, offsets of 32 bits, bytes end to end; and the walk that leaves values alone.
+"""Arrow buffers for columns of records, and a walk over records that does not touch their values.
 
-Each function gives the buffers of one column of a RecordBatch, without an object per record. Threads: any; the GIL is
-released for the large jobs.
+Buffers are null bits, 32-bit offsets, and bytes end to end. Each function returns the buffers of one column of a
+RecordBatch, without an object per record. Any thread may call it; the GIL is released for large jobs.
 """
 
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -30,7 +30,7 @@ TAG_SEQUENCE = LAYOUT_SEQUENCE
 # ---- the walk --------------------------------------------------------------------------------------------------
 
 cdef int64_t check_head(const uint8_t *p, int64_t space, uint32_t stamp) noexcept nogil:
-    """As check_record, without the CRC: what it lets pass can be read safely, and is otherwise what its header says."""
+    """Check a record like check_record, but not its CRC: a record that passes can be read safely."""
     cdef const RecordHead *head = <const RecordHead *>p
     cdef int64_t stride
     if space < SHORT_HEADER or head.length == 0 or head.kind == KIND_BLANK:
@@ -44,17 +44,17 @@ cdef int64_t check_head(const uint8_t *p, int64_t space, uint32_t stamp) noexcep
 
 
 cdef enum:
-    AHEAD = 16  # so many records on, if all are like this one, a header is fetched early
+    AHEAD = 16  # records ahead, if all have the stride of this one, whose header is prefetched
 
 
 ctypedef struct Heads:
     uint32_t *offsets
-    uint32_t *sizes               # of the values
-    int64_t *times                # of appending
+    uint32_t *sizes               # bytes of values
+    int64_t *times                # append times
     int64_t count, limit
-    int64_t at                    # offset after the last of them
-    int64_t follows               # entry delta of the next one, -1: any
-    bint plain                    # none has a key or attributes
+    int64_t at                    # offset after the last record
+    int64_t follows               # entry delta of the next record, -1: any
+    bint plain                    # no record has a key or attributes
 
 
 cdef inline void put_head(Heads *out, int64_t at, int64_t size, int64_t time) noexcept nogil:
@@ -63,29 +63,32 @@ cdef inline void put_head(Heads *out, int64_t at, int64_t size, int64_t time) no
 
 
 cdef inline void walk_plain(const uint8_t *map, int64_t until, int64_t stop, uint32_t stamp, Heads *out) noexcept nogil:
-    """The part of walk_heads that most records take, as scan_plain; ends at the first one that needs a closer look."""
-    cdef Heads found = out[0]
+    """Walk over plain records, like scan_plain; end at the first record that needs a closer look."""
+    cdef Heads heads = out[0]
     cdef int64_t last_start = (stop & ~7) - SHORT_HEADER, size, stride
     cdef uint64_t plain = <uint64_t>rec.PLAIN << 32 | stamp
     cdef const ShortHeader *p
     until = min(until, last_start + 1)
-    while found.count < found.limit and found.at < until:
-        p = <const ShortHeader *>(map + found.at)
+    while heads.count < heads.limit and heads.at < until:
+        p = <const ShortHeader *>(map + heads.at)
         size = <int64_t>p.head.length - SHORT_HEADER
-        if (<const uint64_t *>&p.head.stamp)[0] != plain or <uint64_t>size > <uint64_t>(last_start - found.at):
+        if (<const uint64_t *>&p.head.stamp)[0] != plain or <uint64_t>size > <uint64_t>(last_start - heads.at):
             break
-        if found.follows != p.entry_delta and found.follows >= 0:
+        if heads.follows != p.entry_delta and heads.follows >= 0:
             break
         stride = SHORT_HEADER + rec.stride_of(size)
         prefetch(<const uint8_t *>p + AHEAD * stride)
-        found.follows = <int64_t>p.entry_delta + 1
-        put_head(&found, found.at, size, p.head.time)
-        found.at += stride
-    out[0] = found
+        heads.follows = <int64_t>p.entry_delta + 1
+        put_head(&heads, heads.at, size, p.head.time)
+        heads.at += stride
+    out[0] = heads
 
 
 cdef int64_t walk_heads(const uint8_t *map, int64_t until, int64_t stop, uint32_t stamp, Heads *out) noexcept nogil:
-    """As scan_records of numbered records, by headers alone. Returns why it ended; 0: `limit` or `until`."""
+    """Walk over numbered records, like scan_records, but by headers alone.
+
+    Return why it ended; 0: `limit` or `until`.
+    """
     cdef int64_t stride, fault = 0
     cdef const uint8_t *p
     out.plain = True
@@ -109,83 +112,95 @@ cdef int64_t walk_heads(const uint8_t *map, int64_t until, int64_t stop, uint32_
         out.at += stride
     if fault != rec.RECORD_BLANK and out.count and rec.check_record(
             map + out.offsets[out.count - 1], stop - out.offsets[out.count - 1], stamp) < 0:
-        out.count -= 1  # it was its length that led here
+        out.count -= 1  # the last record is damaged: its length led to this fault
         out.at = out.offsets[out.count]
     return fault
 
 
 def walk(Segment segment not None, int64_t offset, int64_t stop, *, int64_t until, int64_t limit):
-    """The records from `offset` (which must begin one) as a RecordBatch, as `Segment.scan`, but by their headers: no CRC
-    is computed and no value is touched.
+    """Read records by their headers into a RecordBatch, without computing CRCs or touching values.
 
-    stop: no record reaches beyond it. until: stop before the first record that begins here or beyond. limit: at most
-    so many records. The batch ends before a header that makes no sense; CorruptionError when that is the first. When the
-    header behind a record makes no sense, that record's CRC is looked at, and a bad one counts as the first fault.
+    The batch ends before an invalid header. When that happens, the CRC of the record before it is checked, because a
+    wrong length would have led there; if the check fails, the batch ends before that record.
+
+    Args:
+        segment: segment to read.
+        offset: offset in the segment at which a record begins.
+        stop: offset that no record exceeds.
+        until: stop before the first record that begins here or later.
+        limit: most records to read.
+
+    Returns:
+        The batch, as `Segment.scan`.
+
+    Raises:
+        CorruptionError: the first record is damaged.
+        InvalidArgumentError: the offsets are not in the segment, or `limit` is less than 1.
     """
     cdef int64_t fault, status
     cdef Py_ssize_t size
-    cdef Heads found
+    cdef Heads heads
     cdef Block times
-    cdef RecordBatch made
+    cdef RecordBatch batch
     cdef Pin held = pin(segment)
     if not SEGMENT_HEADER <= offset <= until <= stop <= segment.size or limit < 1:
         raise InvalidArgumentError(f"range {offset}..{stop} outside of the segment's {segment.size} bytes")
-    found.limit = min(limit, (until - offset) // SHORT_HEADER + 1)
-    found.count, found.at, found.follows = 0, offset, -1
-    times = make_block(found.limit * sizeof(int64_t))
-    found.offsets = <uint32_t *>take_block(2 * (found.limit + 1) * <Py_ssize_t>sizeof(uint32_t), &size)
-    if found.offsets == NULL:
+    heads.limit = min(limit, (until - offset) // SHORT_HEADER + 1)
+    heads.count, heads.at, heads.follows = 0, offset, -1
+    times = make_block(heads.limit * sizeof(int64_t))
+    heads.offsets = <uint32_t *>take_block(2 * (heads.limit + 1) * <Py_ssize_t>sizeof(uint32_t), &size)
+    if heads.offsets == NULL:
         raise MemoryError
-    found.sizes, found.times = found.offsets + found.limit, <int64_t *>times.data
+    heads.sizes, heads.times = heads.offsets + heads.limit, <int64_t *>times.data
     with nogil:
-        fault = walk_heads(segment.map, until, stop, segment.stamp, &found)
-    if fault and fault != rec.RECORD_BLANK and found.at == offset:
-        give_block(<uint8_t *>found.offsets, size)
+        fault = walk_heads(segment.map, until, stop, segment.stamp, &heads)
+    if fault and fault != rec.RECORD_BLANK and heads.at == offset:
+        give_block(<uint8_t *>heads.offsets, size)
         status = rec.check_record(segment.map + offset, stop - offset, segment.stamp)
         raise segment.fault(offset, status if status < 0 else fault)
     if fault == rec.RECORD_BLANK:
-        found.at = segment.size
-    made = make_batch(held, segment.map, segment.base, segment.first_entry, found.offsets, found.sizes, found.count,
-                      segment.first_entry >= 0, segment.base + found.at)
-    made.block_bytes, made.times, made.plain = size, times, found.plain
-    return made
+        heads.at = segment.size
+    batch = make_batch(held, segment.map, segment.base, segment.first_entry, heads.offsets, heads.sizes, heads.count,
+                      segment.first_entry >= 0, segment.base + heads.at)
+    batch.block_bytes, batch.times, batch.plain = size, times, heads.plain
+    return batch
 
 
 # ---- one column ------------------------------------------------------------------------------------------------
 
 ctypedef struct Field:
-    const uint8_t *p              # NULL: the record has none
+    const uint8_t *p              # NULL: the record has no such field
     int64_t length
 
 
 cdef inline Field value_field(const uint8_t *p, int64_t size) noexcept nogil:
-    cdef Field found
-    found.p, found.length = p + (<const RecordHead *>p).length - size, size
-    return found
+    cdef Field field
+    field.p, field.length = p + (<const RecordHead *>p).length - size, size
+    return field
 
 
 cdef inline Field key_field(const uint8_t *p) noexcept nogil:
-    cdef Field found
-    found.p = rec.key_of(p) if (<const RecordHead *>p).form & FORM_KEY else NULL
-    found.length = (<const RecordHead *>p).key_length
-    return found
+    cdef Field field
+    field.p = rec.key_of(p) if (<const RecordHead *>p).form & FORM_KEY else NULL
+    field.length = (<const RecordHead *>p).key_length
+    return field
 
 
 cdef Field next_attribute(const uint8_t **at, const uint8_t *end, int tag) noexcept nogil:
-    """The next attribute of a tag from `at` on, which is moved behind it; none when the rest is no attribute."""
-    cdef Field found
+    """Return the next attribute with a tag, and move `at` behind it; p is NULL if none follows."""
+    cdef Field field
     cdef uint16_t length
-    found.p, found.length = NULL, 0
+    field.p, field.length = NULL, 0
     while at[0] + 3 <= end:
         memcpy(&length, at[0] + 1, 2)
         if at[0] + 3 + length > end:
             break
         if at[0][0] == tag:
-            found.p, found.length = at[0] + 3, length
+            field.p, field.length = at[0] + 3, length
             at[0] += 3 + length
             break
         at[0] += 3 + length
-    return found
+    return field
 
 
 cdef inline Field attribute_field(const uint8_t *p, int tag) noexcept nogil:
@@ -195,7 +210,7 @@ cdef inline Field attribute_field(const uint8_t *p, int tag) noexcept nogil:
 
 
 cdef enum Source:
-    SOURCE_VALUE = 0, SOURCE_KEY = -1  # above 0: an attribute's tag
+    SOURCE_VALUE = 0, SOURCE_KEY = -1  # above 0: tag of an attribute
 
 
 cdef inline Field field_of(const uint8_t *p, int64_t size, int source) noexcept nogil:
@@ -205,7 +220,7 @@ cdef inline Field field_of(const uint8_t *p, int64_t size, int source) noexcept 
 
 
 cdef int64_t lay_offsets(RecordBatch batch, int source, int32_t *starts, uint8_t *valid, int64_t *nulls) noexcept nogil:
-    """Fill offsets and null bits. Returns the bytes in all, -1 when they are too many for 32 bits."""
+    """Fill offsets and null bits. Return the total number of bytes; -1: more than 32-bit offsets can address."""
     cdef Py_ssize_t i
     cdef int64_t at = 0
     cdef Field field
@@ -233,13 +248,13 @@ cdef void lay_bytes(RecordBatch batch, int source, const int32_t *starts, uint8_
 
 
 cdef Block zeros(Py_ssize_t length):
-    cdef Block made = make_block(length)
-    memset(made.data, 0, length)
-    return made
+    cdef Block block = make_block(length)
+    memset(block.data, 0, length)
+    return block
 
 
 cdef tuple bytes_column(RecordBatch batch, int source):
-    """(nulls, validity, offsets, data); validity is None when there are no nulls."""
+    """Return (nulls, validity, offsets, data); validity is None if there are no nulls."""
     cdef Block valid = zeros((batch.count + 7) // 8)
     cdef Block starts = make_block((batch.count + 1) * sizeof(int32_t))
     cdef Block data
@@ -255,24 +270,24 @@ cdef tuple bytes_column(RecordBatch batch, int source):
 
 
 def value_column(RecordBatch batch not None):
-    """Values: (nulls, validity, offsets, data). OutOfRangeError: more than 2 GiB."""
+    """Return the values as (nulls, validity, offsets, data). Raises OutOfRangeError for more than 2 GiB."""
     return bytes_column(batch, SOURCE_VALUE)
 
 
 def key_column(RecordBatch batch not None):
-    """Keys, as value_column; null where a record has none."""
+    """Return the keys, as value_column returns values; null where a record has none."""
     return bytes_column(batch, SOURCE_KEY)
 
 
 def attribute_column(RecordBatch batch not None, int tag):
-    """The values of an attribute, as value_column; null where a record has none."""
+    """Return the values of an attribute, as value_column does; null where a record has none."""
     if not 0 < tag < 256:
         raise InvalidArgumentError(f"tag: expected 1 to 255, found {tag}")
     return bytes_column(batch, tag)
 
 
 def number_column(RecordBatch batch not None, int tag):
-    """An attribute of 8 bytes as int64: (nulls, validity, data); null where a record has none."""
+    """Return an attribute of 8 bytes as int64, as (nulls, validity, data); null where a record has none."""
     cdef Block valid = zeros((batch.count + 7) // 8)
     cdef Block data = zeros(batch.count * sizeof(int64_t))
     cdef Py_ssize_t i
@@ -292,14 +307,14 @@ def number_column(RecordBatch batch not None, int tag):
 
 
 def size_column(RecordBatch batch not None):
-    """Bytes of each value as int32."""
+    """Return the bytes of each value as int32."""
     cdef Block data = make_block(batch.count * sizeof(uint32_t))
     memcpy(data.data, batch.sizes, batch.count * sizeof(uint32_t))
     return data
 
 
 def crc_column(RecordBatch batch not None):
-    """The CRC-32C that each record carries, as int64."""
+    """Return the CRC-32C that each record carries, as int64."""
     cdef Block data = make_block(batch.count * sizeof(int64_t))
     cdef Py_ssize_t i
     for i in range(batch.count):
@@ -345,7 +360,7 @@ cdef void end_properties(Properties *out, Py_ssize_t rows) noexcept nogil:
 
 
 cdef bint put_properties(RecordBatch batch, Properties *out) noexcept nogil:
-    """False: they are too many for 32 bits."""
+    """Lay out the properties of all records. Return False if 32-bit offsets cannot address them."""
     cdef Py_ssize_t i
     out.count = out.name_total = out.value_total = 0
     for i in range(batch.count):
@@ -358,7 +373,7 @@ cdef bint put_properties(RecordBatch batch, Properties *out) noexcept nogil:
 
 
 def property_columns(RecordBatch batch not None):
-    """Properties: (count, offsets of the lists, offsets and data of the names, offsets and data of the values)."""
+    """Return properties as (count, offsets of lists, offsets and bytes of names, offsets and bytes of values)."""
     cdef Properties out
     cdef Block lists = make_block((batch.count + 1) * sizeof(int32_t))
     cdef Block names, values, name_bytes, value_bytes

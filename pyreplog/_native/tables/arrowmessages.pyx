@@ -1,7 +1,7 @@
-"""Messages as Arrow's buffers, as `arrowcolumns` makes them of records: one column of a MessageBatch each, without an
-object per message.
+"""Arrow buffers for columns of messages, as `arrowcolumns` makes them for records, without an object per message.
 
-Threads: any; the GIL is released for what touches every message's bytes.
+Each function returns one column of a MessageBatch. Any thread may call it; the GIL is released while bytes of every
+message are touched.
 """
 
 from libc.stdint cimport INT32_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint16_t
@@ -22,7 +22,7 @@ cdef object too_many(MessageBatch batch):
 # ---- bytes -----------------------------------------------------------------------------------------------------
 
 cdef int64_t mark_keys(MessageBatch batch, uint8_t *valid) noexcept nogil:
-    """Set the bits of messages with a key; how many have none."""
+    """Set the bits of messages with a key; return the number of messages without one."""
     cdef Py_ssize_t i
     cdef int64_t nulls = 0
     for i in range(batch.count):
@@ -34,7 +34,7 @@ cdef int64_t mark_keys(MessageBatch batch, uint8_t *valid) noexcept nogil:
 
 
 cdef tuple bytes_column(MessageBatch batch, bint keys):
-    """(nulls, validity, offsets, data); validity is None when there are no nulls."""
+    """Return (nulls, validity, offsets, data); validity is None if there are no nulls."""
     cdef Block starts = make_block((batch.count + 1) * sizeof(int64_t))
     cdef Block narrow = make_block((batch.count + 1) * sizeof(int32_t))
     cdef Block valid = zeros((batch.count + 7) // 8)
@@ -57,17 +57,17 @@ cdef tuple bytes_column(MessageBatch batch, bint keys):
 
 
 def value_column(MessageBatch batch not None):
-    """Values: (nulls, validity, offsets, data). OutOfRangeError: more than 2 GiB."""
+    """Return the values as (nulls, validity, offsets, data). Raises OutOfRangeError for more than 2 GiB."""
     return bytes_column(batch, False)
 
 
 def key_column(MessageBatch batch not None):
-    """Keys, as value_column; null where a message has none."""
+    """Return the keys, as value_column returns values; null where a message has none."""
     return bytes_column(batch, True)
 
 
 def producer_column(MessageBatch batch not None):
-    """Names of the producers, as value_column; null where an entry names none."""
+    """Return the names of producers, as value_column returns values; null where an entry has no producer."""
     cdef Block starts = make_block((batch.count + 1) * sizeof(int32_t))
     cdef Block valid = zeros((batch.count + 7) // 8)
     cdef Block data
@@ -97,7 +97,7 @@ def producer_column(MessageBatch batch not None):
 # ---- numbers ---------------------------------------------------------------------------------------------------
 
 cdef tuple numbers_column(MessageBatch batch, int column, int64_t none):
-    """(nulls, validity, data) of int64; null where the value is `none`."""
+    """Return (nulls, validity, data) of int64; null where the value is `none`."""
     cdef Block data = make_block(batch.count * sizeof(int64_t))
     cdef Block valid = zeros((batch.count + 7) // 8)
     cdef const int64_t *numbers = <const int64_t *>data.data
@@ -113,17 +113,17 @@ cdef tuple numbers_column(MessageBatch batch, int column, int64_t none):
 
 
 def sequence_column(MessageBatch batch not None):
-    """Numbers that the producers gave, as int64: (nulls, validity, data)."""
+    """Return the sequence numbers of producers as int64, as (nulls, validity, data)."""
     return numbers_column(batch, COLUMN_SEQUENCE, -1)
 
 
 def event_time_column(MessageBatch batch not None):
-    """The producers' times, microseconds since the epoch, as sequence_column."""
+    """Return event times in microseconds since 1970, as (nulls, validity, data)."""
     return numbers_column(batch, COLUMN_EVENT_TIME, INT64_MIN)
 
 
 def size_column(MessageBatch batch not None):
-    """Bytes of each value as int32."""
+    """Return the bytes of each value as int32."""
     cdef Block wide = make_block(batch.count * sizeof(int64_t))
     cdef Block data = make_block(batch.count * sizeof(int32_t))
     cdef Py_ssize_t i
@@ -136,7 +136,7 @@ def size_column(MessageBatch batch not None):
 # ---- properties: a list for each message -----------------------------------------------------------------------
 
 cdef void put_properties(const MessageEntry *entry, const Place *place, Properties *out) noexcept nogil:
-    """Those of one message, whose bytes were checked when the batch was made."""
+    """Add the properties of one message, whose bytes were checked when the batch was made."""
     cdef int64_t at, end, value
     cdef uint16_t name = 0
     cdef const uint8_t *p
@@ -156,7 +156,7 @@ cdef void put_properties(const MessageEntry *entry, const Place *place, Properti
 
 
 cdef bint put_all(MessageBatch batch, Properties *out) noexcept nogil:
-    """False: they are too many for 32 bits."""
+    """Lay out the properties of all messages. Return False if 32-bit offsets cannot address them."""
     cdef Py_ssize_t i
     out.count = out.name_total = out.value_total = 0
     for i in range(batch.count):
@@ -169,7 +169,7 @@ cdef bint put_all(MessageBatch batch, Properties *out) noexcept nogil:
 
 
 def property_columns(MessageBatch batch not None):
-    """Properties: (count, offsets of the lists, offsets and data of the names, offsets and data of the values)."""
+    """Return properties as (count, offsets of lists, offsets and bytes of names, offsets and bytes of values)."""
     cdef Properties out
     cdef Block lists = make_block((batch.count + 1) * sizeof(int32_t))
     cdef Block names, values, name_bytes, value_bytes

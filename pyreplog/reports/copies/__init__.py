@@ -1,11 +1,11 @@
-"""Reports on copies: of ledgers on bookies, of logs and topics in other places.
+"""Reports on copies: of ledgers on bookies, and of logs and topics in other places.
 
-| modules | what they are |
+| modules | what they hold |
 |---|---|
-| `copies` | what copies of ledgers there are, and should be |
-| `holes`, `underreplicated` | what is missing of them |
-| `stripes`, `intervals` | entries that there are, ranges: in few rows |
-| `audit`, `torntails` | records whose CRC is wrong; what crashes left behind the ends of logs |
+| `copies` | comparison of the copies of ledgers that exist with those that should exist |
+| `holes`, `underreplicated` | missing copies by bookie, and by entry |
+| `stripes`, `intervals` | sets of entries, and of numbers, in few rows |
+| `audit`, `torntails` | records with a wrong CRC; unfinished records after the ends of logs |
 | `divergence` | copies that differ |
-| `replicationlag`, `samenames` | how far a copy is behind; what entries are called on both sides |
+| `replicationlag`, `samenames` | how far a copy is behind; numbers that identify entries on both sides |
 """

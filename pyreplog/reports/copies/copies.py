@@ -1,7 +1,7 @@
-"""Reports on the copies of ledgers: which of those that there should be are there, intact.
+"""Reports on the copies of ledgers: which of the copies that should exist do exist, and are intact.
 
-Every bookie's copies are read. What a bookie does not give counts as missing, what it cannot tell as unknown: a bookie
-that is away, or does not know, has not lost anything.
+The copies of every bookie are read. A copy that a bookie does not return is missing; a copy that a bookie cannot tell
+about is unknown. A bookie that is away, or does not know, has lost nothing.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pyreplog.tables.options import ALL, ANY, ReadOptions, merged
 from pyreplog.tables.paths import cluster_of
 
 EVERYTHING = 1 << 62
-"""More entries than a ledger has."""
+"""More entries than any ledger has."""
 
 _ROWS = 1 << 16  # stripes that are collected before they are joined
 
 
 class MissingCopies(NamedTuple):
-    """Copies that were not found. numbers: of bookies. missing, unknown: slots."""
+    """Copies that were not found. numbers: of bookies. missing, unknown: sets of slots."""
 
     slots: Slots
     numbers: dict[str, int]
@@ -38,12 +38,12 @@ class MissingCopies(NamedTuple):
     unknown: Intervals
 
     def names(self, numbers: Column) -> pa.Array:
-        """Of bookies."""
+        """Return the names of bookies."""
         return pa.array([*self.numbers], pa.string()).take(pa.array(numbers))
 
 
 class OnCopies(Report):
-    """A report that compares the copies that there are with those that there should be."""
+    """A report that compares the copies that exist with those that should exist."""
 
     needs = ("ledgerId", "entryId", "bookie", "crcOk")
     parts = pa.schema(
@@ -54,75 +54,78 @@ class OnCopies(Report):
     )  # fmt: skip
 
     def reads(self, options: ReadOptions, snapshot: Snapshot) -> list[ReportRead]:
-        """Errors: as of `reads_of_copies`."""
+        """Return the read of all copies. Raises the errors of `reads_of_copies`."""
         return reads_of_copies(self.name, options, snapshot)
 
     def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        """What one task found, as stripes."""
+        """Return the copies that one task has read, as stripes."""
         numbers: dict[str, int] = {}
-        found, limit = np.zeros(0, STRIPE), _ROWS
+        stripes, limit = np.zeros(0, STRIPE), _ROWS
         for batch in batches:
-            found = np.concatenate((found, _stripes(batch, numbers)))
-            if len(found) > limit:
-                found = joined(found)
-                limit = max(_ROWS, 2 * len(found))
-        return _as_table(joined(found), numbers)
+            stripes = np.concatenate((stripes, _stripes(batch, numbers)))
+            if len(stripes) > limit:
+                stripes = joined(stripes)
+                limit = max(_ROWS, 2 * len(stripes))
+        return _as_table(joined(stripes), numbers)
 
     def lacking(self, partials: pa.Table, snapshot: Snapshot) -> MissingCopies:
-        """What all tasks together did not find."""
+        """Return the copies that no task has read."""
         numbers: dict[str, int] = {}
-        found = joined(_from_table(partials, numbers))
-        slots = Slots.of(((one.metadata, certain_entries(one)) for one in snapshot.ledgers), numbers)
-        held = slots.covered(found[found["held"]])
-        untold = without(slots.covered(found[~found["held"]]), held)
-        return MissingCopies(slots, numbers, without(without(slots.all, held), untold), untold)
+        stripes = joined(_from_table(partials, numbers))
+        slots = Slots.of(((ledger.metadata, certain_entries(ledger)) for ledger in snapshot.ledgers), numbers)
+        held = slots.covered(stripes[stripes["held"]])
+        unknown = without(slots.covered(stripes[~stripes["held"]]), held)
+        return MissingCopies(slots, numbers, without(without(slots.all, held), unknown), unknown)
 
 
 def reads_of_copies(name: str, options: ReadOptions, snapshot: Snapshot) -> list[ReportRead]:
-    """All copies of the ledgers of the snapshot, damaged ones too.
+    """Return the read of all copies of the snapshot's ledgers, including damaged ones.
 
-    ConfigError: what is read is no cluster, or not whole ledgers are asked for.
+    Raises ConfigError if the source is no cluster, or if not whole ledgers are selected.
     """
     if options.cluster is None and cluster_of(options.paths) is None:
-        raise ConfigError(f"path: {name} is of a cluster's ledgers; {', '.join(options.paths)} is no cluster")
+        raise ConfigError(f"path: {name} reads ledgers of a cluster; {', '.join(options.paths)} is no cluster")
     limits = (options.starting_offsets, options.ending_offsets, options.starting_time, options.ending_time)
     if options.reads_topics or options.replica not in (ANY, ALL) or limits != (EARLIEST, LATEST, None, None):
         raise ConfigError(
-            f"{name} is of whole ledgers on all bookies: expected the option ledgers alone to choose among them, found "
+            f"{name} reads whole ledgers on all bookies: expected only the option ledgers to select some, found "
             "topics, a replica, or bounds of offsets or times"
         )
-    ids = merged((one.metadata.ledger, one.metadata.ledger) for one in snapshot.ledgers)
+    ids = merged((ledger.metadata.ledger, ledger.metadata.ledger) for ledger in snapshot.ledgers)
     chosen = ",".join(f"{low}-{high}" for low, high in ids)
     return [ReportRead({"replica": ALL, "mode": "PERMISSIVE", "ledgers": chosen})] if chosen else []
 
 
-def certain_entries(fact: LedgerSnapshot) -> int:
-    """How many entries of a ledger were confirmed: where no bookie says, those that its metadata prove."""
-    return fact.metadata.last_fragment.first if fact.entries is None else fact.entries
+def certain_entries(ledger: LedgerSnapshot) -> int:
+    """Return the number of confirmed entries of a ledger; if no bookie tells it, the number that its metadata prove."""
+    return ledger.metadata.last_fragment.first if ledger.entries is None else ledger.entries
 
 
 # ---- stripes ---------------------------------------------------------------------------------------------------
 
 
 def _stripes(batch: pa.RecordBatch, numbers: dict[str, int]) -> Stripes:
-    """Of good copies, and of those that nobody can tell of: crcOk is null, and the entry, where it is all of them."""
+    """Return stripes of intact and of unknown copies.
+
+    An unknown copy has a null in crcOk; its entry is null, too, if all copies of a bookie are unknown.
+    """
     batch = batch.filter(pc.is_valid(batch["ledgerId"]))
     batch = batch.filter(pc.fill_null(batch["crcOk"], True))
     entries = batch["entryId"]
-    made = stripes_of(
+    stripes = stripes_of(
         len(batch), ledger=batch["ledgerId"].to_numpy(), bookie=numbered(batch["bookie"], numbers),
         held=batch["crcOk"].is_valid().to_numpy(zero_copy_only=False), first=pc.fill_null(entries, 0).to_numpy(),
     )  # fmt: skip
-    made["run"][entries.is_null().to_numpy(zero_copy_only=False)] = EVERYTHING
-    return in_runs(made)
+    stripes["run"][entries.is_null().to_numpy(zero_copy_only=False)] = EVERYTHING
+    return in_runs(stripes)
 
 
 def numbered(names: pa.Array, numbers: dict[str, int]) -> Column:
-    """A number for each name; those that have none get one."""
+    """Return the number of each name. A new name gets the next number."""
     encoded = names.dictionary_encode()
     known = [numbers.setdefault(name, len(numbers)) for name in encoded.dictionary.to_pylist()]
-    found: Column = np.array(known, np.int64)[encoded.indices.to_numpy()]
-    return found
+    codes: Column = np.array(known, np.int64)[encoded.indices.to_numpy()]
+    return codes
 
 
 def _as_table(stripes: Stripes, numbers: dict[str, int]) -> pa.Table:

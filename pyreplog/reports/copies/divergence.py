@@ -1,7 +1,7 @@
-"""Entries whose copies differ, each of them intact.
+"""Entries whose copies are intact, but differ.
 
-Comparing all CRCs would take memory for all of them. So first those of many entries are put into one number, for each
-bookie; only where the numbers of bookies differ, all are compared.
+Comparing all CRCs would need memory for all of them. So the CRCs of many entries are first summed up for each bookie;
+only where the sums of bookies differ are single CRCs compared.
 """
 
 from __future__ import annotations
@@ -25,32 +25,33 @@ if TYPE_CHECKING:
     from pyreplog.ledger.ledgermetadata import LedgerMetadata
 
 BLOCK = 4096
-"""Entries of a ledger that are put into one number, of those that have the same write set."""
+"""Entries of a ledger whose CRCs are summed up, if they have the same write set."""
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
 class ReplicaDivergence(Report):
-    """shapes: by ledger, the size of the ensemble and where fragments begin, unless all bookies have every entry.
-    single: ledgers of one copy. blocks: by ledger, those to be compared entry by entry; None: none are known yet. All
-    are found by the report itself."""
+    """Copies that differ. The report sets its fields itself.
+
+    shapes: by ledger, the size of the ensemble and the first entries of fragments, unless all bookies have every entry.
+    single: ledgers with one copy. blocks: by ledger, the blocks to compare entry by entry; None: not known yet.
+    """
 
     shapes: Mapping[str, list[int]] = field(default_factory=dict)
     single: Sequence[int] = ()
     blocks: Mapping[str, list[int]] | None = None
 
     name = "replica_divergence"
-    title = "Copies that differ from each other"
+    title = "Copies that differ"
     definition = (
-        "Entries of which bookies have intact copies with different CRC-32Cs, as far as their ledger is confirmed: "
-        "whoever reads them gets one or the other. Not of ledgers that are to have one copy. Copies of bookies that "
-        "are away are not compared."
+        "Confirmed entries of which bookies have intact copies with different CRC-32Cs: a reader gets one or the "
+        "other. Ledgers with one copy of each entry are left out. Copies on bookies that are away are not compared."
     )
     figures = (
-        ReportColumn("ledger_id", pa.int64(), "ledger"),
-        ReportColumn("entry_id", pa.int64(), "entry"),
-        ReportColumn("crcs", pa.list_(pa.int64()), "different CRC-32Cs of its copies, ascending"),
+        ReportColumn("ledger_id", pa.int64(), "id of the ledger"),
+        ReportColumn("entry_id", pa.int64(), "number of the entry"),
+        ReportColumn("crcs", pa.list_(pa.int64()), "the different CRC-32Cs of its copies, ascending"),
     )
     needs = ("ledgerId", "entryId", "bookie", "crc", "crcOk")
     parts = pa.schema(
@@ -61,30 +62,33 @@ class ReplicaDivergence(Report):
     )  # fmt: skip
 
     def reads(self, options: ReadOptions, snapshot: Snapshot) -> list[ReportRead]:
-        """Errors: as of `reads_of_copies`."""
-        found = reads_of_copies(self.name, options, snapshot)
-        if self.blocks is None or not found:
-            return found
-        chosen = ",".join(f"{low}-{high}" for low, high in merged((int(one), int(one)) for one in self.blocks))
-        return [ReportRead({**found[0].options, "ledgers": chosen})]
+        """Return the read of all copies, or of the ledgers whose sums differ.
+
+        Raises the errors of `reads_of_copies`.
+        """
+        reads = reads_of_copies(self.name, options, snapshot)
+        if self.blocks is None or not reads:
+            return reads
+        chosen = ",".join(f"{low}-{high}" for low, high in merged((int(ledger), int(ledger)) for ledger in self.blocks))
+        return [ReportRead({**reads[0].options, "ledgers": chosen})]
 
     def at(self, snapshot: Snapshot) -> ReplicaDivergence:
-        shapes = {str(one.metadata.ledger): _shape(one.metadata) for one in snapshot.ledgers}
-        single = tuple(one.metadata.ledger for one in snapshot.ledgers if one.metadata.write_quorum == 1)
+        shapes = {str(each.metadata.ledger): _shape(each.metadata) for each in snapshot.ledgers}
+        single = tuple(each.metadata.ledger for each in snapshot.ledgers if each.metadata.write_quorum == 1)
         return replace(
             self, shapes={ledger: shape for ledger, shape in shapes.items() if shape != [1, 0]}, single=single
         )  # fmt: skip
 
     def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        """Sums of blocks; of blocks that are to be compared, each CRC."""
-        made = self.parts.empty_table()
+        """Return the sums of blocks; for blocks that are compared, every CRC."""
+        table = self.parts.empty_table()
         for batch in batches:
             part = self._counted(batch.filter(pc.fill_null(batch["crcOk"], False)))
-            made = _summed(pa.concat_tables([made, part])) if self.blocks is None else _distinct(made, part)
-        return made
+            table = _summed(pa.concat_tables([table, part])) if self.blocks is None else _distinct(table, part)
+        return table
 
     def second(self, partials: pa.Table) -> ReplicaDivergence | None:
-        """Of blocks of which bookies have different sums: copies differ, or some have not all of them."""
+        """Return the report on blocks whose sums differ: their copies differ, or some bookies lack some."""
         if self.blocks is not None:
             return None
         sums = _summed(partials.select(self.parts.names)).group_by(["ledger", "entry", "rest"])
@@ -94,20 +98,20 @@ class ReplicaDivergence(Report):
         differs = pc.or_(
             pc.not_equal(bounds["sum_min"], bounds["sum_max"]), pc.not_equal(bounds["copies_min"], bounds["copies_max"])
         )
-        is_alone = pc.equal(bounds["bookie_count"], 1)  # it may have two copies of an entry
+        is_alone = pc.equal(bounds["bookie_count"], 1)  # the bookie may have two copies of an entry
         single = pc.is_in(bounds["ledger"], value_set=pa.array(self.single, pa.int64()))
         differs = pc.and_(pc.or_(differs, is_alone), pc.invert(single))
         blocks: dict[str, list[int]] = {}
         for row in bounds.filter(differs).sort_by([("ledger", "ascending"), ("entry", "ascending")]).to_pylist():
-            there = blocks.setdefault(str(row["ledger"]), [])
-            if row["entry"] not in there[-1:]:
-                there.append(row["entry"])
+            listed = blocks.setdefault(str(row["ledger"]), [])
+            if row["entry"] not in listed[-1:]:
+                listed.append(row["entry"])
         return replace(self, blocks=blocks) if blocks else None
 
     def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
         if self.blocks is None:
             return self.schema().empty_table()
-        ends = {one.metadata.ledger: certain_entries(one) for one in snapshot.ledgers}
+        ends = {each.metadata.ledger: certain_entries(each) for each in snapshot.ledgers}
         copies = _distinct(self.parts.empty_table(), partials.select(self.parts.names))
         counts = copies.group_by(["ledger", "entry"]).aggregate([("sum", "count_distinct"), ("sum", "list")])
         differs = counts.filter(pc.greater(counts["sum_count_distinct"], 1))
@@ -138,11 +142,11 @@ class ReplicaDivergence(Report):
 
 
 def _mixed(entry: Column, crc: Column) -> Column:
-    """A number that tells (entry, CRC) from others, so that sums of many still do. (The finisher of splitmix64.)"""
-    made = (entry.astype(np.uint64) << np.uint64(32) ^ crc.astype(np.uint64)) * _MIX
+    """Hash (entry, CRC), so that sums of hashes differ if any pair differs. (The finisher of splitmix64.)"""
+    mixed = (entry.astype(np.uint64) << np.uint64(32) ^ crc.astype(np.uint64)) * _MIX
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        made = (made ^ made >> np.uint64(shift)) * np.uint64(factor)
-    return (made ^ made >> np.uint64(31)).view(np.int64)
+        mixed = (mixed ^ mixed >> np.uint64(shift)) * np.uint64(factor)
+    return (mixed ^ mixed >> np.uint64(31)).view(np.int64)
 
 
 def _shape(metadata: LedgerMetadata) -> list[int]:
@@ -151,14 +155,14 @@ def _shape(metadata: LedgerMetadata) -> list[int]:
 
 
 def _write_sets(shapes: Mapping[str, list[int]], ledgers: Column, entries: Column) -> Column:
-    """A number for each entry: those of a ledger that have the same one are on the same bookies."""
-    made = np.zeros_like(entries)
+    """Return a number for each entry. Entries of a ledger with the same number are on the same bookies."""
+    write_sets = np.zeros_like(entries)
     for ledger in np.unique(ledgers).tolist():
         size, *firsts = shapes.get(str(ledger), [1, 0])
         if (size, firsts) != (1, [0]):
             own = ledgers == ledger
-            made[own] = np.searchsorted(firsts, entries[own], side="right") * size + entries[own] % size
-    return made
+            write_sets[own] = np.searchsorted(firsts, entries[own], side="right") * size + entries[own] % size
+    return write_sets
 
 
 def _chosen(blocks: Mapping[str, list[int]], ledgers: Column, block: Column) -> NDArray[np.bool_]:
@@ -169,14 +173,14 @@ def _chosen(blocks: Mapping[str, list[int]], ledgers: Column, block: Column) -> 
 
 
 def _summed(table: pa.Table) -> pa.Table:
-    """One row for each bookie and block; sums wrap around."""
+    """Return one row for each bookie and block; sums wrap around."""
     keys = ["ledger", "entry", "rest", "bookie"]
-    made = table.group_by(keys).aggregate([("copies", "sum"), ("sum", "sum")])
-    return made.rename_columns([*keys, "copies", "sum"])
+    sums = table.group_by(keys).aggregate([("copies", "sum"), ("sum", "sum")])
+    return sums.rename_columns([*keys, "copies", "sum"])
 
 
 def _distinct(some: pa.Table, others: pa.Table) -> pa.Table:
-    """One row for each entry and CRC."""
+    """Return one row for each entry and CRC."""
     keys = ["ledger", "entry", "rest", "bookie", "sum"]
-    made = pa.concat_tables([some, others]).group_by(keys).aggregate([("copies", "sum")])
-    return made.rename_columns([*keys, "copies"]).select(some.column_names)
+    rows = pa.concat_tables([some, others]).group_by(keys).aggregate([("copies", "sum")])
+    return rows.rename_columns([*keys, "copies"]).select(some.column_names)

@@ -1,4 +1,4 @@
-"""Sets of whole numbers as int64[n, 2]: from the first to before the second, ascending, without touching each other."""
+"""Sets of whole numbers as int64[n, 2]: half-open ranges, ascending, with gaps between them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Intervals: TypeAlias = "NDArray[np.int64]"
 
 
 def union(parts: Intervals) -> Intervals:
-    """Of parts in any order, which may overlap or be empty."""
+    """Return the union of ranges in any order, which may overlap or be empty."""
     parts = parts[parts[:, 1] > parts[:, 0]]
     if not len(parts):
         return parts
@@ -22,19 +22,19 @@ def union(parts: Intervals) -> Intervals:
 
 
 def without(some: Intervals, others: Intervals) -> Intervals:
-    """What is in `some` and not in `others`."""
+    """Return the numbers that are in `some` and not in `others`."""
     parts = cut(some, others.ravel())
     return union(parts[~inside(others, parts[:, 0])])
 
 
 def cut(some: Intervals, borders: NDArray[np.int64]) -> Intervals:
-    """Split at borders: parts may touch each other then."""
+    """Split ranges at borders. The parts may touch."""
     points = np.unique(np.concatenate((some.ravel(), borders)))
     parts = np.stack((points[:-1], points[1:]), axis=1)
     return parts[inside(some, parts[:, 0])]
 
 
 def inside(some: Intervals, points: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which points lie in one of them."""
-    found: NDArray[np.bool_] = np.searchsorted(some.ravel(), points, side="right") % 2 == 1
-    return found
+    """Return which points lie in one of the ranges."""
+    is_inside: NDArray[np.bool_] = np.searchsorted(some.ravel(), points, side="right") % 2 == 1
+    return is_inside

@@ -1,7 +1,7 @@
-"""How far one cluster, topic or log is behind another that it is a copy of.
+"""How far a cluster, topic or log is behind another one that it is a copy of.
 
-Both sides are read as ranges of what their entries are called (`samenames`); then of the source, what lies in the
-ranges that the other one has not.
+Both sides are read as ranges of numbers that identify their entries (`samenames`). Then the entries of the source in
+the ranges that the copy lacks are read again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ _SIDE, _FROM, _IS_LOG, _IS_ALONE = "side", "from", "is_log", "is_alone"  # tags
 
 @dataclass(frozen=True)
 class ReplicationLag(Report):
-    """to: where the copy is: options of the Spark source, over those of the source. gaps: what the copy has not, as
-    JSON can hold it; found by the report itself, None: not yet."""
+    """Missing entries and lag of a copy.
+
+    to: options of the Spark source that name the copy; they replace those of the source. gaps: ranges that the copy
+    lacks, in a form that JSON has; the report sets it; None: not known yet.
+    """
 
     to: Mapping[str, str] = field(default_factory=dict, repr=False)
     gaps: Mapping[str, list[list[int]]] | None = None
@@ -36,41 +39,46 @@ class ReplicationLag(Report):
     name = "replication_lag"
     title = "How far a copy is behind"
     definition = (
-        "Of each topic, or log, of the source: what the target has not. Messages are the same if they have the same "
-        "producer and sequence number; those without are, if the property original-offset of the target's says the "
-        "source's offset; entries of logs, if they have the same offset. lag_s: append time of the last entry of the "
-        "source, less that of the last of those that the target has; null while it has none. Topics and logs are told "
-        "by name, unless each side was given just one."
+        "For each topic or log of the source: the entries that the target lacks. Messages are the same if they have "
+        "the same producer and sequence number; messages without these, if the property original-offset of the "
+        "target's message is the offset in the source; entries of logs, if they have the same offset. lag_s is the "
+        "append time of the last entry of the source, minus that of the last one that the target has; null if it has "
+        "none. Topics and logs are matched by name, unless each side names just one."
     )
     figures = (
-        ReportColumn("from_cluster", pa.string(), "where the source is"),
-        ReportColumn("to_cluster", pa.string(), "where the copy is"),
-        ReportColumn("topic", pa.string(), "topic, or log, of the source"),
-        ReportColumn("partition", pa.int32(), "of a partitioned topic; -1: it is none"),
-        ReportColumn("missing_entries", pa.int64(), "that the copy has not"),
-        ReportColumn("missing_bytes", pa.int64(), "of their values"),
+        ReportColumn("from_cluster", pa.string(), "place of the source"),
+        ReportColumn("to_cluster", pa.string(), "place of the copy"),
+        ReportColumn("topic", pa.string(), "topic or log of the source"),
+        ReportColumn("partition", pa.int32(), "partition number; -1: no partition of a topic"),
+        ReportColumn("missing_entries", pa.int64(), "entries that the copy lacks"),
+        ReportColumn("missing_bytes", pa.int64(), "bytes of their values"),
         ReportColumn("oldest_missing_ts", TIME, "append time of the first of them"),
-        ReportColumn("lag_s", pa.float64(), "seconds from the last one that the copy has to the last one there is"),
+        ReportColumn(
+            "lag_s", pa.float64(), "seconds between the last entry that the copy has and the last of the source"
+        ),
     )
     needs = ("topic", "partition", "offset", "timestamp", "size", "producerName", "sequenceId", "headers")
     parts = pa.schema(
         [
             ("topic", pa.string()), ("partition", pa.int32()), ("kind", pa.string()), ("producer", pa.string()),
             ("first", pa.int64()), ("stop", pa.int64()), ("entries", pa.int64()), ("bytes", pa.int64()),
-            ("oldest", TIME), ("newest", TIME), ("newest_there", TIME),
+            ("oldest", TIME), ("newest", TIME), ("newest_held", TIME),
         ]
     )  # fmt: skip
 
     def reads(self, options: ReadOptions, snapshot: Snapshot) -> list[ReportRead]:
-        """ConfigError: `to` does not say where the copy is; entries of ledgers, which have no names, are read."""
+        """Return the reads of both sides.
+
+        Raises ConfigError if `to` names no copy, or if entries of ledgers are selected.
+        """
         if not self.to:
-            raise ConfigError(f"to: {self.name} compares two; expected options that say where the copy is, found none")
+            raise ConfigError(f"to: {self.name} compares two sources; expected options that name the copy, found none")
         copy = ReadOptions.of(self.to)
         is_log = not (options.reads_topics or copy.reads_topics)
-        for one in (options, copy):
-            if one.replica != ANY or (is_log and (one.cluster is not None or cluster_of(one.paths) is not None)):
+        for side in (options, copy):
+            if side.replica != ANY or (is_log and (side.cluster is not None or cluster_of(side.paths) is not None)):
                 raise ConfigError(
-                    f"{self.name} is of topics or of logs; expected the option topics for {place_of(one)}"
+                    f"{self.name} compares topics or logs; expected the option topics for {place_of(side)}"
                 )
         tag = {
             _FROM: place_of(options), _IS_LOG: str(is_log),
@@ -80,22 +88,22 @@ class ReplicationLag(Report):
         return [source, ReportRead(self.to, {**tag, _SIDE: TARGET})] if self.gaps is None else [source]
 
     def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        """Ranges of names, and the newest time; or what is missing."""
-        found = Names()
-        made = self.parts.empty_table()
+        """Return ranges of numbers, and the newest time; in the second run, what the copy lacks."""
+        names = Names()
+        sums = self.parts.empty_table()
         for batch in batches:
             for stream, rows in streams(batch):
                 times = rows["timestamp"]
                 row: dict[str, Any] = {"topic": stream.topic, "partition": stream.partition, "newest": pc.max(times)}
                 if self.gaps is None:
-                    found.add(stream.topic, stream.partition, names_in(rows))
+                    names.add(stream.topic, stream.partition, names_in(rows))
                 else:
                     row |= _counted(rows, missing_in(self.gaps, stream.topic, stream.partition, rows))
-                made = _summed(pa.concat_tables([made, self._row(row)]), self.parts)
-        return pa.concat_tables([made, as_rows(found, self.parts)])
+                sums = _summed(pa.concat_tables([sums, self._row(row)]), self.parts)
+        return pa.concat_tables([sums, as_rows(names, self.parts)])
 
     def second(self, partials: pa.Table) -> ReplicationLag | None:
-        """Of what the target has not."""
+        """Return the report on the ranges that the copy lacks."""
         if self.gaps is not None or not len(partials):
             return None
         is_log, is_alone = (partials[name][0].as_py() == "True" for name in (_IS_LOG, _IS_ALONE))
@@ -111,8 +119,8 @@ class ReplicationLag(Report):
             rows = rows.filter(pc.equal(rows[_SIDE], SOURCE))
         rows = _summed(rows.select(self.parts.names), self.parts)
         rows = rows.sort_by([("topic", "ascending"), ("partition", "ascending")])
-        there = rows["newest"] if self.gaps is None else rows["newest_there"]
-        lag = pc.subtract(rows["newest"].cast(pa.int64()), there.cast(pa.int64()))
+        held = rows["newest"] if self.gaps is None else rows["newest_held"]
+        lag = pc.subtract(rows["newest"].cast(pa.int64()), held.cast(pa.int64()))
         return self.table(
             {
                 "from_cluster": pa.repeat(pa.scalar(origin, pa.string()), len(rows)),
@@ -127,18 +135,18 @@ class ReplicationLag(Report):
         )
 
     def _row(self, known: Mapping[str, Any]) -> pa.Table:
-        given = {"entries": 0, "bytes": 0, **known}
-        arrays = [pa.array([_plain(given.get(one.name))], one.type) for one in self.parts]
+        values = {"entries": 0, "bytes": 0, **known}
+        arrays = [pa.array([_plain(values.get(column.name))], column.type) for column in self.parts]
         return pa.Table.from_arrays(arrays, schema=self.parts)
 
 
 def place_of(options: ReadOptions) -> str:
-    """Where options lead to."""
+    """Return the place that options name, for people."""
     return options.cluster if options.cluster is not None else ", ".join(options.paths)
 
 
 def _is_alone(options: ReadOptions, is_log: bool, other: ReadOptions | None = None) -> bool:
-    """Whether one log, or topic, was named. other: whose topics are meant where these options name none."""
+    """Whether options name exactly one log or topic. other: its topics are used if these options name none."""
     if is_log:
         return len(log_directories(options.paths)) + len(offloaded_urls(options.paths)) == 1
     named = options if options.reads_topics or other is None else other
@@ -149,7 +157,7 @@ def _counted(rows: pa.RecordBatch, missing: pa.Array) -> dict[str, Any]:
     lost = rows.filter(missing)
     return {
         "entries": len(lost), "bytes": int(numbers(lost["size"]).sum()), "oldest": pc.min(lost["timestamp"]),
-        "newest_there": pc.max(rows.filter(pc.invert(missing))["timestamp"]),
+        "newest_held": pc.max(rows.filter(pc.invert(missing))["timestamp"]),
     }  # fmt: skip
 
 
@@ -158,9 +166,9 @@ def _plain(value: Any) -> Any:
 
 
 def _summed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """One row for each topic and partition."""
-    how = {"entries": "sum", "bytes": "sum", "oldest": "min", "newest": "max", "newest_there": "max"}
-    made = table.group_by(["topic", "partition"]).aggregate([*how.items()])
-    made = made.rename_columns(["topic", "partition", *how])
-    blank = {name: pa.nulls(len(made), schema.field(name).type) for name in schema.names}
-    return pa.table({name: made[name] if name in made.column_names else blank[name] for name in schema.names})
+    """Return one row for each topic and partition."""
+    functions = {"entries": "sum", "bytes": "sum", "oldest": "min", "newest": "max", "newest_held": "max"}
+    sums = table.group_by(["topic", "partition"]).aggregate([*functions.items()])
+    sums = sums.rename_columns(["topic", "partition", *functions])
+    blank = {name: pa.nulls(len(sums), schema.field(name).type) for name in schema.names}
+    return pa.table({name: sums[name] if name in sums.column_names else blank[name] for name in schema.names})

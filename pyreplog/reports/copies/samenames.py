@@ -1,6 +1,6 @@
-"""What entries are called on both sides of a copy: the number that a producer gave them, or their offset.
+"""Numbers that identify entries on both sides of a copy: sequence numbers of producers, or offsets.
 
-Numbers follow each other; so what there is of them is kept as ranges, however many they are.
+Numbers follow each other, so that sets of them are kept as few ranges.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from pyreplog.reports.records.slots import Column
 from pyreplog.reports.records.streams import numbers
 
 ORIGINAL_OFFSET = "original-offset"
-"""Property of a message that has no producer's number: its offset where it was copied from, in decimal."""
+"""Property of a message without a sequence number: its offset in the source, in decimal."""
 
 OFFSET, PLAIN, SEQUENCE, ORIGINAL = "offset", "plain", "sequence", "original"
-"""Kinds of numbers: offset of an entry that has a producer's number, too; offset of one that has none; a producer's
-number; the offset that a property says."""
+"""Kinds of numbers.
 
-_PIECES = 64  # ranges of batches that wait before they are put together
+OFFSET: offset of an entry. PLAIN: offset of an entry without a sequence number. SEQUENCE: sequence number of a
+producer. ORIGINAL: offset in the property ORIGINAL_OFFSET.
+"""
+
+_PIECES = 64  # sets of ranges that are collected before they are united
 
 
 class Name(NamedTuple):
-    """What numbers are told apart by. producer: "" unless they are a producer's."""
+    """A name space of numbers. producer: "" unless `kind` is SEQUENCE."""
 
     topic: str | None
     partition: int
@@ -37,39 +40,39 @@ class Name(NamedTuple):
     producer: str = ""
 
     def text(self) -> str:
-        """As a key of JSON, different for each."""
+        """Return a unique text, for keys of JSON."""
         return json.dumps(self)
 
 
 class Names:
-    """Ranges of numbers, by what they are told apart by."""
+    """Sets of numbers, by name space."""
 
     def __init__(self) -> None:
-        self.found: dict[Name, list[Intervals]] = {}
+        self._pieces: dict[Name, list[Intervals]] = {}
 
     def add(self, topic: str | None, partition: int, more: Iterator[tuple[str, str, Column]]) -> None:
-        """more: (kind, producer, numbers)."""
+        """Add numbers. more: (kind, producer, numbers)."""
         for kind, producer, values in more:
             values = np.unique(values)
             self.put(Name(topic, partition, kind, producer), union(np.stack((values, values + 1), axis=1)))
 
     def put(self, name: Name, ranges: Intervals) -> None:
-        """Ranges of a name are there as well."""
-        there = self.found.setdefault(name, [])
-        there.append(ranges)
-        if len(there) > _PIECES:
-            there[:] = [union(np.concatenate(there))]
+        """Add ranges to a name space."""
+        pieces = self._pieces.setdefault(name, [])
+        pieces.append(ranges)
+        if len(pieces) > _PIECES:
+            pieces[:] = [union(np.concatenate(pieces))]
 
     def ranges(self) -> dict[Name, Intervals]:
-        """Of each name, ascending, without any overlap."""
-        return {name: union(np.concatenate(pieces)) for name, pieces in self.found.items()}
+        """Return the ranges of each name space, ascending, without overlap."""
+        return {name: union(np.concatenate(pieces)) for name, pieces in self._pieces.items()}
 
 
-# ---- of rows ---------------------------------------------------------------------------------------------------
+# ---- rows ------------------------------------------------------------------------------------------------------
 
 
 def names_in(rows: pa.RecordBatch) -> Iterator[tuple[str, str, Column]]:
-    """(kind, producer, numbers) of all rows of one stream."""
+    """Yield (kind, producer, numbers) for the rows of one stream."""
     numbered = _numbered(rows)
     offsets = numbers(rows["offset"])
     yield OFFSET, "", offsets[numbered]
@@ -82,29 +85,29 @@ def names_in(rows: pa.RecordBatch) -> Iterator[tuple[str, str, Column]]:
 def missing_in(
     gaps: Mapping[str, list[list[int]]], topic: str | None, partition: int, rows: pa.RecordBatch
 ) -> pa.Array:
-    """Which rows lie in gaps, as `gaps_between` makes them."""
+    """Return which rows lie in gaps that `gaps_between` returned."""
 
     def lost(kind: str, producer: str, values: Column) -> NDArray[np.bool_]:
-        texts = (Name(one, partition, kind, producer).text() for one in (topic, None))
+        texts = (Name(called, partition, kind, producer).text() for called in (topic, None))
         ranges = next((gaps[text] for text in texts if text in gaps), [])
         return inside(np.array(ranges, np.int64).reshape(-1, 2), values)
 
     numbered, offsets = _numbered(rows), numbers(rows["offset"])
-    found = lost(OFFSET, "", offsets)
-    found |= ~numbered & lost(PLAIN, "", offsets)
+    is_missing = lost(OFFSET, "", offsets)
+    is_missing |= ~numbered & lost(PLAIN, "", offsets)
     for producer, at in _producers(rows, numbered):
-        found[at] |= lost(SEQUENCE, producer, numbers(rows["sequenceId"].take(pa.array(at))))
-    return pa.array(found)
+        is_missing[at] |= lost(SEQUENCE, producer, numbers(rows["sequenceId"].take(pa.array(at))))
+    return pa.array(is_missing)
 
 
 def _numbered(rows: pa.RecordBatch) -> NDArray[np.bool_]:
     both = pc.and_(rows["producerName"].is_valid(), rows["sequenceId"].is_valid())
-    found: NDArray[np.bool_] = both.to_numpy(zero_copy_only=False)
-    return found
+    is_numbered: NDArray[np.bool_] = both.to_numpy(zero_copy_only=False)
+    return is_numbered
 
 
 def _producers(rows: pa.RecordBatch, numbered: NDArray[np.bool_]) -> Iterator[tuple[str, NDArray[np.intp]]]:
-    """Each producer, and which rows are its."""
+    """Yield each producer with the indices of its rows."""
     at = np.flatnonzero(numbered)
     encoded = rows["producerName"].take(pa.array(at)).dictionary_encode()
     codes = encoded.indices.to_numpy()
@@ -115,37 +118,37 @@ def _producers(rows: pa.RecordBatch, numbered: NDArray[np.bool_]) -> Iterator[tu
 
 
 def _original_offsets(rows: pa.RecordBatch) -> Column:
-    """Those that properties say; what is no number says nothing."""
+    """Return the offsets in properties, without those that are no numbers."""
     pairs = pc.list_flatten(rows["headers"])
     values = pairs.field("value").filter(pc.equal(pairs.field("key"), ORIGINAL_OFFSET))
     texts = values.filter(pc.match_substring_regex(values, r"^[0-9]{1,18}$"))
     return numbers(texts.cast(pa.string()).cast(pa.int64()))
 
 
-# ---- of partials -----------------------------------------------------------------------------------------------
+# ---- partial results -------------------------------------------------------------------------------------------
 
 
 def as_rows(names: Names, schema: pa.Schema) -> pa.Table:
-    """Ranges as rows of a table with the columns topic, partition, kind, producer, first and stop."""
-    ranges = {name: found for name, found in names.ranges().items() if len(found)}
-    counts = [len(found) for found in ranges.values()]
+    """Return ranges as rows of a table with the columns topic, partition, kind, producer, first and stop."""
+    ranges = {name: numbers for name, numbers in names.ranges().items() if len(numbers)}
+    counts = [len(parts) for parts in ranges.values()]
     which = np.repeat(np.arange(len(counts)), counts)
-    together = np.concatenate([np.zeros((0, 2), np.int64), *ranges.values()])
+    rows = np.concatenate([np.zeros((0, 2), np.int64), *ranges.values()])
     columns = {
         field: pa.array([getattr(name, field) for name in ranges], schema.field(field).type).take(pa.array(which))
         for field in Name._fields
     }
-    columns |= {"first": pa.array(together[:, 0]), "stop": pa.array(together[:, 1])}
+    columns |= {"first": pa.array(rows[:, 0]), "stop": pa.array(rows[:, 1])}
     blank = {field.name: pa.nulls(len(which), field.type) for field in schema}
     return pa.table({**blank, **columns}, schema=schema)
 
 
 def as_names(table: pa.Table) -> dict[Name, Intervals]:
-    """As `as_rows` made it."""
-    found = Names()
+    """Return the ranges that `as_rows` made into a table."""
+    names = Names()
     for name, group in _groups(table):
-        found.put(name, np.stack((numbers(group["first"]), numbers(group["stop"])), axis=1))
-    return found.ranges()
+        names.put(name, np.stack((numbers(group["first"]), numbers(group["stop"])), axis=1))
+    return names.ranges()
 
 
 def _groups(table: pa.Table) -> Iterator[tuple[Name, pa.RecordBatch]]:
@@ -153,29 +156,33 @@ def _groups(table: pa.Table) -> Iterator[tuple[Name, pa.RecordBatch]]:
     groups = table.group_by(keys).aggregate([("first", "list"), ("stop", "list")])
     for batch in groups.to_batches(max_chunksize=1):
         name = Name(*(batch[key][0].as_py() for key in keys))
-        yield name, pa.record_batch({one: batch[f"{one}_list"].flatten() for one in ("first", "stop")})
+        yield name, pa.record_batch({column: batch[f"{column}_list"].flatten() for column in ("first", "stop")})
 
 
 def gaps_between(
     source: Mapping[Name, Intervals], target: Mapping[Name, Intervals], *, is_log: bool, is_alone: bool
 ) -> dict[str, list[list[int]]]:
-    """What the source has and the target has not, by `Name.text`. is_log: offsets are what counts. is_alone: what the
-    topic is called does not matter."""
+    """Return the ranges that the source has and the target lacks, by `Name.text`.
+
+    is_log: compare offsets. is_alone: ignore the names of topics.
+    """
     some, others = (_as_compared(side, is_log, is_alone) for side in (source, target))
     others = {
-        name._replace(kind=PLAIN) if name.kind == ORIGINAL else name: found
-        for name, found in others.items()
+        name._replace(kind=PLAIN) if name.kind == ORIGINAL else name: ranges
+        for name, ranges in others.items()
         if is_log or name.kind != PLAIN
     }
-    gaps = {name: without(found, others.get(name, found[:0])) for name, found in some.items() if name.kind != ORIGINAL}
-    return {name.text(): found.tolist() for name, found in gaps.items() if len(found)}
+    gaps = {
+        name: without(ranges, others.get(name, ranges[:0])) for name, ranges in some.items() if name.kind != ORIGINAL
+    }
+    return {name.text(): ranges.tolist() for name, ranges in gaps.items() if len(ranges)}
 
 
 def _as_compared(names: Mapping[Name, Intervals], is_log: bool, is_alone: bool) -> dict[Name, Intervals]:
-    """Of a log, all offsets, whatever else its entries are called; of topics, what else they are called."""
-    made = Names()
-    for name, found in names.items():
+    """Return the ranges that are compared: all offsets of a log; of topics all numbers but offsets."""
+    compared = Names()
+    for name, ranges in names.items():
         if name.kind != OFFSET if not is_log else name.kind in (OFFSET, PLAIN):
             topic = None if is_alone else name.topic
-            made.put(name._replace(topic=topic, kind=OFFSET if is_log else name.kind), found)
-    return made.ranges()
+            compared.put(name._replace(topic=topic, kind=OFFSET if is_log else name.kind), ranges)
+    return compared.ranges()

@@ -1,4 +1,4 @@
-"""What crashes left behind the ends of logs: the beginning of records that were never finished."""
+"""Torn tails: bytes of unfinished records that a crash left after the end of a log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from pyreplog.tables.paths import bookie_logs, bookie_of, cluster_of, log_direct
 
 
 class TornTail(NamedTuple):
-    """topic: name of the log; None: it is a bookie's. segment: file. size: bytes that its next writer will cut."""
+    """The torn tail of a log.
+
+    topic: name of the log; None: the log of a bookie. segment: name of the file. size: bytes that the next writer will
+    cut.
+    """
 
     topic: str | None
     bookie: str | None
@@ -23,19 +27,19 @@ class TornTail(NamedTuple):
 
 
 def torn_tails(options: ReadOptions) -> Iterator[TornTail]:
-    """Of all logs that options name by paths. A log that is being written has none: its writer has cut it.
+    """Yield the torn tails of the logs that paths name. A log with a running writer has none.
 
-    Errors: NotALogError, CorruptionError, FormatVersionError.
+    Raises NotALogError, CorruptionError and FormatVersionError.
     """
     if options.cluster is not None:
         return
     folder = cluster_of(options.paths)
     directories = log_directories(options.paths) if folder is None else [*bookie_logs(folder).values()]
-    called = names_of(directories, offloaded_urls(options.paths))
+    log_names = names_of(directories, offloaded_urls(options.paths))
     for directory in directories:
-        found = survey.take(directory, writer=writer_of(directory))
-        end, size = found.extent.position, found.identity[1]
-        if found.extent.torn and end is not None:
-            topic = called[str(directory)] if look(directory).numbered else None
+        state = survey.take(directory, writer=writer_of(directory))
+        end, size = state.extent.position, state.identity[1]
+        if state.extent.torn and end is not None:
+            topic = log_names[str(directory)] if look(directory).numbered else None
             segment = names.segment_path(directory, end // size * size).name
-            yield TornTail(topic, bookie_of(directory), segment, found.extent.torn)
+            yield TornTail(topic, bookie_of(directory), segment, state.extent.torn)

@@ -1,4 +1,4 @@
-"""Entries of which there are fewer copies than the write quorum."""
+"""Entries with fewer copies than the write quorum."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from pyreplog.reports.snapshot import Snapshot
 
 
 class UnderReplicated(OnCopies):
-    """By ledger, in rows of entries that have equally many copies."""
+    """Under-replicated entries by ledger; entries with equally many copies share a row."""
 
     name = "under_replicated"
     title = "Entries with too few copies"
     definition = (
-        "Entries of which fewer bookies of their write set have an intact copy than the write quorum. Those of a row "
-        "have equally many, and are at most the size of the ensemble apart; others that lie in between have another "
-        "row, or all their copies. lost: no bookie has a copy; below_ack: fewer than the ack quorum have one; both "
-        "only where it is certain."
+        "Entries of which fewer bookies of their write set than the write quorum have an intact copy. The entries of a "
+        "row have equally many copies, and are at most the size of the ensemble apart; entries in between have another "
+        "row, or all their copies. lost: no bookie has a copy; below_ack: fewer bookies than the ack quorum have one; "
+        "both are true only if no copy is unknown that could change them."
     )
     figures = (
-        ReportColumn("ledger_id", pa.int64(), "ledger"),
-        ReportColumn("first_entry", pa.int64(), "first of them"),
-        ReportColumn("last_entry", pa.int64(), "last of them"),
-        ReportColumn("entries", pa.int64(), "how many they are"),
-        ReportColumn("expected", pa.int64(), "copies of each that there should be: the write quorum"),
-        ReportColumn("found", pa.int64(), "intact copies of each"),
-        ReportColumn(
-            "unknown", pa.int64(), "copies of each of which nobody can tell: a bookie was away, or could not say"
-        ),
-        ReportColumn("lost", pa.bool_(), "there is no copy: found + unknown = 0"),
+        ReportColumn("ledger_id", pa.int64(), "id of the ledger"),
+        ReportColumn("first_entry", pa.int64(), "first of the entries"),
+        ReportColumn("last_entry", pa.int64(), "last of the entries"),
+        ReportColumn("entries", pa.int64(), "number of the entries"),
+        ReportColumn("expected", pa.int64(), "copies that each should have: the write quorum"),
+        ReportColumn("found", pa.int64(), "intact copies that each has"),
+        ReportColumn("unknown", pa.int64(), "unknown copies of each: a bookie was away, or did not know"),
+        ReportColumn("lost", pa.bool_(), "no copy exists: found + unknown = 0"),
         ReportColumn("below_ack", pa.bool_(), "found + unknown < ack quorum"),
     )
 
     def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
-        ledgers = np.array([one.metadata.ledger for one in snapshot.ledgers], np.int64)
-        quorums = np.array([(one.metadata.write_quorum, one.metadata.ack_quorum) for one in snapshot.ledgers], np.int64)
+        ledgers = np.array([each.metadata.ledger for each in snapshot.ledgers], np.int64)
+        quorums = np.array(
+            [(each.metadata.write_quorum, each.metadata.ack_quorum) for each in snapshot.ledgers], np.int64
+        )
         rows = _rows(_progressions(self.lacking(partials, snapshot)))
         order = np.argsort(ledgers)
         at = order[np.searchsorted(ledgers, rows["ledger"], sorter=order)]
@@ -57,69 +57,69 @@ class UnderReplicated(OnCopies):
         return table.sort_by([(name, "ascending") for name in ("ledger_id", "first_entry", "found", "unknown")])
 
 
-# ---- entries of one write set, which are E apart ---------------------------------------------------------------
+# ---- entries of one write set, at a distance of the ensemble size E --------------------------------------------
 
 _EVENT = np.dtype(
     [("ledger", "i8"), ("size", "i8"), ("rest", "i8"), ("turn", "i8"), ("missing", "i8"), ("unknown", "i8")]
 )
-"""From entry rest + turn * size on, as far as entries of that rest go, so many copies more are lacking, or fewer."""
+"""A change at entry rest + turn * size: entries with that rest lack so many copies more from there on, or fewer."""
 
 _ROW = np.dtype([(name, "i8") for name in ("ledger", "size", "first", "last", "entries", "missing", "unknown")])
 
 Records = np.ndarray[tuple[int], np.dtype[Any]]
 
 
-def _progressions(found: MissingCopies) -> Records:
-    """Entries that are E apart, and lack as many copies."""
+def _progressions(lacking: MissingCopies) -> Records:
+    """Return progressions of entries at a distance of E that lack equally many copies."""
     events = np.concatenate(
-        [*_events(found.slots, found.missing, "missing"), *_events(found.slots, found.unknown, "unknown")]
+        [*_events(lacking.slots, lacking.missing, "missing"), *_events(lacking.slots, lacking.unknown, "unknown")]
     )
     events = events[np.lexsort([events[name] for name in ("turn", "rest", "ledger")])]
     alike = (events["ledger"][1:] == events["ledger"][:-1]) & (events["rest"][1:] == events["rest"][:-1])
-    missing, unknown = np.cumsum(events["missing"]), np.cumsum(events["unknown"])  # 0 where another rest begins
+    missing, unknown = np.cumsum(events["missing"]), np.cumsum(events["unknown"])  # 0 at the start of each rest
     turns = np.diff(events["turn"])
     keep = np.flatnonzero(alike & (turns > 0) & (missing[:-1] + unknown[:-1] > 0))
-    made = np.zeros(len(keep), _ROW)
+    progressions = np.zeros(len(keep), _ROW)
     start = events[keep]
-    made["ledger"], made["size"] = start["ledger"], start["size"]
-    made["first"] = start["rest"] + start["turn"] * start["size"]
-    made["entries"] = turns[keep]
-    made["last"] = made["first"] + (made["entries"] - 1) * start["size"]
-    made["missing"], made["unknown"] = missing[keep], unknown[keep]
-    return made
+    progressions["ledger"], progressions["size"] = start["ledger"], start["size"]
+    progressions["first"] = start["rest"] + start["turn"] * start["size"]
+    progressions["entries"] = turns[keep]
+    progressions["last"] = progressions["first"] + (progressions["entries"] - 1) * start["size"]
+    progressions["missing"], progressions["unknown"] = missing[keep], unknown[keep]
+    return progressions
 
 
 def _events(slots: Slots, lacking: Intervals, kind: str) -> list[Records]:
-    """Slots that are lacking, as events; each row of slots by itself."""
+    """Return the events for missing or unknown slots; each row of slots by itself."""
     parts = cut(lacking, slots.offset)
     at = slots.row(parts[:, 0])
     quorum = slots.quorum[at]
     base = slots.turn(at) - slots.offset[at]
-    found = [np.zeros(0, _EVENT)]
+    events = [np.zeros(0, _EVENT)]
     for place in range(int(quorum.max(initial=0))):
         is_there = quorum > place
         for side, change in ((0, 1), (1, -1)):
             turns = -(-(base + parts[:, side] - place) // quorum)
-            found.append(_of_place(slots, at, turns, place, (kind, change))[is_there])
-    return found
+            events.append(_of_place(slots, at, turns, place, (kind, change))[is_there])
+    return events
 
 
 def _of_place(slots: Slots, at: Column, turns: Column, place: int, change: tuple[str, int]) -> Records:
-    """Of the entries at one place of their runs: where a stretch of these runs begins, or ends."""
-    made = np.zeros(len(at), _EVENT)
+    """Return events for the entries at one place of their runs: the start or the end of a range of slots."""
+    events = np.zeros(len(at), _EVENT)
     start = slots.phase[at] + place
-    made["ledger"], made["size"] = slots.ledger[at], slots.size[at]
-    made["rest"] = start % slots.size[at]
-    made["turn"] = turns + start // slots.size[at]
-    made[change[0]] = change[1]
-    return made
+    events["ledger"], events["size"] = slots.ledger[at], slots.size[at]
+    events["rest"] = start % slots.size[at]
+    events["turn"] = turns + start // slots.size[at]
+    events[change[0]] = change[1]
+    return events
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------
 
 
 def _rows(progressions: Records) -> Records:
-    """Progressions that lack as many copies, and overlap or are at most E apart, put together."""
+    """Join progressions that lack equally many copies, and overlap or are at most E apart."""
     order = np.lexsort([progressions[name] for name in ("first", "unknown", "missing", "ledger")])
     rows = progressions[order]
     if len(rows) < 2:
@@ -129,15 +129,15 @@ def _rows(progressions: Records) -> Records:
         alike &= rows[name][1:] == rows[name][:-1]
     far = rows["first"][1:] - _reach(rows["last"], ~alike)[:-1] > rows["size"][1:]
     starts = np.flatnonzero(np.concatenate(([True], ~alike | far)))
-    made = rows[starts]
-    made["last"] = np.maximum.reduceat(rows["last"], starts)
-    made["entries"] = np.add.reduceat(rows["entries"], starts)
-    return made
+    joined = rows[starts]
+    joined["last"] = np.maximum.reduceat(rows["last"], starts)
+    joined["entries"] = np.add.reduceat(rows["entries"], starts)
+    return joined
 
 
 def _reach(values: Column, begins: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Column:
-    """The highest so far, anew where a group begins."""
+    """Return the running maximum of each group. begins: for each value but the first, whether it begins a group."""
     known, ranks = np.unique(values, return_inverse=True)
     base = np.concatenate(([0], np.cumsum(begins))) * len(known)
-    found: Column = known[np.maximum.accumulate(base + ranks) - base]
-    return found
+    highest: Column = known[np.maximum.accumulate(base + ranks) - base]
+    return highest

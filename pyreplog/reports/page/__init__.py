@@ -1,9 +1,9 @@
 """A page of reports: one HTML file.
 
-| modules | what they are |
+| modules | what they hold |
 |---|---|
 | `page` | the page |
-| `names`, `cells` | what things are called; values as people read them |
-| `summary`, `findings`, `copies`, `sentences` | what it begins with |
-| `plots`, `drawings`, `svg` | its drawings |
+| `names`, `cells` | names of rows; values as people read them |
+| `summary`, `findings`, `copies`, `sentences` | the summary at the top |
+| `plots`, `drawings`, `svg` | the drawings |
 """

@@ -1,4 +1,4 @@
-"""Values of a report as people read them, with units by the names of columns; exact ones at hand; what orders them."""
+"""Values of a report as people read them, with units by the names of columns; and the exact values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyreplog.reports.report import ReportColumn
 
 NOTHING = "-"
 KEY_NAMES = ("key",)
-"""Columns that hold bytes of keys, as hex."""
+"""Columns that hold the bytes of keys, in hex."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BYTES = {
@@ -36,7 +36,7 @@ _LONGEST = 120
 
 
 class Cell(NamedTuple):
-    """text: what is shown. exact: the whole value. order: what it is sorted by; None: behind all others."""
+    """A cell of a table. text: what is shown. exact: the whole value. order: sort key; None: after all others."""
 
     text: str
     exact: str
@@ -44,19 +44,19 @@ class Cell(NamedTuple):
 
 
 def cells(figure: ReportColumn, values: list[Any]) -> list[Cell]:
-    """A column of a report. values: as pyarrow gives them, times as microseconds since 1970."""
+    """Return the cells of a column. values: from `python_values`."""
     make = _maker(figure)
-    return [Cell(NOTHING, "none, or not known", None) if value is None else make(value) for value in values]
+    return [Cell(NOTHING, "no value, or not known", None) if value is None else make(value) for value in values]
 
 
 def python_values(column: pa.ChunkedArray) -> list[Any]:
-    """As `cells` takes them: a time may be beyond what datetime has."""
+    """Return the values of a column. Times are microseconds since 1970, since datetime does not have all of them."""
     plain = column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
     return list(plain.to_pylist())
 
 
 def is_number(figure: ReportColumn) -> bool:
-    """Whether it stands at the right."""
+    """Whether a column is aligned to the right."""
     kind = figure.type
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_timestamp(kind))
 
@@ -77,13 +77,13 @@ def _maker(figure: ReportColumn) -> Callable[[Any], Cell]:
 
 
 def _number(name: str) -> Callable[[Any], Cell]:
-    shown = shown_as(name)
-    unit = " bytes" if shown is amount else " s" if shown is duration else ""
-    return lambda value: Cell(shown(value), f"{value:,}{unit}", value)
+    show = shown_as(name)
+    unit = " bytes" if show is amount else " s" if show is duration else ""
+    return lambda value: Cell(show(value), f"{value:,}{unit}", value)
 
 
 def shown_as(name: str) -> Callable[[float], str]:
-    """How numbers of a column of this name are written."""
+    """Return the function that formats the numbers of a column with this name."""
     if name in _BYTES or name.endswith("_bytes"):
         return amount
     if name in _RATES:
@@ -111,7 +111,7 @@ def _key(value: bytes | str) -> Cell:
 
 
 def key_text(value: bytes | str) -> str:
-    """A key, of which bytes or hex are given: its text where it is one, else the hex. None of it is empty."""
+    """Return a key, given as bytes or hex, as text; in hex if it is no printable text."""
     if value in (b"", ""):
         return "(empty)"
     try:
@@ -123,33 +123,34 @@ def key_text(value: bytes | str) -> str:
 
 
 def printable(text: str) -> str:
-    """Control characters, and others that no page may hold, in a form that can be seen."""
+    """Return a text whose control characters, and others that HTML forbids, are escaped."""
     if text.isprintable():
         return text
     return "".join(
-        repr(one)[1:-1] if unicodedata.category(one) in ("Cc", "Cs", "Cn", "Cf", "Zl", "Zp") else one for one in text
+        repr(letter)[1:-1] if unicodedata.category(letter) in ("Cc", "Cs", "Cn", "Cf", "Zl", "Zp") else letter
+        for letter in text
     )
 
 
 def shortened(text: str) -> str:
-    """Its beginning, of one that is long."""
+    """Return the beginning of a long text."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def number(value: float) -> str:
-    """With as many decimals as say something."""
+    """Format a number with three significant digits, or all digits before the point."""
     if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:,.3g}"
 
 
 def share(value: float) -> str:
-    """Of a whole, in percent."""
+    """Format a fraction in percent."""
     return f"{value * 100:.3g} %"
 
 
 def amount(count: float) -> str:
-    """A number of bytes."""
+    """Format a number of bytes."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(count) < 1024:
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
@@ -158,7 +159,7 @@ def amount(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A span of time, by its two largest units."""
+    """Format a duration by its two largest units."""
     sign, seconds = ("-", -seconds) if seconds < 0 else ("", seconds)
     if seconds < 1:
         return f"{sign}{seconds * 1000:.3g} ms"
@@ -167,13 +168,13 @@ def duration(seconds: float) -> str:
     whole = round(seconds)
     for large, name, small, less in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if whole >= large:
-            rest = whole % large // small
-            return f"{sign}{whole // large:,} {name}" + (f" {rest} {less}" if rest else "")
+            remainder = whole % large // small
+            return f"{sign}{whole // large:,} {name}" + (f" {remainder} {less}" if remainder else "")
     return f"{sign}{whole} s"
 
 
 def moment(time_us: int) -> str:
-    """A time, to the second, UTC; the number itself where no calendar has it."""
+    """Format a time in UTC, to the second; a time that datetime does not have as a number."""
     try:
         return (_EPOCH + timedelta(microseconds=time_us)).strftime("%Y-%m-%d %H:%M:%S")
     except OverflowError:

@@ -1,4 +1,4 @@
-"""What reports on copies find, in sentences: each function reads the table of one report."""
+"""Findings of reports on copies, in sentences. Each function reads the table of one report."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pyreplog.reports.page.sentences import Found, counted, each, ledgers, total
 
 
 def under_replicated(table: pa.Table) -> Found:
-    """Of under_replicated: what is lost, what has too few copies, what is unknown."""
+    """Yield findings of under_replicated: lost entries, entries with too few copies, unknown copies."""
     if not len(table):
-        yield "fine", "Every entry has as many intact copies as its ledger demands."
+        yield "fine", "Every entry has as many intact copies as its write quorum."
     lost = table.filter(table["lost"])
     if len(lost):
         yield "bad", f"Lost: {counted(total(lost, 'entries'), 'entry')} of {ledgers(lost)}. No bookie has a copy."
@@ -26,15 +26,15 @@ def under_replicated(table: pa.Table) -> Found:
     unknown = table.filter(pc.greater(table["unknown"], 0))
     if len(unknown):
         text = f"{counted(total(unknown, 'entries'), 'entry')} of {ledgers(unknown)}"
-        yield "unknown", f"How many copies there are of {text}: a bookie was away, or could not tell."
+        yield "unknown", f"Number of copies not known: {text}. A bookie was away, or did not know."
 
 
 def holes(table: pa.Table) -> Found:
-    """Of replica_holes: bookies that lack copies, and those that could not be asked."""
+    """Yield findings of replica_holes: bookies that lack copies, and bookies that did not answer."""
     yield from _lacking(table, "missing")
     yield from _lacking(table, "unknown")
     if not len(table):
-        yield "fine", "No bookie lacks a copy that it is to have."
+        yield "fine", "No bookie lacks a copy that it should have."
 
 
 def _lacking(table: pa.Table, status: str) -> Found:
@@ -42,48 +42,52 @@ def _lacking(table: pa.Table, status: str) -> Found:
     bookies = mine.group_by(["bookie"]).aggregate([("missing", "sum"), ("ledger_id", "count_distinct")])
     bookies = bookies.sort_by([("missing_sum", "descending")])
     if status == "missing":
-        yield from each(bookies, "bad", lambda row: f"{_of_bookie(row, 'lacks')} that it is to have.", "more bookies")
+        yield from each(
+            bookies, "bad", lambda row: f"{_of_bookie(row, 'lacks')} that it should have.", "more bookies lack copies"
+        )
     else:
-        yield from each(bookies, "unknown", lambda row: f"{_of_bookie(row, 'was away or could not tell of')}.", "more")
+        yield from each(
+            bookies, "unknown", lambda row: f"{_of_bookie(row, 'was away, or did not know about')}.", "more bookies"
+        )
 
 
 def _of_bookie(row: dict[str, Any], verb: str) -> str:
-    copies, there = counted(row["missing_sum"], "copy"), counted(row["ledger_id_count_distinct"], "ledger")
-    return f"Bookie {printable(row['bookie'])} {verb} {copies} of {there}"
+    copies, in_ledgers = counted(row["missing_sum"], "copy"), counted(row["ledger_id_count_distinct"], "ledger")
+    return f"Bookie {printable(row['bookie'])} {verb} {copies} of {in_ledgers}"
 
 
 def damaged(table: pa.Table) -> Found:
-    """Of crc_audit: files with damage, and what could not be checked."""
+    """Yield findings of crc_audit: files with damage, and bookies that were not checked completely."""
     bad = table.filter(pc.greater(table["bad_records"], 0)).sort_by([("bad_records", "descending")])
     yield from each(bad, "bad", _damage, "more files have damaged records")
     away = table.filter(pc.invert(table["complete"]))
-    yield from each(away, "unknown", _unchecked, "more could not be checked as a whole")
+    yield from each(away, "unknown", _unchecked, "more bookies could not be checked completely")
     if not len(bad) and (total(table, "records") or not len(away)):
         text = f"{counted(total(table, 'records'), 'record')}, {amount(total(table, 'bytes_checked'))}"
-        yield "fine", f"Checked {text}: all are as they were written."
+        yield "fine", f"Checked {text}: all are intact."
 
 
 def _unchecked(row: dict[str, Any]) -> str:
-    return f"Not all of bookie {printable(row['bookie'] or '')} could be checked: it was away, or could not tell."
+    return f"Bookie {printable(row['bookie'] or '')} could not be checked completely: it was away, or did not know."
 
 
 def _damage(row: dict[str, Any]) -> str:
-    whose = f" of bookie {printable(row['bookie'])}" if row["bookie"] is not None else ""
-    where = "" if row["first_bad_position"] is None else f", the first at byte {row['first_bad_position']:,}"
-    what = printable(row["segment"] or "what is stored")
-    return f"{what}{whose}: {counted(row['bad_records'], 'damaged record')}{where}."
+    owner = f" of bookie {printable(row['bookie'])}" if row["bookie"] is not None else ""
+    first_damage = "" if row["first_bad_position"] is None else f", the first at byte {row['first_bad_position']:,}"
+    place = printable(row["segment"] or "stored records")
+    return f"{place}{owner}: {counted(row['bad_records'], 'damaged record')}{first_damage}."
 
 
 def diverging(table: pa.Table) -> Found:
-    """Of replica_divergence."""
+    """Yield the finding of replica_divergence."""
     if len(table):
         yield "bad", f"Copies of {counted(len(table), 'entry')} differ, in {ledgers(table)}."
     else:
-        yield "fine", "Copies of an entry are the same, all that could be read."
+        yield "fine", "All copies of an entry that could be read are the same."
 
 
 def replication_lag(table: pa.Table) -> Found:
-    """Of replication_lag: what is behind, and how much is not."""
+    """Yield findings of replication_lag: what is behind, and how much is up to date."""
     behind = table.filter(pc.greater(table["missing_entries"], 0)).sort_by([("missing_entries", "descending")])
     yield from each(behind, "bad", _behind, "more are behind")
     if len(table) > len(behind):

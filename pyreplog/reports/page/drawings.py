@@ -1,4 +1,4 @@
-"""The kinds of drawings that reports have: bars by rank, over time, over buckets; stretches of entries."""
+"""Kinds of drawings: bars by rank, over time, and over buckets."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ _OTHERS = "all others"
 
 
 class Plot(Protocol):
-    """A kind of drawing, of some columns of a report."""
+    """A kind of drawing, for some columns of a report."""
 
     @property
     def amount(self) -> str:
-        """The column that bars are as long as."""
+        """The column that determines the length of bars."""
         ...
 
     @property
     def columns(self) -> tuple[str, ...]: ...
 
     def size(self, table: pa.Table) -> tuple[float, float]:
-        """Inches. table: one with rows."""
+        """Return (width, height) in inches. table: one with rows."""
         ...
 
     def draw(self, table: pa.Table, drawing: Drawing) -> Mapping[str, str]:
-        """Returns what is told of parts of the drawing, by their gid."""
+        """Draw, and return the tooltips of parts of the drawing, by their gid."""
         ...
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """Horizontal bars of the largest amounts. by: columns whose values name a bar; amounts of equal names are added."""
+    """Horizontal bars of the largest amounts. by: columns that name a bar; amounts of the same name are added."""
 
     by: tuple[str, ...]
     amount: str
@@ -64,27 +64,26 @@ class Ranked:
         return _WIDTH, 0.8 + 0.27 * min(len(_totals(table, self.by, self.amount)), _RANKED)
 
     def draw(self, table: pa.Table, drawing: Drawing) -> Mapping[str, str]:
-        found = _totals(table, self.by, self.amount)[:_RANKED]
-        axes, shown = drawing.add_subplot(), shown_as(self.amount)
-        amounts = [there.amount for there in found]
-        bars = axes.barh(range(len(found)), amounts, color=SERIES[0], height=0.75)
-        told = _told(bars, [f"{there.name}: {shown(there.amount)}" for there in found], 0)
-        axes.bar_label(bars, [shown(there) for there in amounts], padding=4)
-        axes.set_yticks(range(len(found)), [_short(there.name) for there in found])
+        totals = _totals(table, self.by, self.amount)[:_RANKED]
+        axes, show = drawing.add_subplot(), shown_as(self.amount)
+        amounts = [total.amount for total in totals]
+        bars = axes.barh(range(len(totals)), amounts, color=SERIES[0], height=0.75)
+        tooltips = _set_tooltips(bars, [f"{total.name}: {show(total.amount)}" for total in totals], 0)
+        axes.bar_label(bars, [show(value) for value in amounts], padding=4)
+        axes.set_yticks(range(len(totals)), [_short(total.name) for total in totals])
         axes.invert_yaxis()
         axes.set_xlim(0, max(amounts) * 1.12 or 1)
         axes.set_xlabel(self.amount.replace("_", " "))
-        if shown is amount:
+        if show is amount:
             _set_byte_ticks(axes.xaxis, max(amounts))
-        axes.xaxis.set_major_formatter(lambda value, _: shown(value))
+        axes.xaxis.set_major_formatter(lambda value, _: show(value))
         axes.grid(visible=False, axis="y")
-        return told
+        return tooltips
 
 
 @dataclass(frozen=True)
 class OverTime:
-    """Bars over time, one on the other for what `by` names. Times are put together to as many bars as can be told
-    apart."""
+    """Bars over time, stacked by what `by` names. Times are summed up to at most as many bars as can be told apart."""
 
     time: str
     amount: str
@@ -104,7 +103,7 @@ class OverTime:
         begins = pc.multiply(pc.divide(times, step_us), pa.scalar(step, pa.int64()))
         series = _series(table.append_column("place", begins), self.by, self.amount)
         axes = drawing.add_subplot()
-        told = _stacked(
+        tooltips = _stacked(
             axes, series, shown_as(self.amount),
             at=lambda begin: _EPOCH + timedelta(seconds=begin + step / 2),
             named=lambda begin: f"from {moment(begin * 1_000_000)}",
@@ -113,7 +112,7 @@ class OverTime:
         _widened(axes, timedelta(seconds=step * _FEWEST))
         axes.set_ylabel(f"{self.amount} per {_span(step)}")
         axes.grid(visible=False, axis="x")
-        return told
+        return tooltips
 
     def _step(self, times: pa.ChunkedArray) -> int:
         ends = pc.min_max(times).as_py()
@@ -123,8 +122,10 @@ class OverTime:
 
 @dataclass(frozen=True)
 class Buckets:
-    """Bars over buckets, one on the other for what `by` names. label: of the buckets. order: of them, by their names;
-    none: they are numbers, and ascend."""
+    """Bars over buckets, stacked by what `by` names.
+
+    label: name of the axis. order: buckets in order; empty: they are numbers, and ascend.
+    """
 
     bucket: str
     amount: str
@@ -144,14 +145,14 @@ class Buckets:
         labels = [name if isinstance(name, str) else shown_as(self.bucket)(name) for name in order]
         series = _series(table.append_column("place", table[self.bucket]), self.by, self.amount)
         axes = drawing.add_subplot()
-        told = _stacked(
+        tooltips = _stacked(
             axes, series, shown_as(self.amount), at=order.index, named=lambda at: labels[order.index(at)], width=0.85
         )
         axes.set_xticks(range(len(order)), labels)
         axes.set_ylabel(self.amount)
         axes.set_xlabel(self.label)
         axes.grid(visible=False, axis="x")
-        return told
+        return tooltips
 
 
 class _Total(NamedTuple):
@@ -160,68 +161,68 @@ class _Total(NamedTuple):
 
 
 def _totals(table: pa.Table, by: Sequence[str], of: str) -> list[_Total]:
-    """Amounts above nothing, by name, the largest first."""
+    """Return amounts above 0 by name, the largest first."""
     summed = table.group_by(list(by)).aggregate([(of, "sum")])
-    found = zip(names(summed, by), summed[f"{of}_sum"].to_pylist(), strict=True)
-    return sorted((_Total(*pair) for pair in found if pair[1]), key=lambda total: (-total.amount, total.name))
+    pairs = zip(names(summed, by), summed[f"{of}_sum"].to_pylist(), strict=True)
+    return sorted((_Total(*pair) for pair in pairs if pair[1]), key=lambda total: (-total.amount, total.name))
 
 
 def _series(table: pa.Table, by: Sequence[str], of: str) -> dict[str, dict[Any, float]]:
-    """Amounts by name, the largest in total first and the smallest put together, and by `place`."""
+    """Return amounts by name and by `place`. The largest totals come first; the smallest are summed up."""
     ranked = [total.name for total in _totals(table, by, of)]
     kept = ranked if len(ranked) <= len(SERIES) else ranked[: len(SERIES) - 1]
-    made: dict[str, dict[Any, float]] = {name: {} for name in kept}
+    series: dict[str, dict[Any, float]] = {name: {} for name in kept}
     summed = table.group_by([*by, "place"]).aggregate([(of, "sum")]).sort_by("place")
     rows = zip(names(summed, by), summed["place"].to_pylist(), summed[f"{of}_sum"].to_pylist(), strict=True)
-    for name, place, found in rows:
-        if found:
-            there = made.setdefault(name if name in kept else _OTHERS, {})
-            there[place] = there.get(place, 0) + found
-    return made
+    for name, place, value in rows:
+        if value:
+            amounts = series.setdefault(name if name in kept else _OTHERS, {})
+            amounts[place] = amounts.get(place, 0) + value
+    return series
 
 
 def _stacked(
-    axes: Axes, series: Mapping[str, Mapping[Any, float]], shown: Any, *, at: Any, named: Any, width: Any
+    axes: Axes, series: Mapping[str, Mapping[Any, float]], show: Any, *, at: Any, named: Any, width: Any
 ) -> dict[str, str]:
-    below, told = dict[Any, float](), dict[str, str]()
+    below, tooltips = dict[Any, float](), dict[str, str]()
     for color, (name, amounts) in zip(SERIES, series.items(), strict=False):
         bottom = [below.get(place, 0.0) for place in amounts]
         bars = axes.bar(
             [at(place) for place in amounts], list(amounts.values()), width, bottom, color=color, label=_short(name)
         )
         before = f"{name}, " if name else ""
-        texts = [f"{before}{named(place)}: {shown(found)}" for place, found in amounts.items()]
-        told |= _told(bars, texts, len(told))
-        for place, found in amounts.items():
-            below[place] = below.get(place, 0.0) + found
-    if shown is amount:
+        texts = [f"{before}{named(place)}: {show(value)}" for place, value in amounts.items()]
+        tooltips |= _set_tooltips(bars, texts, len(tooltips))
+        for place, value in amounts.items():
+            below[place] = below.get(place, 0.0) + value
+    if show is amount:
         _set_byte_ticks(axes.yaxis, max(below.values(), default=0.0))
-    axes.yaxis.set_major_formatter(lambda value, _: shown(value))
+    axes.yaxis.set_major_formatter(lambda value, _: show(value))
     if len(series) > 1:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return told
+    return tooltips
 
 
 def _set_byte_ticks(axis: Any, most: float) -> None:
-    """At powers of two."""
+    """Set ticks at multiples of a power of two."""
     step = 2 ** max(math.ceil(math.log2(max(most, 1) / 6)), 0)
     axis.set_ticks([place * step for place in range(int(most // step) + 1)])
 
 
 def _widened(axes: Axes, least: timedelta) -> None:
-    """So much time at least: a few bars are not to fill all there is."""
+    """Widen the axis to a least span of time, so that a few bars do not fill the whole width."""
     low, high = axes.get_xlim()
     missing = least / timedelta(days=1) - (high - low)  # matplotlib counts days
     if missing > 0:
         axes.set_xlim(low - missing / 2, high + missing / 2)
 
 
-def _told(bars: Iterable[Any], texts: Sequence[str], before: int) -> dict[str, str]:
-    told = dict[str, str]()
+def _set_tooltips(bars: Iterable[Any], texts: Sequence[str], before: int) -> dict[str, str]:
+    tooltips = dict[str, str]()
     for place, (bar, text) in enumerate(zip(bars, texts, strict=True), before):
         bar.set_gid(f"bar{place}")
-        told[f"bar{place}"] = text
-    return told
+        tooltips[f"bar{place}"] = text
+    return tooltips
 
 
 def _short(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What reports on records and subscriptions find, in sentences: each function reads the table of one report."""
+"""Findings of reports on records and subscriptions, in sentences. Each function reads the table of one report."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pyreplog.reports.page.names import key_of, rows, subscription_of, topic_of
 from pyreplog.reports.page.sentences import MOST, Found, counted, each, total
 
 HOT_TIMES = 10.0
-"""A key is hot with so many times the records of the mean key."""
+"""A key is hot if it has so many times the records of the mean key."""
 UNEVEN_TIMES = 2.0
-"""A partition is hot with so many times the records of the mean one; so is a minute."""
+"""A partition is hot if it has so many times the records of the mean one; likewise a minute."""
 LAG_S = 60.0
-"""A subscription lags when its oldest message has waited so long: fewer seconds are those of messages on their way."""
+"""A subscription lags if its oldest message has waited so many seconds; younger ones are on their way."""
 
 
 # ---- subscriptions ---------------------------------------------------------------------------------------------
 
 
 def lagging(table: pa.Table) -> Found:
-    """Of backlog_by_subscription: which subscriptions lag, longest first, and which do not."""
+    """Yield findings of backlog_by_subscription: subscriptions that lag, longest first, and those that do not."""
     behind = table.filter(pc.greater(table["backlog_entries"], 0)).sort_by(
         [("age_s", "descending"), ("backlog_entries", "descending")]
     )
@@ -36,47 +36,47 @@ def lagging(table: pa.Table) -> Found:
         names = ", ".join(subscription_of(row) for row in rows(up.slice(0, MOST)))
         yield "fine", f"Without a backlog: {names}{'' if len(up) <= MOST else f', and {len(up) - MOST:,} more'}."
     if not len(table):
-        yield "fine", "There are no subscriptions."
+        yield "fine", "No topic has a subscription."
 
 
 def _lag(row: dict[str, Any]) -> str:
     size = "" if row["backlog_bytes"] is None else f" ({amount(row['backlog_bytes'])})"
     text = f"{subscription_of(row)} lags by {counted(row['backlog_entries'], 'message')}{size}"
     if row["oldest_ts"] is None:
-        return f"{text}; since when is not known."
+        return f"{text}; it is not known since when."
     return f"{text}; the oldest has waited since {moment(row['oldest_ts'])} UTC, {duration(row['age_s'])}."
 
 
 def draining(table: pa.Table) -> Found:
-    """Of drain_estimate: what grows, stands still, or will be gone when."""
+    """Yield findings of drain_estimate: backlogs that grow, that stand still, and when others will be empty."""
     growing = table.filter(pc.equal(table["status"], "growing"))
     yield from each(growing, "bad", _growing, "more subscriptions fall further behind")
     stalled = table.filter(pc.equal(table["status"], "stalled"))
     yield from each(stalled, "bad", _stalled, "more subscriptions are stalled")
     unknown = table.filter(pc.and_(table["status"].is_null(), pc.greater(table["backlog_entries"], 0)))
-    yield from each(unknown, "unknown", _undrained, "more of which that is not known")
+    yield from each(unknown, "unknown", _undrained, "more subscriptions with unknown rates")
     drained = table.filter(pc.greater(table["drain_s"], 0)).sort_by([("drain_s", "descending")])
-    yield from each(drained, "fine", _drained, "more subscriptions are worked off")
+    yield from each(drained, "fine", _drained, "more subscriptions catch up")
 
 
 def _growing(row: dict[str, Any]) -> str:
-    return f"{subscription_of(row)} is worked off more slowly than messages come."
+    return f"{subscription_of(row)} falls behind: messages come faster than it reads them."
 
 
 def _stalled(row: dict[str, Any]) -> str:
-    return f"{subscription_of(row)} has a backlog and is not worked off at all."
+    return f"{subscription_of(row)} has a backlog that does not shrink."
 
 
 def _undrained(row: dict[str, Any]) -> str:
-    return f"Whether {subscription_of(row)} is worked off: where it stood a while ago is not known."
+    return f"It is not known whether {subscription_of(row)} catches up: its earlier position is not stored."
 
 
 def _drained(row: dict[str, Any]) -> str:
-    return f"{subscription_of(row)} will be without a backlog in {duration(row['drain_s'])}, at the present rate."
+    return f"{subscription_of(row)} will be without a backlog in {duration(row['drain_s'])}, at the current rate."
 
 
 def dead(table: pa.Table) -> Found:
-    """Of dead_subscriptions."""
+    """Yield findings of dead_subscriptions."""
     yield from each(table, "bad", _dead, "more subscriptions look dead")
 
 
@@ -87,15 +87,15 @@ def _dead(row: dict[str, Any]) -> str:
 
 
 def nothing(table: pa.Table) -> Found:
-    """Of a report that answers by its figures only."""
+    """Yield nothing, for a report whose figures need no sentence."""
     yield from ()
 
 
-# ---- what is hot -----------------------------------------------------------------------------------------------
+# ---- hot keys, partitions and minutes --------------------------------------------------------------------------
 
 
 def hot_keys(table: pa.Table) -> Found:
-    """Of key_skew: the first key of each log or topic."""
+    """Yield findings of key_skew: the first key of each log or topic."""
     first = table.filter(pc.equal(table["rank"], 1))
     times = pa.array(_times_the_mean_key(table, first), pa.float64())
     first = first.append_column("times", times).sort_by([("share", "descending")])
@@ -108,8 +108,10 @@ def hot_keys(table: pa.Table) -> Found:
 
 
 def _times_the_mean_key(table: pa.Table, first: pa.Table) -> list[float]:
-    """Divide the records of each first key by the mean over all keys of its partition; records without a key count
-    for no key."""
+    """Divide the records of each first key by the mean over all keys of its partition.
+
+    Records without a key do not count.
+    """
     without_key = {
         (row["topic"], row["partition"]): row["share"] for row in rows(table.filter(table["rank"].is_null()))
     }
@@ -121,7 +123,7 @@ def _times_the_mean_key(table: pa.Table, first: pa.Table) -> list[float]:
 
 def _hot_key(row: dict[str, Any]) -> str:
     if row["distinct_keys"] == 1:
-        return f"{_first_key(row)}, and there is no other."
+        return f"{_first_key(row)}, and is the only key."
     keys = counted(row["distinct_keys"], "key")
     return f"{_first_key(row)}, {number(row['times'])} times those of the mean of {keys}."
 
@@ -135,7 +137,7 @@ def _first_key(row: dict[str, Any]) -> str:
 
 
 def hot_partitions(table: pa.Table) -> Found:
-    """Of partition_skew, of topics with partitions."""
+    """Yield findings of partition_skew, for topics with partitions."""
     table = table.filter(pc.greater_equal(table["partition"], 0))
     hot = table.filter(pc.greater_equal(table["ratio_to_mean"], UNEVEN_TIMES)).sort_by(
         [("ratio_to_mean", "descending")]
@@ -151,21 +153,21 @@ def _hot_partition(row: dict[str, Any]) -> str:
 
 
 def busiest(table: pa.Table) -> Found:
-    """Of rate_by_minute, all logs and topics together."""
+    """Yield the finding of rate_by_minute, for all logs and topics together."""
     if not len(table):
         yield "fine", "Nothing was appended."
         return
     minutes = table.group_by(["minute"]).aggregate([("entries", "sum"), ("bytes", "sum")])
     most = next(rows(minutes.sort_by([("entries_sum", "descending"), ("minute", "ascending")]).slice(0, 1)))
-    found = f"{counted(most['entries_sum'], 'record')}, {amount(most['bytes_sum'])}"
+    figures = f"{counted(most['entries_sum'], 'record')}, {amount(most['bytes_sum'])}"
     times = most["entries_sum"] / pc.mean(minutes["entries_sum"]).as_py()
     if len(minutes) == 1:
-        yield "fine", f"All was appended in the minute from {moment(most['minute'])} UTC: {found}."
+        yield "fine", f"All was appended in the minute from {moment(most['minute'])} UTC: {figures}."
         return
     yield (
         "hot" if times >= UNEVEN_TIMES else "fine",
-        f"The busiest minute began {moment(most['minute'])} UTC: {found}, {number(times)} times those of the mean "
-        f"of {counted(len(minutes), 'minute')} with any.",
+        f"The busiest minute began {moment(most['minute'])} UTC: {figures}, {number(times)} times those of the mean "
+        f"of {counted(len(minutes), 'minute')} with records.",
     )
 
 
@@ -173,7 +175,7 @@ def busiest(table: pa.Table) -> Found:
 
 
 def gaps(table: pa.Table) -> Found:
-    """Of log_gaps."""
+    """Yield the finding of log_gaps."""
     if len(table):
         yield "bad", f"{counted(total(table, 'missing'), 'offset')} missing, in {counted(len(table), 'gap')}."
     else:
@@ -181,7 +183,7 @@ def gaps(table: pa.Table) -> Found:
 
 
 def sequence_gaps(table: pa.Table) -> Found:
-    """Of sequence_gaps."""
+    """Yield the finding of sequence_gaps."""
     if len(table):
         text = f"{counted(total(table, 'missing'), 'sequence number')} of producers missing"
         yield "bad", f"{text}, in {counted(len(table), 'gap')}."
@@ -190,20 +192,20 @@ def sequence_gaps(table: pa.Table) -> Found:
 
 
 def duplicates(table: pa.Table) -> Found:
-    """Of duplicates."""
+    """Yield the finding of duplicates."""
     if len(table):
         more = total(table, "copies") - len(table)
-        text = f"{counted(len(table), 'message')} of producers there more than once"
+        text = f"{counted(len(table), 'message')} of producers exist more than once"
         yield "bad", f"{text}: {counted(more, 'duplicate')}."
     else:
-        yield "fine", "No producer's message is there twice."
+        yield "fine", "No producer's message exists twice."
 
 
 def order(table: pa.Table) -> Found:
-    """Of order_violations."""
-    found = table.filter(pc.greater(table["violations"], 0)).sort_by([("violations", "descending")])
-    yield from each(found, "bad", _backwards, "more logs or topics are out of order")
-    if not len(found):
+    """Yield findings of order_violations."""
+    violating = table.filter(pc.greater(table["violations"], 0)).sort_by([("violations", "descending")])
+    yield from each(violating, "bad", _backwards, "more logs or topics are out of order")
+    if not len(violating):
         yield "fine", "Append times never go back."
 
 

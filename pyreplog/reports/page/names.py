@@ -1,4 +1,4 @@
-"""What rows of a report are about, in words: a topic, its partition, a subscription, a ledger, a key."""
+"""Names of the rows of a report: a topic, its partition, a subscription, a ledger, a key."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _LEDGERS = ("ledger", "ledger_id")
 
 
 def rows(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """Rows by the names of columns, times as microseconds since 1970."""
+    """Yield the rows by the names of columns, with times as microseconds since 1970."""
     columns = [python_values(column) for column in table.columns]
     for values in zip(*columns, strict=True):
         yield dict(zip(table.column_names, values, strict=True))
 
 
 def names(table: pa.Table, by: Sequence[str]) -> list[str]:
-    """What rows are called: the values of these columns, without those that say nothing."""
+    """Return the names of rows: the values of these columns, without those that do not tell rows apart."""
     by = [column for column in by if column != "topic" or not _is_plain(table, by)]
     if not by:
         return [""] * len(table)
@@ -29,12 +29,12 @@ def names(table: pa.Table, by: Sequence[str]) -> list[str]:
 
 
 def _is_plain(table: pa.Table, by: Sequence[str]) -> bool:
-    """Whether rows are told apart without their topic: there is one."""
+    """Whether rows are told apart without their topic, because all have the same."""
     return len({*by} - {"topic", "partition"}) > 0 and len(table["topic"].unique()) == 1
 
 
 def topic_of(row: Mapping[str, Any]) -> str:
-    """The topic, or log, or ledger, and its partition."""
+    """Return the name of a row's topic, log or ledger, with its partition."""
     if row.get("topic") is None:
         ledger = row.get("ledger")
         return "ledgers" if ledger is None else f"ledger {ledger}"
@@ -44,12 +44,12 @@ def topic_of(row: Mapping[str, Any]) -> str:
 
 
 def subscription_of(row: Mapping[str, Any]) -> str:
-    """The subscription, and the topic that it is of."""
+    """Return the names of a row's subscription and topic."""
     return f"“{shortened(printable(row['subscription']))}” of {topic_of(row)}"
 
 
 def key_of(value: bytes | str | None) -> str:
-    """The key, of which bytes or hex are given; None: there is none."""
+    """Return the name of a key, given as bytes or hex; None: no key."""
     return "No key" if value is None else f"Key “{shortened(key_text(value))}”"
 
 

@@ -1,4 +1,4 @@
-"""A page of reports: one HTML file that holds all it needs, and asks no network for anything."""
+"""A page of reports: one HTML file that contains all it needs, and does not use the network."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 ROWS = 500
-"""Of a report, at most so many are in the page."""
+"""Rows of a report in the page, at most."""
 
 _HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class About:
-    """What a page of reports says of itself.
+    """Title, facts and footer of a page of reports.
 
     Attributes:
         title: title of the page.
-        facts: names and values that say what was read, and how.
+        facts: names and values that describe what was read, and how.
         footer: text at the end.
     """
 
@@ -50,8 +50,10 @@ class _Column(NamedTuple):
 
 @dataclass(frozen=True)
 class _Part:
-    """One report in the page. warnings: what is unknown. plots: SVG elements. more: rows that the page has not, in
-    words."""
+    """One report in the page.
+
+    warnings: what is unknown. plots: SVG elements. more: text about rows that were left out.
+    """
 
     name: str
     title: str
@@ -68,24 +70,29 @@ class _Part:
 def page(about: About, outcomes: Iterable[Outcome]) -> str:
     """Render reports as one HTML file that needs no network.
 
-    Everything that comes from data is escaped.
+    All text that comes from data is escaped.
 
     Args:
         about: title, facts and footer of the page.
         outcomes: outcomes of reports, from `outcomes`.
+
+    Returns:
+        The page, as text.
 
     Raises:
         MissingExtraError: jinja2 or matplotlib is not installed.
     """
     template = _environment().get_template("page.html")
     places = {name: place for place, name in enumerate(ORDER)}
-    found = sorted(outcomes, key=lambda outcome: places.get(outcome.report.name, len(places)))  # one's own are last
+    in_order = sorted(
+        outcomes, key=lambda outcome: places.get(outcome.report.name, len(places))
+    )  # reports of users are last
     script = (_HERE / "page.js").read_text()
     return template.render(
         about=About(printable(about.title), [(name, printable(value)) for name, value in about.facts], about.footer),
-        questions=questions({outcome.report.name: outcome for outcome in found}),
-        parts=[_part(outcome) for outcome in found if not outcome.left_out],
-        left_out=[(outcome.report, printable(outcome.left_out)) for outcome in found if outcome.left_out],
+        questions=questions({outcome.report.name: outcome for outcome in in_order}),
+        parts=[_part(outcome) for outcome in in_order if not outcome.left_out],
+        left_out=[(outcome.report, printable(outcome.left_out)) for outcome in in_order if outcome.left_out],
         style=(_HERE / "page.css").read_text(),
         script=script,
         script_hash=_hash(script),
@@ -93,7 +100,7 @@ def page(about: About, outcomes: Iterable[Outcome]) -> str:
 
 
 def check_extra() -> None:
-    """MissingExtraError: something that a page needs is not installed."""
+    """Raise MissingExtraError if a package that a page needs is not installed."""
     _environment()
     try:
         import matplotlib  # noqa: F401
@@ -116,7 +123,7 @@ def _missing(error: ImportError) -> MissingExtraError:
 
 
 def _hash(script: str) -> str:
-    """As a content security policy names a script."""
+    """Return the hash of a script as a content security policy names it."""
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 

@@ -1,4 +1,4 @@
-"""Which drawing belongs to which report."""
+"""The drawings of each report."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ PLOTS: dict[str, tuple[Plot, ...]] = {
     ),
     "retention_forecast": (Ranked((*_TOPIC, "pinned_by"), "bytes_freed"),),
     "dead_subscriptions": (Ranked(_SUBSCRIPTION, "backlog_bytes"),),
-    "under_replicated": (Buckets("found", "entries", ("ledger_id",), "copies that were found"),),
+    "under_replicated": (Buckets("found", "entries", ("ledger_id",), "intact copies"),),
     "replica_holes": (Ranked(("bookie", "status"), "missing"),),
 }
-"""Drawings by the name of a report; the others are tables only."""
+"""Drawings by the name of the report; other reports have only tables."""
 
 
 def plots(report: type[Report], table: pa.Table) -> list[str]:
-    """SVG elements, of a report's table; none where there is nothing to be drawn. MissingExtraError: matplotlib is not
-    installed."""
+    """Return the drawings of a report as SVG elements; none for a table of zeros. Raises MissingExtraError."""
     return [
         drawn(
             f"{report.name}-{place}",

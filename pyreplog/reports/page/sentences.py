@@ -1,4 +1,4 @@
-"""What sentences about tables are made of."""
+"""Parts of sentences about tables."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ State = Literal["bad", "hot", "fine", "unknown", "n/a"]
 Found = Iterator[tuple[State, str]]
 
 MOST = 5
-"""At most so many things of a kind are named one by one."""
+"""Most things of a kind that are named one by one."""
 
 
 def counted(count: int, noun: str) -> str:
-    """So many things of a kind: 1 entry, 2 entries."""
+    """Return a number with a noun: 1 entry, 2 entries."""
     if count == 1:
         return f"1 {noun}"
     if noun.endswith("y") and not noun.endswith("ey"):
@@ -27,7 +27,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def each(table: pa.Table, state: State, text: Callable[[dict[str, Any]], str], others: str) -> Found:
-    """A sentence for each of the first rows, one for all others."""
+    """Yield a sentence for each of the first rows, and one for all others."""
     for row in rows(table.slice(0, MOST)):
         yield state, text(row)
     if len(table) > MOST:
@@ -35,12 +35,12 @@ def each(table: pa.Table, state: State, text: Callable[[dict[str, Any]], str], o
 
 
 def total(table: pa.Table, column: str) -> int:
-    """Of a column; nulls count as nothing."""
+    """Return the sum of a column; nulls count as 0."""
     return int(pc.sum(table[column]).as_py() or 0)
 
 
 def ledgers(table: pa.Table) -> str:
-    """Those that rows are of."""
-    found = sorted(set(table["ledger_id"].to_pylist()))
-    shown = ", ".join(str(ledger) for ledger in found[:MOST])
-    return f"ledger {shown}" if len(found) == 1 else f"ledgers {shown}{', …' if len(found) > MOST else ''}"
+    """Return the names of the ledgers of rows."""
+    ids = sorted(set(table["ledger_id"].to_pylist()))
+    shown = ", ".join(str(ledger) for ledger in ids[:MOST])
+    return f"ledger {shown}" if len(ids) == 1 else f"ledgers {shown}{', …' if len(ids) > MOST else ''}"

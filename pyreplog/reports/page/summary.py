@@ -1,4 +1,4 @@
-"""What a page begins with: questions that people have, and what reports answer. What is unknown is said to be."""
+"""The summary at the top of a page: questions, and the answers of reports, which also say what is unknown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyreplog.reports.page.sentences import MOST, Found, State, total
 
 
 class Finding(NamedTuple):
-    """report: where the figures are; empty: nowhere in the page."""
+    """One sentence of an answer. report: name of the report with the figures; empty: none is in the page."""
 
     state: State
     text: str
@@ -23,7 +23,7 @@ class Finding(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What people ask, and what is known of it."""
+    """A question, and the findings that answer it."""
 
     title: str
     findings: list[Finding]
@@ -60,7 +60,7 @@ _QUESTIONS: tuple[tuple[str, tuple[tuple[str, _Reader], ...]], ...] = (
         ),
     ),
     (
-        "Is anything damaged, missing, there twice, or out of order?",
+        "Is anything damaged, missing, duplicated, or out of order?",
         (
             ("crc_audit", pagecopies.damaged),
             ("log_gaps", pagefindings.gaps),
@@ -71,33 +71,33 @@ _QUESTIONS: tuple[tuple[str, tuple[tuple[str, _Reader], ...]], ...] = (
         ),
     ),
 )
-"""Each with the reports that answer it, and what reads their tables."""
+"""Questions, each with the reports that answer it, and the functions that read their tables."""
 
 ORDER = tuple(name for _, readers in _QUESTIONS for name, _ in readers)
-"""Of reports in a page: as they are asked for."""
+"""Names of reports in the order of the page."""
 
 _RESTS_ON = {"replica_divergence": "under_replicated"}
-"""Reports whose good news is worth what could be looked at, and the report that says what could not."""
+"""Reports whose good news count only if all copies were read; and the reports that tell whether they were."""
 
 _WORST_FIRST: tuple[State, ...] = ("bad", "hot", "unknown", "fine", "n/a")
 
 
 def questions(outcomes: Mapping[str, Outcome]) -> list[Question]:
-    """With all that is known, the worst first. outcomes: by name of the report."""
+    """Return all questions with their findings, the worst first. outcomes: by name of the report."""
     return [Question(title, _answers(readers, outcomes)) for title, readers in _QUESTIONS]
 
 
 def _answers(readers: tuple[tuple[str, _Reader], ...], outcomes: Mapping[str, Outcome]) -> list[Finding]:
     asked = [(read, outcomes[name]) for name, read in readers if name in outcomes]
     asked_for = [(read, outcome) for read, outcome in asked if not outcome.left_out]
-    found = [_doubted(finding, outcomes) for read, outcome in asked_for for finding in _findings(read, outcome)]
-    found += _unknown([outcome for _, outcome in asked_for])
-    if found:
-        return sorted(found, key=lambda finding: _WORST_FIRST.index(finding.state))
+    findings = [_doubted(finding, outcomes) for read, outcome in asked_for for finding in _findings(read, outcome)]
+    findings += _unknown([outcome for _, outcome in asked_for])
+    if findings:
+        return sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.state))
     reasons = dict.fromkeys(outcome.left_out for _, outcome in asked if outcome.left_out)
     if reasons:
         return [Finding("n/a", printable(f"{reason[:1].upper()}{reason[1:]}.")) for reason in reasons]
-    return [Finding("unknown", "No report that tells was asked for.")]
+    return [Finding("unknown", "No report that answers this was run.")]
 
 
 def _findings(read: _Reader, outcome: Outcome) -> Iterator[Finding]:
@@ -106,25 +106,25 @@ def _findings(read: _Reader, outcome: Outcome) -> Iterator[Finding]:
         yield Finding("unknown", f"{outcome.report.title}: the report failed. {printable(outcome.error)}", name)
         return
     for state, text in read(outcome.table):
-        if len(outcome.table) or not outcome.warnings:  # no row, of what could be asked, is no good news
+        if len(outcome.table) or not outcome.warnings:  # an empty table is no good news if something is unknown
             yield Finding(state, text, name)
 
 
 def _doubted(finding: Finding, outcomes: Mapping[str, Outcome]) -> Finding:
-    """Good news are none where copies could not be looked at."""
+    """Return a finding that is unknown instead of fine if not all copies could be read."""
     base = outcomes.get(_RESTS_ON.get(finding.report, ""))
     if finding.state != "fine" or base is None or base.table is None or not total(base.table, "unknown"):
         return finding
-    return finding._replace(state="unknown", text=f"{finding.text} Others could not.")
+    return finding._replace(state="unknown", text=f"{finding.text} Other copies could not be read.")
 
 
 def _unknown(outcomes: list[Outcome]) -> Iterator[Finding]:
-    """What reports do not know, each once, with the first of them that says so."""
-    said: dict[str, str] = {}
+    """Yield what reports do not know, each once, with the first report that says so."""
+    reports: dict[str, str] = {}
     for outcome in outcomes:
         for warning in outcome.warnings:
-            said.setdefault(warning, outcome.report.name)
-    for warning, name in [*said.items()][:MOST]:
+            reports.setdefault(warning, outcome.report.name)
+    for warning, name in [*reports.items()][:MOST]:
         yield Finding("unknown", printable(f"{warning[:1].upper()}{warning[1:]}."), name)
-    if len(said) > MOST:
-        yield Finding("unknown", f"{len(said) - MOST:,} more that could not be asked.")
+    if len(reports) > MOST:
+        yield Finding("unknown", f"{len(reports) - MOST:,} more topics or subscriptions are unknown.")

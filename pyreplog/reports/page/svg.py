@@ -1,4 +1,4 @@
-"""Drawings of matplotlib as SVG that stands within a page: its colours are the page's, and so light or dark."""
+"""Drawings of matplotlib as SVG elements within a page, with the colours of the page in light and dark mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 INK, FAINT = "#0000e1", "#0000e2"
 SERIES = ("#0000f1", "#0000f2", "#0000f3", "#0000f4", "#0000f5", "#0000f6")
-"""Colours to draw with, which stand for those of the page's style sheet."""
+"""Placeholders for colours of the page's style sheet."""
 
 _VARIABLES = {
     INK: "var(--ink)", FAINT: "var(--faint)", **{color: f"var(--s{place})" for place, color in enumerate(SERIES, 1)}
@@ -52,32 +52,32 @@ ElementTree.register_namespace("xlink", _LINK)
 
 
 def drawn(name: str, label: str, size: tuple[float, float], draw: Callable[[Drawing], Mapping[str, str]]) -> str:
-    """An SVG element. name: no other drawing of the page has it. label: what it shows, for those who do not see it.
-    size: inches. draw: draws, and returns what is told of parts of the drawing, by their gid.
+    """Return a drawing as an SVG element.
 
-    MissingExtraError: matplotlib is not installed.
+    name: unique among the drawings of the page. label: description for people who do not see the drawing. size: inches.
+    draw: draws, and returns tooltips by gid. Raises MissingExtraError if matplotlib is not installed.
     """
     try:
         import matplotlib
         from matplotlib.figure import Figure as Drawing
     except ImportError as error:
         raise MissingExtraError(f"plots need matplotlib: pip install 'pyreplog[report]' ({error})") from error
-    found = io.BytesIO()
+    file = io.BytesIO()
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # the reader's browser draws the text, with fonts of its own
+        warnings.filterwarnings("ignore", "Glyph")  # the browser draws the text, with its own fonts
         drawing = Drawing(figsize=size, layout="constrained")
-        told = draw(drawing)
-        drawing.savefig(found, format="svg", transparent=True, metadata={"Date": None})
-    return _inlined(found.getvalue(), name, label, told)
+        tooltips = draw(drawing)
+        drawing.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    return _inlined(file.getvalue(), name, label, tooltips)
 
 
-def _inlined(svg: bytes, name: str, label: str, told: Mapping[str, str]) -> str:
-    """Without what only a file of its own needs; ids are made different from those of other drawings."""
+def _inlined(svg: bytes, name: str, label: str, tooltips: Mapping[str, str]) -> str:
+    """Return an SVG document as an element of a page: ids are unique in the page, and colours are variables."""
     root = ElementTree.fromstring(svg)
     for part in [*root.findall(f"{{{_SVG}}}metadata"), *root.findall(f"{{{_SVG}}}defs")[:1]]:
-        root.remove(part)  # the first defs are a style sheet, which would rule the whole page
+        root.remove(part)  # the first defs are a style sheet, which would apply to the whole page
     for element in root.iter():
-        text = told.get(element.get("id", ""))
+        text = tooltips.get(element.get("id", ""))
         if text is not None:
             title = ElementTree.Element(f"{{{_SVG}}}title")
             title.text = text

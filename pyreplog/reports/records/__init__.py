@@ -1,10 +1,10 @@
 """Reports on records.
 
-| modules | what they are |
+| modules | what they hold |
 |---|---|
-| `streams` | which log or topic records are of |
-| `rates`, `sizes` | what was appended per minute; how large it is |
-| `keys`, `partitions` | what most of it has in common; how evenly it is spread |
-| `duplicates`, `gaps`, `order` | what is there twice, missing, or older than what is before it |
-| `runs`, `slots` | numbers as ranges; columns as arrays: in few rows |
+| `streams` | the log, topic or ledger that records belong to |
+| `rates`, `sizes` | records appended per minute; sizes of records |
+| `keys`, `partitions` | the most frequent keys; records of each partition |
+| `duplicates`, `gaps`, `order` | records that exist twice, are missing, or have an older time than the one before |
+| `runs`, `slots` | sets of numbers, and of copies, in few rows |
 """

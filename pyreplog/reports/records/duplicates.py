@@ -1,7 +1,7 @@
-"""Records that are there more than once.
+"""Records that exist more than once.
 
-Two looks: the first takes in headers alone, as runs of sequence numbers; where runs overlap, the second reads values.
-So memory grows with what is there twice, not with what is there.
+The first run reads only headers, as runs of sequence numbers. Where runs overlap, the second run reads values. So
+memory grows with the duplicates, not with the records.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from pyreplog.reports.report import Report, ReportColumn
 from pyreplog.reports.snapshot import Snapshot
 
 Suspects = tuple[tuple[str | None, int, str, list[int]], ...]
-"""(topic, partition, producer, numbers that come more than once: first and last of each run of them, ascending)."""
+"""(topic, partition, producer, sequence numbers that occur more than once: first and last of each run, ascending)."""
 
 
 @dataclass(frozen=True)
 class Duplicates(OnRecords):
-    """suspects: None: nothing is known yet."""
+    """Duplicates by producer and sequence number. suspects: set by the report; None: not known yet."""
 
     suspects: Suspects | None = None
 
     name = "duplicates"
-    title = "Records that are there more than once"
+    title = "Records that exist more than once"
     definition = (
-        "Of each named producer, the sequence numbers that more than one record has: how many, the first and the last "
-        "of them by offset, and whether their values are the same, by CRC-32C."
+        "For each named producer, the sequence numbers that more than one record has: the number of these records, "
+        "the first and the last of them by offset, and whether their values are the same, by CRC-32C."
     )
     figures = (
         TOPIC,
         PARTITION,
-        ReportColumn("producer_name", pa.string(), "who numbered them"),
-        ReportColumn("sequence_id", pa.int64(), "the number that they have in common"),
-        ReportColumn("copies", pa.int64(), "records of this number, two or more"),
+        ReportColumn("producer_name", pa.string(), "name of the producer"),
+        ReportColumn("sequence_id", pa.int64(), "the sequence number that they share"),
+        ReportColumn("copies", pa.int64(), "records with this number, two or more"),
         ReportColumn("first_offset", pa.int64(), "the smallest of their offsets"),
         ReportColumn("last_offset", pa.int64(), "the largest of their offsets"),
-        ReportColumn("same_payload", pa.bool_(), "whether the values of all are the same"),
+        ReportColumn("same_payload", pa.bool_(), "whether the values of all of them are the same"),
     )
     needs = ("topic", "partition", "offset", "producerName", "sequenceId")
     parts = pa.schema([*RUNS, ("offset", pa.int64()), ("crc", pa.int64())])
@@ -58,7 +58,7 @@ class Duplicates(OnRecords):
             runs = sequence_runs(batches)
             nothing = pa.nulls(len(runs), pa.int64())
             return runs.append_column("offset", nothing).append_column("crc", nothing)
-        bounds = {tuple(who): np.array(found, np.int64) for *who, found in self.suspects}
+        bounds = {tuple(producer): np.array(runs, np.int64) for *producer, runs in self.suspects}
         copies = [
             table
             for batch in batches
@@ -70,22 +70,23 @@ class Duplicates(OnRecords):
     def second(self, partials: pa.Table) -> Report | None:
         if self.suspects is not None:
             return None
-        found: dict[tuple[Any, ...], list[int]] = {}
+        suspects: dict[tuple[Any, ...], list[int]] = {}
         for row in repeated(partials, PRODUCER).to_pylist():
-            found.setdefault(tuple(row[name] for name in PRODUCER), []).extend((row[FIRST], row[LAST]))
-        return Duplicates(tuple((*who, bounds) for who, bounds in found.items())) if found else None
+            suspects.setdefault(tuple(row[name] for name in PRODUCER), []).extend((row[FIRST], row[LAST]))
+        return Duplicates(tuple((*producer, bounds) for producer, bounds in suspects.items())) if suspects else None
 
     def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
         copies = partials.filter(pc.is_valid(partials["offset"]))
         figures = [("offset", "count"), ("offset", "min"), ("offset", "max"), ("crc", "min"), ("crc", "max")]
-        made = copies.group_by([*PRODUCER, FIRST]).aggregate(figures)
-        made = made.filter(pc.greater(made["offset_count"], 1))
-        made = made.sort_by([(name, "ascending") for name in (*PRODUCER, FIRST)])
+        duplicates = copies.group_by([*PRODUCER, FIRST]).aggregate(figures)
+        duplicates = duplicates.filter(pc.greater(duplicates["offset_count"], 1))
+        duplicates = duplicates.sort_by([(name, "ascending") for name in (*PRODUCER, FIRST)])
         return self.table(
             {
-                **{name: made[name] for name in PRODUCER},
-                "sequence_id": made[FIRST], "copies": made["offset_count"], "first_offset": made["offset_min"],
-                "last_offset": made["offset_max"], "same_payload": pc.equal(made["crc_min"], made["crc_max"]),
+                **{name: duplicates[name] for name in PRODUCER},
+                "sequence_id": duplicates[FIRST], "copies": duplicates["offset_count"],
+                "first_offset": duplicates["offset_min"], "last_offset": duplicates["offset_max"],
+                "same_payload": pc.equal(duplicates["crc_min"], duplicates["crc_max"]),
             }
         )  # fmt: skip
 
@@ -93,23 +94,23 @@ class Duplicates(OnRecords):
 def _copies(
     stream: RecordStream, rows: pa.RecordBatch, bounds: dict[tuple[Any, ...], Numbers], schema: pa.Schema
 ) -> Iterator[pa.Table]:
-    """Those of the rows of one stream that are suspected."""
+    """Yield the suspected records of one stream."""
     for name in rows["producerName"].unique().drop_null().to_pylist():
-        who = stream.topic, stream.partition, name
-        if who not in bounds:
+        producer = stream.topic, stream.partition, name
+        if producer not in bounds:
             continue
         own = rows.filter(pc.and_(pc.equal(rows["producerName"], name), pc.is_valid(rows["sequenceId"])))
-        own = own.filter(pa.array(_is_within(numbers(own["sequenceId"]), bounds[who])))
-        crcs = [crc32c(value) for value in own["value"].to_pylist()]  # of suspects alone
-        told = {key: [value] * len(own) for key, value in zip(PRODUCER, who, strict=True)}
+        own = own.filter(pa.array(_is_within(numbers(own["sequenceId"]), bounds[producer])))
+        crcs = [crc32c(value) for value in own["value"].to_pylist()]  # only of suspects
+        constants = {key: [value] * len(own) for key, value in zip(PRODUCER, producer, strict=True)}
         numbered = own["sequenceId"]
-        columns = {**told, FIRST: numbered, LAST: numbered, "offset": own["offset"], "crc": crcs}
+        columns = {**constants, FIRST: numbered, LAST: numbered, "offset": own["offset"], "crc": crcs}
         yield pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
 
 
 def _is_within(values: Numbers, bounds: Numbers) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """bounds: first and last of each run."""
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.searchsorted(
+    """Return which values lie in runs. bounds: first and last of each run."""
+    is_within: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.searchsorted(
         bounds[::2], values, side="right"
     ) > np.searchsorted(bounds[1::2], values, side="left")
-    return found
+    return is_within

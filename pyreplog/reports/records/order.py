@@ -1,4 +1,4 @@
-"""Times that step back."""
+"""Append times that are older than the one before."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from pyreplog.reports.snapshot import Snapshot
 
 @dataclass
 class _Piece:
-    """Records of one stream in order of their offsets, none of which is elsewhere in between. first_us, last_us: times
-    of the first and last one. worst_us: the largest step back."""
+    """Neighbouring records of one stream, in the order of their offsets.
+
+    first_us, last_us: times of the first and the last record. worst_us: the largest step back in time.
+    """
 
     stream: RecordStream
     first: int
@@ -28,7 +30,7 @@ class _Piece:
     worst_us: int = 0
 
     def take(self, other: _Piece) -> None:
-        """Those that follow."""
+        """Append the records that follow."""
         step = self.last_us - other.first_us
         if step > 0:
             self._note(1, other.first, step)
@@ -42,20 +44,20 @@ class _Piece:
 
 
 class OrderViolations(OnRecords):
-    """By log, topic partition or ledger; across the borders of tasks, too."""
+    """Steps back in time by log, topic partition or ledger, also between the records of two tasks."""
 
     name = "order_violations"
     title = "Append times that step back"
     definition = (
-        "Of each log, topic partition or ledger: how many records have a time before that of the record before them, "
-        "by offset; the first of them; and by how much at most. None: times never step back."
+        "For each log, topic partition or ledger: the number of records with an older append time than the record "
+        "before them, the first of these by offset, and the largest step back."
     )
     figures = (
         TOPIC,
         PARTITION,
         LEDGER,
-        ReportColumn("violations", pa.int64(), "records that are older than the one before"),
-        ReportColumn("first_offset", pa.int64(), "offset of the first of them; null: there is none"),
+        ReportColumn("violations", pa.int64(), "records that are older than the one before them"),
+        ReportColumn("first_offset", pa.int64(), "offset of the first of them; null: no record is"),
         ReportColumn("max_backstep_ms", pa.float64(), "the largest step back, in milliseconds"),
     )
     needs = ("topic", "partition", "ledgerId", "offset", "timestamp")
@@ -68,30 +70,30 @@ class OrderViolations(OnRecords):
     )  # fmt: skip
 
     def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        made, last = list[_Piece](), dict[RecordStream, _Piece]()
+        pieces, last = list[_Piece](), dict[RecordStream, _Piece]()
         for batch in batches:
             for stream, rows in streams(batch):
                 piece, before = _piece(stream, rows), last.get(stream)
                 if before is not None and before.last < piece.first:
                     before.take(piece)
                 else:
-                    made.append(piece)
+                    pieces.append(piece)
                     last[stream] = piece
-        rows = [{**vars(piece), **piece.stream._asdict()} for piece in made]
+        rows = [{**vars(piece), **piece.stream._asdict()} for piece in pieces]
         return pa.table({name: [row[name] for row in rows] for name in self.parts.names}, schema=self.parts)
 
     def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
-        found: dict[RecordStream, _Piece] = {}
+        pieces: dict[RecordStream, _Piece] = {}
         for row in partials.sort_by([("first", "ascending")]).to_pylist():
             stream = RecordStream(row.pop("topic"), row.pop("partition"), row.pop("ledger"))
             piece = _Piece(stream, **row)
-            if stream in found:
-                found[stream].take(piece)
+            if stream in pieces:
+                pieces[stream].take(piece)
             else:
-                found[stream] = piece
+                pieces[stream] = piece
         rows = [
             (*stream, piece.violations, piece.first_violation, piece.worst_us / 1000)
-            for stream, piece in sorted(found.items(), key=lambda item: _order(item[0]))
+            for stream, piece in sorted(pieces.items(), key=lambda item: _order(item[0]))
         ]
         columns = zip(*rows, strict=True) if rows else ([] for _ in self.figures)
         return self.table(dict(zip(self.schema().names, columns, strict=True)))

@@ -1,4 +1,4 @@
-"""Runs: numbers without a hole, as their first and last one, of each of many groups. All in numpy, however many."""
+"""Runs: sets of numbers of many groups, as first and last number without a gap. All work is done in numpy."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pyarrow as pa
 from pyreplog.reports.records.streams import Numbers
 
 FIRST, LAST = "first", "last"
-"""Columns of a table of runs, beside those that say the group."""
+"""Columns of a table of runs, besides those of the group."""
 
 
 def codes_of(table: pa.Table, keys: Sequence[str]) -> Numbers:
-    """A number for each row, the same for rows that are equal in these columns; null equals null."""
+    """Return a number for each row, the same for rows that are equal in these columns; null equals null."""
     codes = np.zeros(len(table), np.int64)
     for name in keys:
         column = table[name].combine_chunks().dictionary_encode(null_encoding="encode")
@@ -24,15 +24,17 @@ def codes_of(table: pa.Table, keys: Sequence[str]) -> Numbers:
 
 
 def in_order(table: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, Numbers]:
-    """The rows by group, and by first number there; and a number for each row's group, ascending."""
+    """Return the rows ordered by group and first number; and a number for the group of each row, ascending."""
     codes = codes_of(table, keys)
     order = np.lexsort((table[LAST].to_numpy(), table[FIRST].to_numpy(), codes))
     return table.take(pa.array(order)), codes[order]
 
 
 def joined(table: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """As few runs as say the same, each number as often as before: those that follow each other are one. Of other
-    columns, the first run's stay."""
+    """Join runs that follow each other; each number stays in as many runs as before.
+
+    Other columns keep the values of the first run.
+    """
     if len(table) < 2:
         return table
     rows, codes = in_order(table, keys)
@@ -43,16 +45,19 @@ def joined(table: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def holes(table: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, Numbers, Numbers]:
-    """(rows behind the holes, the last number before each, the first number behind it): what no run of a group has."""
+    """Return (row after each hole, last number before it, first number after it).
+
+    A hole is a range of numbers that no run of a group has.
+    """
     rows, codes = in_order(table, keys)
     first = rows[FIRST].to_numpy()
     reached = _reached(codes, rows[LAST].to_numpy())
-    behind = np.flatnonzero((codes[1:] == codes[:-1]) & (first[1:] > reached[:-1] + 1)) + 1
-    return rows.take(pa.array(behind)), reached[behind - 1], first[behind]
+    following = np.flatnonzero((codes[1:] == codes[:-1]) & (first[1:] > reached[:-1] + 1)) + 1
+    return rows.take(pa.array(following)), reached[following - 1], first[following]
 
 
 def repeated(table: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Runs of the numbers that more than one run of a group has: the columns of the group, `first` and `last`."""
+    """Return the runs of numbers that more than one run of a group has: columns of the group, `first` and `last`."""
     rows, codes = in_order(table.select([*keys, FIRST, LAST]), keys)
     count = len(rows)
     groups = np.concatenate((codes, codes))
@@ -63,17 +68,17 @@ def repeated(table: pa.Table, keys: Sequence[str]) -> pa.Table:
     cover = np.cumsum(steps[order])
     is_last = np.append((places[1:] != places[:-1]) | (groups[1:] != groups[:-1]), True)[: count * 2]
     groups, places, sources, cover = groups[is_last], places[is_last], sources[is_last], cover[is_last]
-    found = np.flatnonzero(cover >= 2)
-    keyed = rows.select([*keys]).take(pa.array(sources[found]))
-    made = keyed.append_column(FIRST, pa.array(places[found])).append_column(LAST, pa.array(places[found + 1] - 1))
-    return joined(made, keys)
+    covered = np.flatnonzero(cover >= 2)
+    keyed = rows.select([*keys]).take(pa.array(sources[covered]))
+    runs = keyed.append_column(FIRST, pa.array(places[covered])).append_column(LAST, pa.array(places[covered + 1] - 1))
+    return joined(runs, keys)
 
 
 def _reached(codes: Numbers, last: Numbers) -> Numbers:
-    """Of each row, the largest `last` of its group up to it."""
+    """Return for each row the largest `last` of its group up to that row."""
     ranks = np.empty(len(last), np.int64)
     by_last = np.argsort(last, kind="stable")
     ranks[by_last] = np.arange(len(last))
     highest = np.maximum.accumulate(codes * len(last) + ranks)
-    found: Numbers = last[by_last[highest - codes * len(last)]]
-    return found
+    reached: Numbers = last[by_last[highest - codes * len(last)]]
+    return reached

@@ -1,4 +1,4 @@
-"""How large records are."""
+"""Sizes of records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyreplog.reports.report import ReportColumn
 from pyreplog.reports.snapshot import Snapshot
 
 _BITS = 11
-"""Sizes below 2**_BITS are counted one by one, larger ones by their first _BITS bits: to within a thousandth."""
+"""Sizes below 2**_BITS are counted one by one, larger ones by their first _BITS bits: exact to a thousandth."""
 _EXACT = 1 << _BITS
 _HALF = _EXACT // 2
 
@@ -20,26 +20,26 @@ _GROUP = ["topic", "partition"]
 
 
 class SizeHistogram(OnRecords):
-    """By partition and power of two; of each size, cut to eleven bits, a count is kept."""
+    """Sizes by partition and power of two. There is a count for each size, cut to eleven bits."""
 
     name = "size_histogram"
     title = "Sizes of records"
     definition = (
-        "Of each bucket [lo, hi) of sizes, hi = 2 lo (and one of the size 0): entries, and bytes of their values. In "
-        "every row of a partition, of all its sizes: the median, the 90th and the 99th percentile (nearest rank; from "
-        "2048 bytes on up to 0.1% too low), and the largest."
+        "For each bucket [lo, hi) of sizes, with hi = 2 lo, and one for size 0: entries, and bytes of their values. "
+        "Every row repeats figures of the partition: the median, the 90th and the 99th percentile of sizes (nearest "
+        "rank; from 2048 bytes on up to 0.1% too low), and the largest size."
     )
     figures = (
         TOPIC,
         PARTITION,
-        ReportColumn("lo", pa.int64(), "the smallest size of the bucket"),
-        ReportColumn("hi", pa.int64(), "the first size beyond it"),
-        ReportColumn("entries", pa.int64(), "entries, of a topic messages, of these sizes"),
-        ReportColumn("bytes", pa.int64(), "of their values"),
-        ReportColumn("p50", pa.int64(), "half of the partition's entries are at most so large"),
-        ReportColumn("p90", pa.int64(), "nine tenths"),
-        ReportColumn("p99", pa.int64(), "99 of 100"),
-        ReportColumn("max", pa.int64(), "the largest of the partition"),
+        ReportColumn("lo", pa.int64(), "smallest size of the bucket"),
+        ReportColumn("hi", pa.int64(), "smallest size above the bucket"),
+        ReportColumn("entries", pa.int64(), "entries (of a topic: messages) of these sizes"),
+        ReportColumn("bytes", pa.int64(), "bytes of their values"),
+        ReportColumn("p50", pa.int64(), "half of the partition's entries have at most this size"),
+        ReportColumn("p90", pa.int64(), "nine tenths of them have at most this size"),
+        ReportColumn("p99", pa.int64(), "99 of 100 have at most this size"),
+        ReportColumn("max", pa.int64(), "largest size in the partition"),
     )
     needs = ("topic", "partition", "size")
     parts = pa.schema(
@@ -50,14 +50,14 @@ class SizeHistogram(OnRecords):
     )  # fmt: skip
 
     def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        made, counts = [self.parts.empty_table()], None
+        tables, counts = [self.parts.empty_table()], None
         for batch in batches:
             for stream, rows in streams(batch):
                 if counts is None or counts.stream != stream:
-                    made += [] if counts is None else [counts.table(self.parts)]
-                    counts = _Counts(stream)
+                    tables += [] if counts is None else [counts.table(self.parts)]
+                    counts = _SizeCounts(stream)
                 counts.add(rows["size"].to_numpy().astype(np.int64))
-        return pa.concat_tables([*made, *([] if counts is None else [counts.table(self.parts)])])
+        return pa.concat_tables([*tables, *([] if counts is None else [counts.table(self.parts)])])
 
     def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
         sums = [("entries", "sum"), ("bytes", "sum"), ("max", "max")]
@@ -66,13 +66,13 @@ class SizeHistogram(OnRecords):
         groups: dict[tuple[str | None, int], list[dict[str, int]]] = {}
         for row in bins.to_pylist():
             groups.setdefault((row["topic"], row["partition"]), []).append(row)
-        rows = [(*group, *row) for group, found in groups.items() for row in _buckets(found)]
+        rows = [(*group, *row) for group, group_bins in groups.items() for row in _buckets(group_bins)]
         columns = zip(*rows, strict=True) if rows else ([] for _ in self.figures)
         return self.table(dict(zip(self.schema().names, columns, strict=True)))
 
 
-class _Counts:
-    """Sizes of one stream, by bin."""
+class _SizeCounts:
+    """Counts of the sizes of one stream, by bin."""
 
     def __init__(self, stream: RecordStream) -> None:
         self.stream = stream
@@ -89,22 +89,22 @@ class _Counts:
         self._largest = max(self._largest, largest)
 
     def table(self, schema: pa.Schema) -> pa.Table:
-        there = np.flatnonzero(self._entries)
-        told = [[value] * len(there) for value in self.stream[:2]]
-        columns = [*told, there, self._entries[there], self._bytes[there], [self._largest] * len(there)]
+        used = np.flatnonzero(self._entries)
+        constants = [[value] * len(used) for value in self.stream[:2]]
+        columns = [*constants, used, self._entries[used], self._bytes[used], [self._largest] * len(used)]
         arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
         return pa.table(arrays, schema=schema)
 
 
 def bins_of(sizes: Numbers) -> Numbers:
-    """The bin of each size."""
+    """Return the bin of each size."""
     shift = np.maximum(np.frexp(sizes.astype(np.float64))[1] - _BITS, 0)
-    found: Numbers = shift * _HALF + (sizes >> shift)
-    return found
+    bins: Numbers = shift * _HALF + (sizes >> shift)
+    return bins
 
 
 def low_of(number: int) -> int:
-    """The smallest size of a bin."""
+    """Return the smallest size of a bin."""
     shift = max(number // _HALF - 1, 0)
     return (number - shift * _HALF) << shift
 
@@ -114,22 +114,22 @@ def _grown(values: Numbers, count: int) -> Numbers:
 
 
 def _buckets(bins: Sequence[dict[str, int]]) -> list[tuple[int, ...]]:
-    """Rows of one partition. bins: ascending."""
+    """Return the rows of one partition. bins: ascending."""
     total, largest = sum(row["entries_sum"] for row in bins), max(row["max_max"] for row in bins)
-    shown = [_percentile(bins, total, percent) for percent in (50, 90, 99)]
-    found: dict[int, tuple[int, int]] = {}
+    percentiles = [_percentile(bins, total, percent) for percent in (50, 90, 99)]
+    sums_by_bits: dict[int, tuple[int, int]] = {}
     for row in bins:
         bits = low_of(row["bin"]).bit_length()
-        before = found.get(bits, (0, 0))
-        found[bits] = before[0] + row["entries_sum"], before[1] + row["bytes_sum"]
-    return [(1 << bits >> 1, 1 << bits, *sums, *shown, largest) for bits, sums in found.items()]
+        before = sums_by_bits.get(bits, (0, 0))
+        sums_by_bits[bits] = before[0] + row["entries_sum"], before[1] + row["bytes_sum"]
+    return [(1 << bits >> 1, 1 << bits, *sums, *percentiles, largest) for bits, sums in sums_by_bits.items()]
 
 
 def _percentile(bins: Sequence[dict[str, int]], total: int, percent: int) -> int:
-    """The smallest size that so many percent of all entries do not exceed."""
+    """Return the smallest size that so many percent of all entries do not exceed."""
     rank, seen = -(-total * percent // 100), 0
     for row in bins:
         seen += row["entries_sum"]
         if seen >= rank:
             return low_of(row["bin"])
-    raise AssertionError("fewer entries than there are")
+    raise AssertionError("the bins have fewer entries than the total")

@@ -1,8 +1,8 @@
-"""Slots: the copies that there should be, numbered by ledger, bookie and entry.
+"""Slots: the copies that should exist, numbered by ledger, bookie and entry.
 
 By the rule of striping, bookie number p of an ensemble of E has the entries e with (p - e) mod E < write quorum.
 
-All that is asked of them is arithmetic on ranges of slots: nothing grows with the number of entries.
+Questions about slots are answered by arithmetic on ranges; nothing grows with the number of entries.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Column = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Slots:
-    """Columns of one row for each bookie of each fragment, by ledger, bookie and first entry.
+    """Columns with one row for each bookie of each fragment, ordered by ledger, bookie and first entry.
 
-    bookie: a number that stands for it. size, quorum: of the ensemble, and of writes. phase: the lowest entry at which
-    a run of its entries may begin. first, stop: entries of the fragment. offset: the row's first slot; of one row
-    more: how many slots there are.
+    bookie: number of the bookie. size, quorum: ensemble size and write quorum. phase: lowest entry at which a run of
+    the bookie's entries may begin. first, stop: entries of the fragment. offset: first slot of the row; one row more
+    has the number of all slots.
     """
 
     ledger: Column
@@ -43,66 +43,72 @@ class Slots:
 
     @classmethod
     def of(cls, ledgers: Iterable[tuple[LedgerMetadata, int]], numbers: dict[str, int]) -> Self:
-        """Of ledgers, each up to before an entry. numbers: of bookies; those that have none get one."""
+        """Return the slots of ledgers, each up to before an entry.
+
+        numbers: numbers of bookies, to which those of new bookies are added.
+        """
         rows = [row for metadata, stop in ledgers for row in _rows(metadata, stop, numbers)]
         table = np.array(rows, np.int64).reshape(-1, len(fields(cls)) - 1)
         columns = table[np.lexsort((table[:, 5], table[:, 1], table[:, 0]))].T
         ledger, bookie, size, quorum, phase, first, stop = columns
-        made = cls(ledger, bookie, size, quorum, phase, first, stop, np.zeros(1, np.int64))
-        counts = made._below(slice(None), made.stop) - made._below(slice(None), made.first)
-        return replace(made, offset=np.concatenate(([0], np.cumsum(counts))))
+        slots = cls(ledger, bookie, size, quorum, phase, first, stop, np.zeros(1, np.int64))
+        counts = slots._below(slice(None), slots.stop) - slots._below(slice(None), slots.first)
+        return replace(slots, offset=np.concatenate(([0], np.cumsum(counts))))
 
     @property
     def all(self) -> Intervals:
-        """All slots there are."""
+        """All slots."""
         return union(np.array([[0, self.offset[-1]]], np.int64))
 
     @property
     def borders(self) -> Column:
         """Slots at which a bookie's copies of a ledger begin."""
         changes = (np.diff(self.ledger) != 0) | (np.diff(self.bookie) != 0)
-        found: Column = self.offset[1:-1][changes]
-        return found
+        borders: Column = self.offset[1:-1][changes]
+        return borders
 
     def row(self, slots: Column) -> NDArray[np.intp]:
-        """Of each slot, the row that it is in."""
+        """Return the row of each slot."""
         return np.searchsorted(self.offset, slots, side="right") - 1
 
     def entry(self, slots: Column) -> Column:
-        """Of each slot, the entry that it is for."""
+        """Return the entry of each slot."""
         at = self.row(slots)
         size, quorum, phase = self.size[at], self.quorum[at], self.phase[at]
         turn = slots - self.offset[at] + self.turn(at)
-        found: Column = phase + turn // quorum * size + turn % quorum
-        return found
+        entries: Column = phase + turn // quorum * size + turn % quorum
+        return entries
 
     def turn(self, at: NDArray[np.intp]) -> Column:
-        """Of the first slot of a row: how many of its bookie's entries from the phase on come before it."""
+        """Return the number of the bookie's entries between the phase of a row and its first slot."""
         return self._below(at, self.first[at])
 
     def _below(self, at: NDArray[np.intp] | slice, entries: Column) -> Column:
-        """How many entries of a row are lower than each of these, counted from its phase."""
+        """Return the number of a row's entries between its phase and each of these entries."""
         size, quorum = self.size[at], self.quorum[at]
         turn = entries - self.phase[at]
-        found: Column = turn // size * quorum + np.minimum(turn % size, quorum)
-        return found
+        counts: Column = turn // size * quorum + np.minimum(turn % size, quorum)
+        return counts
 
     # ---- stripes --------------------------------------------------------------------------------------------
 
     def covered(self, stripes: Stripes) -> Intervals:
-        """The slots whose entries these stripes have."""
+        """Return the slots whose entries stripes have."""
         at, which = self._pairs(stripes)
-        found = stripes[which]
-        whole = (found["step"] == self.size[at]) & (found["run"] == self.quorum[at])
-        whole &= (found["first"] - self.phase[at]) % self.size[at] == 0
-        whole |= found["times"] == 1
-        low = [self._lowered(at[whole], found[whole])]
-        rows, runs = self._runs(at[~whole], found[~whole])
+        matched = stripes[which]
+        whole = (matched["step"] == self.size[at]) & (matched["run"] == self.quorum[at])
+        whole &= (matched["first"] - self.phase[at]) % self.size[at] == 0
+        whole |= matched["times"] == 1
+        low = [self._lowered(at[whole], matched[whole])]
+        rows, runs = self._runs(at[~whole], matched[~whole])
         low.append(self._lowered(rows, runs))
         return union(np.concatenate(low))
 
     def _lowered(self, at: NDArray[np.intp], stripes: Stripes) -> Intervals:
-        """Slots of a row from the first to the last entry of a stripe that has all of the row's in between."""
+        """Return the slots that stripes cover.
+
+        Each stripe has all entries of its row between its first and its last entry.
+        """
         ends = stripes["first"] + (stripes["times"] - 1) * stripes["step"] + stripes["run"]
         base = self.offset[at] - self.turn(at)
         parts = [
@@ -112,7 +118,7 @@ class Slots:
         return np.stack(parts, axis=1)
 
     def _runs(self, at: NDArray[np.intp], stripes: Stripes) -> tuple[NDArray[np.intp], Stripes]:
-        """Stripes that do not fit a row, run by run, as far as they lie in its fragment."""
+        """Return stripes that do not fit a row, run by run, cut down to its fragment."""
         bounds = (self.first[at], self.stop[at] - 1)
         low, high = (
             np.clip((entries - stripes["first"]) // stripes["step"], 0, stripes["times"] - 1) for entries in bounds
@@ -123,7 +129,7 @@ class Slots:
         return np.repeat(at, part["times"]), runs_of(part)
 
     def _pairs(self, stripes: Stripes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Rows and stripes of the same ledger and bookie, of which neither ends before the other begins."""
+        """Return the rows and stripes of the same ledger and bookie whose entries overlap."""
         ledgers, dense = np.unique(self.ledger, return_inverse=True)
         width = max(int(self.bookie.max(initial=0)), int(stripes["bookie"].max(initial=0))) + 1
         place = np.searchsorted(ledgers, stripes["ledger"])
@@ -134,9 +140,9 @@ class Slots:
         counts = np.searchsorted(keys, wanted, side="right") - starts
         which = np.repeat(known, counts)
         turn = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
-        at, found = np.repeat(starts, counts) + turn, stripes[which]
-        ends = found["first"] + (found["times"] - 1) * found["step"] + found["run"]
-        meet = (found["first"] < self.stop[at]) & (ends > self.first[at])
+        at, matched = np.repeat(starts, counts) + turn, stripes[which]
+        ends = matched["first"] + (matched["times"] - 1) * matched["step"] + matched["run"]
+        meet = (matched["first"] < self.stop[at]) & (ends > self.first[at])
         return at[meet], which[meet]
 
 

@@ -1,4 +1,4 @@
-"""Which log, topic or ledger records are of: what one report says of each of them is told apart by this."""
+"""Record streams: the log, topic partition or ledger that a record belongs to. Reports have rows for each of them."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from pyreplog.tables.options import ANY, ReadOptions
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 
-TOPIC = ReportColumn("topic", pa.string(), "topic, or name of the log; null: ledgers are read by themselves")
-PARTITION = ReportColumn("partition", pa.int32(), "of a partitioned topic; -1: it is none")
-LEDGER = ReportColumn("ledger", pa.int64(), "of ledgers that are read by themselves; else null")
+TOPIC = ReportColumn("topic", pa.string(), "topic, or name of the log; null: entries of ledgers are read")
+PARTITION = ReportColumn("partition", pa.int32(), "partition number; -1: no partition of a topic")
+LEDGER = ReportColumn("ledger", pa.int64(), "id of the ledger if entries of ledgers are read; otherwise null")
 
 
 class OnRecords(Report):
-    """A report that reads every record once, and is of nothing else."""
+    """A report that reads every record once, and nothing else."""
 
-    needs_facts = False
+    needs_snapshot = False
 
     def reads(self, options: ReadOptions, snapshot: Snapshot) -> list[ReportRead]:
-        """ConfigError: copies of the same entries are asked for."""
+        """Return one read of all records. Raises ConfigError if copies of the same entries are selected."""
         if options.replica != ANY:
-            raise ConfigError(f"replica: {self.name} is of entries, each once; expected any, found {options.replica!r}")
+            raise ConfigError(f"replica: {self.name} reads each entry once; expected any, found {options.replica!r}")
         return [ReportRead()]
 
 
 class RecordStream(NamedTuple):
-    """What offsets count within. ledger: None unless ledgers are read by themselves, and told apart."""
+    """The scope within which offsets count. ledger: None unless entries of ledgers are read."""
 
     topic: str | None
     partition: int
@@ -43,7 +43,7 @@ class RecordStream(NamedTuple):
 
 
 def streams(batch: pa.RecordBatch) -> Iterator[tuple[RecordStream, pa.RecordBatch]]:
-    """The rows of each stream, in their order. Ledgers are told apart where there is a column `ledgerId`."""
+    """Yield the rows of each stream, in their order. Ledgers are told apart if there is a column `ledgerId`."""
     if not len(batch):
         return
     if _is_constant(batch):
@@ -51,27 +51,27 @@ def streams(batch: pa.RecordBatch) -> Iterator[tuple[RecordStream, pa.RecordBatc
         return
     codes = _codes(batch)
     order = np.argsort(codes, kind="stable")
-    starts = stretches(codes[order])
+    starts = run_starts(codes[order])
     for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
         rows = batch.take(pa.array(order[start:stop]))
         yield _stream_of(rows), rows
 
 
 def numbers(column: pa.Array) -> Numbers:
-    """The values of a column of numbers or times, none of which is null, as int64."""
+    """Return a column of numbers or times without nulls as int64."""
     wide = column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column
-    found: Numbers = wide.to_numpy().astype(np.int64, copy=False)
-    return found
+    values: Numbers = wide.to_numpy().astype(np.int64, copy=False)
+    return values
 
 
-def stretches(values: Numbers) -> Numbers:
-    """Where each stretch of equal values begins."""
-    found: Numbers = np.concatenate(([0], np.flatnonzero(values[1:] != values[:-1]) + 1))
-    return found
+def run_starts(values: Numbers) -> Numbers:
+    """Return the indices at which runs of equal values begin."""
+    starts: Numbers = np.concatenate(([0], np.flatnonzero(values[1:] != values[:-1]) + 1))
+    return starts
 
 
 def _stream_of(batch: pa.RecordBatch) -> RecordStream:
-    """Of the first row."""
+    """Return the stream of the first row."""
     topic, ledger = batch["topic"][0].as_py(), None
     if topic is None and "ledgerId" in batch.schema.names:
         ledger = batch["ledgerId"][0].as_py()
@@ -79,7 +79,7 @@ def _stream_of(batch: pa.RecordBatch) -> RecordStream:
 
 
 def _is_constant(batch: pa.RecordBatch) -> bool:
-    """Whether all rows are of one stream: nearly always, and looked up without a step per row."""
+    """Whether all rows belong to one stream: the usual case, decided without a step for each row."""
     topic = batch["topic"]
     if topic.null_count == len(topic):
         if "ledgerId" in batch.schema.names and not _is_one(numbers(batch["ledgerId"])):
@@ -94,13 +94,13 @@ def _is_one(values: Numbers) -> bool:
 
 
 def _is_one_text(column: pa.Array) -> bool:
-    """Whether all strings are the same, by their bytes."""
+    """Whether all strings are equal, by their bytes."""
     _, offsets, data = column.buffers()
     return are_strings_alike(offsets, data or b"", column.offset, len(column))
 
 
 def _codes(batch: pa.RecordBatch) -> Numbers:
-    """A number for each row, the same for rows of the same stream."""
+    """Return a number for each row, the same for rows of the same stream."""
     columns: list[Any] = [batch["topic"], batch["partition"]]
     if "ledgerId" in batch.schema.names:
         nothing = pa.scalar(None, pa.int64())

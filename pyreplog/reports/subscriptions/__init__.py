@@ -1,8 +1,8 @@
 """Reports on subscriptions.
 
-| modules | what they are |
+| modules | what they hold |
 |---|---|
-| `subscribing` | what they have in common |
-| `backlog`, `ages`, `drain` | how far they are behind; since when; whether they catch up |
-| `retention` | what could be removed, and subscriptions that nobody reads |
+| `subscribing` | columns, rows and options that these reports share |
+| `backlog`, `ages`, `drain` | how far subscriptions are behind; for how long; whether they catch up |
+| `retention` | what could be removed, and subscriptions that nobody seems to read |
 """

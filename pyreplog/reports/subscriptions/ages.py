@@ -1,4 +1,4 @@
-"""How old the backlog of each subscription is."""
+"""The age of each subscription's backlog."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from pyreplog.tables.options import ReadOptions
 
 BUCKETS = ("<=1m", "5m", "15m", "1h", "6h", "1d", "7d", ">7d")
 _EDGES_S = (60, 300, 900, 3600, 21_600, 86_400, 604_800)
-"""Of an age, in seconds; each belongs to the bucket below it."""
+"""Upper bounds of the buckets, in seconds; each belongs to the bucket that it ends."""
 
 
 @dataclass(frozen=True)
 class BacklogAgeHistogram(Report):
-    """as_of_us: the moment that ages are of; that of the snapshot."""
+    """Backlog by age. as_of_us: the moment of the snapshot, from which ages are counted."""
 
     as_of_us: int = 0
 
     name = "backlog_age_histogram"
     title = "Age of each subscription's backlog"
     definition = (
-        "Of each durable subscription of each topic partition: messages that are not acknowledged, and bytes of their "
-        "values, by their age at the moment of the report; each bucket goes up to the age that it is named by, from "
-        "that of the one before. What is acknowledged when the backlog is read is not counted, nor what was published "
-        "after the moment, nor subscriptions that are deleted by then."
+        "For each durable subscription of each topic partition: the messages that are not acknowledged, and the bytes "
+        "of their values, by their age at the moment of the report. A bucket is named by its highest age, and begins "
+        "after that of the bucket before it. Not counted are messages that are acknowledged before the backlog is "
+        "read, messages published after the moment, and subscriptions deleted by then."
     )
     figures = (
         TOPIC,
         PARTITION,
         SUBSCRIPTION,
-        ReportColumn("bucket", pa.string(), "up to which age: " + ", ".join(BUCKETS)),
+        ReportColumn("bucket", pa.string(), "highest age in the bucket: " + ", ".join(BUCKETS)),
         ReportColumn("entries", pa.int64(), "messages of that age"),
-        ReportColumn("bytes", pa.int64(), "of their values"),
+        ReportColumn("bytes", pa.int64(), "bytes of their values"),
     )
     needs = ("topic", "partition", "timestamp", "size")
     parts = pa.schema(
@@ -52,10 +52,10 @@ class BacklogAgeHistogram(Report):
 
     def reads(self, options: ReadOptions, snapshot: Snapshot) -> list[ReportRead]:
         behind: dict[str, list[SubscriptionSnapshot]] = {}
-        for one in snapshot.readers:
-            if one.backlog_messages:
-                behind.setdefault(one.name, []).append(one)
-        return [_read(name, there) for name, there in behind.items()]
+        for subscription in snapshot.readers:
+            if subscription.backlog_messages:
+                behind.setdefault(subscription.name, []).append(subscription)
+        return [_read(name, subscriptions) for name, subscriptions in behind.items()]
 
     def at(self, snapshot: Snapshot) -> Report:
         return replace(self, as_of_us=snapshot.as_of_us)
@@ -68,9 +68,9 @@ class BacklogAgeHistogram(Report):
                 bucket = np.searchsorted(edges_us, self.as_of_us - numbers(rows["timestamp"]), side="left")
                 sizes = numbers(rows["size"])
                 for number in np.unique(bucket).tolist():
-                    key, there = (stream.topic or "", stream.partition, number), bucket == number
-                    entries[key] += int(there.sum())
-                    size[key] += int(sizes[there].sum())
+                    key, in_bucket = (stream.topic or "", stream.partition, number), bucket == number
+                    entries[key] += int(in_bucket.sum())
+                    size[key] += int(sizes[in_bucket].sum())
         rows = [(*key, count, size[key]) for key, count in entries.items()]
         columns = zip(*rows, strict=True) if rows else ([] for _ in self.parts)
         return pa.table(dict(zip(self.parts.names, columns, strict=True)), schema=self.parts)
@@ -80,22 +80,22 @@ class BacklogAgeHistogram(Report):
             return table_of(self, [])
         keys = ["topic", "partition", "subscription", "bucket"]
         summed = partials.group_by(keys).aggregate([("entries", "sum"), ("bytes", "sum")])
-        found = summed.sort_by([(key, "ascending") for key in keys])
+        rows = summed.sort_by([(key, "ascending") for key in keys])
         return self.table(
             {
-                **{name: found[name] for name in keys[:3]},
-                "bucket": pa.array(BUCKETS).take(found["bucket"]), "entries": found["entries_sum"],
-                "bytes": found["bytes_sum"],
+                **{name: rows[name] for name in keys[:3]},
+                "bucket": pa.array(BUCKETS).take(rows["bucket"]), "entries": rows["entries_sum"],
+                "bytes": rows["bytes_sum"],
             }
         )  # fmt: skip
 
 
-def _read(name: str, there: list[SubscriptionSnapshot]) -> ReportRead:
-    """The backlog of a subscription, on all topics that have one of that name."""
+def _read(name: str, subscriptions: list[SubscriptionSnapshot]) -> ReportRead:
+    """Return the read of a subscription's backlog, on all topics that have a subscription of that name."""
     options = {
-        "topics": names_of(one.on for one in there),
+        "topics": names_of(subscription.on for subscription in subscriptions),
         "subscription": name,
-        "endingOffsets": offsets_of({(one.topic, one.partition): one.end for one in there}),
-        "failOnDataLoss": "false",  # deleted meanwhile: one subscription less, and no error of all
+        "endingOffsets": offsets_of({(each.topic, each.partition): each.end for each in subscriptions}),
+        "failOnDataLoss": "false",  # a subscription that was deleted meanwhile is left out, and is no error
     }
     return ReportRead(options, {"subscription": name})

@@ -1,4 +1,4 @@
-"""How far each subscription is behind."""
+"""The backlog of each subscription."""
 
 from __future__ import annotations
 
@@ -11,37 +11,39 @@ from pyreplog.reports.subscriptions.subscribing import SUBSCRIPTION, table_of
 
 
 class BacklogBySubscription(SnapshotReport):
-    """By topic partition and subscription, from the snapshot alone."""
+    """Backlog by topic partition and subscription, from the snapshot alone."""
 
     name = "backlog_by_subscription"
     title = "Backlog of each subscription"
     definition = (
-        "Of each durable subscription of each topic partition: the messages from its mark on, up to the end of the "
-        "topic, without those acknowledged one by one. Bytes are those of the entries that hold them, as they are "
-        "stored; an entry counts in full until all of it is acknowledged. The oldest is the first by offset, its age "
-        "that at the moment of the report; lag_offsets counts acknowledged ones beyond the mark, too, as Kafka's LAG."
+        "For each durable subscription of each topic partition: the messages from its mark to the end of the topic "
+        "that are not acknowledged one by one. Bytes are those of the stored entries that hold them; an entry counts "
+        "in full until all of its messages are acknowledged. The oldest message is the first by offset; its age is "
+        "taken at the moment of the report. As Kafka's LAG, lag_offsets also counts acknowledged messages after the "
+        "mark."
     )
     figures = (
         TOPIC,
         PARTITION,
         SUBSCRIPTION,
         ReportColumn("backlog_entries", pa.int64(), "messages that are not acknowledged"),
-        ReportColumn("backlog_bytes", pa.int64(), "of the entries that hold them"),
-        ReportColumn("oldest_offset", pa.int64(), "of the first of them; null: there is none"),
-        ReportColumn("oldest_ts", TIME, "when that was appended; null: it is not known"),
-        ReportColumn("age_s", pa.float64(), "of the oldest, in seconds"),
-        ReportColumn("newest_ts", TIME, "when the last of them was appended"),
-        ReportColumn("log_end_offset", pa.int64(), "offset behind the last message of the topic"),
-        ReportColumn("lag_offsets", pa.int64(), "from the mark to there"),
+        ReportColumn("backlog_bytes", pa.int64(), "bytes of the entries that hold them"),
+        ReportColumn("oldest_offset", pa.int64(), "offset of the first of them; null: the backlog is empty"),
+        ReportColumn("oldest_ts", TIME, "append time of that message; null: not known"),
+        ReportColumn("age_s", pa.float64(), "age of the oldest message, in seconds"),
+        ReportColumn("newest_ts", TIME, "append time of the last of them"),
+        ReportColumn("log_end_offset", pa.int64(), "offset after the last message of the topic"),
+        ReportColumn("lag_offsets", pa.int64(), "offsets from the mark to log_end_offset"),
     )
 
     def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
-        return table_of(self, [_row(one, snapshot) for one in snapshot.readers])
+        return table_of(self, [_row(subscription, snapshot) for subscription in snapshot.readers])
 
 
-def _row(one: SubscriptionSnapshot, snapshot: Snapshot) -> tuple[object, ...]:
-    age_s = None if one.oldest_us is None else (snapshot.as_of_us - one.oldest_us) / 1e6
+def _row(subscription: SubscriptionSnapshot, snapshot: Snapshot) -> tuple[object, ...]:
+    age_s = None if subscription.oldest_us is None else (snapshot.as_of_us - subscription.oldest_us) / 1e6
     return (
-        one.topic, one.partition, one.name, one.backlog_messages, one.backlog_bytes, one.oldest, one.oldest_us, age_s,
-        one.newest_us, one.end, one.end - one.mark.offset,
+        subscription.topic, subscription.partition, subscription.name, subscription.backlog_messages,
+        subscription.backlog_bytes, subscription.oldest, subscription.oldest_us, age_s, subscription.newest_us,
+        subscription.end, subscription.end - subscription.mark.offset,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Whether subscriptions work their backlogs off, and when they will have."""
+"""Whether subscriptions catch up with their backlogs, and when."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class DrainEstimate(Report):
-    """By topic partition and subscription; what was appended in the window is read."""
+    """Rates by topic partition and subscription. The messages that were appended in the window are read."""
 
     name = "drain_estimate"
-    title = "How fast backlogs are worked off"
+    title = "How fast backlogs shrink"
     definition = (
-        "Of each durable subscription of each topic partition, over the window W before the moment of the report: "
-        "messages appended, and how far the mark moved, per second; where the mark stood when W began is taken from "
-        "what was stored of it, and unknown if that does not go back so far. The backlog is gone after backlog / (out "
-        "- in) seconds. Status: done, there is none; stalled, the mark did not move; growing, not faster than messages "
-        "came; else draining; null, not known."
+        "For each durable subscription of each topic partition, over the window W before the moment of the report: "
+        "messages appended per second, and messages that the mark passed per second. The position of the mark at the "
+        "start of W comes from stored records, and is unknown if these do not go back so far. The backlog is gone "
+        "after backlog / (out - in) seconds. Status: done, the backlog is empty; stalled, the mark did not move; "
+        "growing, the mark was not faster than new messages; otherwise draining; null, not known."
     )
     figures = (
         TOPIC,
@@ -35,17 +35,17 @@ class DrainEstimate(Report):
         SUBSCRIPTION,
         ReportColumn("backlog_entries", pa.int64(), "messages that are not acknowledged"),
         ReportColumn("in_rate", pa.float64(), "messages appended per second"),
-        ReportColumn("out_rate", pa.float64(), "messages that the mark passed per second; null: it is not known"),
+        ReportColumn("out_rate", pa.float64(), "messages that the mark passed per second; null: not known"),
         ReportColumn(
-            "drain_s", pa.float64(), "seconds until there is no backlog; null: never at these rates, or not known"
+            "drain_s", pa.float64(), "seconds until the backlog is empty; null: never at these rates, or not known"
         ),
-        ReportColumn("status", pa.string(), "done, stalled, growing, draining; null: it is not known"),
+        ReportColumn("status", pa.string(), "done, stalled, growing, draining; null: not known"),
     )
     needs = ("topic", "partition")
     parts = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("entries", pa.int64())])
 
     def reads(self, options: ReadOptions, snapshot: Snapshot) -> list[ReportRead]:
-        names = names_of(one.on for one in snapshot.readers)
+        names = names_of(subscription.on for subscription in snapshot.readers)
         times = {"startingTimestamp": _iso(snapshot.since_us), "endingTimestamp": _iso(snapshot.as_of_us)}
         return [ReportRead({"topics": names, **times, "failOnDataLoss": "false"})] if snapshot.readers else []
 
@@ -62,19 +62,28 @@ class DrainEstimate(Report):
         appended = Counter[tuple[str, int]]()
         for row in partials.to_pylist():
             appended[row["topic"], row["partition"]] += row["entries"]
-        return table_of(self, [_row(one, appended[one.topic, one.partition], snapshot) for one in snapshot.readers])
+        return table_of(self, [_row(each, appended[each.topic, each.partition], snapshot) for each in snapshot.readers])
 
 
 def _iso(time_us: int) -> str:
     return (_EPOCH + timedelta(microseconds=time_us)).isoformat()
 
 
-def _row(one: SubscriptionSnapshot, appended: int, snapshot: Snapshot) -> tuple[object, ...]:
-    before = one.mark_at(snapshot.since_us)
+def _row(subscription: SubscriptionSnapshot, appended: int, snapshot: Snapshot) -> tuple[object, ...]:
+    before = subscription.mark_at(snapshot.since_us)
     in_rate = appended / snapshot.window_s
-    out_rate = None if before is None else (one.mark.offset - before) / snapshot.window_s
-    drain_s, status = _outlook(one.backlog_messages, in_rate, out_rate)
-    return one.topic, one.partition, one.name, one.backlog_messages, in_rate, out_rate, drain_s, status
+    out_rate = None if before is None else (subscription.mark.offset - before) / snapshot.window_s
+    drain_s, status = _outlook(subscription.backlog_messages, in_rate, out_rate)
+    return (
+        subscription.topic,
+        subscription.partition,
+        subscription.name,
+        subscription.backlog_messages,
+        in_rate,
+        out_rate,
+        drain_s,
+        status,
+    )
 
 
 def _outlook(backlog: int, in_rate: float, out_rate: float | None) -> tuple[float | None, str | None]:

@@ -1,4 +1,4 @@
-"""What could be removed, what keeps the rest, and subscriptions that keep it for nobody."""
+"""What retention could remove, which subscriptions prevent it, and subscriptions that nobody seems to read."""
 
 from __future__ import annotations
 
@@ -11,33 +11,35 @@ from pyreplog.reports.subscriptions.subscribing import SUBSCRIPTION, table_of
 
 
 class RetentionForecast(SnapshotReport):
-    """By ledger of a topic, or segment of a log, from the snapshot alone."""
+    """Removable ledgers of topics and segments of logs, from the snapshot alone."""
 
     name = "retention_forecast"
     title = "What could be removed"
     definition = (
-        "Of each ledger of a topic, or segment of a log: it can be removed when it is closed and every durable "
-        "subscription, this package's own included, has its mark, as that is stored, at its end or beyond; then "
-        "settings of retention alone keep it. Where one of them could not be asked, and no other needs it, it is not "
-        "known whether it can be. Bytes are what its removal frees: of a ledger its values, counted once, "
-        "of a segment its records."
+        "For each ledger of a topic, or segment of a log: it can be removed when it is closed, and the stored mark of "
+        "every durable subscription, this package's own included, is at its end or after it; then only retention "
+        "settings keep it. If the state of a subscription is unknown, and no other one needs the ledger, it is not "
+        "known whether it can be removed. Bytes are those that the removal frees: the values of a ledger, counted "
+        "once, or the records of a segment."
     )
     figures = (
         TOPIC,
         PARTITION,
         ReportColumn("segment", pa.string(), "id of the ledger, or name of the file"),
-        ReportColumn("closes_ts", TIME, "when it was closed; null: it goes on, or it is not known"),
-        ReportColumn("deletable", pa.bool_(), "no subscription needs it; null: not known, one could not be asked"),
-        ReportColumn("bytes_freed", pa.int64(), "by its removal"),
+        ReportColumn("closes_ts", TIME, "when it was closed; null: it is open, or not known"),
+        ReportColumn(
+            "deletable", pa.bool_(), "no subscription needs it; null: not known, because the state of one is unknown"
+        ),
+        ReportColumn("bytes_freed", pa.int64(), "bytes that its removal frees"),
         ReportColumn("pinned_by", pa.string(), "the slowest subscription that needs it; null: none does"),
     )
 
     def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
         slowest: dict[str, SubscriptionSnapshot] = {}
-        for one in snapshot.subscriptions:
-            slowest[one.on] = min(slowest.get(one.on, one), one, key=_place)
+        for subscription in snapshot.subscriptions:
+            slowest[subscription.on] = min(slowest.get(subscription.on, subscription), subscription, key=_place)
         rows = list[tuple[object, ...]]()
-        unknown = {one.on for one in snapshot.unknown}
+        unknown = {state.on for state in snapshot.unknown}
         for topic in (*snapshot.topics, *snapshot.logs):
             last = slowest.get(topic.name)
             for segment in topic.segments:
@@ -53,49 +55,49 @@ class RetentionForecast(SnapshotReport):
 
 
 class DeadSubscriptions(SnapshotReport):
-    """By topic partition and subscription, from the snapshot alone."""
+    """Idle subscriptions by topic partition, from the snapshot alone."""
 
     name = "dead_subscriptions"
     title = "Subscriptions that nobody seems to read"
     definition = (
         "Durable subscriptions with a backlog whose mark did not move in the window before the moment of the report, "
-        "or of which it is not known when it moved: those that stand longest first. A single message that nobody "
-        "acknowledges holds a mark, too. Pinned are the closed ledgers with messages behind the mark."
+        "or for which it is not known when the mark moved; the longest idle ones come first. A single message that "
+        "nobody acknowledges also holds a mark. Pinned are the closed ledgers with messages after the mark."
     )
     figures = (
         TOPIC,
         PARTITION,
         SUBSCRIPTION,
-        ReportColumn("last_cursor_move_ts", TIME, "when its mark moved, or was set; null: it is not known"),
-        ReportColumn("backlog_bytes", pa.int64(), "of the entries that hold its backlog"),
+        ReportColumn("last_cursor_move_ts", TIME, "when its mark last moved, or was set; null: not known"),
+        ReportColumn("backlog_bytes", pa.int64(), "bytes of the entries that hold its backlog"),
         ReportColumn("pinned_segments", pa.int64(), "closed ledgers that it needs"),
     )
 
     def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
         dead = [
-            one
-            for one in snapshot.readers
-            if one.backlog_messages and (one.moved_us is None or one.moved_us < snapshot.since_us)
+            each
+            for each in snapshot.readers
+            if each.backlog_messages and (each.moved_us is None or each.moved_us < snapshot.since_us)
         ]
         topics = {topic.name: topic for topic in snapshot.topics}
-        dead.sort(key=lambda one: (one.moved_us is None, one.moved_us or 0, one.topic, one.partition, one.name))
+        dead.sort(key=lambda each: (each.moved_us is None, each.moved_us or 0, each.topic, each.partition, each.name))
         return table_of(
-            self, [(*_names(one), one.moved_us, one.backlog_bytes, _pinned(one, topics[one.on])) for one in dead]
+            self, [(*_names(each), each.moved_us, each.backlog_bytes, _pinned(each, topics[each.on])) for each in dead]
         )
 
 
-def _names(one: SubscriptionSnapshot) -> tuple[str, int, str]:
-    return one.topic, one.partition, one.name
+def _names(subscription: SubscriptionSnapshot) -> tuple[str, int, str]:
+    return subscription.topic, subscription.partition, subscription.name
 
 
-def _place(one: SubscriptionSnapshot) -> tuple[int, str]:
-    return one.mark.offset, one.name
+def _place(subscription: SubscriptionSnapshot) -> tuple[int, str]:
+    return subscription.mark.offset, subscription.name
 
 
-def _needs(one: SubscriptionSnapshot, segment: SegmentSnapshot) -> bool:
-    """Whether the segment holds a message that is not below the mark."""
-    return one.mark.offset < segment.end
+def _needs(subscription: SubscriptionSnapshot, segment: SegmentSnapshot) -> bool:
+    """Whether a segment holds a message at or after the mark of a subscription."""
+    return subscription.mark.offset < segment.end
 
 
-def _pinned(one: SubscriptionSnapshot, topic: TopicSnapshot) -> int:
-    return sum(segment.is_closed and _needs(one, segment) for segment in topic.segments)
+def _pinned(subscription: SubscriptionSnapshot, topic: TopicSnapshot) -> int:
+    return sum(segment.is_closed and _needs(subscription, segment) for segment in topic.segments)

@@ -1,9 +1,9 @@
 """Streams: `spark.readStream.format("pyreplog")`.
 
-| modules | what they are |
+| modules | what they hold |
 |---|---|
-| `reader`, `plan`, `limits` | what Spark calls; what the next batch is |
-| `options`, `offsets` | what a stream is asked for; how far it has come, as its checkpoint says |
-| `tracks`, `logs`, `topics` | the logs and topics that a stream follows, as they are found |
-| `starts` | where it begins at a time, where that is damaged |
+| `reader`, `plan`, `limits` | the reader that Spark calls; the plan of the next batch |
+| `options`, `offsets` | the options of a stream; its position, as the checkpoint stores it |
+| `tracks`, `logs`, `topics` | the logs and partitions of topics that a stream follows |
+| `starts` | the start at a time when the entries there are damaged |
 """

@@ -1,4 +1,4 @@
-"""How much of a backlog comes into one batch, and which task reads what of it. Pure."""
+"""Dividing a batch with a limit among partitions, and among tasks. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ K = TypeVar("K", bound=Hashable)
 
 
 def shares(limit: int, waiting: Mapping[K, int], turn: int = 0) -> dict[K, int]:
-    """Of each what comes: one, and of the rest of `limit` as much as it has of what waits; all together no more than
-    that. So what is small is not kept waiting by what is large.
+    """Return the share of each key in a batch: 1, and of the rest of `limit` a part proportional to what waits.
 
-    Of more than `limit`, some have one each. turn: which of them; with another number they are others.
+    So a small backlog does not wait for a large one. The sum is at most `limit`. If more keys wait than that, some get
+    1 and the others nothing; `turn` decides which.
     """
     if sum(waiting.values()) <= limit:
         return dict(waiting)
-    found = dict.fromkeys(waiting, 0)
+    result = dict.fromkeys(waiting, 0)
     for key in in_turn([key for key, amount in waiting.items() if amount], turn)[:limit]:
-        found[key] = 1
-    rest = limit - sum(found.values())
-    total, before = sum(waiting.values()) - sum(found.values()), 0
+        result[key] = 1
+    remaining = limit - sum(result.values())
+    total, before = sum(waiting.values()) - sum(result.values()), 0
     for key, amount in waiting.items():
-        amount -= found[key]
-        found[key] += rest * (before + amount) // total - rest * before // total
+        amount -= result[key]
+        result[key] += remaining * (before + amount) // total - remaining * before // total
         before += amount
-    return found
+    return result
 
 
 def in_turn(keys: Sequence[K], turn: int) -> list[K]:
-    """All of them, from one of them on, and then those before it."""
+    """Return all keys, beginning with the one that `turn` selects."""
     at = turn % len(keys) if keys else 0
     return [*keys[at:], *keys[:at]]
 
 
 def cut(ranges: Mapping[K, tuple[int, int]], count: int) -> Iterator[list[tuple[K, tuple[int, int]]]]:
-    """Ranges in order, cut into `count` parts with as many numbers each; parts without any are left out."""
+    """Yield `count` parts of ranges in order, with equally many numbers each; empty parts are left out."""
     total = sum(high - low for low, high in ranges.values())
     bounds = [total * k // count for k in range(count + 1)]
     for first, stop in pairwise(bounds):

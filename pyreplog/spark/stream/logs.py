@@ -1,4 +1,4 @@
-"""Streams of logs: each is followed by a LogReader, whose tail page tells of every append without a search."""
+"""Streams of logs. Each log is followed by a LogReader, which sees every append in the tail page without a search."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogTrack(Track):
-    """A log by itself. reader: open while the track is in use."""
+    """A log outside of clusters. reader: open while the object is in use."""
 
     def __init__(self, directory: Path, reader: LogReader) -> None:
         self.what, self.name, self.reader = f"log {directory}", directory.name, reader
@@ -34,13 +34,18 @@ class LogTrack(Track):
         self.start, self.end = reader.start, reader.end
 
     def position_of(self, offset: int) -> int:
-        """Position of the entry's record, or of the first one there is. Errors: CorruptionError: records in front of it
-        are damaged; TrimmedError."""
+        """Return the position of an entry's record, or of the first existing one.
+
+        Raises CorruptionError if records before it are damaged, and TrimmedError.
+        """
         return self.reader.position_of(min(max(offset, self.reader.start), self.end))
 
     def bytes_before(self, offset: int) -> int:
-        """Position of the entry's record, or of the first one there is; of one behind damage, where that begins: what
-        the mode says of it is for the tasks that read it."""
+        """Return the position of an entry's record, or of the first existing one; after damage, where the damage
+        begins.
+
+        The tasks that read the damage do what the mode says.
+        """
         try:
             return self.position_of(offset)
         except (CorruptionError, TrimmedError) as error:
@@ -48,42 +53,45 @@ class LogTrack(Track):
             return min(max(error.position, low), high) if isinstance(error, CorruptionError) else low
 
     def offset_at(self, place: int) -> int:
-        """The last entry whose record begins there or before."""
+        """Return the last entry whose record begins at a position or before it."""
         low = self.reader.start
         entries = range(low, self.end + 1)
         return max(low + bisect.bisect_right(entries, place, key=self.bytes_before) - 1, low)
 
 
 class LogTrackSource(TrackSource):
-    """Logs that paths and globs lead to."""
+    """The logs that paths and globs lead to."""
 
     kind: Kind = "logs"
 
     def __init__(self, options: StreamOptions) -> None:
         if options.read.reads_topics:
-            raise ConfigError(f"topics: {options.read.paths[0]} is no cluster; expected path of one, or cluster")
+            raise ConfigError(
+                f"topics: {options.read.paths[0]} is no cluster; expected an embedded cluster, or the option cluster"
+            )
         for url in offloaded_urls(options.read.paths):
-            raise ConfigError(f"path: {url} is an offloaded log, which only `read` reads; expected one that is written")
+            raise ConfigError(f"path: {url} is an offloaded log, which only `read` reads; expected a log directory")
         self._options = options
         self._readers: dict[Path, tuple[bytes, LogReader]] = {}
         self._tracks: dict[Partition, LogTrack] = {}
 
     def look(self) -> Tracks:
-        """Errors: NotALogError; ConfigError, a log of ledgers, or the same log twice; those of opening logs."""
-        found: dict[Partition, LogTrack] = {}
+        """Return the logs as they are now.
+
+        Raises NotALogError, ConfigError for a bookie's log or for the same log twice, and the errors of opening logs.
+        """
+        logs: dict[Partition, LogTrack] = {}
         for directory in log_directories(self._options.read.paths):
             uuid, reader = self._reader(directory)
             track, key = LogTrack(directory, reader), (uuid.hex(), NO_PARTITION)
-            if key in found:
-                raise ConfigError(
-                    f"path: {found[key].directory} and {directory} are the same log (replicas, or copies): expected one"
-                )
-            found[key] = track
-        self._tracks = found
-        return found
+            if key in logs:
+                raise ConfigError(f"path: {logs[key].directory} and {directory} are the same log: expected one of them")
+            logs[key] = track
+        self._tracks = logs
+        return logs
 
     def _reader(self, directory: Path) -> tuple[bytes, LogReader]:
-        """One that is open, unless another log lies there now."""
+        """Return the uuid and a reader of the log in a directory. A reader of another log that lay there is closed."""
         uuid = _uuid(directory)
         known = self._readers.get(directory)
         if known is not None:
@@ -93,14 +101,17 @@ class LogTrackSource(TrackSource):
             known[1].close()
         if bookie_of(directory) is not None:
             raise ConfigError(
-                f"path: {directory} is a bookie's log, whose entries are those of ledgers; read it with read"
+                f"path: {directory} is a bookie's log, with entries of many ledgers; use read instead of readStream"
             )
-        self._readers[directory] = made = (uuid, LogReader(directory))
-        return made
+        self._readers[directory] = opened = (uuid, LogReader(directory))
+        return opened
 
     def begin(self, tracks: Tracks) -> dict[Partition, int]:
-        """Errors: ConfigError, TrimmedError, OutOfRangeError: an offset that was asked for is not there;
-        CorruptionError: what a time is looked up in is damaged (mode FAILFAST)."""
+        """Return the first offset of a new query in each log, as the options say.
+
+        Raises ConfigError, TrimmedError and OutOfRangeError (an offset does not exist), and CorruptionError (mode
+        FAILFAST: the entries at the starting time are damaged).
+        """
         options, logs = self._options, self._tracks
         if options.subscription is not None:
             raise ConfigError("subscription: expected with topics or topicsPattern, found a log")
@@ -110,13 +121,13 @@ class LogTrackSource(TrackSource):
         return {key: self._first(log) for key, log in logs.items()}
 
     def _since(self, key: Partition, log: LogTrack, time_us: int) -> int:
-        """The first entry appended then or later. Errors: CorruptionError (mode FAILFAST)."""
+        """Return the first entry appended at a time or later. Raises CorruptionError (mode FAILFAST)."""
         try:
             return log.reader.entry_at_time(time_us)
         except CorruptionError as error:
             if self._options.read.mode == "FAILFAST":
                 raise
-            logger.info("%s: its beginning is looked for around damage: %s", log.what, error)
+            logger.info("%s: searching for the starting time around damage: %s", log.what, error)
             return search_around_damage(self, key, (log.start, log.end), time_us, self._options.read)
 
     def _first(self, log: LogTrack) -> int:
@@ -127,28 +138,28 @@ class LogTrackSource(TrackSource):
         return bounded(log.what, wanted, LAST, log.start, log.end, lenient=lenient)[0]
 
     def slices(self, wanted: Iterable[tuple[Partition, Range]]) -> list[Part]:
-        """Errors: those of `planning.plan` of logs."""
-        found: list[Part] = []
+        """Return the slices of ranges of offsets. Raises the errors of `planning.plan` for logs."""
+        parts: list[Part] = []
         for key, (low, high) in wanted:
             log = self._tracks[key]
             snapshot = look(log.directory, _within(log, low, high))
             offsets = replace(self._options.read, starting_offsets=Offsets(low), ending_offsets=Offsets(high))
-            found += [part for part, _ in slices_of([(snapshot, None)], offsets)]
-        return found
+            parts += [part for part, _ in slices_of([(snapshot, None)], offsets)]
+        return parts
 
     def close(self) -> None:
-        """Let go of the readers."""
+        """Close the readers."""
         for _, reader in self._readers.values():
             reader.close()
         self._readers.clear()
 
 
 def _within(log: LogTrack, low: int, high: int) -> Range | None:
-    """Where the entries lie; None: anywhere, since records there are damaged."""
+    """Return the positions of a range of entries; None: unknown, because records before them are damaged."""
     try:
         return log.position_of(low), log.position_of(high)
     except (CorruptionError, TrimmedError) as error:
-        logger.info("%s: all of it is looked at for entries %d to %d: %s", log.what, low, high, error)
+        logger.info("%s: all segments are searched for entries %d to %d: %s", log.what, low, high, error)
         return None
 
 

@@ -1,7 +1,8 @@
-"""A stream's plans: from where it stands to what comes next, by what its logs or topics say. Nothing is read.
+"""Plans the batches of a stream: from its position to the next one, by the ends of its logs or topics. Reads no
+entries.
 
-Where it stands is in Spark's checkpoint and nowhere else: a plan of two offsets has the same rows whenever it is made,
-as long as nothing of them is removed.
+The position is only in Spark's checkpoint. A plan between two offsets has the same rows whenever it is made, unless
+entries were removed.
 """
 
 from __future__ import annotations
@@ -24,38 +25,37 @@ from pyreplog.tables.slices import Range
 logger = logging.getLogger(__name__)
 
 _NEW = "begin with a new checkpointLocation"
-_LENIENT = "set failOnDataLoss to false to read what there is"
+_LENIENT = "set failOnDataLoss to false to read what is left"
 
 
 class StreamPlanner:
-    """Plans one query, in the driver. For one thread; `close` lets go of files and connections."""
+    """Plans one query, in the driver. For one thread; `close` closes files and connections."""
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
-        self._made: TrackSource | None = None
+        self._opened: TrackSource | None = None
         self._target: dict[Partition, int] | None = None
         self.latest: StreamOffset | None = None
-        """The end of everything, as it was seen last."""
+        """The ends of all logs or partitions when they were looked at last."""
 
     # ---- offsets ------------------------------------------------------------------------------------------------
 
     def begin(self) -> StreamOffset:
-        """Where a new query begins. Errors: those of `TrackSource.look` and `TrackSource.begin`."""
+        """Return the start of a new query. Raises the errors of `TrackSource.look` and `TrackSource.begin`."""
         tracks = self._look()
-        offsets = self._feed.begin(tracks)
+        offsets = self._source.begin(tracks)
         return self._offset({key: track.at(offsets[key]) for key, track in tracks.items()})
 
-    def stop_at_what_is_there(self) -> None:
-        """What comes later is not read by this query. Errors: those of `TrackSource.look`."""
+    def stop_at_current_end(self) -> None:
+        """Let the query end where its source ends now. Raises the errors of `TrackSource.look`."""
         self._target = {key: track.end for key, track in self._look().items()}
 
     def next(self, start: StreamOffset, *, max_rows: int | None = None, max_bytes: int | None = None) -> StreamOffset:
-        """The end of the batch that begins at `start`; `start` itself: there is nothing to do.
+        """Return the end of the batch that begins at `start`; `start` itself if there is nothing to read.
 
-        What was not there at the start begins with this batch, and is read from the next one on: so that each batch
-        says from where to where it goes.
-
-        Errors: CheckpointError; TrimmedError, TruncatedError (failOnDataLoss); those of `TrackSource.look`.
+        A log or partition that is new begins with this batch, and is read from the next one on, so that every batch has
+        a start and an end for it. Raises CheckpointError, TrimmedError and TruncatedError (failOnDataLoss), and the
+        errors of `TrackSource.look`.
         """
         tracks = self._look()
         known = self._known(start, tracks)
@@ -65,100 +65,113 @@ class StreamPlanner:
             if key in start.positions and start.positions[key] == position and end > position.offset:
                 ahead[key] = max(position.offset, tracks[key].start), end
         ends = _limited(tracks, ahead, max_rows, max_bytes)
-        found = {key: position._replace(offset=ends.get(key, position.offset)) for key, position in known.items()}
-        if found == start.positions:
+        positions = {key: position._replace(offset=ends.get(key, position.offset)) for key, position in known.items()}
+        if positions == start.positions:
             return start
         size = sum(tracks[key].bytes_before(end) - tracks[key].bytes_before(ahead[key][0]) for key, end in ends.items())
         read = self._options.read
-        return self._offset(found, task_count(size, read.max_partition_bytes, read.min_partitions))
+        return self._offset(positions, task_count(size, read.max_partition_bytes, read.min_partitions))
 
     def _end(self, key: Partition, tracks: Tracks) -> int:
-        """Up to where a track may be read; 0: not at all."""
+        """Return the offset up to which a partition may be read; 0: it may not be read."""
         if key not in tracks:
             return 0
         end = tracks[key].end
         return end if self._target is None else min(end, self._target.get(key, 0))
 
     def _offset(self, positions: Mapping[Partition, Position], tasks: int = 1) -> StreamOffset:
-        return StreamOffset(self._feed.kind, positions, min(tasks, TASKS_MAX))
+        return StreamOffset(self._source.kind, positions, min(tasks, TASKS_MAX))
 
     def _look(self) -> Tracks:
-        tracks = self._feed.look()
+        tracks = self._source.look()
         self.latest = self._offset({key: track.at(track.end) for key, track in tracks.items()})
         return tracks
 
     # ---- batches ------------------------------------------------------------------------------------------------
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[tuple[Part, ...]]:
-        """The slices of each task of a batch: it is cut by offsets, the same way whenever it is planned. Errors: as
-        `next`; those of `TrackSource.slices`."""
+        """Return the slices of each task of a batch. The batch is cut by offsets, in the same way whenever it is
+        planned.
+
+        Raises the errors of `next`, and those of `TrackSource.slices`.
+        """
         tracks = self._look()
         wanted: dict[Partition, Range] = {}
         known = self._known(end, tracks)
         for key, position in sorted(end.positions.items()):
             before = start.positions.get(key)
             if before is None or before.token != position.token or before.offset >= position.offset:
-                continue  # it begins with this batch
+                continue  # the partition begins with this batch
             if known[key].token == position.token and key in tracks:
                 wanted[key] = before.offset, position.offset
-        there = {key: self._there(tracks[key], *bounds) for key, bounds in wanted.items()}
+        existing = {key: self._existing(tracks[key], *bounds) for key, bounds in wanted.items()}
         tasks = []
         for pieces in cut(wanted, end.tasks):
-            left = [(key, (max(low, there[key][0]), min(high, there[key][1]))) for key, (low, high) in pieces]
-            tasks.append(tuple(self._feed.slices((key, bounds) for key, bounds in left if bounds[0] < bounds[1])))
+            bounded_pieces = [
+                (key, (max(low, existing[key][0]), min(high, existing[key][1]))) for key, (low, high) in pieces
+            ]
+            tasks.append(
+                tuple(self._source.slices((key, bounds) for key, bounds in bounded_pieces if bounds[0] < bounds[1]))
+            )
         return [task for task in tasks if task]
 
-    def _there(self, track: Track, low: int, high: int) -> Range:
+    def _existing(self, track: Track, low: int, high: int) -> Range:
+        """Return the part of a range of offsets that exists. Raises OutOfRangeError if it cannot be known."""
         if low < track.start:
             self._lose(_trimmed(track, low))
-        if high > track.end and track.is_open:  # unknown is not no
+        if high > track.end and track.is_open:  # entries may exist of which no bookie tells now
             raise OutOfRangeError(
                 f"{track.what}: messages up to {high} were confirmed when the batch was planned, and the bookies that "
-                f"answer now tell of those up to {track.end}: start the query again when the others are back"
+                f"answer now know only those up to {track.end}: start the query again when the other bookies are back"
             )
         return max(low, track.start), min(high, track.end)
 
-    # ---- what the checkpoint says, and what is there ------------------------------------------------------------
+    # ---- comparing the checkpoint with the source ---------------------------------------------------------------
 
-    def _known(self, given: StreamOffset, tracks: Tracks) -> dict[Partition, Position]:
-        """Where each track stands: those of an offset, and those that came since, at their beginning."""
-        self._check_same(given, tracks)
-        found: dict[Partition, Position] = {}
-        for key, position in given.positions.items():
-            found[key] = position
+    def _known(self, offset: StreamOffset, tracks: Tracks) -> dict[Partition, Position]:
+        """Return the position in each log or partition: those of a checkpoint, and new ones at their start."""
+        self._check_same(offset, tracks)
+        positions: dict[Partition, Position] = {}
+        for key, position in offset.positions.items():
+            positions[key] = position
             if key not in tracks:
-                what = f"log {position.name} ({key[0]})" if self._feed.kind == "logs" else f"topic {key[0]}"
-                self._lose(CheckpointError(f"{what} of the checkpoint is not there; {_LENIENT}, or {_NEW}"))
+                what = f"log {position.name} ({key[0]})" if self._source.kind == "logs" else f"topic {key[0]}"
+                self._lose(CheckpointError(f"{what} in the checkpoint does not exist; {_LENIENT}, or {_NEW}"))
             elif position.token != tracks[key].token:
                 what = tracks[key].what
-                self._lose(CheckpointError(f"{what} was deleted and made anew; {_NEW}, or {_LENIENT}"))
-                found[key] = tracks[key].at(tracks[key].start)
+                self._lose(CheckpointError(f"{what} was deleted and created again; {_NEW}, or {_LENIENT}"))
+                positions[key] = tracks[key].at(tracks[key].start)
             else:
-                found[key] = self._checked(position, tracks[key])
+                positions[key] = self._checked(position, tracks[key])
         for key, track in tracks.items():
-            if key not in found and (self._target is None or key in self._target):
-                found[key] = track.at(track.start)
-        return found
+            if key not in positions and (self._target is None or key in self._target):
+                positions[key] = track.at(track.start)
+        return positions
 
-    def _check_same(self, given: StreamOffset, tracks: Tracks) -> None:
-        if given.kind != self._feed.kind:
-            raise CheckpointError(f"the checkpoint is of {given.kind}, and {self._feed.kind} are read; {_NEW}")
-        if given.positions and not any(key in tracks for key in given.positions):
-            names = ", ".join(sorted(position.name or key[0] for key, position in given.positions.items())[:5])
-            there = ", ".join(sorted(track.what for track in tracks.values())[:5])
+    def _check_same(self, offset: StreamOffset, tracks: Tracks) -> None:
+        if offset.kind != self._source.kind:
             raise CheckpointError(
-                f"the checkpoint is of other {given.kind} ({names}) than those that are read ({there}), be they called "
-                f"the same: {_NEW}, or give the query the source that it had"
+                f"the checkpoint belongs to a stream of {offset.kind}, and the query reads {self._source.kind}; {_NEW}"
+            )
+        if offset.positions and not any(key in tracks for key in offset.positions):
+            names = ", ".join(sorted(position.name or key[0] for key, position in offset.positions.items())[:5])
+            existing = ", ".join(sorted(track.what for track in tracks.values())[:5])
+            raise CheckpointError(
+                f"the checkpoint belongs to other {offset.kind} ({names}) than the query reads ({existing}), even if "
+                f"their names are equal: {_NEW}, or use the former source for the query"
             )
 
     def _checked(self, position: Position, track: Track) -> Position:
-        """A position of a track that is there; where it can only go back, moved to its end."""
+        """Return a position in an existing log or partition.
+
+        A position after the end of a cut log is moved to that end.
+        """
         if position.offset < track.start:
             self._lose(_trimmed(track, position.offset))
         if position.offset > track.end and not track.is_open:
             self._lose(
                 TruncatedError(
-                    f"{track.what} ends at {track.end}, and what was read up to {position.offset} was cut; {_LENIENT}"
+                    f"{track.what} was cut at {track.end}, and the query has read up to {position.offset}; {_LENIENT}"
                 )
             )
             return track.at(track.end)
@@ -167,28 +180,28 @@ class StreamPlanner:
     def _lose(self, error: ReplogError) -> None:
         if self._options.read.fail_on_data_loss:
             raise error
-        logger.warning("%s; the query goes on without", error)
+        logger.warning("%s; the query goes on without these entries", error)
 
-    # ---- where tracks come from ---------------------------------------------------------------------------------
+    # ---- the source ---------------------------------------------------------------------------------------------
 
     @property
-    def _feed(self) -> TrackSource:
-        if self._made is None:
-            self._made = _feed(self._options)
-        return self._made
+    def _source(self) -> TrackSource:
+        if self._opened is None:
+            self._opened = _open_source(self._options)
+        return self._opened
 
     def close(self) -> None:
-        """Let go of files and connections."""
-        if self._made is not None:
-            self._made.close()
-            self._made = None
+        """Close files and connections."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
 
 
 def _trimmed(track: Track, offset: int) -> TrimmedError:
-    return TrimmedError(f"{track.what}: offset {offset} was removed, it begins at {track.start}; {_LENIENT}")
+    return TrimmedError(f"{track.what}: offset {offset} was removed, the first one is {track.start}; {_LENIENT}")
 
 
-def _feed(options: StreamOptions) -> TrackSource:
+def _open_source(options: StreamOptions) -> TrackSource:
     folder = cluster_of(options.read.paths)
     if folder is None and options.read.cluster is None:
         from pyreplog.spark.stream.logs import LogTrackSource
@@ -204,8 +217,8 @@ def _feed(options: StreamOptions) -> TrackSource:
 def _limited(
     tracks: Tracks, ahead: Mapping[Partition, Range], max_rows: int | None, max_bytes: int | None
 ) -> dict[Partition, int]:
-    """Where a batch ends in each track, of the offsets that are ahead of it."""
-    turn = crc32(b"%d" % sum(low for low, _ in ahead.values()))  # moves on with each batch, and by no fixed step
+    """Return the end of a batch in each partition. ahead: offsets that the batch may have."""
+    turn = crc32(b"%d" % sum(low for low, _ in ahead.values()))  # changes with each batch, by no fixed step
     if max_rows is not None:
         fit = shares(max_rows, {key: high - low for key, (low, high) in ahead.items()}, turn)
         return {key: low + fit[key] for key, (low, _) in ahead.items()}
@@ -217,20 +230,22 @@ def _limited(
     fit = shares(max_bytes, {key: high - low for key, (low, high) in places.items()})
     ends: dict[Partition, int] = {}
     for key, (low, high) in ahead.items():
-        before, behind = places[key]
-        ends[key] = high if before + fit[key] >= behind else max(tracks[key].offset_at(before + fit[key]), low)
-    _feed_the_others(tracks, ahead, ends, max_bytes, turn)
+        before, after = places[key]
+        ends[key] = high if before + fit[key] >= after else max(tracks[key].offset_at(before + fit[key]), low)
+    _serve_small_shares(tracks, ahead, ends, max_bytes, turn)
     return ends
 
 
-def _feed_the_others(
+def _serve_small_shares(
     tracks: Tracks, ahead: Mapping[Partition, Range], ends: dict[Partition, int], max_bytes: int, turn: int
 ) -> None:
-    """One row to each track whose share is less than a row, which would wait for as long as others have more: as many
-    of them as fit in a batch, and the first whatever its size."""
-    left = max_bytes
+    """Give one row to partitions whose share is less than one row, as many as fit in a batch, and at least one.
+
+    Otherwise they would wait as long as other partitions have more.
+    """
+    bytes_left = max_bytes
     for key in in_turn([key for key, (low, high) in ahead.items() if ends[key] == low < high], turn):
         low = ahead[key][0]
         size = tracks[key].bytes_before(low + 1) - tracks[key].bytes_before(low)
-        if size <= left or left == max_bytes:
-            ends[key], left = low + 1, left - size
+        if size <= bytes_left or bytes_left == max_bytes:
+            ends[key], bytes_left = low + 1, bytes_left - size

@@ -1,4 +1,4 @@
-"""What Spark calls of a stream: `spark.readStream.format("pyreplog")`."""
+"""The stream reader that Spark calls: `spark.readStream.format("pyreplog")`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans in a process beside the driver, and reads on executors, to which it is sent: files are opened by the first
-    call that needs them.
+    """Plans in a process beside the driver, and reads on executors, to which it is sent. Files are opened when needed.
 
-    `commit` moves nothing: Spark calls it for a batch when it plans the next one, so for the last one perhaps never.
+    `commit` does nothing: Spark calls it for a batch when it plans the next one, and so perhaps never for the last one.
     """
 
     def __init__(self, options: StreamOptions, wanted: tuple[Column, ...]) -> None:
@@ -40,47 +39,47 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def planner(self) -> StreamPlanner:
-        """Opens files, or connects."""
+        """The planner, which opens files or connects when it is first used."""
         from pyreplog.spark.stream.plan import StreamPlanner
 
         return StreamPlanner(self.options)
 
     def initialOffset(self) -> dict[str, Any]:
-        """Of a query without a checkpoint. Errors: as `StreamPlanner.begin`."""
+        """Return the start of a query without a checkpoint. Raises the errors of `StreamPlanner.begin`."""
         return self.planner.begin().encode()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """As maxOffsetsPerTrigger or maxBytesPerTrigger says."""
+        """Return the limit that maxOffsetsPerTrigger or maxBytesPerTrigger sets."""
         if self.options.max_rows is not None:
             return ReadMaxRows(self.options.max_rows)
         return ReadAllAvailable() if self.options.max_bytes is None else ReadMaxBytes(self.options.max_bytes)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch. Errors: as `StreamPlanner.next`."""
+        """Return the end of the next batch. Raises the errors of `StreamPlanner.next`."""
         rows, size = getattr(limit, "max_rows", None), getattr(limit, "max_bytes", None)
         if rows is None and size is None and not isinstance(limit, ReadAllAvailable):
             raise ConfigError(f"read limit: expected rows or bytes at most, found {limit!r}")
         return self.planner.next(StreamOffset.decode(start), max_rows=rows, max_bytes=size).encode()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The query ends where everything ends now."""
-        self.planner.stop_at_what_is_there()
+        """Let the query end where its source ends now."""
+        self.planner.stop_at_current_end()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where everything ended when it was looked at last."""
+        """Return the ends of all partitions when they were looked at last."""
         latest = self.planner.latest
         return None if latest is None else latest.encode()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """One for each task of a batch. Errors: as `StreamPlanner.tasks`."""
+        """Return an input partition for each task of a batch. Raises the errors of `StreamPlanner.tasks`."""
         return [ReadTask(slices) for slices in self.planner.tasks(StreamOffset.decode(start), StreamOffset.decode(end))]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Arrow batches; errors as of `ledger_read_op.read`."""
+        """Yield Arrow batches. Raises the errors of `reading.read`."""
         from pyreplog.tables.reading import read
 
         return read(cast("tuple[Part, ...]", partition.value), self.columns, self.options.read)
 
     def stop(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
         self.planner.close()

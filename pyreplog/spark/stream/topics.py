@@ -1,4 +1,4 @@
-"""Streams of topics: their chains say which offsets there are, and how many bytes, without a look at a message."""
+"""Streams of topics. Their ledger chains tell offsets and sizes without reading messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TopicTrack(Track):
         self.is_open = topic.chain.open_ledger is not None
 
     def bytes_before(self, offset: int) -> int:
-        """Messages of one ledger count as equal."""
+        """Return the approximate bytes before an offset; the messages of a ledger count as equally large."""
         for item, _, end in self.topic.ledgers:
             if offset < end.offset:
                 start = item.start
@@ -55,7 +55,7 @@ class TopicTrack(Track):
         return self._end.size
 
     def offset_at(self, place: int) -> int:
-        """Messages of one ledger count as equal."""
+        """Return the offset with about so many bytes before it; the messages of a ledger count as equally large."""
         for item, _, end in self.topic.ledgers:
             if place < end.size:
                 start = item.start
@@ -81,24 +81,31 @@ class TopicTrackSource(TrackSource):
 
     @contextmanager
     def _survey(self) -> Iterator[ClusterView]:
-        """A directory is looked at anew each time: what lies where changes while it is written."""
+        """Open the cluster.
+
+        A directory is examined again each time, because its segments change while it is written.
+        """
         if self._folder is not None:
-            with survey_of(self._folder, self._options.read) as found:
-                yield found
+            with survey_of(self._folder, self._options.read) as view:
+                yield view
             return
         if self._remote is None:
             self._remote = self._closing.enter_context(survey_of(None, self._options.read))
         yield self._remote
 
     def look(self) -> Tracks:
-        """Errors: those of `find_topics`, and of connecting."""
+        """Return the topics as they are now. Raises the errors of `find_topics`, and of connecting."""
         with self._survey() as runtime:
             self._tracks = {topic.rows: TopicTrack(topic) for topic in find_topics(runtime, self._options.read)}
         return self._tracks
 
     def begin(self, tracks: Tracks) -> dict[Partition, int]:
-        """Errors: NoSuchSubscriptionError; ConfigError, TrimmedError, OutOfRangeError: an offset is not there;
-        UnreadableError, NoSuchEntryError, InvalidEntryError: so is what a time is looked up in (mode FAILFAST)."""
+        """Return the first offset of a new query in each topic, as the options say.
+
+        Raises NoSuchSubscriptionError; ConfigError, TrimmedError and OutOfRangeError if an offset does not exist; and
+        UnreadableError, NoSuchEntryError and InvalidEntryError (mode FAILFAST) if the entries at the starting time
+        cannot be read.
+        """
         options, topics = self._options, self._tracks
         options.starting_offsets.check_names("startingOffsets", list(topics))
         if options.subscription is not None:
@@ -118,44 +125,44 @@ class TopicTrackSource(TrackSource):
         return bounded(topic.what, wanted, LAST, topic.start, topic.end, lenient=lenient)[0]
 
     def _since(self, runtime: ClusterView, key: Partition, track: TopicTrack, time_us: int) -> int:
-        """The first message appended then or later; the end, when none was."""
+        """Return the first message appended at a time or later; the end if there is none."""
         for item, entries, end in track.topic.ledgers:
             if closed_before(item, time_us) or not entries:
                 continue
             if item.created_us - CLOCKS_US >= time_us:
                 return item.start.offset
             try:
-                found = _search(runtime, item, entries, time_us)
+                offset = _search(runtime, item, entries, time_us)
             except LOST as error:
                 if self._options.read.mode == "FAILFAST":
                     raise
                 logger.info(
-                    "%s: its beginning is looked for around ledger %d's damage: %s", track.what, item.ledger, error
+                    "%s: searching for the starting time around damage in ledger %d: %s", track.what, item.ledger, error
                 )
                 offsets = item.start.offset, end.offset
-                found = search_around_damage(self, key, offsets, time_us, self._options.read)
-                found = None if found == end.offset else found
-            if found is not None:
-                return found
+                offset = search_around_damage(self, key, offsets, time_us, self._options.read)
+                offset = None if offset == end.offset else offset
+            if offset is not None:
+                return offset
         return track.end
 
     def slices(self, wanted: Iterable[tuple[Partition, Range]]) -> list[Part]:
-        """Errors: those of `topic_slices`."""
-        found: list[Part] = []
+        """Return the slices of ranges of offsets. Raises the errors of `topic_slices`."""
+        parts: list[Part] = []
         with self._survey() as runtime:
             for key, (low, high) in wanted:
                 offsets = replace(self._options.read, starting_offsets=Offsets(low), ending_offsets=Offsets(high))
-                found += [part for part, _ in slices_of_topic(runtime, self._tracks[key].topic, None, offsets)]
-        return found
+                parts += [part for part, _ in slices_of_topic(runtime, self._tracks[key].topic, None, offsets)]
+        return parts
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         self._closing.close()
         self._remote = None
 
 
 def _scaled(part: int, whole: int, other: int) -> int:
-    """What is to `other` as `part` is to `whole`."""
+    """Return part * other / whole."""
     return max(part, 0) * other // whole if whole else 0
 
 

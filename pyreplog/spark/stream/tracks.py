@@ -1,4 +1,4 @@
-"""What a stream follows: logs, or partitions of topics, each with one ascending offset; and where they come from."""
+"""The logs or partitions that a stream follows, each with one ascending offset; and the source that has them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pyreplog.tables.offsets import Partition
 from pyreplog.tables.slices import Range
 
 Tracks = Mapping[Partition, "Track"]
-"""By topic and partition; of logs, by uuid in hex, and -1."""
+"""By topic and partition; logs by uuid in hex, and -1."""
 
 
 class Track(ABC):
-    """One of them, as it was found: offsets `start` to before `end` are there.
+    """A log or a partition of a topic at one moment: it has the offsets from `start` to before `end`.
 
-    what: for messages. token: of a topic's creation. name: of a log's directory. is_open: more may be there than is
-    known.
+    what: name for messages. token: of the topic's creation. name: of the log's directory. is_open: there may be more
+    entries than are known.
     """
 
     what: str
@@ -29,35 +29,35 @@ class Track(ABC):
     end: int
 
     def at(self, offset: int) -> Position:
-        """An offset of it, as the checkpoint keeps it."""
+        """Return an offset as a position for the checkpoint."""
         return Position(offset, self.token, self.name)
 
     @abstractmethod
     def bytes_before(self, offset: int) -> int:
-        """About how many bytes lie before an offset that is there; ascends with it."""
+        """Return the approximate number of bytes before an existing offset; it ascends with the offset."""
 
     @abstractmethod
     def offset_at(self, place: int) -> int:
-        """An offset with about so many bytes before it, and no more where its index tells."""
+        """Return an offset with about so many bytes before it, and not more if an index tells exactly."""
 
 
 class TrackSource(ABC):
-    """Where the tracks of a stream are looked at. For one thread. kind: as checkpoints call it."""
+    """The source of a stream. For one thread. kind: name of the kind in checkpoints."""
 
     kind: Kind
 
     @abstractmethod
     def look(self) -> Tracks:
-        """All there are now."""
+        """Return all logs or partitions as they are now."""
 
     @abstractmethod
     def begin(self, tracks: Tracks) -> dict[Partition, int]:
-        """The first offset of a new query in each, as its options say."""
+        """Return the first offset of a new query in each, as its options say."""
 
     @abstractmethod
     def slices(self, wanted: Iterable[tuple[Partition, Range]]) -> list[Part]:
-        """Slices of offsets of the tracks that were looked at last, in this order."""
+        """Return the slices of ranges of offsets, in this order. `look` has returned their partitions."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""

@@ -1,8 +1,8 @@
-"""Writing into topics: `df.write.format("pyreplog")`, each row stored once.
+"""Writing into topics: `df.write.format("pyreplog")`. Each row is stored once.
 
-| modules | what they are |
+| modules | what they hold |
 |---|---|
-| `writer` | what Spark calls |
-| `options`, `columns` | what a write is asked for, and the columns it takes |
-| `rows`, `routing`, `publisher` | rows as columns of producers; to partitions; published in order, awaited |
+| `writer` | the writers that Spark calls |
+| `options`, `columns` | the options of a write, and the columns that it takes |
+| `rows`, `routing`, `publisher` | rows as columns for producers; their partitions; publishing rows |
 """

@@ -1,4 +1,4 @@
-"""Columns that are written: Kafka's by name and type; which of a DataFrame's they are, checked before rows come."""
+"""The columns of a DataFrame that are written: those of Kafka's sink, by name and type, checked before rows arrive."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TYPES = {
     "timestamp": _TIME,
     "topic": ("string",),
 }
-"""By name, as Spark writes them; `timestamp` is another name of `eventTime`, as Kafka has it."""
+"""Types by name, in Spark's notation; `timestamp` is another name of `eventTime`, as in Kafka."""
 
 _PLACES = {name.lower(): name for name in TYPES}
 
 
 class WrittenColumns(NamedTuple):
-    """Where each is in a batch; None: there is none."""
+    """The index of each column in a batch; None: the DataFrame does not have it."""
 
     value: int
     key: int | None
@@ -37,26 +37,26 @@ class WrittenColumns(NamedTuple):
 
 
 def written_columns(schema: StructType, options: WriteOptions) -> WrittenColumns:
-    """Of the DataFrame that is written; names are not told apart by case, as in Spark.
+    """Return the columns of the DataFrame that is written. The case of names does not matter, as in Spark.
 
-    ConfigError: a column is unknown, of another type, there twice or missing; or neither a column nor an option says
-    which topic.
+    Raises ConfigError for a column that is unknown, has another type, occurs twice or is missing; and if neither a
+    column nor an option names the topic.
     """
     places = dict[str, int]()
     for at, column in enumerate(schema.fields):
         name = _PLACES.get(column.name.lower())
         if name is None:
             raise ConfigError(f"unknown column {column.name!r}; for writing there are {', '.join(TYPES)}")
-        found = column.dataType.simpleString()
-        if found not in TYPES[name]:
-            raise ConfigError(f"column {name}: expected the type {' or '.join(TYPES[name])}, found {found}")
+        kind = column.dataType.simpleString()
+        if kind not in TYPES[name]:
+            raise ConfigError(f"column {name}: expected the type {' or '.join(TYPES[name])}, found {kind}")
         if name in places:
             raise ConfigError(f"column {name}: expected once, found twice")
         places[name] = at
     if "value" not in places:
-        raise ConfigError(f"column value: expected one, found {', '.join(places) or 'none'}")
+        raise ConfigError(f"column value: expected in the DataFrame, found only {', '.join(places) or 'no column'}")
     if "eventTime" in places and "timestamp" in places:
-        raise ConfigError("columns eventTime, timestamp: both are the event time; expected one of them, found two")
+        raise ConfigError("columns eventTime, timestamp: both are the event time; expected one of them, found both")
     if "topic" not in places and options.topic is None:
         raise ConfigError("topic: expected the option or a column of that name, found neither")
     return WrittenColumns(

@@ -1,4 +1,4 @@
-"""What a write is asked for: options of `df.write.format("pyreplog")`, typed and checked before anything connects."""
+"""Options of `df.write.format("pyreplog")`, parsed and checked before anything connects."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from pyreplog.net.credentials import Credentials
 from pyreplog.topic.model.names import check_name
 
 SECRET = "PYREPLOG_SECRET"
-"""Environment variable: the servers' secret, where no option gives it."""
+"""Environment variable with the secret of the servers, for when no option sets it."""
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 
 _KNOWN = ("cluster", "deliveryGuarantee", "secret", "topic", "secretFile", "tlsCa", "tlsCert", "tlsKey")
-_OF_SPARK = {"checkpointlocation"}  # handed to sinks with their own
+_OF_SPARK = {"checkpointlocation"}  # Spark passes it along with the sink's options
 _URL = re.compile(r"pyreplog://[^/\s]+/?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions:
-    """Options of a write; `of` makes them from Spark's.
+    """Options of a write; `of` makes them from those of Spark.
 
-    cluster: URL of topic servers. topic: where all rows go; None: a column says it. access: to the servers.
-    is_exactly_once: topics must deduplicate; without it they need not, and a row that is tried again may be there
-    twice.
+    cluster: URL of topic servers. topic: topic of all rows; None: a column names it. credentials: for the servers.
+    is_exactly_once: require topics that deduplicate; otherwise a row that is written again may exist twice.
     """
 
     cluster: str
@@ -37,21 +36,24 @@ class WriteOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> WriteOptions:
-        """From Spark's options, whose names it does not tell apart by case. ConfigError names the option at fault."""
-        given = {name.lower(): text for name, text in options.items() if name.lower() not in _OF_SPARK}
-        if "path" in given:
+        """Make options from those of Spark, which ignores the case of names.
+
+        Raises ConfigError, which names the option.
+        """
+        texts = {name.lower(): text for name, text in options.items() if name.lower() not in _OF_SPARK}
+        if "path" in texts:
             raise ConfigError(
-                f"path: topics are written through their servers; expected none, and cluster=pyreplog://host:port, "
-                f"found {given['path']!r}"
+                f"path: topics are written through their servers; expected cluster=pyreplog://host:port instead, "
+                f"found {texts['path']!r}"
             )
-        unknown = sorted(given.keys() - {name.lower() for name in _KNOWN})
+        unknown = sorted(texts.keys() - {name.lower() for name in _KNOWN})
         if unknown:
             raise ConfigError(f"unknown option {unknown[0]!r}; for writing there are {', '.join(_KNOWN)}")
         return cls(
-            cluster=_cluster(given.get("cluster")),
-            topic=_topic(given["topic"]) if "topic" in given else None,
-            credentials=_credentials(given),
-            is_exactly_once=_is_exactly_once(given.get("deliveryguarantee", EXACTLY_ONCE)),
+            cluster=_cluster(texts.get("cluster")),
+            topic=_topic(texts["topic"]) if "topic" in texts else None,
+            credentials=_credentials(texts),
+            is_exactly_once=_is_exactly_once(texts.get("deliveryguarantee", EXACTLY_ONCE)),
         )
 
 
@@ -61,12 +63,12 @@ def _cluster(text: str | None) -> str:
     return text.strip()
 
 
-def _credentials(given: Mapping[str, str]) -> Credentials:
-    files = {name: given.get(name.replace("_", "")) for name in ("secret_file", "tls_ca", "tls_cert", "tls_key")}
+def _credentials(texts: Mapping[str, str]) -> Credentials:
+    files = {name: texts.get(name.replace("_", "")) for name in ("secret_file", "tls_ca", "tls_cert", "tls_key")}
     for name, file in files.items():
         if file is not None and not file.strip():
             raise ConfigError(f"{name.replace('_', '')}: expected the name of a file, found nothing")
-    secret = given.get("secret") or (os.environ.get(SECRET) if files["secret_file"] is None else None)
+    secret = texts.get("secret") or (os.environ.get(SECRET) if files["secret_file"] is None else None)
     return Credentials(secret=secret.encode() if secret else None, **files)
 
 

@@ -1,4 +1,4 @@
-"""Publishes the rows of one task to topics of a cluster, each once, and says what became of them."""
+"""Publishes the rows of one task to topics, each once, and waits for their outcomes."""
 
 from __future__ import annotations
 
@@ -23,63 +23,71 @@ if TYPE_CHECKING:
     from pyreplog.spark.write.rows import RowBatch
 
 ROW_BITS = 32
-"""A message's sequence number: its batch, and below these bits the row's number within the task."""
+"""A sequence number consists of the batch and, in its lowest bits, the number of the row within the task."""
 ROWS_MAX = 1 << ROW_BITS
 WINDOW_BYTES = 16 << 20
-"""Of rows that have no outcome, of all topics of a task; a call more."""
+"""Bytes of rows without an outcome, in all topics of a task; one call may exceed it."""
 
 
 def open_topic(client: Client, name: str, options: WriteOptions) -> RemoteTopic | RemotePartitionedTopic:
-    """A topic that is there, and gives the guarantee that is asked for. Errors: NoSuchTopicError, ConfigError, those
-    of connections."""
+    """Open an existing topic that gives the wanted guarantee.
+
+    Raises NoSuchTopicError, ConfigError, and the errors of connections.
+    """
     try:
         topic = client.topic(name, create=False)
     except NoSuchTopicError as error:
-        raise NoSuchTopicError(name, f"make it before it is written to: {error.message}") from error
+        raise NoSuchTopicError(name, f"create it before you write to it: {error.message}") from error
     for part in _parts(topic):
         if options.is_exactly_once and not part.config.deduplicate:
             raise ConfigError(
-                f"topic {part.name}: expected one with deduplicate=True, for a task may be tried again; or else the "
-                f"option deliveryGuarantee={AT_LEAST_ONCE}, and rows may be there twice"
+                f"topic {part.name}: expected a topic with deduplicate=True, because Spark may repeat a task; or the "
+                f"option deliveryGuarantee={AT_LEAST_ONCE}, with which rows may be stored twice"
             )
     return topic
 
 
 def _parts(topic: RemoteTopic | RemotePartitionedTopic) -> list[RemoteTopic]:
-    """It, or its partitions, in order."""
+    """Return the topic, or its partitions in order."""
     if isinstance(topic, RemoteTopic):
         return [topic]
     return [topic.partition(partition) for partition in range(topic.partitions)]
 
 
 class RowPublisher:
-    """One task's. Threads: one at a time. Use it in a `with`.
+    """Publishes the rows of one task. One thread at a time may use it, in a `with`.
 
-    producer: of the task's partition; all attempts, and all batches of a query, share it. batch: its number, 0 to
-    2**30 - 1. Rows get (batch, number of the row) as sequence: ascending over batches, and the same in each attempt, as
-    far as rows come in the same order. Each partition of a partitioned topic is a topic of its own to this; partitions:
-    of the option's topic, so many for all attempts; None: as many as it has now.
+    producer: name of the task's producer; all attempts and all batches of a query share it. batch: number of the batch,
+    0 to 2**30 - 1. partitions: partitions of the topic in the options, for all attempts; None: as many as it has now.
+
+    The sequence number of a row is (batch, number of the row): it ascends over batches, and is the same in each attempt
+    if the rows come in the same order. Each partition of a partitioned topic is treated as a topic.
     """
 
     def __init__(self, options: WriteOptions, producer: str, batch: int, partitions: int | None = None) -> None:
         if not 0 <= batch < 1 << 30:
             raise InvalidArgumentError(f"batch: expected 0 to {(1 << 30) - 1}, found {batch}")
         self._options, self._producer, self._batch, self._partitions = options, producer, batch, partitions
-        self._turn = key_hash(producer.encode()) + batch  # of the first row without a key: not all begin with the same
-        self._routers: dict[str, Router | None] = {}  # of topics; None: it has no partitions
+        self._turn = (
+            key_hash(producer.encode()) + batch
+        )  # of the first row without a key: tasks begin with different partitions
+        self._routers: dict[str, Router | None] = {}  # by topic; None: it has no partitions
         self._client: Client | None = None
         self._producers: dict[str, Producer] = {}
-        self._before: dict[str, int] = {}  # rows of this batch that an earlier attempt stored, up to the last one
-        self._flying: deque[tuple[str, int, AppendFuture[range]]] = deque()  # topic, bytes
-        self._flying_bytes = 0
+        self._before: dict[
+            str, int
+        ] = {}  # by topic: rows of this batch up to the last one that an earlier attempt stored
+        self._pending: deque[tuple[str, int, AppendFuture[range]]] = deque()  # topic, bytes
+        self._pending_bytes = 0
         self.rows = self.stored = 0
-        """Taken; stored by this attempt, and not by one before."""
+        """Rows taken; rows stored by this attempt, not by an earlier one."""
 
     def publish(self, rows: RowBatch) -> None:
-        """Publish rows that follow those before; waits while a window of them has no outcome.
+        """Publish the rows that follow. Waits while a window of rows has no outcome.
 
-        Errors: InvalidArgumentError, RecordTooLargeError; SequenceError, another attempt has begun, or later batches
-        are there already; those of topics and connections. They have notes: the topic, the producer, the batch.
+        Raises InvalidArgumentError; RecordTooLargeError; SequenceError if another attempt has begun, or later batches
+        are stored already; and the errors of topics and connections. They have notes with the topic, the producer and
+        the batch.
         """
         with self._noting(rows.topic):
             if rows.numbers[-1] >= ROWS_MAX:
@@ -92,21 +100,21 @@ class RowPublisher:
         self.rows += len(rows.numbers)
 
     def _publish(self, rows: RowBatch) -> None:
-        """Of one topic, or partition."""
+        """Publish rows of one topic or partition."""
         size = rows.nbytes
-        while self._flying and self._flying_bytes + size > WINDOW_BYTES:
+        while self._pending and self._pending_bytes + size > WINDOW_BYTES:
             self._settle()
         with self._noting(rows.topic):
             future = self._submit(rows)
-        self._flying.append((rows.topic, size, future))
-        self._flying_bytes += size
+        self._pending.append((rows.topic, size, future))
+        self._pending_bytes += size
 
     def _submit(self, rows: RowBatch) -> AppendFuture[range]:
         sequences = rows.numbers + (self._batch << ROW_BITS)
         return self._producers[rows.topic].submit_batch(**rows.arguments(), sequences=sequences)
 
     def _open(self, name: str) -> Router | None:
-        """Producers of a topic, or of all its partitions: what an earlier attempt stored in any of them counts."""
+        """Open producers for a topic or all of its partitions: each may have rows of an earlier attempt."""
         if self._client is None:
             credentials = self._options.credentials
             self._client = connect(self._options.cluster, secret=credentials.read_secret(), tls=credentials.context())
@@ -117,35 +125,38 @@ class RowPublisher:
         for part in _parts(topic)[:count]:
             if part.name in self._producers:
                 raise ConfigError(
-                    f"topic {part.name}: expected rows for it, or for the topic of which it is a partition, found both"
+                    f"topic {part.name}: expected rows for it, or for the topic that it is a partition of, found both"
                 )
-            self._open_one(part)
+            self._open_producer(part)
         return None if count is None else Router(name, count)
 
-    def _open_one(self, topic: RemoteTopic) -> None:
+    def _open_producer(self, topic: RemoteTopic) -> None:
         name, producer = topic.name, topic.producer(self._producer)
         last = producer.last_sequence
         if last >> ROW_BITS > self._batch:
             raise SequenceError(
                 name,
-                f"producer {self._producer} stored rows of batch {last >> ROW_BITS} before, now batch {self._batch} "
-                f"comes: was its checkpoint set back? Give the query a new one",
+                f"producer {self._producer} has stored rows of batch {last >> ROW_BITS}, and now writes batch "
+                f"{self._batch}: if the checkpoint was set back, use a new one for the query",
             )
         self._before[name] = last % ROWS_MAX + 1 if last >= 0 and last >> ROW_BITS == self._batch else 0
         self._producers[name] = producer
 
     def _settle(self) -> None:
-        """Wait for the oldest."""
-        topic, size, future = self._flying.popleft()
-        self._flying_bytes -= size
+        """Wait for the oldest call."""
+        topic, size, future = self._pending.popleft()
+        self._pending_bytes -= size
         with self._noting(topic):
             offsets = future.result()
         self.stored += len(offsets) if isinstance(offsets, range) else int((np.asarray(offsets) >= 0).sum())
 
     def finish(self) -> None:
-        """All rows were given; wait for their outcomes. Errors: as publish; SequenceError, an earlier attempt stored
-        more rows than there are now: they are not those it had."""
-        while self._flying:
+        """Wait for the outcomes of all rows.
+
+        Raises the errors of `publish`, and SequenceError if an earlier attempt stored more rows than this one has: they
+        are other rows.
+        """
+        while self._pending:
             self._settle()
         for topic, before in self._before.items():
             with self._noting(topic):
@@ -155,8 +166,8 @@ class RowPublisher:
         if before > self.rows:
             raise SequenceError(
                 topic,
-                f"an earlier attempt stored row {before - 1} of this partition, now it has {self.rows} rows: the input "
-                f"must come in the same partitions and order each time",
+                f"an earlier attempt stored row {before - 1} of this partition, which now has {self.rows} rows: the "
+                f"input must have the same partitions and the same order each time",
             )
 
     @contextmanager
@@ -175,5 +186,5 @@ class RowPublisher:
     ) -> None:
         if self._client is None:
             return
-        with suppress(ReplogError) if error is not None else nullcontext():  # the error that came first is told
+        with suppress(ReplogError) if error is not None else nullcontext():  # the first error is raised
             self._client.close()

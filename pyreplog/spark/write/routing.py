@@ -1,4 +1,4 @@
-"""Rows of a partitioned topic, to its partitions: by key as any producer, and by the row's number where it has none."""
+"""Routes the rows of a partitioned topic: by key as any producer does, or by the row's number if it has no key."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def by_partition(rows: RowBatch, router: Router, turn: int) -> Iterator[RowBatch]:
-    """The rows that each partition gets, in order, as rows of the topic that the partition is.
+    """Yield the rows of each partition, in order, as rows of the topic that the partition is.
 
-    turn: where rows without a key begin: what has the same number goes to the same partition whenever it comes.
+    turn: partition of row 0 without a key, so that a row goes to the same partition in each attempt.
     """
     chosen = _chosen(rows, router, turn)
     order = np.argsort(chosen, kind="stable")
-    found, starts = np.unique(chosen[order], return_index=True)
-    for partition, which in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
+    partitions, starts = np.unique(chosen[order], return_index=True)
+    for partition, which in zip(partitions.tolist(), np.split(order, starts[1:]), strict=True):
         yield taken(rows, partition_name(router.topic, partition), which)
 
 

@@ -1,4 +1,4 @@
-"""Rows of Arrow batches as what producers take: columns as they lie in memory, cut into calls of bounded size."""
+"""Rows of Arrow batches in the form that producers take: columns as they lie in memory, in calls of limited size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyreplog.spark.write.columns import WrittenColumns
 from pyreplog.topic.model.times import KnownTimes, known_time
 
 CALL_BYTES = 4 << 20
-"""What is published at once, about: a row more."""
+"""Approximate bytes of one call; one row may exceed it."""
 CALL_ROWS = 10_000
 
 _ROW_BYTES = 64
@@ -23,7 +23,7 @@ _NO_TIME = -(1 << 63)
 
 
 class RowBatch(NamedTuple):
-    """Rows for one topic, in order. numbers: of each, within its task, from 0."""
+    """Rows for one topic, in order. numbers: number of each row within its task, from 0."""
 
     topic: str
     numbers: NDArray[np.int64]
@@ -34,28 +34,32 @@ class RowBatch(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of the columns, as far as they belong to these rows."""
+        """Bytes of the columns, as far as they belong to these rows."""
         return sum(column.nbytes for column in self[2:] if column is not None)
 
     def arguments(self) -> dict[str, Any]:
-        """Of `Producer.submit_batch`, but for the numbers. Only keys some of which are null, and headers, are made
-        Python objects of. InvalidArgumentError: headers that no properties can be made of."""
+        """Return the arguments of `Producer.submit_batch`, except sequence numbers.
+
+        Python objects are made only for headers, and for keys if some are null. Raises InvalidArgumentError for headers
+        that cannot be properties.
+        """
         times = None if self.event_times is None else self.event_times.cast(pa.int64())
-        given: dict[str, Any] = {"values": self.values, "keys": self.keys}
+        columns: dict[str, Any] = {"values": self.values, "keys": self.keys}
         if self.keys is not None and self.keys.null_count == len(self.keys):
-            given["keys"] = None
+            columns["keys"] = None
         elif self.keys is not None and self.keys.null_count:
-            given = {"values": self.values.to_pylist(), "keys": self.keys.to_pylist()}
+            columns = {"values": self.values.to_pylist(), "keys": self.keys.to_pylist()}
             times = None if times is None else [*map(known_time, times.to_pylist())]
         if isinstance(times, pa.Array):
             times = pc.fill_null(times, _NO_TIME).to_numpy(zero_copy_only=False).view(KnownTimes)
-        return given | {"event_times": times, "properties": _properties(self.headers, self.numbers)}
+        return columns | {"event_times": times, "properties": _properties(self.headers, self.numbers)}
 
 
 def rows_of(batch: pa.RecordBatch, columns: WrittenColumns, topic: str | None, first: int) -> Iterator[RowBatch]:
-    """The rows of a batch by topic, in calls. topic: None, a column says it. first: the number of the first row.
+    """Yield the rows of a batch by topic, in calls.
 
-    InvalidArgumentError: a value or a topic is null; the message has the row's number.
+    topic: None: a column names it. first: number of the first row. Raises InvalidArgumentError if a value or a topic is
+    null; the message has the number of the row.
     """
     numbers = np.arange(first, first + batch.num_rows, dtype=np.int64)
     values = _not_null(batch, columns.value, "value", first)
@@ -63,7 +67,7 @@ def rows_of(batch: pa.RecordBatch, columns: WrittenColumns, topic: str | None, f
     key, event_time, headers = (None if at is None else batch.column(at) for at in parts)
     whole = RowBatch("", numbers, _binary(values), None if key is None else _binary(key), event_time, headers)
     if columns.topic is None:
-        assert topic is not None, "one of the two is given"
+        assert topic is not None, "either a column or the option names the topic"
         yield from _calls(whole._replace(topic=topic))
         return
     for name, rows in _by_topic(_not_null(batch, columns.topic, "topic", first)):
@@ -79,14 +83,14 @@ def _not_null(batch: pa.RecordBatch, at: int, name: str, first: int) -> pa.Array
 
 
 def _binary(column: pa.Array) -> pa.Array:
-    """The same bytes."""
+    """Return a column of strings as bytes."""
     if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type):
         return column.cast(pa.large_binary())
     return column.cast(pa.binary())
 
 
 def _by_topic(topics: pa.Array) -> Iterator[tuple[str, NDArray[np.int64] | None]]:
-    """Each topic with its rows; None: all."""
+    """Yield each topic with the indices of its rows; None: all."""
     encoded = topics.dictionary_encode()
     names = encoded.dictionary.to_pylist()
     indices = encoded.indices.to_numpy()
@@ -95,7 +99,7 @@ def _by_topic(topics: pa.Array) -> Iterator[tuple[str, NDArray[np.int64] | None]
 
 
 def taken(rows: RowBatch, topic: str, which: NDArray[np.int64]) -> RowBatch:
-    """Some of these rows, for a topic. which: their places, ascending."""
+    """Return some of the rows, for a topic. which: their indices, ascending."""
     keys, times, headers = (None if column is None else column.take(which) for column in rows[3:])
     return RowBatch(topic, rows.numbers[which], rows.values.take(which), keys, times, headers)
 
@@ -113,7 +117,7 @@ def _calls(rows: RowBatch) -> Iterator[RowBatch]:
 
 
 def _ends(rows: RowBatch) -> NDArray[np.int64]:
-    """Of each row, the bytes up to its end, about."""
+    """Return for each row the approximate bytes up to its end."""
     offsets = np.arange(len(rows.values) + 1, dtype=np.int64) * _ROW_BYTES + _offsets(rows.values)
     if rows.keys is not None:
         offsets += _offsets(rows.keys)
@@ -127,7 +131,7 @@ def _ends(rows: RowBatch) -> NDArray[np.int64]:
 
 
 def _offsets(column: pa.Array) -> NDArray[np.int64]:
-    """Where each row begins in the data, and the last one ends."""
+    """Return where each row begins in the data, and where the last one ends."""
     wide = {"large_binary", "large_string", "large_list"}
     kind = np.int64 if str(column.type).split("<")[0] in wide else np.int32
     raw = np.frombuffer(column.buffers()[1], kind) if len(column) else np.zeros(1, kind)
@@ -136,23 +140,23 @@ def _offsets(column: pa.Array) -> NDArray[np.int64]:
 
 
 def _properties(headers: pa.Array | None, numbers: NDArray[np.int64]) -> list[dict[str, bytes] | None] | None:
-    """A dict for each row that has headers; None: no row has any."""
+    """Return a dict for each row with headers; None: no row has any."""
     if headers is None:
         return None
     at = _offsets(headers)
     pairs = headers.values.slice(at[0], at[-1] - at[0])
     at -= at[0]
     names, values = (column.to_pylist() for column in pairs.flatten())
-    made = list[dict[str, bytes] | None]()
+    rows = list[dict[str, bytes] | None]()
     present = headers.is_valid().to_pylist()
     for row, (start, stop) in enumerate(zip(at[:-1].tolist(), at[1:].tolist(), strict=True)):
         if start == stop or not present[row]:
-            made.append(None)
+            rows.append(None)
             continue
         properties = dict(zip(names[start:stop], values[start:stop], strict=True))
         if len(properties) < stop - start or None in properties or None in properties.values():
             raise InvalidArgumentError(
-                f"column headers: expected different keys and no nulls, found {names[start:stop]} in row {numbers[row]}"
+                f"column headers: expected unique keys and no nulls, found {names[start:stop]} in row {numbers[row]}"
             )
-        made.append(properties)
-    return made if any(made) else None
+        rows.append(properties)
+    return rows if any(rows) else None

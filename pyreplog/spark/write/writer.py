@@ -1,4 +1,4 @@
-"""What Spark calls to write: checks in the driver, one producer for each partition, on executors."""
+"""The writers that Spark calls: they check in the driver and write on executors, with a producer for each partition."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # local properties of a query's tasks
+_QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # local properties of the tasks of a query
 
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task did. rows: of its partition; stored: of these by this attempt, the others were there."""
+    """The result of a task.
+
+    rows: rows of its partition. stored: those that this attempt stored; earlier attempts stored the others.
+    """
 
     partition: int
     rows: int
@@ -34,36 +37,36 @@ class Written(WriterCommitMessage):
 
 
 class TopicWriter(DataSourceArrowWriter):
-    """Of `df.write`: one job, whose tasks may be tried again. It is sent to executors."""
+    """Writer of `df.write`: one job, whose tasks may be repeated. It is sent to executors."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        """ConfigError: of columns; and where one topic takes all rows, errors of `open_topic`."""
+        """Check the columns, and the topic if there is only one. Raises ConfigError, and the errors of `open_topic`."""
         self._options, self._columns = options, written_columns(schema, options)
         self._job = uuid.uuid4().hex
         self._partitions = None if options.topic is None else _check_topic(options, options.topic)
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
-        """The rows of one partition. Errors: those of `rows_of` and `RowPublisher`."""
+        """Write the rows of one partition. Raises the errors of `rows_of` and `RowPublisher`."""
         return _write(iterator, self._options, self._columns, self._job, 0, self._partitions)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All is stored by now."""
+        """Do nothing: all rows are stored."""
         logger.info("job %s: %s", self._job, _summary(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What is stored stays: topics only grow."""
-        logger.warning("job %s failed; what was stored stays: %s", self._job, _summary(messages))
+        """Do nothing: stored rows stay."""
+        logger.warning("job %s failed; stored rows stay: %s", self._job, _summary(messages))
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
-    """Of `df.writeStream`: query and batch, as its checkpoint has them, number the rows. It is sent to executors."""
+    """Writer of `df.writeStream`: query and batch in the checkpoint number the rows. It is sent to executors."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        """ConfigError: of columns."""
+        """Check the columns. Raises ConfigError."""
         self._options, self._columns = options, written_columns(schema, options)
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
-        """The rows of one partition of a batch. Errors: as of TopicWriter.write."""
+        """Write the rows of one partition of a batch. Raises the errors of `TopicWriter.write`."""
         context = _context()
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         if not query or batch is None:
@@ -71,30 +74,32 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         return _write(iterator, self._options, self._columns, query, int(batch))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """All is stored by now."""
+        """Do nothing: all rows are stored."""
         logger.info("batch %d: %s", batchId, _summary(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What is stored stays; when the batch comes again, it is not stored again."""
-        logger.warning("batch %d failed; what was stored stays: %s", batchId, _summary(messages))
+        """Do nothing: stored rows stay, and are not stored again when the batch is repeated."""
+        logger.warning("batch %d failed; stored rows stay: %s", batchId, _summary(messages))
 
 
 def check_appends(overwrite: bool) -> None:
-    """ConfigError: a topic cannot be overwritten."""
+    """Raise ConfigError for a mode that overwrites."""
     if overwrite:
-        raise ConfigError("mode: topics are appended to; expected mode or outputMode append, found one that overwrites")
+        raise ConfigError(
+            "mode: rows are appended to topics; expected mode or outputMode append, found one that overwrites"
+        )
 
 
 def _check_topic(options: WriteOptions, topic: str) -> int | None:
-    """How many partitions it has: all attempts of all tasks route by that. None: it is no partitioned topic."""
+    """Return the number of partitions of the topic, by which all attempts of all tasks route; None: it has none."""
     from pyreplog.spark.write.publisher import open_topic
     from pyreplog.topic.client.remote.client import connect
     from pyreplog.topic.client.remote.remote_topic import RemotePartitionedTopic
 
     credentials = options.credentials
     with connect(options.cluster, secret=credentials.read_secret(), tls=credentials.context()) as client:
-        found = open_topic(client, topic, options)
-        return found.partitions if isinstance(found, RemotePartitionedTopic) else None
+        opened = open_topic(client, topic, options)
+        return opened.partitions if isinstance(opened, RemotePartitionedTopic) else None
 
 
 def _write(
@@ -127,5 +132,5 @@ def _context() -> TaskContext:
 
 def _summary(messages: Sequence[WriterCommitMessage | None]) -> str:
     done = [cast("Written", message) for message in messages if message is not None]
-    rows, stored = sum(one.rows for one in done), sum(one.stored for one in done)
-    return f"{rows} rows of {len(done)} in {len(messages)} partitions, {rows - stored} of them there before"
+    rows, stored = sum(task.rows for task in done), sum(task.stored for task in done)
+    return f"{rows} rows of {len(done)} of {len(messages)} partitions, {rows - stored} of them stored before"

@@ -1,10 +1,10 @@
-"""Entries of a cluster: which are read, from which copies, and as what columns.
+"""Entries and messages of a cluster: which ones a read needs, and reading them as columns from any of their copies.
 
-| modules | what they are |
+| modules | what they hold |
 |---|---|
-| `clusterplan` | what is read of a cluster, and by which task |
-| `ledgers`, `ledgerends`, `entryslices` | which entries of ledgers; where these end; what a task reads |
-| `topics`, `backlogs` | which entries of topics, and of what subscriptions have left |
-| `origins`, `storedmetadata`, `storedlog`, `storedbookies` | a cluster in a directory, or over TCP |
-| `entryscan`, `copyreading`, `messagearrays` | entries, from whichever copies there are; messages in them |
+| `clusterplan` | the plan of a read of a cluster |
+| `ledgers`, `ledgerends`, `entryslices` | entries of ledgers that a read needs; ends of open ledgers; parts for tasks |
+| `topics`, `backlogs` | entries of topics that a read needs; what subscriptions have acknowledged |
+| `origins`, `storedmetadata`, `storedlog`, `storedbookies` | access to a cluster in a directory, or over TCP |
+| `entryscan`, `copyreading`, `messagearrays` | reading entries from their copies; messages as columns |
 """

@@ -1,4 +1,4 @@
-"""Where subscriptions stand, as the metadata store and the cursor ledgers say; whoever writes those goes on."""
+"""What subscriptions have acknowledged, from the metadata store and cursor ledgers; their owners may go on writing."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from pyreplog.topic.owner.managed.ledgers import PASSWORD
 logger = logging.getLogger(__name__)
 
 Seen = Callable[[bytes, int, int], object]
-"""Is told each entry of a cursor ledger that is read: its value, number and append time."""
+"""Called with (value, entry number, append time) of each entry of a cursor ledger that is read."""
 
 
 def positions(
     survey: ClusterView, topics: Sequence[str], subscription: str, *, lenient: bool = False
 ) -> dict[str, AckSet]:
-    """What a subscription has acknowledged of each topic, as far as that was stored. lenient: without topics that have
-    no such subscription, or no more.
+    """Return what a subscription has acknowledged of each topic, as far as that is stored.
 
-    Errors: NoSuchSubscriptionError; InvalidMetadataError; UnreadableError; those of the metadata store.
+    lenient: leave out topics without the subscription. Raises NoSuchSubscriptionError, InvalidMetadataError,
+    UnreadableError, and the errors of the metadata store.
     """
     store = survey.runtime.metadata
 
@@ -50,22 +50,26 @@ def positions(
         except NoSuchSubscriptionError as error:
             if not lenient:
                 raise
-            logger.warning("%s: it is passed over", error)
+            logger.warning("the topic is skipped: %s", error)
             return None
 
-    known = {topic: one for topic, one in zip(topics, each(survey, load, topics), strict=True) if one is not None}
+    loaded = zip(topics, each(survey, load, topics), strict=True)
+    known = {topic: metadata for topic, metadata in loaded if metadata is not None}
     keys = [(topic, subscription) for topic in known]
-    found = stored_records(survey, keys, [*known.values()])
-    return {key[0]: cursor_of(key, records).acks for key, records in zip(keys, found, strict=True)}
+    stored = stored_records(survey, keys, [*known.values()])
+    return {key[0]: cursor_of(key, records).acks for key, records in zip(keys, stored, strict=True)}
 
 
 def stored_records(
     survey: ClusterView, keys: Sequence[Key], known: Sequence[SubscriptionMetadata],
     see: Callable[[int], Seen] | None = None, unread: dict[int, UnreadableError] | None = None,
 ) -> list[list[bytes]]:  # fmt: skip
-    """What is stored of cursors, from the last snapshot of each on. known: the metadata of each. see: called with the
-    id of each cursor ledger that is read. unread: gets the error of each that cannot be; what is returned of its
-    cursors means nothing. Errors: UnreadableError, without `unread`; those of the metadata store."""
+    """Return the stored records of cursors, each from the cursor's last snapshot on.
+
+    known: metadata of each cursor. see: called with the id of each cursor ledger that is read. unread: receives the
+    error of each ledger that cannot be read; the records of its cursors are then meaningless. Raises UnreadableError
+    (without `unread`) and the errors of the metadata store.
+    """
     since: dict[int, int] = {}
     for metadata in known:
         if metadata.cursor_ledger >= 0:
@@ -87,19 +91,21 @@ def stored_records(
 
 
 def cursor_of(key: Key, records: Sequence[bytes]) -> Cursor:
-    """A subscription's cursor. InvalidMetadataError: the records do not tell."""
+    """Return the cursor of a subscription. Raises InvalidMetadataError if the records cannot be decoded."""
     try:
         return Cursor.restore(key[1], records)
     except InvalidRecordsError as error:
         raise InvalidMetadataError(
-            f"where subscription {key[1]} of topic {key[0]} stands cannot be told: {error}"
+            f"the stored cursor of subscription {key[1]} of topic {key[0]} cannot be decoded: {error}"
         ) from error
 
 
 def _read(survey: ClusterView, ledger: int, first: int, seen: Seen | None) -> Chains:
-    """A cursor ledger, up to the last entry that a bookie knows of: what nobody was told to be stored yet is newer, and
-    as true. What cannot be read gives what comes before, and then the snapshots in the metadata have to do. Errors:
-    UnreadableError, too few bookies answer to know what is stored."""
+    """Read a cursor ledger up to the last entry that a bookie has, even if that entry is not confirmed yet.
+
+    An entry that cannot be decoded ends the read. Cursors without records then stand at the snapshot in their metadata.
+    Raises UnreadableError if too few bookies answer to find the end.
+    """
     chains, key = Chains(), ledger_key(PASSWORD)
     try:
         metadata = load_ledger(survey.runtime.metadata, ledger).metadata
@@ -121,10 +127,10 @@ def _read(survey: ClusterView, ledger: int, first: int, seen: Seen | None) -> Ch
 def _end(survey: ClusterView, metadata: LedgerMetadata, key: bytes) -> int:
     if metadata.state is State.CLOSED:
         return metadata.last_entry + 1
-    survey.runtime.wait(run(survey.runtime, metadata, LacQuery(metadata, key)))  # enough of them answer to know its end
+    survey.runtime.wait(run(survey.runtime, metadata, LacQuery(metadata, key)))  # fails if too few bookies answer
     last: int = survey.runtime.wait(run(survey.runtime, metadata, LedgerEnds(metadata, key)))[1]
     return last + 1
 
 
 def _roll_back(ledger: int, error: ReplogError) -> None:
-    logger.warning("cursor ledger %d: subscriptions stand where they did before: %s", ledger, error)
+    logger.warning("cursor ledger %d: cursors go back to their last readable position: %s", ledger, error)

@@ -1,4 +1,4 @@
-"""Planning a cluster, embedded or over TCP: topics, ledgers, or the copies that bookies have of them."""
+"""The plan of a read of a cluster, embedded or over TCP: slices of topics, of ledgers, or of the copies on bookies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pyreplog.errors import ConfigError
-from pyreplog.tables.cluster.ledgers import check_offsets, ledger_slices, there
+from pyreplog.tables.cluster.ledgers import check_offsets, existing_ledgers, ledger_slices
 from pyreplog.tables.cluster.origins import ClusterView, chosen, survey_remote, survey_stored
 from pyreplog.tables.cluster.storedmetadata import StoredMetadata
 from pyreplog.tables.cluster.topics import topic_slices
@@ -19,14 +19,14 @@ from pyreplog.tables.options import ALL, ANY, ReadOptions
 from pyreplog.tables.paths import METADATA, bookie_logs
 
 SECRET = "PYREPLOG_SECRET"
-"""Variable of the environment that holds what bookies were started with, when no option does."""
+"""Environment variable with the secret of the bookies, for when no option sets it."""
 
 
 def cluster_slices(folder: Path | None, options: ReadOptions) -> Sequence[tuple[Part, int]]:
-    """Slices, uncut, of all that is wanted, and about how many bytes each is. folder: of an embedded cluster; None: the
-    option `cluster` names one.
+    """Return uncut slices of a cluster that a read needs, with their approximate sizes in bytes.
 
-    Errors: those of `topic_slices`, `ledger_slices`, of planning logs, and of connecting.
+    folder: directory of an embedded cluster; None: the option `cluster` names one. Raises the errors of `topic_slices`,
+    `ledger_slices`, `log_slices` and of connecting.
     """
     if folder is not None and options.replica != ANY:
         return _copies(folder, options)
@@ -35,18 +35,18 @@ def cluster_slices(folder: Path | None, options: ReadOptions) -> Sequence[tuple[
 
 
 def survey_of(folder: Path | None, options: ReadOptions) -> AbstractContextManager[ClusterView]:
-    """A cluster as options name it. folder: of an embedded one. Errors: those of connecting."""
+    """Open the cluster that options name. folder: directory of an embedded one. Raises the errors of connecting."""
     if folder is not None:
         return survey_stored(folder)
     credentials = options.credentials
     if credentials.secret is None and credentials.secret_file is None and SECRET in os.environ:
         credentials = replace(credentials, secret=os.environ[SECRET].encode())
-    assert options.cluster is not None, "one of the two is given"
+    assert options.cluster is not None, "either a folder or the option cluster is set"
     return survey_remote(options.cluster, credentials)
 
 
 def _copies(folder: Path, options: ReadOptions) -> Sequence[tuple[Part, int]]:
-    """Every copy that the bookies of a directory have of ledgers that are not deleted: their logs, from end to end."""
+    """Return slices of whole bookie logs: every copy in a directory of the entries of ledgers that are not deleted."""
     check_offsets(options)
     logs = bookie_logs(folder)
     wanted = list(logs) if options.replica == ALL else chosen(logs, options.replica)
@@ -55,5 +55,5 @@ def _copies(folder: Path, options: ReadOptions) -> Sequence[tuple[Part, int]]:
             f"replica: expected any, all or one of {', '.join(logs) or 'no bookies'}, found {options.replica!r}"
         )
     with StoredMetadata(folder / METADATA) as metadata:
-        ledgers = there(metadata)
+        ledgers = existing_ledgers(metadata)
     return slices_of([(look(logs[bookie]), bookie) for bookie in wanted], options, ledgers)

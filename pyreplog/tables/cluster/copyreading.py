@@ -1,4 +1,4 @@
-"""The copies of a ledger's entries that one bookie has, whatever others have."""
+"""Reads the copies of a ledger's entries that one bookie has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyreplog.ledger.driver import Runtime
 
 
 class UnknownCopyError(UnreadableError):
-    """A bookie cannot tell whether it has an entry, or what is in it. entry: its number."""
+    """A bookie cannot tell whether it has an entry, or what the entry holds. entry: its number."""
 
     def __init__(self, ledger: int, entry: int, why: str) -> None:
         super().__init__(ledger, why)
@@ -25,27 +25,27 @@ class UnknownCopyError(UnreadableError):
 def read_copies(
     runtime: Runtime, bookie: str, ledger: int, key: bytes, first: int, stop: int
 ) -> Iterator[RecordBatch | UnreadableError]:
-    """Entries `first` to before `stop`, those that it has, in batches. An error stands for one entry that it had: it is
-    damaged, or cannot be told (UnknownCopyError); it goes on behind that.
+    """Yield the entries from `first` to before `stop` that a bookie has, in batches.
 
-    Errors: UnauthorizedError; NotConnectedError and the others of a bookie that does not answer.
+    An error stands for one entry whose copy is damaged, or unknown (UnknownCopyError). Reading goes on after it. Raises
+    UnauthorizedError, and NotConnectedError or another error of a bookie that does not answer.
     """
     while first < stop:
         request = Request(RequestKind.READ, ledger, first, stop - 1, key, limit=READ_BYTES_MAX)
         reply = _ask(runtime, bookie, request)
         if reply.status == ReplyStatus.UNAUTHORIZED:
-            raise UnauthorizedError(ledger, f"{bookie} refuses its password")
+            raise UnauthorizedError(ledger, f"{bookie} refuses the password")
         if reply.status != ReplyStatus.OK or not first <= reply.last < stop:
             why = f"{ReplyStatus(reply.status).name} {bytes(reply.body).decode('utf-8', 'replace')}"
             yield UnknownCopyError(ledger, first, f"entry {first} on {bookie}: {why}")
             first += 1
             continue
-        found, first = _parsed(reply, bookie, first)
-        yield from found
+        results, first = _parsed(reply, bookie, first)
+        yield from results
 
 
 def _parsed(reply: Reply, bookie: str, first: int) -> tuple[list[RecordBatch | UnreadableError], int]:
-    """What an answer gives, and the entry that is asked for next."""
+    """Return the entries or the error in a reply, and the next entry to ask for."""
     if not len(reply.body):
         return [], reply.last + 1
     try:
@@ -54,7 +54,7 @@ def _parsed(reply: Reply, bookie: str, first: int) -> tuple[list[RecordBatch | U
         return [UnreadableError(reply.ledger, f"entry {first} on {bookie}: {error}")], first + 1
     if batch.next_position == len(reply.body):
         return [batch], reply.last + 1
-    return [batch], int(np.max(batch.entry)) + 1  # what is damaged comes first in the next answer
+    return [batch], int(np.max(batch.entry)) + 1  # the damaged entry is the first of the next reply
 
 
 def _ask(runtime: Runtime, bookie: str, request: Request) -> Reply:

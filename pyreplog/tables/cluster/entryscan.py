@@ -1,4 +1,4 @@
-"""Reading entries of a cluster's ledgers, from whichever copies there are, and the messages of topics in them."""
+"""Reads entries of a cluster's ledgers from any of their copies, and decodes the messages of topics in them."""
 
 from __future__ import annotations
 
@@ -34,48 +34,48 @@ logger = logging.getLogger(__name__)
 
 _LOST = (UnreadableError, NoSuchEntryError)
 
-Found = RecordBatch | ReplogError
-"""Entries, or what is said of one that no bookie gives."""
+ReadResult = RecordBatch | ReplogError
+"""A batch of entries, or the error of one entry that no bookie returns."""
 
 
 class EntryScan:
-    """Reads entry slices on an executor. columns: in the order of the schema. Every entry is verified."""
+    """Reads entry slices on an executor, and verifies every entry. columns: in the order of the schema."""
 
     def __init__(self, columns: tuple[str, ...], options: ReadOptions) -> None:
         self._schema, self._options = schema_of(columns), options
 
     def read(self, parts: tuple[EntrySlice, ...]) -> Iterator[pa.RecordBatch]:
-        """The rows of slices, in order.
+        """Yield the rows of slices, in order.
 
-        Errors: UnreadableError, InvalidEntryError (mode FAILFAST); NoSuchLedgerError (failOnDataLoss); NotALogError:
-        this host does not see the cluster; those of connecting to one.
+        Raises UnreadableError and InvalidEntryError (mode FAILFAST), NoSuchLedgerError (failOnDataLoss), NotALogError
+        if this host does not see the cluster, and the errors of connecting.
         """
         if not parts:
             return
-        lies = {part.ledger: part.lies for part in parts}
-        with parts[0].origin.open(lies) as runtime:
+        segments = {part.ledger: part.segments for part in parts}
+        with parts[0].origin.open(segments) as runtime:
             for part in parts:
                 yield from self._read(runtime, part)
 
     def _read(self, runtime: Runtime, part: EntrySlice) -> Iterator[pa.RecordBatch]:
         try:
-            for found in self._entries(runtime, part):
-                if isinstance(found, ReplogError):
-                    yield from self._lost(part, found)
+            for result in self._entries(runtime, part):
+                if isinstance(result, ReplogError):
+                    yield from self._lost(part, result)
                 elif part.topic is None:
-                    yield from self._rows(part, found)
+                    yield from self._rows(part, result)
                 else:
-                    yield from self._messages(part, part.topic, found)
+                    yield from self._messages(part, part.topic, result)
         except NoSuchLedgerError as error:
             if self._options.fail_on_data_loss:
                 raise NoSuchLedgerError(
-                    part.ledger, f"{error.message}; set failOnDataLoss to false to read what there is"
+                    part.ledger, f"{error.message}; set failOnDataLoss to false to read what is left"
                 ) from error
-            logger.warning("%s; it was to be read, and is passed over", error)
+            logger.warning("%s; its entries are skipped", error)
 
     # ---- entries --------------------------------------------------------------------------------------------
 
-    def _entries(self, runtime: Runtime, part: EntrySlice) -> Iterator[Found]:
+    def _entries(self, runtime: Runtime, part: EntrySlice) -> Iterator[ReadResult]:
         if part.bookie is not None:
             yield from self._copies(runtime, part, part.bookie)
             return
@@ -86,21 +86,21 @@ class EntryScan:
             else:
                 yield from _what_can_be_read(reader, part.start, part.stop)
 
-    def _copies(self, runtime: Runtime, part: EntrySlice, bookie: str) -> Iterator[Found]:
+    def _copies(self, runtime: Runtime, part: EntrySlice, bookie: str) -> Iterator[ReadResult]:
         try:
             yield from read_copies(runtime, bookie, part.ledger, part.key, part.start, part.stop)
         except NotConnectedError as error:
             if self._options.replica != ALL:
                 raise
-            logger.warning("no copies of ledger %d are read from %s: %s", part.ledger, bookie, error)
+            logger.warning("copies of ledger %d on %s are skipped: %s", part.ledger, bookie, error)
             if self._options.mode == "PERMISSIVE":
                 yield error
 
     def _lost(self, part: EntrySlice, error: ReplogError) -> Iterator[pa.RecordBatch]:
-        """An entry that nobody gives, or that makes no sense."""
+        """Raise, log or report the error of an entry that cannot be read or decoded, as the mode says."""
         if self._options.mode == "FAILFAST":
             raise error
-        logger.warning("an entry is passed over: %s", error)
+        logger.warning("an entry is skipped: %s", error)
         if self._options.mode == "PERMISSIVE":
             yield corrupt_row(self._schema, _origin(part), b"", ledgerId=part.ledger, **_unknown_copy(error))
 
@@ -113,11 +113,11 @@ class EntryScan:
     # ---- messages -------------------------------------------------------------------------------------------
 
     def _messages(self, part: EntrySlice, topic: TopicPart, batch: RecordBatch) -> Iterator[pa.RecordBatch]:
-        for found in _decoded(batch, topic, one_by_one=self._options.mode != "FAILFAST"):
-            if isinstance(found, ReplogError):
-                yield from self._lost(part, found)
+        for result in _decoded(batch, topic, one_by_one=self._options.mode != "FAILFAST"):
+            if isinstance(result, ReplogError):
+                yield from self._lost(part, result)
                 continue
-            wanted = _select(found, part.wanted, topic.acked)
+            wanted = _select(result, part.wanted, topic.acked)
             for start, stop in _cuts(wanted.size, self._options):
                 yield message_batch(wanted.slice(start, stop), self._schema, _origin(part))
 
@@ -129,7 +129,7 @@ def _origin(part: EntrySlice) -> SliceOrigin:
 
 
 def _unknown_copy(error: ReplogError) -> dict[str, object]:
-    """Of copies, columns that say what is not known: about one entry, or about all that a bookie has of a ledger."""
+    """Return the columns that mark a copy as unknown: of one entry, or of all that a bookie has of a ledger."""
     if isinstance(error, UnknownCopyError):
         return {"crcOk": None, "entryId": error.entry}
     return {"crcOk": None} if isinstance(error, NotConnectedError) else {}
@@ -139,12 +139,15 @@ def _unknown_copy(error: ReplogError) -> dict[str, object]:
 
 
 def _batches(reader: LedgerReader, first: int, stop: int) -> Iterator[RecordBatch]:
-    """Of a ledger that was open when this was planned, entries are read that were confirmed then."""
+    """Read entries.
+
+    A ledger that was open when the read was planned is read up to its last entry that was confirmed then.
+    """
     return reader.read(first, stop) if reader.is_closed else reader.read_unconfirmed(first, stop)
 
 
-def _what_can_be_read(reader: LedgerReader, first: int, stop: int) -> Iterator[Found]:
-    """As _batches, in ever smaller steps where there is something that cannot be read."""
+def _what_can_be_read(reader: LedgerReader, first: int, stop: int) -> Iterator[ReadResult]:
+    """Read entries, in ever smaller steps around those that cannot be read."""
     step = stop - first
     while first < stop:
         try:
@@ -163,7 +166,7 @@ def _what_can_be_read(reader: LedgerReader, first: int, stop: int) -> Iterator[F
 
 
 def _decoded(batch: RecordBatch, topic: TopicPart, *, one_by_one: bool) -> Iterator[MessageBatch | InvalidEntryError]:
-    """One batch of all messages; or of those of each entry, where something is wrong with one."""
+    """Decode all messages of a batch at once. If an entry cannot be decoded, decode one entry at a time."""
     try:
         yield _decode(batch, topic)
     except InvalidEntryError as error:
@@ -182,7 +185,7 @@ def _decode(batch: RecordBatch, topic: TopicPart) -> MessageBatch:
 
 
 def _select(batch: MessageBatch, wanted: RecordFilter, acked: bytes) -> MessageBatch:
-    """Of a batch, the messages that are wanted."""
+    """Return the messages of a batch that are wanted."""
     keep = np.ones(len(batch), np.bool_)
     for column, bounds in ((batch.offset, wanted.entries), (batch.publish_time, wanted.times)):
         if bounds is not None:
@@ -193,7 +196,7 @@ def _select(batch: MessageBatch, wanted: RecordFilter, acked: bytes) -> MessageB
 
 
 def _cuts(sizes: np.ndarray[tuple[int], np.dtype[np.int64]], options: ReadOptions) -> Iterator[tuple[int, int]]:
-    """Rows of one Arrow batch each: so many at most, and so many bytes of values, but at least one."""
+    """Yield row ranges of Arrow batches: limited in rows and in bytes of values, but at least one row."""
     ends = np.cumsum(sizes)
     start, before = 0, 0
     while start < len(ends):

@@ -1,4 +1,4 @@
-"""A stretch of one ledger that one task reads, from whichever copies there are, as it travels to an executor."""
+"""Entry slices: the part of one ledger that one task reads, as the planner sends it to an executor."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from pyreplog.ledger.ledgermetadata import KEY_BYTES, LedgerMetadata
-from pyreplog.tables.cluster.origins import Lies, Origin
+from pyreplog.tables.cluster.origins import Origin, SegmentBases
 from pyreplog.tables.slices import ALL, RecordFilter
 from pyreplog.topic.model.positions import TopicPosition
 
 HEADER_BYTES = 64
-"""What an entry takes beside its value, about."""
+"""Approximate bytes of an entry besides its value."""
 
 
 @dataclass(frozen=True)
 class TopicPart:
-    """The topic that a ledger is of. before: what of the topic lies before the ledger. acked: int64 pairs: ranges of
-    offsets that are not wanted, from the first to before the second, ascending."""
+    """The topic of a ledger.
+
+    before: position in the topic at the start of the ledger. acked: int64 pairs, ascending: half-open ranges of offsets
+    that are not wanted.
+    """
 
     topic: str
     partition: int
@@ -27,10 +30,10 @@ class TopicPart:
 
 @dataclass(frozen=True)
 class EntrySlice:
-    """Entries `start` to before `stop` of a ledger. size: bytes of them, about.
+    """The entries of a ledger from `start` to before `stop`.
 
-    metadata: None, to be looked up. wanted: which of them, by numbers (of a topic: offsets) and times. bookie: the one
-    whose copies are read; None: those of any.
+    size: their approximate bytes. wanted: filter by entry number (in a topic: offset) and time. metadata: None: load it
+    on the executor. bookie: read the copies of this one; None: of any.
     """
 
     origin: Origin
@@ -39,14 +42,17 @@ class EntrySlice:
     stop: int
     size: int
     wanted: RecordFilter = ALL
-    lies: Lies = ()
+    segments: SegmentBases = ()
     metadata: LedgerMetadata | None = None
     key: bytes = field(default=bytes(KEY_BYTES), repr=False)
     topic: TopicPart | None = None
     bookie: str | None = None
 
     def parts(self, cuts: Iterable[int]) -> Iterator[tuple[EntrySlice, int]]:
-        """Cut at about these of its bytes, with the middle of each part: entries count as equal."""
+        """Yield the parts of a slice that is cut near these of its bytes, each with the byte in its middle.
+
+        All entries count as equally large.
+        """
         entries, start, before = self.stop - self.start, self.start, 0
         for cut in cuts:
             place = self.start + entries * cut // self.size
@@ -57,7 +63,7 @@ class EntrySlice:
 
 
 def slim(metadata: LedgerMetadata, names: dict[str, str]) -> LedgerMetadata:
-    """As far as readers need it; names: of bookies, each of which is kept once."""
+    """Return metadata with only what readers need. names: shares one string for each bookie."""
     fragments = tuple(
         fragment._replace(ensemble=tuple(names.setdefault(name, name) for name in fragment.ensemble))
         for fragment in metadata.fragments

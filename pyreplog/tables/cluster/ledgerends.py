@@ -1,4 +1,4 @@
-"""How far ledgers go that nobody has closed: up to what is confirmed. Their writers go on."""
+"""Ends of ledgers that are still open: the last confirmed entry. Their writers may go on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyreplog.ledger.protocol.ledger_read_op import LedgerReadOp
 
 
 class Amount(NamedTuple):
-    """What a ledger holds. size: bytes of its values."""
+    """What a ledger holds. size: bytes of the values."""
 
     entries: int
     messages: int
@@ -25,25 +25,25 @@ class Amount(NamedTuple):
 NOTHING = Amount(0, 0, 0)
 
 Unasked = UnreadableError | UnauthorizedError
-"""Why nobody could be asked how far a ledger goes."""
+"""The reason why the end of a ledger is unknown."""
 
 
 def amounts(runtime: Runtime, ledgers: Sequence[LedgerMetadata], key: bytes) -> dict[int, Amount]:
-    """What each ledger holds, by its id. Those that are not closed are asked for all at once.
+    """Return what each ledger holds, by its id. The bookies of all open ledgers are asked at once.
 
-    Errors: UnreadableError, UnauthorizedError.
+    Raises UnreadableError and UnauthorizedError.
     """
-    found, unasked = amounts_known(runtime, ledgers, key)
+    known, unasked = amounts_known(runtime, ledgers, key)
     for error in unasked.values():
         raise error
-    return found
+    return known
 
 
 def amounts_known(
     runtime: Runtime, ledgers: Sequence[LedgerMetadata], key: bytes
 ) -> tuple[dict[int, Amount], dict[int, Unasked]]:
-    """As `amounts`, of those ledgers of which somebody can tell; and why of the others nobody can."""
-    found = {
+    """Return what ledgers hold, as `amounts` does; and the errors of those for which the bookies do not tell."""
+    known = {
         meta.ledger: Amount(meta.last_entry + 1, meta.messages, meta.length)
         for meta in ledgers
         if meta.state is State.CLOSED
@@ -52,28 +52,28 @@ def amounts_known(
     asked = [(meta, run(runtime, meta, LacQuery(meta, key))) for meta in ledgers if meta.state is not State.CLOSED]
     lasts: list[tuple[LedgerMetadata, int]] = _outcomes(runtime, asked, unasked)
     reads = [(meta, run(runtime, meta, LedgerReadOp(meta, key, lac, lac + 1))) for meta, lac in lasts if lac >= 0]
-    found |= {meta.ledger: NOTHING for meta, lac in lasts if lac < 0}
+    known |= {meta.ledger: NOTHING for meta, lac in lasts if lac < 0}
     batches: list[tuple[LedgerMetadata, RecordBatch]] = _outcomes(runtime, reads, unasked)
     for meta, batch in batches:
         last = batch[0]
-        found[meta.ledger] = Amount(last.entry + 1, last.ledger_messages, last.ledger_bytes)
-    return found, unasked
+        known[meta.ledger] = Amount(last.entry + 1, last.ledger_messages, last.ledger_bytes)
+    return known, unasked
 
 
 def _outcomes(
     runtime: Runtime, coming: list[tuple[LedgerMetadata, AppendFuture[Any]]], unasked: dict[int, Unasked]
 ) -> list[tuple[LedgerMetadata, Any]]:
-    found = []
+    outcomes = []
     for meta, future in coming:
         try:
-            found.append((meta, runtime.wait(future)))
+            outcomes.append((meta, runtime.wait(future)))
         except (UnreadableError, UnauthorizedError) as error:
             unasked[meta.ledger] = error
-    return found
+    return outcomes
 
 
 def run(runtime: Runtime, metadata: LedgerMetadata, machine: StartingMachine) -> AppendFuture[Any]:
-    """What a machine comes to."""
+    """Start a machine, and return the future of its result."""
     driver = Driver(metadata.ledger, machine, runtime)
     driver.post(machine.start)
     return driver.done

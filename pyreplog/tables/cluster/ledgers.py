@@ -1,4 +1,7 @@
-"""Planning ledgers of a cluster: each entry once, or the copies of bookies over TCP. Sizes come from metadata."""
+"""The entries of ledgers that a read needs: each entry once, or the copies on bookies over TCP.
+
+Sizes are from metadata.
+"""
 
 from __future__ import annotations
 
@@ -22,58 +25,58 @@ from pyreplog.tables.slices import Range, RecordFilter
 logger = logging.getLogger(__name__)
 
 LOOKUPS = 16
-"""Keys that a distant metadata store is asked for at a time."""
+"""Concurrent lookups in a metadata store on the network."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def each(survey: ClusterView, call: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """`call` of each item, in their order; several at a time where each is a way over the network."""
+    """Return `call(item)` for each item, in order; several at a time if each call uses the network."""
     if not isinstance(survey.origin, RemoteCluster):
         return [call(item) for item in items]
     with ThreadPoolExecutor(LOOKUPS) as pool:
         return list(pool.map(call, items))
 
 
-def there(store: MetadataStore) -> tuple[Range, ...]:
-    """Ranges of all ledgers that are not deleted."""
+def existing_ledgers(store: MetadataStore) -> tuple[Range, ...]:
+    """Return the ranges of all ledgers that are not deleted."""
     return tuple((low, high + 1) for low, high in merged((ledger, ledger) for ledger in list_ledgers(store)))
 
 
 def ledger_slices(survey: ClusterView, options: ReadOptions) -> list[tuple[EntrySlice, int]]:
-    """Slices, uncut, of all that is wanted of a cluster's ledgers, and about how many bytes each is.
+    """Return uncut slices of a cluster's ledgers that a read needs, with their approximate sizes in bytes.
 
-    Errors: ConfigError; InvalidMetadataError; UnauthorizedError; UnreadableError, an open ledger's bookies do not say
-    how far it goes; those of the metadata store.
+    Raises ConfigError, InvalidMetadataError, UnauthorizedError, UnreadableError (the bookies of an open ledger do not
+    tell its end), and the errors of the metadata store.
     """
     check_offsets(options)
     key = ledger_key(options.password)
     ledgers = _load(survey, options)
     _check_password(ledgers, key)
-    held = amounts(survey.runtime, ledgers, key)
+    known = amounts(survey.runtime, ledgers, key)
     names: dict[str, str] = {}
     bookies = _bookies(ledgers, options.replica)
     low, high = max(options.starting_offsets.of(("", 0)), 0), options.ending_offsets.of(("", 0))
     wanted = RecordFilter(times=times_of(options))
-    found: list[tuple[EntrySlice, int]] = []
+    slices: list[tuple[EntrySlice, int]] = []
     for metadata in ledgers:
-        amount = held[metadata.ledger]
+        amount = known[metadata.ledger]
         stop = amount.entries if high == LAST else min(high, amount.entries)
         if low >= stop or (wanted.times is not None and metadata.created_us >= wanted.times[1]):
             continue
         for bookie, first, last, share in _copies(metadata, bookies, low, stop):
             weight = _weight(amount, last - first, share)
             part = EntrySlice(
-                survey.origin, metadata.ledger, first, last, weight, wanted, survey.lies(metadata.ledger),
+                survey.origin, metadata.ledger, first, last, weight, wanted, survey.segments(metadata.ledger),
                 slim(metadata, names), key, bookie=bookie,
             )  # fmt: skip
-            found.append((part, weight))
-    return found
+            slices.append((part, weight))
+    return slices
 
 
 def check_offsets(options: ReadOptions) -> None:
-    """ConfigError: offsets were given by partition, and ledgers have none."""
+    """Raise ConfigError if offsets are given by partition, which ledgers do not have."""
     for name, offsets in (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets)):
         if offsets.everywhere is None:
             raise ConfigError(
@@ -91,13 +94,13 @@ def _load(survey: ClusterView, options: ReadOptions) -> list[LedgerMetadata]:
 
     def load(ledger: int) -> LedgerMetadata | None:
         try:
-            found = find_ledger(store, ledger)
+            versioned = find_ledger(store, ledger)
         except InvalidMetadataError as error:
             if options.mode == "FAILFAST":
                 raise
-            logger.warning("ledger %d is passed over: %s", ledger, error)
+            logger.warning("ledger %d is skipped: %s", ledger, error)
             return None
-        return None if found is None else found.metadata
+        return None if versioned is None else versioned.metadata
 
     return [metadata for metadata in each(survey, load, ids) if metadata is not None]
 
@@ -106,7 +109,8 @@ def _check_password(ledgers: list[LedgerMetadata], key: bytes) -> None:
     for metadata in ledgers:
         if not metadata.admits(key):
             raise UnauthorizedError(
-                metadata.ledger, "the option password is not what it was made with; the option ledgers chooses others"
+                metadata.ledger,
+                "the option password is not the password of this ledger; the option ledgers can leave it out",
             )
 
 
@@ -119,20 +123,20 @@ def _weight(amount: Amount, entries: int, share: float) -> int:
 
 
 def _bookies(ledgers: list[LedgerMetadata], replica: str) -> set[str] | None:
-    """Whose copies are wanted; None: anybody's. ConfigError: there is none of that name."""
+    """Return the bookies whose copies are read; None: any. Raises ConfigError if no bookie has the name."""
     if replica == ANY:
         return None
     known = sorted({bookie for metadata in ledgers for bookie in metadata.bookies()})
-    found = known if replica == ALL else chosen(known, replica)
-    if known and not found:
+    bookies = known if replica == ALL else chosen(known, replica)
+    if known and not bookies:
         raise ConfigError(f"replica: expected any, all or one of {', '.join(known)}, found {replica!r}")
-    return set(found)
+    return set(bookies)
 
 
 def _copies(
     metadata: LedgerMetadata, bookies: set[str] | None, low: int, stop: int
 ) -> Iterator[tuple[str | None, int, int, float]]:
-    """(bookie, first entry, entry behind the last, part of the entries in between that it is to have)."""
+    """Yield (bookie, first entry, entry after the last, share of them that the bookie should have)."""
     if bookies is None:
         yield None, low, stop, 1.0
         return

@@ -1,4 +1,4 @@
-"""Arrow columns of a batch of messages. Buffers come from native code: no Python object is made for a message."""
+"""Arrow columns of a batch of messages. Native code makes the buffers, so that no message needs a Python object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyreplog.tables.slices import SliceOrigin
 
 
 def message_batch(batch: MessageBatch, schema: pa.Schema, origin: SliceOrigin) -> pa.RecordBatch:
-    """The columns of a schema."""
+    """Return the columns of a schema for a batch of messages."""
     arrays = [
         _MAKERS[name](batch, origin) if name in _MAKERS else pa.nulls(len(batch), pa.binary()) for name in schema.names
     ]

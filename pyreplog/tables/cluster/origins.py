@@ -1,4 +1,4 @@
-"""Where a cluster is, as it travels from the planner to executors; each of them opens it for itself."""
+"""The place of a cluster, as the planner sends it to executors; each executor opens the cluster itself."""
 
 from __future__ import annotations
 
@@ -20,29 +20,35 @@ from pyreplog.tables.paths import METADATA, bookie_logs
 
 logger = logging.getLogger(__name__)
 
-Lies = tuple[tuple[str, tuple[int, ...]], ...]
-"""Of a ledger: (bookie, positions of the segments that hold some of it)."""
+SegmentBases = tuple[tuple[str, tuple[int, ...]], ...]
+"""Where a ledger is stored: (bookie, bases of the segments that have entries of it)."""
 
 
 @dataclass(frozen=True)
 class StoredCluster:
-    """The directory of an embedded cluster, which may run or not. bookies: (id, directory of the log, its uuid)."""
+    """The directory of an embedded cluster, which may be running.
+
+    bookies: (id, directory of the log, uuid of the log).
+    """
 
     path: str
     bookies: tuple[tuple[str, str, bytes], ...]
 
     @contextmanager
-    def open(self, lies: Mapping[int, Lies]) -> Iterator[Runtime]:
-        """On an executor. lies: of the ledgers that are read. Errors: NotALogError, this host does not see it."""
+    def open(self, segments: Mapping[int, SegmentBases]) -> Iterator[Runtime]:
+        """Open the cluster on an executor. Raises NotALogError if this host does not see the directory.
+
+        segments: of the ledgers that are read.
+        """
         if not Path(self.path).is_dir():
             raise NotALogError(
                 f"{self.path}: no such directory on host {socket.gethostname()}; executors open the files of an "
                 "embedded cluster themselves, under the path that the driver was given"
             )
         bases: dict[str, dict[int, tuple[int, ...]]] = {bookie: {} for bookie, _, _ in self.bookies}
-        for ledger, places in lies.items():
-            for bookie, there in places:
-                bases[bookie][ledger] = there
+        for ledger, places in segments.items():
+            for bookie, positions in places:
+                bases[bookie][ledger] = positions
         logs = {bookie: StoredLog(Path(log), uuid, bases[bookie]) for bookie, log, uuid in self.bookies}
         with StoredMetadata(Path(self.path) / METADATA) as metadata:
             yield StoredBookies(metadata, logs)
@@ -50,15 +56,18 @@ class StoredCluster:
 
 @dataclass(frozen=True)
 class RemoteCluster:
-    """Bookies over TCP. url: of the metadata store."""
+    """A cluster whose bookies are reached over TCP. url: of its metadata store."""
 
     url: str
     credentials: Credentials
 
     @contextmanager
-    def open(self, lies: Mapping[int, Lies]) -> Iterator[Runtime]:
-        """Connects; what it opens is closed in the end. Errors: as Cluster.connect; ConfigError, of files that
-        `credentials` names; NotALogError, there is no such file of metadata: who reads does not make one."""
+    def open(self, segments: Mapping[int, SegmentBases]) -> Iterator[Runtime]:
+        """Connect to the cluster, and close the connections at the end. segments: not used.
+
+        Raises the errors of `Cluster.connect`, ConfigError for files that `credentials` names, and NotALogError if the
+        metadata file does not exist, which a reader does not create.
+        """
         from pyreplog.ledger.cluster import LedgerCluster
 
         file = sqlite_file(self.url)
@@ -75,21 +84,23 @@ Origin = StoredCluster | RemoteCluster
 
 @dataclass(frozen=True)
 class ClusterView:
-    """A cluster as the driver sees it while it plans."""
+    """A cluster as the driver sees it while it plans a read."""
 
     origin: Origin
     runtime: Runtime
     logs: Mapping[str, StoredLog]
 
-    def lies(self, ledger: int) -> Lies:
-        """Where a ledger lies; over TCP, its bookies know."""
+    def segments(self, ledger: int) -> SegmentBases:
+        """Return where a ledger is stored. Empty over TCP, where the bookies know."""
         return tuple((bookie, tuple(log.bases[ledger])) for bookie, log in self.logs.items() if ledger in log.bases)
 
 
 @contextmanager
 def survey_stored(path: Path) -> Iterator[ClusterView]:
-    """A cluster in a directory, with all that the indexes of its bookies' logs say. Bookies whose logs cannot be read
-    are left out."""
+    """Open a cluster in a directory, with the indexes of its bookies' logs.
+
+    Bookies with unreadable logs are left out.
+    """
     logs = {}
     for bookie, log in bookie_logs(path).items():
         try:
@@ -103,12 +114,12 @@ def survey_stored(path: Path) -> Iterator[ClusterView]:
 
 @contextmanager
 def survey_remote(url: str, credentials: Credentials) -> Iterator[ClusterView]:
-    """Errors: as RemoteCluster.open."""
+    """Connect to a cluster. Raises the errors of `RemoteCluster.open`."""
     origin = RemoteCluster(url, credentials)
     with origin.open({}) as runtime:
         yield ClusterView(origin, runtime, {})
 
 
 def chosen(bookies: Iterable[str], replica: str) -> list[str]:
-    """The bookies that an option `replica` means by an id or a name."""
+    """Return the bookies that the option `replica` selects by an id or a name."""
     return [bookie for bookie in bookies if replica in (bookie, bookie.partition("@")[0])]

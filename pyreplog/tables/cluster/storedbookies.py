@@ -1,4 +1,4 @@
-"""Bookies that need not run: requests are answered from their directories, as far as readers make them."""
+"""StoredBookies answers the requests of readers from the directories of bookies, which need not run."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ OnReply = Callable[[Reply | Exception], None]
 
 
 class StoredBookies:
-    """The Runtime of drivers. Nothing waits: whoever asks has the answer when the call is back.
+    """A `Runtime` over directories. Each reply is there when the call returns; nothing waits.
 
-    logs: of the bookies whose directories are there, by their ids.
+    logs: logs of the bookies that have a directory, by bookie id.
     """
 
     def __init__(self, metadata: MetadataStore, logs: Mapping[str, StoredLog]) -> None:
@@ -36,11 +36,11 @@ class StoredBookies:
     def send(self, bookie: str, request: Request, on_reply: OnReply) -> None:
         log = self.logs.get(bookie)
         if log is None:
-            on_reply(NotConnectedError(f"there is no directory of bookie {bookie}"))
+            on_reply(NotConnectedError(f"the cluster has no readable directory of bookie {bookie}"))
             return
         try:
             reply = _answer(cast("EntryLog", log), request)
-        except (ReplogError, OSError) as error:  # damaged, or on its way out: whether the entry is here is unknown
+        except (ReplogError, OSError) as error:  # damaged, or being trimmed: whether the entry is here is unknown
             reply = Reply(ReplyStatus.UNKNOWN, request.ledger, request.first, request.last, body=str(error).encode())
         on_reply(reply)
 
@@ -49,13 +49,13 @@ class StoredBookies:
             self.send(bookie, request, answer)
 
     def expect(self, done: AppendFuture[Any]) -> None:
-        """It is done before anybody could close this."""
+        """Do nothing: each future is done before this runtime could be closed."""
 
     def wait(self, future: AppendFuture[T], timeout: float | None = None) -> T:
         return future.result(timeout)
 
     def wake_after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Nobody is slow."""
+        """Do nothing: no request waits, so no timer is needed."""
 
     def work(self, job: Callable[[], object]) -> None:
         job()
@@ -64,16 +64,16 @@ class StoredBookies:
         logger.info("ledger %d: the copy of entry %d on %s is bad or missing", ledger, bad.entry, bad.bookie)
 
     def note_lacking(self, ledger: int, copies: Sequence[BadCopy]) -> None:
-        """Nobody closes a ledger here."""
+        """Do nothing: readers do not close ledgers."""
 
     def note_waiting(self, change: int) -> None:
-        """Nobody counts."""
+        """Do nothing: waiting readers are not counted."""
 
     def suspect(self, bookie: str) -> None:
-        """Nobody chooses bookies here."""
+        """Do nothing: readers do not choose bookies."""
 
     def note_degraded(self, ledger: int, degraded: Degraded | None) -> None:
-        """Nobody writes a ledger here."""
+        """Do nothing: readers do not write ledgers."""
 
 
 def _answer(log: EntryLog, request: Request) -> Reply:
@@ -81,7 +81,11 @@ def _answer(log: EntryLog, request: Request) -> Reply:
         return read_entries(log, request, LedgerState(request.ledger, Controls(), request.last, -1))
     if request.kind != RequestKind.LAST:
         return Reply(
-            ReplyStatus.REFUSED, request.ledger, request.first, request.last, body=b"only readers are answered"
+            ReplyStatus.REFUSED,
+            request.ledger,
+            request.first,
+            request.last,
+            body=b"a stored cluster answers only requests of readers",
         )
     state = load_state(log, request.ledger)
     if state is None:

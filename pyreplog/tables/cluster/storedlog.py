@@ -1,7 +1,7 @@
-"""StoredLog: a bookie's log as its files have it, read beside whoever writes it; entries are found by (ledger, entry).
+"""StoredLog: the log of a bookie, read from its files beside a running bookie; entries are found by (ledger, entry).
 
-Nothing is locked but the segments that are looked at, against being recycled, and nothing is written. Of a segment
-whose index is not there yet, or is damaged, an index is made of the records that are intact.
+Nothing is written. A segment is locked while it is read, so that it is not recycled. If the index of a segment is
+missing or damaged, one is made from the segment's intact records.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from pyreplog.tables.logs import look
 logger = logging.getLogger(__name__)
 
 SEGMENTS_MAX = 64
-"""Held at a time."""
+"""Segments that are kept mapped at the same time."""
 
-_STRETCH = 8 << 20
+_SCAN_BYTES = 8 << 20
 
 Bases = Mapping[int, Sequence[int]]
-"""Where a ledger lies: the positions of the segments that hold some of it; control records from `CONTROL` on."""
+"""Bases of the segments that have entries of a ledger; from ledger id `CONTROL` on, of its control records."""
 
 
 class _HeldSegment(NamedTuple):
@@ -41,8 +41,11 @@ class _HeldSegment(NamedTuple):
 
 
 class StoredLog:
-    """What of an EntryLog is for readers. uuid: of the log. bases: of the ledgers that are asked for; when a segment
-    has gone since they were noted, its live entries lie elsewhere, and all are looked for once more."""
+    """The part of an EntryLog that readers need.
+
+    uuid: of the log. bases: of the ledgers that are read. If one of these segments is gone, its live entries were
+    moved, and the bases of all ledgers are determined again.
+    """
 
     def __init__(self, directory: Path, uuid: bytes, bases: Bases) -> None:
         self.directory, self.uuid, self.bases = directory, uuid, bases
@@ -50,44 +53,44 @@ class StoredLog:
 
     @classmethod
     def survey(cls, directory: Path) -> StoredLog:
-        """Of all ledgers in a directory: looks at every segment's index. Segments that cannot be read count as empty.
+        """Determine the segments of all ledgers in a directory, from the index of every segment.
 
-        Errors: NotALogError, FormatVersionError, CorruptionError.
+        Segments that cannot be read count as empty. Raises NotALogError, FormatVersionError and CorruptionError.
         """
-        found = look(directory)
+        snapshot = look(directory)
         bases: dict[int, list[int]] = {}
-        for file in found.segments:
+        for file in snapshot.segments:
             try:
                 if file.fault is not None:
                     raise file.fault
-                _, index = _open(directory, found.uuid, file.base)
+                _, index = _open(directory, snapshot.uuid, file.base)
                 table = index.ledgers()
             except TrimmedError as error:
-                logger.info("%s: nothing lies in the segment at %d: %s", directory, file.base, error)
+                logger.info("%s: the segment at %d has no entries: %s", directory, file.base, error)
                 continue
             except (ReplogError, OSError) as error:
-                logger.warning("%s: nothing is read of the segment at %d: %s", directory, file.base, error)
+                logger.warning("%s: the segment at %d is not read: %s", directory, file.base, error)
                 continue
             for ledger in table["ledger"].tolist():
                 bases.setdefault(ledger, []).append(file.base)
-        return cls(directory, found.uuid, bases)
+        return cls(directory, snapshot.uuid, bases)
 
     # ---- reading --------------------------------------------------------------------------------------------
 
     def read(self, ledger: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
-        """As LedgerLog.read."""
+        """Read records, as `LedgerLog.read` does."""
         places = self._locations(ledger, start, end, 1, 1)
         return copy_located(places, self._holder, ledger, end, bytes_max)
 
     def lend(
         self, ledger: int, start: int, end: int, bytes_max: int, step: int, run: int
     ) -> tuple[bytes | memoryview, int]:
-        """As LedgerLog.lend."""
+        """Lend records, as `LedgerLog.lend` does."""
         places = self._locations(ledger, start, end, step, run)
         return lend_located(places, self._holder, ledger, end, bytes_max)
 
     def last_entry(self, ledger: int) -> int | None:
-        """Highest id of the ledger's entries; None: there is none. CorruptionError."""
+        """Return the highest entry of a ledger; None: no entry of it is here. Raises CorruptionError."""
         lasts = [held.ledgers.last_entry(ledger) for held in self._holding(ledger)]
         return max((last for last in lasts if last is not None), default=None)
 
@@ -102,7 +105,7 @@ class StoredLog:
         return list(in_order(parts))
 
     def _holding(self, ledger: int) -> list[_HeldSegment]:
-        """The segments with some of a ledger. Errors: as `_open`."""
+        """Return the segments that have entries of a ledger. Raises the errors of `_open`."""
         try:
             return [self._hold(base) for base in self.bases.get(ledger, ())]
         except TrimmedError:
@@ -128,15 +131,18 @@ class StoredLog:
 
 
 def _open(directory: Path, uuid: bytes, base: int) -> _HeldSegment:
-    """A segment and its ledger index. Errors: as `map_locked`; TrimmedError, it is hollow."""
+    """Open a segment and its ledger index.
+
+    Raises the errors of `map_locked`, and TrimmedError for a punched segment.
+    """
     segment = map_locked(str(names.segment_path(directory, base)), uuid, base)
     if is_hole_punched(segment):
-        raise TrimmedError(f"the segment at {base} is hollow")
+        raise TrimmedError(f"the records of the segment at {base} were removed")
     return _HeldSegment(segment, sealed_index(directory, segment) or _made_index(segment))
 
 
 def sealed_index(directory: Path, segment: Segment) -> SealedIndex | None:
-    """The ledger index of a segment, from its file; None: there is none, or it is of no use."""
+    """Open the index file of a segment; None: it is missing or damaged."""
     order = indexes.load(directory, segment)
     if order is None:
         return None
@@ -146,16 +152,16 @@ def sealed_index(directory: Path, segment: Segment) -> SealedIndex | None:
             end=order.end,
         )  # fmt: skip
     except (OSError, ReplogError) as error:
-        logger.info("%s: the ledger index of the segment at %d is of no use: %s", directory, segment.base, error)
+        logger.info("%s: the ledger index of the segment at %d is ignored: %s", directory, segment.base, error)
         return None
 
 
 def _made_index(segment: Segment) -> LedgerIndex:
-    """Of all records that are intact: somebody else may have copies of the others."""
+    """Make an index of the intact records of a segment. Other bookies may have copies of the damaged ones."""
     index, at, stop = LedgerIndex(), HEADER_BYTES, segment.used_end(HEADER_BYTES)
     while 0 <= at < stop:
         try:
-            batch = segment.scan(at, segment.size, until=min(at + _STRETCH, stop), all_kinds=True)
+            batch = segment.scan(at, segment.size, until=min(at + _SCAN_BYTES, stop), all_kinds=True)
         except CorruptionError:
             at = segment.find_intact(at + 8, segment.size)
             continue

@@ -1,4 +1,4 @@
-"""The metadata of an embedded cluster, read beside the process that has it, or when none does."""
+"""The metadata of an embedded cluster, opened read-only, whether or not a process has the cluster open."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _TIMEOUT_S = 10.0
 
 
 class StoredMetadata(MetadataStore):
-    """The database of an SQLiteStore, which is not written: neither by calls here, nor to remove what is stale.
+    """The database of an SQLiteStore, which is never written, not even to remove expired keys.
 
-    Errors: NotALogError, there is none; FormatVersionError.
+    Raises NotALogError if the file is missing, and FormatVersionError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,7 +46,7 @@ class StoredMetadata(MetadataStore):
         except sqlite3.Error as error:
             raise NotALogError(f"{self.path} cannot be read as the metadata of a cluster: {error}") from error
         if application != APPLICATION_ID:
-            raise NotALogError(f"{self.path} is an SQLite database of something else")
+            raise NotALogError(f"{self.path} is an SQLite database, but not the metadata of a cluster")
         if version != FORMAT:
             raise FormatVersionError(self.path, version, FORMAT)
 
@@ -64,7 +64,7 @@ class StoredMetadata(MetadataStore):
         except sqlite3.Error as error:
             raise MetadataUnavailableError(f"{self.path}: {error}") from error
 
-    # ---- what a reader has no part in -----------------------------------------------------------------------
+    # ---- calls that only writers make -----------------------------------------------------------------------
 
     def _refuse(self) -> NoReturn:
         raise MetadataUnavailableError(f"{self.path} was opened for reading")

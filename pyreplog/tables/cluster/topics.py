@@ -1,6 +1,7 @@
-"""Planning topics: which of their ledgers hold what is wanted, by what the chains in the metadata store say.
+"""The entries of topics that a read needs, from the ledger chains in the metadata store.
 
-A ledger is read while this plans only where its writer has not closed it, or a bound lies within a large one."""
+A ledger is read during planning only if its writer has not closed it, or if a bound lies within a large ledger.
+"""
 
 from __future__ import annotations
 
@@ -41,22 +42,25 @@ from pyreplog.topic.owner.managed.chainstore import find_chain
 from pyreplog.topic.owner.managed.ledgers import PASSWORD
 
 NARROW_BYTES = 8 << 20
-"""In larger ledgers, a bound is looked for; of smaller ones all is read, and not all of it given out."""
+"""In larger ledgers the entry at a bound is searched for; smaller ones are read whole, and filtered."""
 
 CLOCKS_US = 60_000_000
-"""By so much owners' clocks may differ, or be set back: by them, a ledger may end before its last entries came."""
+"""Allowed difference between owners' clocks.
+
+By its metadata, a ledger may have been closed before its last entries were appended.
+"""
 
 KEY = ledger_key(PASSWORD)
 
 logger = logging.getLogger(__name__)
 
 LOST = (UnreadableError, NoSuchEntryError, InvalidEntryError)
-"""An entry that was to say where a bound lies cannot be read, or makes no sense."""
+"""Errors when the entry at a bound cannot be read or decoded."""
 
 
 @dataclass(frozen=True)
 class PlannedTopic:
-    """A topic, by its name; what its rows say; what is there of it: up to `end`. held: by its open ledger."""
+    """A topic at one moment. rows: its name and partition in rows. held: content of its open ledger."""
 
     name: str
     rows: Partition
@@ -65,12 +69,12 @@ class PlannedTopic:
 
     @property
     def end(self) -> int:
-        """Offset behind the last message that is certain."""
+        """Offset after the last confirmed message."""
         return self.chain.end.offset + self.held.messages
 
     @property
     def ledgers(self) -> Iterator[tuple[ChainLedger, int, TopicPosition]]:
-        """(ledger, its entries, what of the topic lies before its end)."""
+        """Yields (ledger, number of its entries, position in the topic at its end)."""
         for item in self.chain.ledgers:
             if item.is_closed:
                 yield item, item.entries, item.end
@@ -88,55 +92,58 @@ class PlannedTopic:
 
 
 def topic_slices(survey: ClusterView, options: ReadOptions) -> list[tuple[EntrySlice, int]]:
-    """Slices, uncut, of all that is wanted of topics, and about how many bytes each is.
+    """Return uncut slices of topics that a read needs, with their approximate sizes in bytes.
 
-    Errors: NoSuchTopicError; NoSuchSubscriptionError (failOnDataLoss; else a topic without the subscription is left
-    out); ConfigError, TrimmedError and OutOfRangeError: an offset is not there; UnreadableError; InvalidMetadataError;
-    those of the metadata store.
+    A topic without the subscription is left out if failOnDataLoss is false. Raises NoSuchTopicError,
+    NoSuchSubscriptionError (failOnDataLoss), ConfigError, TrimmedError and OutOfRangeError (an offset does not exist),
+    UnreadableError, InvalidMetadataError, and the errors of the metadata store.
     """
     topics = find_topics(survey, options)
     for name, offsets in (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets)):
         offsets.check_names(name, [topic.rows for topic in topics])
     acked: Sequence[AckSet | None] = [None] * len(topics)
     if options.subscription is not None:
-        there = positions(
+        stored = positions(
             survey, [topic.name for topic in topics], options.subscription, lenient=not options.fail_on_data_loss
         )
-        topics = [topic for topic in topics if topic.name in there]
-        acked = [there[topic.name] for topic in topics]
-    found: list[tuple[EntrySlice, int]] = []
+        topics = [topic for topic in topics if topic.name in stored]
+        acked = [stored[topic.name] for topic in topics]
+    slices: list[tuple[EntrySlice, int]] = []
     for topic, acks in zip(topics, acked, strict=True):
-        found += slices_of_topic(survey, topic, acks, options)
-    return found
+        slices += slices_of_topic(survey, topic, acks, options)
+    return slices
 
 
-# ---- which topics ----------------------------------------------------------------------------------------------
+# ---- topics ----------------------------------------------------------------------------------------------------
 
 
 def rows_of(name: str) -> Partition:
-    """Topic and partition, as rows say them and offsets are given by."""
+    """Return (topic, partition) as rows and offset options name it."""
     return partition_of(name) or (name, NO_PARTITION)
 
 
 def find_topics(survey: ClusterView, options: ReadOptions) -> list[PlannedTopic]:
-    """The topics that are meant, each partition by itself. Errors: NoSuchTopicError; InvalidMetadataError;
-    UnreadableError, an open ledger's bookies do not say how far it goes; those of the metadata store."""
-    found, unasked = find_known_topics(survey, options)
+    """Return the topics that options select, each partition by itself.
+
+    Raises NoSuchTopicError, InvalidMetadataError, UnreadableError (the bookies of an open ledger do not tell its end),
+    and the errors of the metadata store.
+    """
+    topics, unasked = find_known_topics(survey, options)
     for error in unasked.values():
         raise error
-    return found
+    return topics
 
 
 def find_known_topics(survey: ClusterView, options: ReadOptions) -> tuple[list[PlannedTopic], dict[str, Unasked]]:
-    """As `find_topics`, of those of which somebody can tell how far they go; and why of the others nobody can."""
+    """Return the topics, as `find_topics` does; and the errors of those whose end the bookies do not tell."""
     store = survey.runtime.metadata
     names = _names([unquote_name(name) for name in store.list(TOPICS)], options)
     chains: list[tuple[str, LedgerChain]] = []
-    for name, there in zip(names, each(survey, lambda name: find_chain(store, name), names), strict=True):
-        if there is not None and there.chain is not None and not there.chain.deleted:
-            chains.append((name, there.chain))
+    for name, stored in zip(names, each(survey, lambda name: find_chain(store, name), names), strict=True):
+        if stored is not None and stored.chain is not None and not stored.chain.deleted:
+            chains.append((name, stored.chain))
         elif options.topics is not None and name in options.topics:
-            raise NoSuchTopicError(name, "there is none of that name, or it was deleted")
+            raise NoSuchTopicError(name, "it does not exist, or was deleted")
     opened = [chain.open_ledger.ledger for _, chain in chains if chain.open_ledger is not None]
     ledgers = [metadata for metadata in each(survey, lambda ledger: _load(survey, ledger), opened) if metadata]
     held, unasked = amounts_known(survey.runtime, ledgers, KEY)
@@ -148,7 +155,10 @@ def find_known_topics(survey: ClusterView, options: ReadOptions) -> tuple[list[P
 
 
 def _names(known: list[str], options: ReadOptions) -> list[str]:
-    """Those that are meant, each once, in order. A topic's name means its partitions, too."""
+    """Return the names of the selected topics and partitions, each once, in order.
+
+    A topic stands for its partitions.
+    """
     by_topic: dict[str, list[tuple[int, str]]] = {}
     for name in known:
         topic, partition = rows_of(name)
@@ -156,18 +166,20 @@ def _names(known: list[str], options: ReadOptions) -> list[str]:
     if options.topics_pattern is not None:
         wanted = sorted(topic for topic in by_topic if options.topics_pattern.fullmatch(topic))
         if not wanted:
-            raise NoSuchTopicError(options.topics_pattern.pattern, f"none of {len(by_topic)} topics is called so")
+            raise NoSuchTopicError(
+                options.topics_pattern.pattern, f"the pattern matches none of {len(by_topic)} topics"
+            )
     else:
         wanted = [check_name(name) for name in options.topics or ()]
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for topic in wanted:
         for _, name in sorted(by_topic.get(topic, [(0, topic)])):
-            found.setdefault(name)
-    return list(found)
+            names.setdefault(name)
+    return list(names)
 
 
 def _load(survey: ClusterView, ledger: int) -> LedgerMetadata | None:
-    """None: it was closed, being empty, and deleted meanwhile."""
+    """Return the metadata of a ledger; None: it was empty, and was closed and deleted meanwhile."""
     try:
         return load_ledger(survey.runtime.metadata, ledger).metadata
     except NoSuchLedgerError:
@@ -178,13 +190,13 @@ def _open_id(chain: LedgerChain) -> int:
     return -1 if chain.open_ledger is None else chain.open_ledger.ledger
 
 
-# ---- which of their ledgers ------------------------------------------------------------------------------------
+# ---- ledgers of a topic ----------------------------------------------------------------------------------------
 
 
 def slices_of_topic(
     survey: ClusterView, topic: PlannedTopic, acks: AckSet | None, options: ReadOptions
 ) -> Iterator[tuple[EntrySlice, int]]:
-    """As `topic_slices`, of one topic, without what `acks` says is acknowledged."""
+    """Yield slices of one topic, as `topic_slices` does, without the messages that `acks` has acknowledged."""
     start = options.starting_offsets.of(topic.rows) if acks is None else min(acks.mark_offset, topic.end)
     low, high = bounded(
         f"topic {topic.name}", start, options.ending_offsets.of(topic.rows), topic.chain.start.offset, topic.end,
@@ -209,7 +221,7 @@ def slices_of_topic(
         offsets = None if before == (item.start.offset, end.offset) else before
         part = TopicPart(*topic.rows, item.start, b"" if acks is None else _acked(acks, *before))
         yield EntrySlice(
-            survey.origin, item.ledger, first, stop, weight, RecordFilter(offsets, times), survey.lies(item.ledger),
+            survey.origin, item.ledger, first, stop, weight, RecordFilter(offsets, times), survey.segments(item.ledger),
             key=KEY, topic=part,
         ), weight  # fmt: skip
 
@@ -221,7 +233,7 @@ def _is_outside(item: ChainLedger, times: Range | None) -> bool:
 
 
 def closed_before(item: ChainLedger, time_us: int) -> bool:
-    """Whether all entries of a ledger were appended before a time, as its metadata say."""
+    """Whether all entries of a ledger were appended before a time, by its metadata."""
     return 0 < item.closed_us < time_us - CLOCKS_US
 
 
@@ -233,7 +245,7 @@ def _acked(acks: AckSet, low: int, high: int) -> bytes:
 def _narrowed(
     survey: ClusterView, item: ChainLedger, entries: int, end: TopicPosition, offsets: Range, times: Range | None
 ) -> tuple[int, int]:
-    """Which entries of a large ledger can hold what is wanted, from the first to before the second."""
+    """Return the range of entries of a large ledger that can hold messages to read."""
     first, stop = 0, entries
     if end.size - item.start.size < NARROW_BYTES:
         return first, stop
@@ -258,12 +270,12 @@ def _narrowed(
 
 
 def since(time_us: int, entries: int) -> FirstSearch:
-    """For the first entry appended at a time or later. Append times do not go back in a ledger."""
+    """Return a search for the first entry appended at a time or later. Append times do not decrease within a ledger."""
     return FirstSearch(entries, lambda _, appended_us: appended_us >= time_us)
 
 
 def search_in(reader: LedgerReader, item: ChainLedger, search: Search) -> int | None:
-    """The entry of a ledger that a search finds; None: there is none."""
+    """Run a search in a ledger, and return the entry that it finds; None: none."""
     while (entry := search.next()) is not None:
         read = reader.read if reader.is_closed else reader.read_unconfirmed
         records = next(read(entry, entry + 1))

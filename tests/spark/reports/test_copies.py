@@ -202,7 +202,7 @@ def test_mistakes(cluster: Striped, tmp_path: Path) -> None:
     stripe(cluster, 9, 10)
     snapshot = cluster.snapshot()
     for options in ({"startingOffsets": "3"}, {"replica": "bookie-1"}, {"endingTimestamp": "5"}):
-        with pytest.raises(ConfigError, match="is of whole ledgers on all bookies"):
+        with pytest.raises(ConfigError, match="reads whole ledgers on all bookies"):
             local_engine.run(ReplicaHoles(), {"path": str(cluster.path), **options}, snapshot)
-    with pytest.raises(ConfigError, match="under_replicated is of a cluster's ledgers"):
+    with pytest.raises(ConfigError, match="under_replicated reads ledgers of a cluster"):
         local_engine.run(UnderReplicated(), {"path": str(cluster.folder(cluster.names[0]))}, snapshot)

@@ -135,5 +135,5 @@ def test_nothing_but_a_torn_tail(tmp_path: Path) -> None:
 
 
 def test_mistakes(cluster: Striped) -> None:
-    with pytest.raises(ConfigError, match="crc_audit is of all copies"):
+    with pytest.raises(ConfigError, match="crc_audit checks all copies"):
         local_engine.run(CrcAudit(), {"path": str(cluster.path), "replica": "bookie-1"}, NOW)

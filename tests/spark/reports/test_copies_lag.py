@@ -183,9 +183,9 @@ def test_clusters_over_tcp(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("to", "given", "says"),
     [
-        ({}, {}, "to: replication_lag compares two; expected options that say where the copy is"),
+        ({}, {}, "to: replication_lag compares two sources; expected options that name the copy"),
         ({"path": "x", "colour": "red"}, {}, "unknown option 'colour'"),
-        ({"path": "x"}, {"path": "data"}, "replication_lag is of topics or of logs; expected the option topics for"),
+        ({"path": "x"}, {"path": "data"}, "replication_lag compares topics or logs; expected the option topics for"),
     ],
 )
 def test_mistakes(tmp_path: Path, to: dict[str, str], given: dict[str, str], says: str) -> None:

@@ -154,7 +154,9 @@ def test_a_subscription_nobody_can_read(tmp_path: Path) -> None:
         cluster.topic("t", durability="appended").close()
         lost = SubscriptionMetadata(token="t", created_us=1)
         create_subscription(cluster.metadata, "t", "bad", lost)
-        with pytest.raises(InvalidMetadataError, match="where subscription bad of topic t stands cannot be told"):
+        with pytest.raises(
+            InvalidMetadataError, match="the stored cursor of subscription bad of topic t cannot be decoded"
+        ):
             gather(options_of(path), 0)
 
 

@@ -132,7 +132,7 @@ def test_what_cannot_be_told_is_unknown_not_fine() -> None:
     assert {state for state, _ in found["Which bookie lost copies"]} == {"unknown"}
     assert {state for state, _ in found["Which subscription lags"]} == {"unknown"}
     assert found["Is anything damaged"] == [("unknown", "Offsets that are missing: the report failed. OSError: gone")]
-    assert found["What is hot"] == [("unknown", "No report that tells was asked for.")]
+    assert found["What is hot"] == [("unknown", "No report that answers this was run.")]
 
 
 def test_good_news_of_what_nobody_looked_at_are_none() -> None:
@@ -159,7 +159,7 @@ def test_a_bookie_that_lost_copies_is_named() -> None:
         )
     )
     assert found["Which bookie lost copies"] == [
-        ("bad", "Bookie bookie-2 lacks 1,006 copies of 2 ledgers that it is to have.")
+        ("bad", "Bookie bookie-2 lacks 1,006 copies of 2 ledgers that it should have.")
     ]
 
 

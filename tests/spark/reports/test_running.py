@@ -102,7 +102,7 @@ def test_unknown_reports_and_parameters(log: Path) -> None:
         ({"COLUMNS": "key"}, "option columns: a report reads what it needs"),
         ({"view": "log_gaps"}, "option view: a report reads what it needs"),
         ({"mode": "permissive"}, "expected FAILFAST or DROPMALFORMED, found PERMISSIVE"),
-        ({"replica": "all"}, "replica: log_gaps is of entries, each once; expected any, found 'all'"),
+        ({"replica": "all"}, "replica: log_gaps reads each entry once; expected any, found 'all'"),
     ],
 )
 def test_options_that_are_none(spark: SparkSession, log: Path, options: dict[str, str], says: str) -> None:

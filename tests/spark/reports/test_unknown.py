@@ -106,7 +106,7 @@ def test_no_topic_can_be_asked(made: World) -> None:
     assert (snapshot.topics, snapshot.subscriptions) == ((), ())
     for one in outcomes(made, snapshot, (*SUBSCRIPTIONS, "log_gaps"), {"topics": f"{here},{away}"}):
         assert one.table is None
-        assert one.error == "no topic could be asked"
+        assert one.error == "the bookies of no topic answered"
         assert len(one.warnings) == 2
     assert suite.of_subscriptions(snapshot, ["s"]).subscriptions == (), "whether there is one is not known"
 
