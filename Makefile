@@ -5,7 +5,7 @@
 #   lint       ruff, mypy --strict, stubtest, and the documents and the API reference as a site, a warning is an error
 #   docs       the same site, in build/docs
 #   bench      every figure of docs/benchmarks.md, both sides in one run
-#   simulate   SEEDS seeded schedules of the ledger protocols, of replica groups and of topics: crashes, partitions, races
+#   simulate   SEEDS seeded schedules of the ledger protocols, of replica groups, topics and auto-recovery: crashes, races
 #   crash      SEEDS seeded crashes of a disk model
 #   chaos      kills, stops and resumes processes of ledgers, topics and replica groups, and moves their clocks, for CHAOS_SECONDS
 #              each; prints the longest time without an acknowledgement
@@ -75,6 +75,7 @@ bench: $(VENV)/built
 simulate: $(VENV)/test
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 	$(BIN)/python -m tests.simulation.ha --seeds $(SEEDS)
+	$(BIN)/python -m tests.simulation.autorecovery --seeds $$(( $(SEEDS) / 10 ))
 	$(BIN)/python -m tests.simulation.topic --seeds $$(( $(SEEDS) / 10 ))
 	$(BIN)/python -m tests.interleaving --seeds $$(( $(SEEDS) / 10 ))
 

@@ -268,6 +268,16 @@ def test_an_empty_ledger_is_changed_without_copies() -> None:
     assert lab.fragments == {0: "fbcde"}
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_member_without_entries_is_replaced(count: int) -> None:
+    """A fragment of one entry lies on three of five members: the others have nothing to copy, and nothing to prove."""
+    for source in "abcde":
+        lab = closed_lab(count=count)
+        result = replicator(lab, source, lost=source).run().result
+        assert result.entries == len([entry for entry in held_by(lab, "abcde".index(source)) if entry < count])
+        assert source not in lab.metadata.bookies()
+
+
 def test_no_spare_bookie_ends_it_at_once() -> None:
     """BookKeeper #3905."""
     lab = closed_lab()

@@ -165,5 +165,16 @@ def describe(message: Request | Reply) -> str:
     return f"{flags}{_KIND[message.kind]} {message.first}..{message.last}"
 
 
-_STATUS = ["OK", "FENCED", "UNAUTHORIZED", "READ_ONLY", "UNKNOWN", "REFUSED", "OVERLOADED", "LIMBO", "INVALID"]
-_KIND = ["", "ADD", "READ", "LAST", "SET_LAC", "WAIT_LAC", "STATUS"]
+_STATUS = [
+    "OK",
+    "FENCED",
+    "UNAUTHORIZED",
+    "READ_ONLY",
+    "UNKNOWN",
+    "REFUSED",
+    "OVERLOADED",
+    "LIMBO",
+    "INVALID",
+    "UNSUPPORTED",
+]
+_KIND = ["", "ADD", "READ", "LAST", "SET_LAC", "WAIT_LAC", "STATUS", "HOLDINGS"]

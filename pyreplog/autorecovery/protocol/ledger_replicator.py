@@ -248,6 +248,8 @@ class LedgerReplicator:
         stripes = [stripe for stripe in self._metadata.stripes(change.index, change.first, change.end) if stripe]
         self._proof, self._proofs_left = (0, 0), len(stripes)
         self._sends.clear()
+        if not stripes:  # none of the few entries of the fragment is on this member
+            return self._have_proof()
         return [self._ask(stripe) for stripe in stripes]
 
     def _ask(self, stripe: range) -> Send:

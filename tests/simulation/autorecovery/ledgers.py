@@ -1,0 +1,182 @@
+"""The life of one ledger: its metadata, its writer, and what must hold of it while its copies are moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyreplog._native.quorum.quorum import write_set
+from pyreplog.autorecovery.protocol.effects import NoteLost
+from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof
+
+from ..bookies import KEY
+from ..clients import Client, Recoverer, Writer
+from ..invariants import Invariants, demand
+from ..schedule import Plan
+from ..store import TIMEOUT_S, MetadataHost
+
+if TYPE_CHECKING:
+    from .schedule import Schedule
+
+
+class LedgerHost(MetadataHost):
+    """The metadata of one ledger, which may be deleted, and the list of its lost entries."""
+
+    def __init__(self, life: LedgerLife, metadata: LedgerMetadata) -> None:
+        super().__init__(life.world, metadata, life.changed)
+        self._life = life
+        self.is_deleted = False
+        self.lost: set[int] = set()
+
+    def _set(self, effect: Any, answer: Callable[..., None]) -> None:
+        if self.is_deleted:
+            answer("deleted")
+        else:
+            super()._set(effect, answer)
+
+    def _get(self, answer: Callable[..., None]) -> None:
+        if self.is_deleted:
+            answer("deleted")
+        else:
+            super()._get(answer)
+
+    def note_lost(self, client: Client, machine: Any, effect: NoteLost) -> None:
+        """List entries as lost; the request, or its answer, may be lost."""
+        fate = self.world.random.random()
+        if fate < self.loss:
+            if fate < self.loss / 2:
+                self.world.after(self._delay(), self._life.list_lost, effect)
+            self.world.after(TIMEOUT_S, client.tell, machine, "store_unknown")
+            return
+
+        def do() -> None:
+            self._life.list_lost(effect)
+            self.world.after(self._delay(), client.tell, machine, "noted")
+
+        self.world.after(self._delay(), do)
+
+
+class LedgerLife:
+    """What a client of one ledger sees of a schedule: the same attributes as `simulation.schedule.Schedule`."""
+
+    key = KEY
+
+    def __init__(self, schedule: Schedule, ledger: int, plan: Plan) -> None:
+        self.schedule, self.world, self.nodes, self.plan = schedule, schedule.world, schedule.nodes, plan
+        self.ledger = ledger
+        self.invariants = LedgerInvariants(self)
+        ensemble = self.world.random.sample([node.name for node in self.nodes.places], plan.ensemble_size)
+        metadata = LedgerMetadata(
+            ledger=ledger,
+            ensemble_size=plan.ensemble_size,
+            write_quorum=plan.write_quorum,
+            ack_quorum=plan.ack_quorum,
+            fragments=(Fragment(0, tuple(ensemble)),),
+            proof=key_proof(KEY),
+        )
+        self.store = LedgerHost(self, metadata)
+        self.store.loss = plan.loss
+        self.mover: str | None = None  # a replicator whose change is being made
+        self.moves = 0  # changes that replicators made
+        self.writer = Writer(self)  # type: ignore[arg-type]
+        self.clients: list[Client] = [self.writer]
+
+    def begin(self) -> None:
+        self.writer.run()
+        for number in range(self.plan.recoverers):
+            self.recover(f"recoverer{number} of {self.ledger}", self.world.random.random() * 1.5 * self.plan.busy_s, 3)
+        if self.plan.ending == "vanish":
+            self.world.after(self.world.random.random() * self.plan.busy_s, self.writer.end)
+
+    def recover(self, name: str, after: float, tries: int) -> None:
+        recoverer = Recoverer(self, name, tries)  # type: ignore[arg-type]
+        self.clients.append(recoverer)
+        self.world.after(after, recoverer.run)
+
+    def changed(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
+        self.invariants.metadata_changed(before, after)
+
+    def list_lost(self, effect: NoteLost) -> None:
+        """What is listed as lost is lost: no disk that may come back has a copy, of those that metadata ever named."""
+        for entry in effect.entries:
+            has_it = [
+                node.name
+                for node in self.nodes.by_name.values()
+                if not node.is_gone
+                and node.name not in self.schedule.declared_lost
+                and self.is_named(node.name, entry)
+                and node.log.holds(self.ledger, entry)
+            ]
+            demand(not has_it, "LossesAreListedExactly", f"entry {entry} of ledger {self.ledger} is on {has_it}")
+        self.store.lost.update(effect.entries)
+        self.world.note("ledger", self.ledger, "has lost", effect.entries)
+
+    def is_named(self, bookie: str, entry: int) -> bool:
+        """Whether metadata name a bookie for an entry."""
+        metadata = self.store.metadata
+        ensemble = metadata.fragment_of(entry).ensemble
+        places = write_set(entry, metadata.ensemble_size, metadata.write_quorum)
+        return bookie in {ensemble[place] for place in places}
+
+    def copies(self, entry: int) -> int:
+        """Intact copies of an entry on bookies that metadata name for it and whose disks exist."""
+        metadata = self.store.metadata
+        ensemble = metadata.fragment_of(entry).ensemble
+        places = write_set(entry, metadata.ensemble_size, metadata.write_quorum)
+        return sum(self.nodes.by_name[ensemble[place]].log.holds(self.ledger, entry) for place in places)
+
+    def bears_loss(self, node: Any) -> bool:
+        """Whether the ledger survives the loss of a disk: an acknowledged entry has another copy, and the last fragment
+        of a ledger that is not closed loses fewer members than the ack quorum."""
+        metadata, name = self.store.metadata, node.name
+        if metadata.state is not State.CLOSED:
+            members = metadata.last_fragment.ensemble
+            lossy = sum(self.nodes.by_name[bookie].has_lost for bookie in members)
+            if name in {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}:
+                return lossy < metadata.ack_quorum - 1 and not self.has_lost_before
+            return True
+        last = metadata.last_entry
+        return all(
+            self.copies(entry) - (self.is_named(name, entry) and node.log.holds(self.ledger, entry)) >= 1
+            for entry in range(last + 1)
+            if entry not in self.store.lost
+        )
+
+    @property
+    def has_lost_before(self) -> bool:
+        """Whether a member of a ledger that is not closed has lost its disk already."""
+        named = {bookie for fragment in self.store.metadata.fragments for bookie in fragment.ensemble}
+        return any(self.nodes.by_name[bookie].has_lost for bookie in named)
+
+
+class LedgerInvariants(Invariants):
+    """Those of a ledger; and of who moves copies."""
+
+    def __init__(self, life: LedgerLife) -> None:
+        super().__init__(life)  # type: ignore[arg-type]
+        self._life = life
+
+    def metadata_changed(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
+        super().metadata_changed(before, after)
+        mover, self._life.mover = self._life.mover, None
+        if mover is not None:
+            self._life.moves += 1
+            self._moved(before, after)
+
+    def _moved(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
+        """A worker's change: the end and the state stay, the open last fragment is untouched, who is named has its copies."""
+        life = self._life
+        demand(before.state is after.state, "AWorkerChangesMembersAlone", f"{before.state} became {after.state}")
+        if before.state is not State.CLOSED:
+            demand(before.last_fragment == after.last_fragment, "TheOpenFragmentIsUntouched", f"{after.fragments}")
+        stop = after.last_entry + 1 if after.state is State.CLOSED else after.last_fragment.first
+        for entry in range(stop):
+            was, now = before.fragment_of(entry).ensemble, after.fragment_of(entry).ensemble
+            for place in write_set(entry, after.ensemble_size, after.write_quorum):
+                if was[place] == now[place]:
+                    continue
+                node = life.nodes.by_name[now[place]]
+                has_it = node.log.holds(life.ledger, entry) or node.has_lost or entry in life.store.lost
+                demand(
+                    has_it, "NamedMembersHaveProof", f"entry {entry} is not on {now[place]}, which took {was[place]}"
+                )

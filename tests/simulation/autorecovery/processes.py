@@ -1,0 +1,219 @@
+"""Auditors, workers, and collectors of surplus copies: processes that act on what they knew a moment ago."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from pyreplog.autorecovery.protocol.absence import (
+    Alarm,
+    ClusterView,
+    ForgetState,
+    NoteState,
+    PlaceOrder,
+    WithdrawOrder,
+    judge,
+)
+from pyreplog.autorecovery.protocol.effects import NoteLost
+from pyreplog.autorecovery.protocol.ledger_replicator import LedgerReplicated, LedgerReplicator
+from pyreplog.autorecovery.protocol.priority import urgency
+from pyreplog.bookie.bookie_state import BookiePhase, BookieState
+from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State
+from pyreplog.ledger.placement import Candidate, choose
+from pyreplog.ledger.protocol.effects import Effect, Finished, Store
+
+from ..bookies import Node
+from ..clients import Client
+
+if TYPE_CHECKING:
+    from .ledgers import LedgerLife
+    from .schedule import Schedule
+
+DELAY_S = 0.15
+ROUND_S = 0.03
+
+
+class Auditor:
+    """Judges, and carries out what it decided a moment later, by compare-and-set."""
+
+    def __init__(self, schedule: Schedule, name: str) -> None:
+        self._schedule, self._world, self.name = schedule, schedule.world, name
+        self.is_alive = True
+
+    def run(self) -> None:
+        if not self.is_alive:
+            return
+        schedule, world = self._schedule, self._world
+        states = dict(schedule.states)
+        named: dict[str, int] = {}
+        for life in schedule.lives:
+            if not life.store.is_deleted:
+                for bookie in life.store.metadata.bookies():
+                    named[bookie] = named.get(bookie, 0) + 1
+        view = ClusterView(
+            named=named,
+            registered=schedule.registered(),
+            states=states,
+            orders=frozenset(schedule.orders),
+            now_us=int(1e15 + world.now * 1e6),
+            settled=not world.chance(0.1) or world.is_calm,
+        )
+        decisions = judge(view, int(DELAY_S * 1e6))
+        away = sum(bookie not in view.registered for bookie in named)
+        for decision in decisions:
+            if isinstance(decision, PlaceOrder):
+                schedule.check_order(decision.bookie, states, away, len(named))
+            if not isinstance(decision, Alarm) and (world.is_calm or not world.chance(0.05)):
+                world.after(world.random.random() * 0.01, self._carry_out, decision, states)
+        world.after(ROUND_S * (0.5 + world.random.random()), self.run)
+
+    def _carry_out(self, decision: Any, known: dict[str, BookieState]) -> None:
+        schedule, bookie = self._schedule, decision.bookie
+        if isinstance(decision, PlaceOrder):
+            schedule.orders.add(bookie)
+        elif isinstance(decision, WithdrawOrder):
+            schedule.orders.discard(bookie)
+        elif schedule.states.get(bookie) == known.get(bookie):
+            if isinstance(decision, NoteState):
+                schedule.states[bookie] = decision.state
+            elif isinstance(decision, ForgetState):
+                schedule.states.pop(bookie, None)
+        self._world.note(self.name, type(decision).__name__, bookie)
+
+
+class Worker(Client):
+    """Copies one ledger after the other, the most urgent first; sometimes one that another worker copies, too."""
+
+    def __init__(self, schedule: Schedule, name: str) -> None:
+        super().__init__(schedule, name)  # type: ignore[arg-type]
+        self._life: LedgerLife | None = None
+        self.machine: LedgerReplicator | None = None
+        self._retry_at: dict[int, float] = {}
+
+    def run(self) -> None:
+        if not self.is_alive:
+            return
+        schedule: Any = self.schedule
+        world, orders = self.world, frozenset(schedule.orders)
+        lives = [
+            life
+            for life in schedule.lives
+            if not life.store.is_deleted
+            and not orders.isdisjoint(life.store.metadata.bookies())
+            and self._retry_at.get(life.ledger, 0.0) <= world.now
+        ]
+        if not lives:
+            world.after(ROUND_S, self.run)
+            return
+        lives.sort(key=lambda life: urgency(life.store.metadata, orders))
+        life = lives[0] if world.chance(0.7) else world.random.choice(lives)
+        metadata, version = life.store.metadata, life.store.version
+        registered = schedule.registered()
+        gone = (BookiePhase.LOST, BookiePhase.RETIRED)
+        lost = {bookie for bookie, state in schedule.states.items() if state.phase in gone} - registered
+        away = (orders | schedule.states.keys()) - registered - lost
+        self._life = life
+        self.machine = LedgerReplicator(
+            metadata, version, orders, lost=lost, away=away, choose=self._choose,
+            pace=lambda count: world.random.random() * 0.002,
+        )  # fmt: skip
+        world.note(self.name, "copies ledger", life.ledger, "for", sorted(orders))
+        world.after(world.random.random() * 0.02, self.tell, self.machine, "start")
+
+    def _choose(self, metadata: LedgerMetadata, fragment: Fragment, index: int, refused: Collection[str]) -> str | None:
+        schedule: Any = self.schedule
+        busy = {bookie for bookie, state in schedule.states.items() if state.phase is not BookiePhase.AWAY}
+        names = sorted(schedule.registered() - busy)
+        chosen = choose(
+            metadata.ledger, fragment.ensemble, [index], [Candidate(name) for name in names],
+            write_quorum=metadata.write_quorum, taken={*fragment.ensemble, *refused}, turn=self.world.random.randint(0, 9),
+        )  # fmt: skip
+        return chosen.get(index)
+
+    def perform(self, machine: Any, effects: list[Effect]) -> None:
+        if machine is not self.machine:  # a reply that comes too late
+            assert not effects
+            return
+        life = self._life
+        assert life is not None
+        rest: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, NoteLost):
+                life.store.note_lost(self, machine, effect)
+            elif isinstance(effect, Store):
+                life.store.store(self, machine, _Marked(life, self.name, effect))
+            elif type(effect).__name__ == "Load":
+                life.store.load(self, machine)
+            else:
+                rest.append(effect)
+        super().perform(machine, rest)
+
+    def heard(self, reply: Any) -> None:
+        """LACs in replies are checked by the clients of the ledger."""
+
+    def finished(self, machine: Any, end: Finished) -> None:
+        life, world = self._life, self.world
+        assert life is not None
+        if end.error is not None or (
+            isinstance(end.result, LedgerReplicated) and (end.result.is_open or end.result.kept)
+        ):
+            self._retry_at[life.ledger] = world.now + ROUND_S * (1 + world.random.random())
+        self._life = self.machine = None
+        world.after(0.001, self.run)
+
+
+class _Marked:
+    """A Store that says whose it is when it is done."""
+
+    lacking = ()
+
+    def __init__(self, life: LedgerLife, name: str, effect: Store) -> None:
+        self._life, self._name, self._effect = life, name, effect
+        self.version = effect.version
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        self._life.mover = self._name  # the host decodes it just before it replaces the metadata
+        return self._effect.metadata
+
+
+class Collector:
+    """Removes copies of a closed ledger that no metadata ask for, as a bookie does: two looks, then the version."""
+
+    def __init__(self, schedule: Schedule, node: Node) -> None:
+        self._schedule, self._world, self._node = schedule, schedule.world, node
+        self._seen: set[tuple[int, int]] = set()
+
+    def run(self) -> None:
+        node, world = self._node, self._world
+        if node.is_gone:
+            return
+        surplus: set[tuple[int, int]] = set()
+        if node.is_up:
+            for life in self._schedule.lives:
+                metadata = life.store.metadata
+                if metadata.state is State.CLOSED and not life.store.is_deleted:
+                    entries = node.log.held.get(life.ledger, {})
+                    surplus |= {
+                        (life.ledger, entry)
+                        for entry in entries
+                        if entry <= metadata.last_entry and not life.is_named(node.name, entry)
+                    }
+            for life in self._schedule.lives:
+                twice = {entry for ledger, entry in surplus & self._seen if ledger == life.ledger}
+                if twice:
+                    version = life.store.version
+                    world.after(world.random.random() * 0.01, self._bump, life, version, twice)
+        self._seen = surplus
+        world.after(ROUND_S * (1 + world.random.random()), self.run)
+
+    def _bump(self, life: LedgerLife, version: int, entries: set[int]) -> None:
+        """From the change of the version on the copies are not here any more: a proof that counted on them is void, and
+        a later one does not see them."""
+        store, held = life.store, self._node.log.held.get(life.ledger, {})
+        if store.version != version or store.is_deleted or not self._node.is_up:
+            return
+        store.replace(store.metadata)
+        for entry in entries:
+            held.pop(entry, None)
+        self._world.note(self._node.name, "removes surplus copies of ledger", life.ledger, sorted(entries))
