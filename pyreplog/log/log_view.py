@@ -250,7 +250,12 @@ class LogView(LogViewBase, Closeable):
                         f"entries from {self.end} on were cut, and this read was at {entry}; read again"
                     )
                 truncations, position = self.truncation_count, self._position_of(entry)
-            batch = self._batch_at(position, batch_bytes, -1 if end is None else end - entry)
+            try:
+                batch = self._batch_at(position, batch_bytes, -1 if end is None else end - entry, entry=entry)
+            except CorruptionError:
+                if self.truncation_count == truncations:
+                    raise
+                continue  # cut and written anew while it was looked at
             if batch is None:
                 return
             position = batch.next_position
@@ -352,9 +357,9 @@ class LogView(LogViewBase, Closeable):
 
     def _batch_at(
         self, position: int, batch_bytes: int, limit: int, *, all_kinds: bool = False, stop: int | None = None,
-        committed: bool = True,
+        committed: bool = True, entry: int = -1,
     ) -> RecordBatch | None:  # fmt: skip
-        """One batch from `position` on; None at the visible end."""
+        """One batch from `position` on; None at the visible end. entry: the number that comes first, -1: any."""
         self.check_open()
         visible = self._visible() if committed else self._readable()
         if position >= visible:
@@ -364,7 +369,9 @@ class LogView(LogViewBase, Closeable):
             del held
             if not self._refresh():
                 return None
-            return self._batch_at(position, batch_bytes, limit, all_kinds=all_kinds, stop=stop, committed=committed)
+            return self._batch_at(
+                position, batch_bytes, limit, all_kinds=all_kinds, stop=stop, committed=committed, entry=entry
+            )
         offset = max(position - segment.base, HEADER_BYTES)
         if offset > HEADER_BYTES and is_hole_punched(segment):  # it was not when the caller was given its position
             offset = HEADER_BYTES
@@ -372,7 +379,7 @@ class LogView(LogViewBase, Closeable):
         until = min(extent, offset + batch_bytes)
         if stop is not None:
             until = min(until, max(stop - segment.base, offset))
-        batch = segment.scan(offset, extent, until=until, limit=limit, all_kinds=all_kinds)
+        batch = segment.scan(offset, extent, until=until, limit=limit, all_kinds=all_kinds, entry=entry)
         if batch.next_position == position and not len(batch):
             raise CorruptionError(segment.path, position, "a record", f"nothing before offset {extent}")
         return batch
@@ -511,7 +518,12 @@ class LogFollower(LogFollowerBase):
             return None
         if self.position < 0:
             self.position = log._position_of(self.entry)
-        batch = log._batch_at(self.position, batch_bytes, -1)
+        try:
+            batch = log._batch_at(self.position, batch_bytes, -1, entry=self.entry)
+        except CorruptionError:
+            if log.truncation_count == self.truncations:
+                raise
+            return None  # cut and written anew while it was looked at
         if batch is None:
             return None
         if len(batch):

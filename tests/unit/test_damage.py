@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 import pyreplog
 from pyreplog import CorruptionError, NotALogError, ReplogError
 from pyreplog._native.log.sparse import SparseIndex
+from pyreplog._native.system.checksum import crc32c
 from pyreplog.log import names
 from pyreplog.log.fsck.locked_segment import map_locked
 from tests import samples
@@ -44,6 +46,7 @@ RECORD_FIELDS = {
     "key": (45, 5),
     "value": (50, 12),
 }
+INDEX_FIELDS = {"end": 56, "blocks": 64, "ranges": 68}
 VICTIM = 452
 """An entry with event time and key, in the middle of the second segment."""
 
@@ -164,6 +167,57 @@ def test_every_bit_of_a_blank(read_only):
             assert Path(caught.value.path) == path and caught.value.position == blank
             assert log[last] == value_of(last) and log[last + 1] == value_of(last + 1)
         flip(path, blank % SEGMENT_BYTES + offset, bit)
+
+
+@pytest.mark.parametrize("change", [-8, 8, None])
+def test_a_blank_whose_checksum_is_right_and_whose_length_is_not(read_only, change):
+    """It ends its segment only if it covers the rest of the file; None: less than its own header."""
+    path, last = samples.segments(read_only)[1], first_entries(read_only)[2] - 1
+    with pyreplog.open(read_only, "r") as log:
+        blank = log.position_of(last) + len(log.get(last).raw)
+    length = 16 if change is None else SEGMENT_BYTES - blank % SEGMENT_BYTES + change
+    rewrite(path, blank % SEGMENT_BYTES, "<I", 0, length, sealed_bytes=32)
+    with pyreplog.open(read_only, "r") as log:
+        with pytest.raises(CorruptionError) as caught:
+            list(log.read(last))
+        assert Path(caught.value.path) == path and caught.value.position == blank
+        assert log[last] == value_of(last) and log[last + 1] == value_of(last + 1)
+
+
+@pytest.mark.parametrize("entry", [VICTIM, VICTIM + 1])
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_record_whose_checksum_is_right_and_whose_number_is_not(read_only, entry, change):
+    """A disk wrote it in the wrong place of its segment: it was given for the entry that should be there, or as a second
+    one of its number. With and without a key."""
+    path, position = samples.segments(read_only)[1], position_of(read_only, entry)
+    with pyreplog.open(read_only, "r") as log:
+        size = len(log.get(entry).raw)
+    rewrite(path, position % SEGMENT_BYTES, "<I", 24, entry - first_entries(read_only)[1] + change, sealed_bytes=size)
+    with pyreplog.open(read_only, "r") as log:
+        assert_scan_stops_at(log, entry, position)
+        for follow in (follow_entries, follow_batches):
+            seen = list[int]()
+            with pytest.raises(CorruptionError) as caught:
+                follow(log, entry - 20, seen)
+            assert caught.value.position == position and seen == list(range(entry - 20, entry))
+
+
+def follow_entries(log: pyreplog.LogReader, start: int, seen: list[int]) -> None:
+    seen.extend(record.entry for record in log.follow(start, timeout=0.0))
+
+
+def follow_batches(log: pyreplog.LogReader, start: int, seen: list[int]) -> None:
+    for batch in log.follow_batches(start, timeout=0.0, batch_bytes=1000):
+        seen.extend(batch.entry.tolist())
+
+
+def rewrite(path: Path, offset: int, form: str, at: int, value: int, *, sealed_bytes: int) -> None:
+    """Change a field of the record at `offset`, and make its checksum, which covers so many of its bytes, right again."""
+    data = bytearray(path.read_bytes())
+    struct.pack_into(form, data, offset + at, value)
+    (length,) = struct.unpack_from("<I", data, offset)
+    struct.pack_into("<I", data, offset + 4, crc32c(bytes(data[offset + 12 : offset + sealed_bytes]), length))
+    path.write_bytes(data)
 
 
 @settings(max_examples=150, deadline=None)
@@ -306,6 +360,26 @@ def test_an_intact_index_that_says_too_little(log, mode):
     samples.indexes(log)[0].write_bytes(index.to_bytes(segment.uuid, 0, 0, segment.stamp, 0, 0))
     with pyreplog.open(log, mode) as handle:
         assert [handle[n] for n in range(0, ENTRIES, 13)] == [value_of(n) for n in range(0, ENTRIES, 13)]
+
+
+@pytest.mark.parametrize(
+    ("field", "change"), [("end", SEGMENT_BYTES), ("blocks", 1), ("blocks", -1), ("ranges", 1), ("ranges", -1)]
+)
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_an_index_whose_checksums_are_right_and_whose_sizes_are_not(log, mode, field, change):
+    """By a bug, or by who can write files: nothing is read past the file, and lookups give what the segment holds."""
+    path, offset = samples.indexes(log)[1], INDEX_FIELDS[field]
+    data = bytearray(path.read_bytes())
+    (value,) = struct.unpack_from("<I", data, offset)
+    struct.pack_into("<I", data, offset, value + change)
+    struct.pack_into("<I", data, 8, crc32c(bytes(data[12:96])))
+    path.write_bytes(data)
+    segment = map_locked(log, SEGMENT_BYTES)
+    with pytest.raises(CorruptionError):
+        SparseIndex.load(str(path), segment.size, segment.uuid, segment.base, segment.first_entry, segment.stamp)
+    wanted = range(*first_entries(log)[1:3], 29)
+    with pyreplog.open(log, mode) as handle:
+        assert [handle[n] for n in wanted] == [value_of(n) for n in wanted]
 
 
 @pytest.mark.parametrize("mode", ["a", "r"])

@@ -7,11 +7,13 @@ having the entry takes many times as long as in a loop.
 from libc.stdint cimport UINT32_MAX
 from libc.string cimport memcpy
 
-from pyreplog._native.layout cimport KIND_BATCH, RecordHead, SEGMENT_HEADER, SHORT_HEADER
+from pyreplog._native.layout cimport KIND_BATCH, RecordHead, SEGMENT_HEADER, SHORT_HEADER, ShortHeader
 from pyreplog._native.log cimport record as rec
 from pyreplog._native.log.batch cimport RecordBatch
 from pyreplog._native.log.segment cimport Segment
 from pyreplog._native.log.tail cimport load, load32
+
+from pyreplog.errors import CorruptionError
 
 SLICE_US = 200_000  # a sleeping follower looks up this often, for Ctrl-C and a killed writer
 cdef int64_t SLEEP_US = SLICE_US
@@ -107,6 +109,8 @@ cdef class LogFollowerBase:
         stride = rec.check_record(p, segment.size - offset, segment.stamp)
         if stride <= 0 or (<const RecordHead *>p).kind > KIND_BATCH:
             return None
+        if segment.first_entry + (<const ShortHeader *>p).entry_delta != self.entry:
+            return None
         record = rec.make_record(self.held, p, segment.first_entry, self.position)
         self.pass_record(p, record.number(), self.position + stride)
         return record
@@ -122,7 +126,12 @@ cdef class LogFollowerBase:
         extent = min(load(&self.log.tail.page.visible) - segment.base, segment.size)
         if not SEGMENT_HEADER <= offset < extent:
             return None
-        return self.give(segment.scan(offset, extent, until=min(extent, offset + self.batch_bytes)))
+        try:
+            return self.give(segment.scan(offset, extent, until=min(extent, offset + self.batch_bytes), entry=self.entry))
+        except CorruptionError:
+            if self.is_told():
+                raise
+            return None  # cut and written anew while it was looked at
 
     cdef object wait(self, bint many):
         """The next batch or record, slept for if need be; None when the time is over."""

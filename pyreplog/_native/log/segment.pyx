@@ -209,14 +209,17 @@ cdef class Segment:
             raise InvalidArgumentError(f"{length} bytes at {offset}: outside of the segment's {self.size} bytes")
         return rec.span(pin(self), self.map + offset, length)
 
-    def scan(self, int64_t offset, int64_t stop, *, int64_t until=-1, int64_t limit=-1, bint all_kinds=False):
+    def scan(self, int64_t offset, int64_t stop, *, int64_t until=-1, int64_t limit=-1, bint all_kinds=False,
+             int64_t entry=-1):
         """Verify records from `offset` (which must begin one) up to `stop` and return them as a RecordBatch.
 
         until: stop before the first record that begins here or beyond (-1: at `stop`). limit: at most so many records
-        (-1: all). all_kinds: control records and markers too. The batch ends before a bad record, and its
-        next_position tells where to go on; CorruptionError when the bad record is the first. The GIL is released.
+        (-1: all). all_kinds: control records and markers too. entry: the number that comes first, of a log by itself (-1:
+        any). The batch ends before a bad record, and its next_position tells where to go on; CorruptionError when the bad
+        record is the first. The GIL is released.
         """
-        cdef int64_t next_offset = offset, expected = -1, fault, most
+        cdef int64_t next_offset = offset, fault, most
+        cdef int64_t expected = entry - self.first_entry if entry >= 0 and self.first_entry >= 0 else -1
         cdef Rows rows
         cdef RecordBatch made
         cdef bint consecutive = self.first_entry >= 0 and not all_kinds
