@@ -611,11 +611,11 @@ def check(node: Node) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_bookie_that_is_named_has_its_copies(seed: int, tmp_path: Path, store: MemoryStore) -> None:
+def test_a_bookie_that_is_named_has_its_copies(seed: int, ram_path: Path, store: MemoryStore) -> None:
     """Two workers, the collector, moves and restarts in any order, at any moment."""
     rng = random.Random(seed)
     config = dataclasses.replace(CONFIG, durability=rng.choice(["synced", "appended"]))
-    node = Node(tmp_path / "us", store, config)
+    node = Node(ram_path / "us", store, config)
     size = rng.choice([2, 3])
     node.make((0, " ".join("xyz"[:size])), last=29, quorum=rng.randint(1, size))
     workers = [Worker(node, rng) for _ in range(2)]
