@@ -23,6 +23,8 @@
 | `registration` | the bookie's key in the metadata store while it runs |
 | `bookie_state` | what the metadata store keeps of a bookie that is away, lost, draining or retired |
 | `ledgerlist`, `collector` | the ledgers that exist; garbage collection of deleted ones |
+| `surplus` | finds copies that no metadata ask for, and decides that they are dead |
+| `dead_entries`, `live_entries` | which entries are dead; what counts as stored until they are removed |
 | `key_verifier` | checks unknown ledger keys with the metadata |
 | `service` | serves a bookie over TCP |
 | `counts`, `metrics` | counters; metrics for Prometheus |

@@ -31,6 +31,7 @@ from pyreplog.bookie.key_verifier import KeyVerdict
 from pyreplog.bookie.ledgerstate import CONTROLS, FENCE, LedgerState
 from pyreplog.bookie.ledgerstates import LedgerStates
 from pyreplog.bookie.limbo import LIMBO_MAX, Limbo
+from pyreplog.bookie.live_entries import LiveEntries
 from pyreplog.bookie.long_polls import LongPoll, LongPolls, Respond
 from pyreplog.bookie.protocol import (
     ID_MAX,
@@ -81,6 +82,7 @@ class Bookie(FastAddHandler):
         super().__init__(log, space, polls, BookieCounters(), CommitGroup(), states, deleted)
         self.limbo = Limbo(log, self._ledgers, self._group)
         self._proofs = VerifiedProofs()
+        self.live = LiveEntries(log)
         self._now_us = 0
         self._client: Hashable = None  # of the request that is being handled
         self._handlers: dict[int, Handler] = {
@@ -217,7 +219,7 @@ class Bookie(FastAddHandler):
             kept = request._replace(records=bytes(request.records))  # compared after the commit: not readable before
             self._group.wait(respond, Reply(ReplyStatus.UNKNOWN, ledger, first, last, state.lac), kept)
             return None
-        if state is None or first > state.last or not are_stored(self._log, request):
+        if state is None or first > state.last or not are_stored(self.live.of(ledger), request):
             if state is not None and state.key is not None:
                 self._append(request.records)
             else:
@@ -278,7 +280,9 @@ class Bookie(FastAddHandler):
             reply = Reply(ReplyStatus.UNKNOWN, request.ledger, request.first, request.last, state.lac)
             self._group.wait(respond, reply, request)
             return None
-        reply = holdings_reply(request, read_entries(self._log, request, state))
+        if self.live.is_undecided(request.ledger):
+            return self._refuse(request, ReplyStatus.UNKNOWN, "it is being decided what of the ledger is surplus here")
+        reply = holdings_reply(request, read_entries(self.live.of(request.ledger), request, state))
         if self._log.staged or reply.status != ReplyStatus.OK:
             return reply
         self._group.wait(respond, reply)  # what can be read may not be on disk: the next sync comes after the look
@@ -419,6 +423,7 @@ class Bookie(FastAddHandler):
         """Forget a deleted ledger. Its number is never used again; requests for it are refused (BookKeeper #4462)."""
         self._ledgers.forget(ledger)
         self._proofs.forget(ledger)
+        self.live.restore(ledger)
         for poll in self._polls.wake(ledger):
             self._answer(poll.respond, Reply(ReplyStatus.REFUSED, ledger, body=b"the ledger was deleted"))
         self._lacs.pop(ledger, None)

@@ -2,7 +2,8 @@
 
 A ledger counts as deleted only when two reads of the metadata say so: a listing that began after the ledger was seen
 here, and a direct get. The metadata must also know this bookie: a store that was emptied, or is another one, proves
-nothing (BookKeeper #4607: one wrong proof deleted live data). Sealed segments are collected, the emptiest first:
+nothing (BookKeeper #4607: one wrong proof deleted live data). Entries that no metadata ask for are dead, too; `surplus`
+finds them. Sealed segments are collected, the emptiest first:
 
 1. Live entries, if they are few enough, and control records of live ledgers are appended once more.
 2. The log is synced. After a crash before that, some entries have two equal copies.
@@ -20,6 +21,7 @@ from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entrylog import DiskLog
 from pyreplog.bookie.ledgermap import BadRange, LedgerExtent
+from pyreplog.bookie.surplus import ClosedLedgers, Surplus
 from pyreplog.errors import CorruptionError, DiskError, InvalidMetadataError
 
 logger = logging.getLogger(__name__)
@@ -29,7 +31,7 @@ T = TypeVar("T")
 _LOOKS = 64
 
 
-class Ledgers(Protocol):
+class Ledgers(ClosedLedgers, Protocol):
     """The ledgers according to the metadata. After any error nothing is known."""
 
     def knows_us(self) -> bool:
@@ -55,8 +57,8 @@ class Ledgers(Protocol):
 class SegmentUsage(NamedTuple):
     """The use of a sealed segment.
 
-    live: (ledger, share) of ledgers that were not deleted; live_bytes: of their entries. controls: such ledgers that
-    have control records in the segment.
+    live: (ledger, share) of ledgers with live entries; live_bytes: of these entries. controls: ledgers that were not
+    deleted and have control records in the segment.
     """
 
     live_bytes: int
@@ -89,6 +91,7 @@ class Collector:
         self._damaged: Mapping[int, Sequence[BadRange]] = {}
         self._round: Iterator[None] | None = None
         self._looked = False  # for ledgers in limbo
+        self.surplus = Surplus(log, config, ledgers, alone)
         self.copied_bytes = self.hollowed = self.trimmed = 0  # bytes of entries; segments
 
     def step(self) -> bool:
@@ -121,6 +124,7 @@ class Collector:
             self._forget(ledger)
         yield
         yield from self._end_limbo(deleted)
+        yield from self.surplus.look(deleted)
         self._damaged = self._find_damaged() if self._find_damaged is not None else {}
         for segment in sorted(self._survey(deleted)):
             try:
@@ -201,12 +205,13 @@ class Collector:
     def _survey(self, deleted: set[int]) -> Iterator[SegmentUsage]:
         for base, shares in self._log.log.segments():
             entries = [(ledger, share) for ledger, share in shares if ledger < CONTROL]
-            live = [(ledger, share) for ledger, share in entries if ledger not in deleted]
+            sizes = [0 if ledger in deleted else self.surplus.live_bytes(ledger, share) for ledger, share in entries]
+            live = [entry for entry, size in zip(entries, sizes, strict=True) if size]
             controls = [
                 ledger - CONTROL for ledger, _ in shares if ledger >= CONTROL and ledger - CONTROL not in deleted
             ]
             total = sum(share.bytes for _, share in shares)
-            yield SegmentUsage(sum(share.bytes for _, share in live), base, total, live, controls)
+            yield SegmentUsage(sum(sizes), base, total, live, controls)
 
     def _is_worth_it(self, segment: SegmentUsage, deleted: set[int]) -> bool:
         """Whether to collect a segment: few of its bytes are live, or it is an empty one at the front of the log.
@@ -238,11 +243,12 @@ class Collector:
 
     def _empty(self, segment: SegmentUsage) -> Iterator[None]:
         for ledger, share in segment.live:
+            dead = self.surplus.dead(ledger)
             for first, last in self._intact(segment.base, ledger, share):
                 entry = first
                 while entry <= last:
                     records, entry = self._log.log.read_share(
-                        share._replace(last=last), ledger, entry, self._config.collect_step_bytes
+                        share._replace(last=last), ledger, entry, self._config.collect_step_bytes, dead
                     )
                     self._log.append(records)
                     self.copied_bytes += len(records)

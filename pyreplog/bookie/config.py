@@ -32,6 +32,8 @@ class BookieConfig(Settings):
             one is read from the log when it is needed.
         compact_below_percent: a segment is rewritten when less than this percentage of it is live; 0: never.
         collect_interval_ms: milliseconds between two rounds of garbage collection.
+        surplus_interval_ms: milliseconds, in whole rounds of garbage collection, between two looks for copies that no
+            metadata ask for; two looks must find them before they are removed. 0: they stay.
         collect_step_bytes: live bytes that garbage collection copies in one step, between which requests are handled.
         scrub_days: days within which every segment is verified on the disk; 0: none is, unless an operator asks.
         scrub_bytes_per_s: bytes of segments that are verified in a second at most.
@@ -50,6 +52,7 @@ class BookieConfig(Settings):
     ledger_states_max: int = 16384
     compact_below_percent: int = 50
     collect_interval_ms: int = 60_000
+    surplus_interval_ms: int = 3_600_000
     collect_step_bytes: int = 4 << 20
     scrub_days: int = 14
     scrub_bytes_per_s: int = 32 << 20
@@ -72,6 +75,7 @@ class BookieConfig(Settings):
         self._check_int("ledger_states_max", 1, 1 << 24)
         self._check_int("compact_below_percent", 0, 100)
         self._check_int("collect_interval_ms", 1, 1 << 40)
+        self._check_int("surplus_interval_ms", 0, 1 << 40)
         self._check_int("collect_step_bytes", 1, 1 << 30)
         self._check_int("scrub_days", 0, 3650)
         self._check_int("scrub_bytes_per_s", 1, 1 << 40)
@@ -97,6 +101,7 @@ class BookieSettings(TypedDict, total=False):
     ledger_states_max: int
     compact_below_percent: int
     collect_interval_ms: int
+    surplus_interval_ms: int
     collect_step_bytes: int
     scrub_days: int
     scrub_bytes_per_s: int

@@ -7,7 +7,7 @@ import numpy as np
 from pyreplog._native.ledgerlog.entries import compare_entries, parse_entries
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.record import Record
-from pyreplog.bookie.entrylog import EntryLog
+from pyreplog.bookie.entrylog import EntryReader
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Request
 from pyreplog.errors import CorruptionError, InvalidRecordsError, OtherRecordError
 
@@ -15,7 +15,7 @@ _STEP_MAX = 255
 """Entries with the same distance up to this one are looked up without those between them, as a stripe of a ledger."""
 
 
-def are_stored(log: EntryLog, request: Request) -> bool:
+def are_stored(log: EntryReader, request: Request) -> bool:
     """Whether all entries of an ADD are stored already. A damaged copy does not count; the new one replaces it.
 
     Raises OtherRecordError if another record is stored as one of these entries.
@@ -28,7 +28,7 @@ def are_stored(log: EntryLog, request: Request) -> bool:
     return stored == len(batch) and batch.next_position == memoryview(request.records).nbytes
 
 
-def _count_stored(log: EntryLog, request: Request, batch: RecordBatch) -> int:
+def _count_stored(log: EntryReader, request: Request, batch: RecordBatch) -> int:
     """Count the entries that are stored with equal bytes, a few megabytes of stored records at a time.
 
     Raises CorruptionError and InvalidRecordsError for damage, and OtherRecordError.
@@ -51,7 +51,7 @@ def _count_stored(log: EntryLog, request: Request, batch: RecordBatch) -> int:
     return count
 
 
-def _is_stored(log: EntryLog, ledger: int, record: Record) -> bool:
+def _is_stored(log: EntryReader, ledger: int, record: Record) -> bool:
     try:
         stored, _ = log.read(ledger, record.entry, record.entry + 1, 1)
     except CorruptionError:

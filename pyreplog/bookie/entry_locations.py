@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from pyreplog._native.ledgerlog.intake import copy_entries
 from pyreplog._native.ledgerlog.lending import lend_entries
 from pyreplog._native.log.segment import Segment
+from pyreplog.bookie.dead_entries import DeadEntries
 from pyreplog.bookie.multi_ledger_log import EntryLocations
 from pyreplog.errors import CorruptionError
 
 Hold = Callable[[int], tuple[object, Segment]]
 """Gives the segment that begins at a position, and a pin that keeps it in place while the pin exists."""
+
+
+def alive(locations: Iterable[EntryLocations], dead: DeadEntries | None) -> Iterator[EntryLocations]:
+    """Leave out entries that are dead."""
+    for place in locations:
+        if dead is None:
+            yield place
+            continue
+        live = ~dead.mask(place.entry, place.offset + place.base)
+        if live.any():
+            yield EntryLocations(place.base, place.entry[live], place.offset[live])
 
 
 def copy_located(

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.dead_entries import DeadEntries
 from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.clock import Clock
 from pyreplog.log.files import Files
@@ -19,7 +20,29 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-class EntryLog(Protocol):
+class EntryReader(Protocol):
+    """Entries that are stored, as `EntryLog` has them."""
+
+    def read(self, ledger: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
+        """Read verified records of entries [start, end), end to end: up to `bytes_max` bytes, and at least one record.
+
+        Returns (records, next): the records are all entries of [start, next) that are here and can be read yet. Raises
+        CorruptionError if it is unknown which entries are here.
+        """
+        ...
+
+    def lend(
+        self, ledger: int, start: int, end: int, bytes_max: int, step: int, run: int
+    ) -> tuple[bytes | memoryview, int]:
+        """Lend records of `run` entries from each of `start`, `start` + `step`, ..., not verified; else as `read`.
+
+        The records may be a view of the log, which pins its segment until the view is dropped. Raises CorruptionError
+        if it is unknown whether the first entry is here.
+        """
+        ...
+
+
+class EntryLog(EntryReader, Protocol):
     """A log of encoded entries and control records.
 
     The control records of ledger L are entries of ledger L + `entries.CONTROL`, numbered by their codes; the newest
@@ -43,24 +66,6 @@ class EntryLog(Protocol):
         """Make durable all records that were appended before the call.
 
         Raises PoisonedError if that fails, and so does every later call.
-        """
-        ...
-
-    def read(self, ledger: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
-        """Read verified records of entries [start, end), end to end: up to `bytes_max` bytes, and at least one record.
-
-        Returns (records, next): the records are all entries of [start, next) that are here and can be read yet. Raises
-        CorruptionError if it is unknown which entries are here.
-        """
-        ...
-
-    def lend(
-        self, ledger: int, start: int, end: int, bytes_max: int, step: int, run: int
-    ) -> tuple[bytes | memoryview, int]:
-        """Lend records of `run` entries from each of `start`, `start` + `step`, ..., not verified; else as `read`.
-
-        The records may be a view of the log, which pins its segment until the view is dropped. Raises CorruptionError
-        if it is unknown whether the first entry is here.
         """
         ...
 
@@ -117,6 +122,10 @@ class DiskLog:
     def held_entries(self, ledger: int, start: int, end: int) -> npt.NDArray[np.int64]:
         return self.log.held_entries(ledger, start, end)
 
+    def without(self, dead: DeadEntries) -> EntryReader:
+        """Return the log without dead entries of a ledger; for this ledger only."""
+        return _LiveLog(self.log, dead)
+
     def last_entry(self, ledger: int) -> int | None:
         return self.log.last_entry(ledger)
 
@@ -126,3 +135,18 @@ class DiskLog:
 
     def close(self) -> None:
         self.log.close()
+
+
+class _LiveLog:
+    """A log without the dead entries of a ledger."""
+
+    def __init__(self, log: LedgerLog, dead: DeadEntries) -> None:
+        self._log, self._dead = log, dead
+
+    def read(self, ledger: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
+        return self._log.read(ledger, start, end, bytes_max, self._dead)
+
+    def lend(
+        self, ledger: int, start: int, end: int, bytes_max: int, step: int, run: int
+    ) -> tuple[bytes | memoryview, int]:
+        return self._log.lend(ledger, start, end, bytes_max, step, run, self._dead)

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_key
 from pyreplog.bookie.identity import BookieIdentity, is_registered
 from pyreplog.metadata.store import MetadataStore
+
+LOST = "/lost"
+"""Below it, a key for each ledger with entries of which no bookie that is named has a copy."""
+
+
+class ClosedLedger(NamedTuple):
+    """What the metadata of a closed ledger say. holdings: the entries that a bookie has to hold. version: of the
+    metadata."""
+
+    holdings: tuple[range, ...]
+    version: int
 
 
 class LedgerMetadataView(Protocol):
@@ -57,6 +69,17 @@ class LedgerMetadataView(Protocol):
         """
         ...
 
+    def closed(self, ledgers: Sequence[int], bookie: str) -> list[ClosedLedger | None]:
+        """Return what the bookie has to hold of each of some ledgers.
+
+        None: the ledger is not closed or does not exist, or its metadata make no sense.
+        """
+        ...
+
+    def touch(self, ledger: int, version: int) -> bool:
+        """Write the metadata of a ledger as they are, by compare-and-set; False: their version is another one."""
+        ...
+
 
 class LedgerList:
     """The ledgers as a Collector needs them.
@@ -79,3 +102,22 @@ class LedgerList:
 
     def holdings(self, ledger: int) -> list[range] | None:
         return self._view.holdings(ledger, self._identity.id)
+
+    def closed(self, ledgers: Sequence[int]) -> list[ClosedLedger | None]:
+        return self._view.closed(ledgers, self._identity.id)
+
+    def touch(self, ledger: int, version: int) -> bool:
+        return self._view.touch(ledger, version)
+
+    def spares(self, ledger: int) -> bool:
+        """Whether surplus of a ledger has to stay. Call it after the ledger's metadata were read.
+
+        Entries are listed as lost before the bookie that may have them is not named any more: if its disk comes back,
+        it has the only copies. A bookie that counts as lost is a case for an operator, or for the auditor.
+        """
+        if not self.knows_us():
+            return True
+        state = self._store.get(bookie_state_key(self._identity.id))
+        if state is not None and BookieState.decode(state.value).phase is BookiePhase.LOST:
+            return True
+        return any(not name.isdecimal() or int(name) == ledger for name in self._store.list(LOST))

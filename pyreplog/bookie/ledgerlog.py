@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyreplog._native.ledgerlog.intake import append_entries, copy_entries
-from pyreplog.bookie.entry_locations import copy_located, lend_located
+from pyreplog.bookie.dead_entries import DeadEntries
+from pyreplog.bookie.entry_locations import alive, copy_located, lend_located
 from pyreplog.bookie.ledgermap import BadRange, LedgerExtent
 from pyreplog.bookie.multi_ledger_log import MultiLedgerLog
 from pyreplog.clock import Clock
@@ -105,20 +106,29 @@ class LedgerLog(Closeable):
 
     # ---- reading --------------------------------------------------------------------------------------------
 
-    def read(self, ledger: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
+    def read(
+        self, ledger: int, start: int, end: int, bytes_max: int, dead: DeadEntries | None = None
+    ) -> tuple[bytes, int]:
         """Read verified records of a ledger's entries [start, end), end to end, up to `bytes_max` bytes.
 
-        Returns (records, next). Entries of [start, next) that are not among the records are not here, or were never
-        acknowledged. `next` is above `start`: one record is returned even if it is larger. Control records are read by
-        their codes, with a ledger number from `entries.CONTROL` on. Raises CorruptionError (it is unknown whether the
-        entries are here) and InvalidArgumentError.
+        Returns (records, next). Entries of [start, next) that are not among the records are not here, or are dead, or
+        were never acknowledged. `next` is above `start`: one record is returned even if it is larger. Control records
+        are read by their codes, with a ledger number from `entries.CONTROL` on. Raises CorruptionError (it is unknown
+        whether the entries are here) and InvalidArgumentError.
         """
         _check(ledger, start, end, bytes_max)
         end = min(end, start + bytes_max // _SMALLEST_RECORD + 1, _ENTRY_MAX + 1)
-        return self._undisturbed(lambda: self._read(ledger, start, end, bytes_max))
+        return self._undisturbed(lambda: self._read(ledger, start, end, bytes_max, dead))
 
     def lend(
-        self, ledger: int, start: int, end: int, bytes_max: int, step: int = 1, run: int = 1
+        self,
+        ledger: int,
+        start: int,
+        end: int,
+        bytes_max: int,
+        step: int = 1,
+        run: int = 1,
+        dead: DeadEntries | None = None,
     ) -> tuple[bytes | memoryview, int]:
         """Lend records of `run` entries from each of `start`, `start` + `step`, ...; else as `read`.
 
@@ -130,7 +140,7 @@ class LedgerLog(Closeable):
         if not 1 <= run <= step:
             raise InvalidArgumentError(f"ledger {ledger}: expected 1 <= run <= step, found run {run}, step {step}")
         end = min(end, start + (bytes_max // _SMALLEST_RECORD // run + 1) * step, _ENTRY_MAX + 1)
-        return self._undisturbed(lambda: self._lend(ledger, start, end, bytes_max, step, run))
+        return self._undisturbed(lambda: self._lend(ledger, start, end, bytes_max, step, run, dead))
 
     def _undisturbed(self, look: Callable[[], T]) -> T:
         """Return the result of `look` from a time when no segment was removed.
@@ -146,23 +156,36 @@ class LedgerLog(Closeable):
             if self._log.map.removals == removals:
                 return result
 
-    def _read(self, ledger: int, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
-        locations = self._log.readable(ledger, self._log.locations(ledger, start, end))
+    def _read(self, ledger: int, start: int, end: int, bytes_max: int, dead: DeadEntries | None) -> tuple[bytes, int]:
+        locations = self._log.readable(ledger, alive(self._log.locations(ledger, start, end), dead))
         return copy_located(locations, self._log.hold, ledger, end, bytes_max)
 
     def _lend(
-        self, ledger: int, start: int, end: int, bytes_max: int, step: int, run: int
+        self, ledger: int, start: int, end: int, bytes_max: int, step: int, run: int, dead: DeadEntries | None
     ) -> tuple[bytes | memoryview, int]:
-        locations = self._log.readable(ledger, self._log.locations(ledger, start, end, step, run))
+        locations = self._log.readable(ledger, alive(self._log.locations(ledger, start, end, step, run), dead))
         return lend_located(locations, self._log.hold, ledger, end, bytes_max)
 
-    def read_share(self, share: LedgerExtent, ledger: int, first: int, bytes_max: int) -> tuple[bytes, int]:
+    def share_entries(self, share: LedgerExtent, ledger: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the entries of a ledger in one sealed segment, ascending, and the positions of their records.
+
+        Raises CorruptionError, and TrimmedError if the segment was removed.
+        """
+        entries, offsets = self._log.look(share.base, lambda index: index.entries(ledger, share.first, share.last + 1))
+        return entries, offsets + share.base
+
+    def read_share(
+        self, share: LedgerExtent, ledger: int, first: int, bytes_max: int, dead: DeadEntries | None = None
+    ) -> tuple[bytes, int]:
         """Read the entries of a ledger in one sealed segment, from `first` to the end of its share; else as `read`.
 
         Raises TrimmedError if the segment was removed or a hole was punched.
         """
         pin, segment = self._log.hold(share.base)
         entries, offsets = self._log.look(share.base, lambda index: index.entries(ledger, first, share.last + 1))
+        if dead is not None:
+            live = ~dead.mask(entries, offsets + share.base)
+            entries, offsets = entries[live], offsets[live]
         records, count = copy_entries(segment, ledger, entries, offsets, bytes_max, at_least_one=True)
         del pin
         return records, int(entries[count]) if count < len(entries) else share.last + 1

@@ -6,13 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pyreplog._native.ledgerlog.entries import parse_entries
-from pyreplog.bookie.entrylog import EntryLog
+from pyreplog.bookie.entrylog import EntryReader
 from pyreplog.bookie.ledgerstate import LedgerState
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, ReplyStatus, Request
 from pyreplog.errors import CorruptionError, InvalidRecordsError
 
 
-def read_entries(log: EntryLog, request: Request, state: LedgerState | None) -> Reply:
+def read_entries(log: EntryReader, request: Request, state: LedgerState | None) -> Reply:
     """Return the reply to a READ of durable entries.
 
     The records are not verified: the reader does that, and asks another bookie if a record is damaged. Raises
@@ -39,7 +39,7 @@ def _lost(request: Request, state: LedgerState) -> Reply:
     return Reply(ReplyStatus.LIMBO, request.ledger, request.first, request.last, state.lac, reason)
 
 
-def _read_intact(log: EntryLog, request: Request, end: int, bytes_max: int) -> tuple[bytes | memoryview, int]:
+def _read_intact(log: EntryReader, request: Request, end: int, bytes_max: int) -> tuple[bytes | memoryview, int]:
     """Lend entries as EntryLog.lend, but let damage behind the first entry just end the read (BookKeeper #4789)."""
     while True:
         try:

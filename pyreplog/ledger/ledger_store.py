@@ -8,6 +8,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
+from pyreplog.bookie.ledgerlist import ClosedLedger
 from pyreplog.bookie.protocol import ID_MAX
 from pyreplog.errors import (
     InvalidMetadataError,
@@ -265,3 +266,32 @@ class StoredLedgers:
         if found is None or found.metadata.state is not State.CLOSED:
             return None
         return found.metadata.holdings(bookie)
+
+    def closed(self, ledgers: Sequence[int], bookie: str) -> list[ClosedLedger | None]:
+        found = self._store.get_many([metadata_key(ledger) for ledger in ledgers])
+        return [
+            None if there is None else _closed(ledger, there, bookie)
+            for ledger, there in zip(ledgers, found, strict=True)
+        ]
+
+    def touch(self, ledger: int, version: int) -> bool:
+        key = metadata_key(ledger)
+        found = self._store.get(key)
+        if found is None or found.version != version:
+            return False
+        try:
+            self._store.put(key, found.value, version)
+        except (NoSuchKeyError, VersionConflictError):
+            return False
+        return True
+
+
+def _closed(ledger: int, found: Versioned, bookie: str) -> ClosedLedger | None:
+    try:
+        metadata = _decoded(ledger, found).metadata
+    except InvalidMetadataError as error:
+        logger.warning("ledger %d: what bookies have to hold of it is unknown: %s", ledger, error)
+        return None
+    if metadata.state is not State.CLOSED:
+        return None
+    return ClosedLedger(tuple(metadata.holdings(bookie)), found.version)

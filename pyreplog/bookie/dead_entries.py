@@ -1,0 +1,44 @@
+"""Dead entries: copies that no metadata ask for, which garbage collection is going to remove. See `surplus`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class DeadEntries:
+    """Which entries of a closed ledger are dead.
+
+    Attributes:
+        kept: the entries that the bookie has to hold; they live.
+        below: a position in the log; records from there on live, because they were added later.
+    """
+
+    kept: tuple[range, ...]
+    below: int
+
+    def mask(self, entries: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Tell which entries, whose records lie at these positions, are dead. entries: ascending."""
+        return (positions < self.below) & ~are_among(entries, self.kept)
+
+
+def are_among(entries: npt.NDArray[np.int64], ranges: Iterable[range]) -> npt.NDArray[np.bool_]:
+    """Tell which entries, ascending, are in one of some ranges."""
+    found = np.zeros(len(entries), np.bool_)
+    for wanted in ranges:
+        start, stop = np.searchsorted(entries, (wanted.start, wanted.stop))
+        found[start:stop] |= (entries[start:stop] - wanted.start) % wanted.step == 0
+    return found
+
+
+def count_among(ranges: Iterable[range], first: int, last: int) -> int:
+    """Count the entries of ranges that do not overlap which are in [first, last]."""
+    count = 0
+    for wanted in ranges:
+        start = wanted.start + max(0, -(-(first - wanted.start) // wanted.step)) * wanted.step
+        count += len(range(start, min(wanted.stop, last + 1), wanted.step))
+    return count

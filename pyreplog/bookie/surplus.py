@@ -1,0 +1,218 @@
+"""Surplus: copies that no metadata ask for, since another bookie took this one's place in a closed ledger.
+
+An entry is removed here only when the metadata of its closed ledger name others for it, and nobody can have a proof
+with which this bookie would be named again. The steps, for each ledger:
+
+1. Two looks at the metadata, some rounds apart, find surplus. A worker that copies to this bookie names it meanwhile
+   (BookKeeper #4668: copies were removed while they were made).
+2. The metadata are read again: the ledger is closed, knows this bookie, and lists none of its entries as lost.
+3. The entries are hidden: HOLDINGS does not see them any more, and what is added again is stored again
+   (`live_entries`).
+4. The metadata are written as they are, by compare-and-set. So every worker whose proof is older than step 3 fails,
+   also one that slept: it has a version of the metadata that is not the newest any more. If the metadata changed since
+   step 2, the entries are shown again.
+5. Now the entries are dead, and compaction leaves them behind.
+
+A worker makes its proof after it has read the metadata which it is going to change, and makes another one when they
+have changed. After a crash all entries that are still here count again, until they went through the same steps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence, Set
+from typing import Protocol
+
+from pyreplog._native.ledgerlog.entries import CONTROL
+from pyreplog.bookie.bookie import Bookie
+from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.dead_entries import DeadEntries, are_among, count_among
+from pyreplog.bookie.entrylog import DiskLog
+from pyreplog.bookie.ledgerlist import ClosedLedger
+from pyreplog.bookie.ledgermap import LedgerExtent
+from pyreplog.errors import CorruptionError
+
+logger = logging.getLogger(__name__)
+
+_LOOKS = 64
+JUDGED_MAX = 256
+"""Ledgers whose surplus is judged in one round, between which segments are collected."""
+
+
+class ClosedLedgers(Protocol):
+    """The closed ledgers according to the metadata. After any error nothing is known."""
+
+    def closed(self, ledgers: Sequence[int]) -> list[ClosedLedger | None]:
+        """Return what this bookie has to hold of ledgers; None: of one that is not closed, or unknown."""
+        ...
+
+    def touch(self, ledger: int, version: int) -> bool:
+        """Write the metadata of a ledger as they are, so that their version changes; False: it has changed already."""
+        ...
+
+    def spares(self, ledger: int) -> bool:
+        """Whether surplus of a ledger has to stay: entries of it are listed as lost, or nothing is known of us."""
+        ...
+
+
+class Surplus:
+    """Finds dead entries. A Collector makes all calls, on its thread.
+
+    alone: runs a function with the bookie while no request is handled. judged_ledgers, judged_bytes: ledgers whose
+    surplus was found dead, and bytes of these entries. conflicts: judgements that a change of the metadata ended.
+    """
+
+    def __init__(
+        self,
+        log: DiskLog,
+        config: BookieConfig,
+        ledgers: ClosedLedgers,
+        alone: Callable[[Callable[[Bookie], object]], object],
+    ) -> None:
+        self._log, self._ledgers, self._alone = log, ledgers, alone
+        self._every = -(-config.surplus_interval_ms // config.collect_interval_ms)  # rounds; 0: never
+        self._rounds_left = 0
+        self._seen: set[int] = set()  # with surplus, at the last look
+        self._waiting: deque[int] = deque()  # to be judged
+        self._dead: dict[int, DeadEntries] = {}
+        self._live_bytes: dict[tuple[int, int], int] = {}  # of sealed segments: ledger, base
+        self.judged_ledgers = self.judged_bytes = self.conflicts = 0
+
+    def __len__(self) -> int:
+        """The number of ledgers that have dead entries here."""
+        return len(self._dead)
+
+    def dead(self, ledger: int) -> DeadEntries | None:
+        """Return which entries of a ledger are dead; None: none are."""
+        return self._dead.get(ledger)
+
+    def live_bytes(self, ledger: int, share: LedgerExtent) -> int:
+        """Return about how many bytes of a ledger's share in a sealed segment live."""
+        dead = self._dead.get(ledger)
+        if dead is None:
+            return share.bytes
+        key = ledger, share.base
+        if key not in self._live_bytes:
+            try:
+                live = share.entries - int(dead.mask(*self._log.log.share_entries(share, ledger)).sum())
+            except CorruptionError as error:  # what is unknown lives
+                logger.warning("ledger %d, the segment at %d: %s", ledger, share.base, error)
+                live = share.entries
+            self._live_bytes[key] = live and max(share.bytes * live // share.entries, 1)
+        return self._live_bytes[key]
+
+    # ---- a round ----------------------------------------------------------------------------------------------
+
+    def look(self, deleted: Set[int]) -> Iterator[None]:
+        """Make the part of a round that finds dead entries, in steps. Raises errors of the metadata store."""
+        self._drop(deleted)
+        if not self._every:
+            return
+        if self._rounds_left <= 0 and not self._waiting:
+            yield from self._find(deleted)
+            self._rounds_left = self._every
+        self._rounds_left -= 1
+        for _ in range(min(JUDGED_MAX, len(self._waiting))):
+            ledger = self._waiting.popleft()
+            if ledger not in deleted:
+                self._judge(ledger)
+                yield
+
+    def _drop(self, deleted: Set[int]) -> None:
+        """Drop what is known of ledgers that were deleted, or whose dead entries are all removed."""
+        for ledger, dead in list(self._dead.items()):
+            if ledger in deleted or not any(share.base < dead.below for share in self._log.log.shares(ledger)):
+                self._show(ledger)
+                del self._dead[ledger]
+        for key in [key for key in self._live_bytes if key[0] not in self._dead]:
+            del self._live_bytes[key]
+
+    def _find(self, deleted: Set[int]) -> Iterator[None]:
+        """Look at all ledgers; those with surplus now and at the look before are to be judged."""
+        candidates = [ledger for ledger in self._log.log.ledgers() if ledger < CONTROL and ledger not in deleted]
+        found = set()
+        for start in range(0, len(candidates), _LOOKS):
+            some = candidates[start : start + _LOOKS]
+            for ledger, closed in zip(some, self._ledgers.closed(some), strict=True):
+                if closed is not None and self._has_surplus(ledger, self._sealed(ledger), closed):
+                    found.add(ledger)
+            yield
+        self._waiting.extend(sorted(found & self._seen))
+        self._seen = found - self._seen
+
+    def _has_surplus(self, ledger: int, shares: Sequence[LedgerExtent], closed: ClosedLedger) -> bool:
+        """Whether sealed segments have entries that the bookie need not hold, and that are not dead yet.
+
+        Unless some are dead, only the numbers of entries are compared: the same number of them may be missing.
+        """
+        dead = self._dead.get(ledger)
+        if dead is None:
+            return any(share.entries > count_among(closed.holdings, share.first, share.last) for share in shares)
+        if dead.kept == closed.holdings:
+            shares = [share for share in shares if share.base + self._log.log.segment_bytes > dead.below]
+        return any(self._count(ledger, share, closed.holdings, dead) for share in shares)
+
+    def _count(self, ledger: int, share: LedgerExtent, kept: Sequence[range], dead: DeadEntries) -> int:
+        """Count the entries of a share in a sealed segment that are neither to be kept nor dead.
+
+        Raises CorruptionError.
+        """
+        entries, positions = self._log.log.share_entries(share, ledger)
+        return int((~are_among(entries, kept) & ~dead.mask(entries, positions)).sum())
+
+    # ---- one ledger -------------------------------------------------------------------------------------------
+
+    def _judge(self, ledger: int) -> None:
+        """Decide that a ledger's surplus is dead, if it still is surplus."""
+        (closed,) = self._ledgers.closed([ledger])
+        shares = self._sealed(ledger)
+        try:
+            if closed is None or not self._has_surplus(ledger, shares, closed) or self._ledgers.spares(ledger):
+                return
+            before, dead = self._dead.get(ledger), self._hide(ledger, closed)
+        except CorruptionError as error:  # left as it is, for repair
+            logger.error("surplus of ledger %d cannot be judged: %s", ledger, error)
+            return
+        try:
+            is_settled = self._ledgers.touch(ledger, closed.version)
+        except BaseException:
+            self._show(ledger, before)
+            raise
+        if not is_settled:
+            self.conflicts += 1
+            self._show(ledger, before)
+            return
+        self._settle(ledger)
+        self._dead[ledger] = dead
+        self._live_bytes = {key: live for key, live in self._live_bytes.items() if key[0] != ledger}
+        size = sum(share.bytes - self.live_bytes(ledger, share) for share in shares)
+        self.judged_ledgers += 1
+        self.judged_bytes += size
+        logger.info("ledger %d: about %d bytes here are asked for by no metadata, and are removed", ledger, size)
+
+    def _sealed(self, ledger: int) -> list[LedgerExtent]:
+        """Return the shares of a ledger in sealed segments; others cannot be removed yet."""
+        log = self._log.log
+        end = log.end_position
+        return [share for share in log.shares(ledger) if share.base + log.segment_bytes <= end]
+
+    def _hide(self, ledger: int, closed: ClosedLedger) -> DeadEntries:
+        """Hide what is here now and need not be held; what is added from now on is not hidden."""
+        found: list[DeadEntries] = []
+
+        def hide(bookie: Bookie) -> None:
+            dead = DeadEntries(closed.holdings, self._log.log.end_position)
+            bookie.live.begin(ledger, self._log.without(dead))
+            found.append(dead)
+
+        self._alone(hide)
+        return found[0]
+
+    def _settle(self, ledger: int) -> None:
+        self._alone(lambda bookie: bookie.live.settle(ledger))
+
+    def _show(self, ledger: int, before: DeadEntries | None = None) -> None:
+        """Show hidden entries again, but for those that were dead before."""
+        view = None if before is None else self._log.without(before)
+        self._alone(lambda bookie: bookie.live.restore(ledger, view))
