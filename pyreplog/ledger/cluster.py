@@ -56,6 +56,7 @@ from pyreplog.ledger.ledgermetadata import (
     ledger_key,
     metadata_key,
 )
+from pyreplog.ledger.member_replacement import MemberReplacement
 from pyreplog.ledger.metrics import client_metrics
 from pyreplog.ledger.openledgers import OpenLedgers
 from pyreplog.ledger.placement import Candidate, choose
@@ -103,6 +104,7 @@ class LedgerCluster(Handle):
     def __init__(self, what: str, runtime: RuntimeBase, clock: Clock) -> None:
         self._runtime, self._clock = runtime, clock
         self._ledgers = OpenLedgers()
+        self._replacement = MemberReplacement(self._ledgers, runtime)
         super().__init__(what)
         runtime.belong_to(self)
         runtime.on_bookies = weak_callback(self._bookies_changed)
@@ -268,6 +270,8 @@ class LedgerCluster(Handle):
         )  # fmt: skip
         handle = Ledger(writer, self._runtime, self._clock, window_bytes=window_bytes)
         self._ledgers.add(handle, self)
+        if not set(members).isdisjoint(self._runtime.leaving_bookies()):  # they became so since they were chosen
+            self._replacement.begin()
         return handle
 
     def _members(self, ledger: int, ensemble: int, copies: int, away_max: int) -> list[str]:
@@ -602,14 +606,18 @@ class LedgerCluster(Handle):
             )  # fmt: skip
             for place, bookie in more.items():
                 members[place] = chosen[place] = bookie
+        own = {place: ensemble[place] for place in places[len(chosen) :] if ensemble[place] not in taken}
+        draining = self._runtime.draining() if own else set()
+        chosen.update((place, bookie) for place, bookie in own.items() if bookie in draining)
         if chosen and not set(chosen.values()) & set(ensemble):  # else one takes up its own place again
             self._runtime.counts.change_ensemble()
         return chosen
 
     def _bookies_changed(self) -> None:
-        """Have the open ledgers look for replacements, after the registrations of bookies changed."""
+        """Have the open ledgers look for replacements, after registrations or states of bookies changed."""
         for ledger in self._ledgers:
             ledger.reconsider()
+        self._replacement.begin()
 
     # ---- the end --------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from asyncio import _get_running_loop
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -149,6 +149,22 @@ class Ledger(Handle, LedgerBase):
     def reconsider(self) -> None:
         """Start at once to look for bookies that replace failed ones; the writer also looks by itself. Never blocks."""
         self._driver.post(self._writer.reconsider)
+
+    def replace_members(self, bookies: Sequence[str]) -> None:
+        """Start to replace members of the last fragment, whether or not anything is appended. Never blocks.
+
+        A member whose place no bookie can take keeps it. The cluster calls this for bookies that are lost, draining or
+        retired.
+
+        Args:
+            bookies: ids of the bookies to be replaced, the most urgent first; others than members are ignored.
+        """
+        self._driver.post(lambda: self._writer.replace_members(bookies))
+
+    @property
+    def is_storing(self) -> bool:
+        """Whether the writer waits for the metadata store: it changes its ensemble, notes missing copies, or closes."""
+        return self._writer.is_storing
 
     # ---- appending ------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from pyreplog._native.bookie.fast_add import FastAdd, as_fast_add
 from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog._native.net.answers import Answer
+from pyreplog.bookie.bookie_state import BookiePhase
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.metrics import bookie_metrics
@@ -182,10 +183,18 @@ class RuntimeBase:
         """
         return [
             Candidate(status.bookie, weight=float(status.free_bytes), rack=status.rack)
-            for status in self.bookie_statuses()
-            if not status.read_only and status.phase not in LEAVING_PHASES
-            if (status.bookie in self._quarantine) is suspects
+            for status in self._writable(suspects)
+            if status.phase not in LEAVING_PHASES
         ]
+
+    def draining(self) -> set[str]:
+        """Return the bookies that are draining, take entries now and did not fail lately: they keep their places."""
+        return {status.bookie for status in self._writable(False) if status.phase is BookiePhase.DRAINING}
+
+    def _writable(self, suspects: bool) -> Iterator[BookieStatus]:
+        for status in self.bookie_statuses():
+            if not status.read_only and (status.bookie in self._quarantine) is suspects:
+                yield status
 
     def leaving_bookies(self) -> list[str]:
         """Return the ids of bookies that are lost, retired or draining, in this order."""

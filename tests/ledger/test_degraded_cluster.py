@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pyreplog.bookie.bookie_state import BookiePhase
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.node import BookieNode
 from pyreplog.errors import NotEnoughBookiesError
@@ -15,6 +16,7 @@ from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.ledger.ledgermetadata import State
 from pyreplog.metadata.sqlite import SQLiteStore
+from tests.ledger.phases import set_phase, set_phases
 from tests.waiting import until
 
 NAMES = ("b0", "b1", "b2")
@@ -151,3 +153,48 @@ def test_who_failed_a_moment_ago_is_chosen_last(bookies: Bookies, cluster: Ledge
             assert suspect not in ledger.metadata.last_fragment.ensemble
     with cluster.create_ledger(4) as ledger:
         assert suspect in ledger.metadata.last_fragment.ensemble
+
+
+def test_a_member_that_drains_goes_on_until_another_bookie_comes(bookies: Bookies, cluster: LedgerCluster) -> None:
+    """Nobody else can take its place: it is asked as before, also when it was away, until a bookie registers."""
+    with cluster.create_ledger(3, 2, 1) as ledger:
+        ledger.append_batch([b"%d" % entry for entry in range(6)])
+        before = ledger.metadata
+        leaving = next(name for name in before.last_fragment.ensemble if name.startswith("b1@"))
+        set_phases(cluster, {leaving: BookiePhase.DRAINING})
+        ledger.append_batch([b"%d" % entry for entry in range(6, 12)])
+        assert ledger.metadata == before and not ledger.degraded
+        bookies.end("b1")
+        ledger.append_batch([b"%d" % entry for entry in range(12, 18)])
+        until(lambda: ledger.degraded == (leaving,))
+        bookies.start("b1")
+        until(lambda: not ledger.degraded)
+        ledger.append_batch([b"%d" % entry for entry in range(18, 24)])
+        assert ledger.metadata == before
+        bookies.start("b3")
+        until(lambda: leaving not in ledger.metadata.last_fragment.ensemble)
+        assert ledger.metadata.last_fragment.first == 24
+    with cluster.open_ledger(ledger.id) as reader:
+        assert [bytes(record.value) for batch in reader.read() for record in batch] == [b"%d" % i for i in range(24)]
+
+
+def test_one_in_quarantine_takes_the_place_when_the_state_is_written_again(
+    bookies: Bookies, cluster: LedgerCluster
+) -> None:
+    """Nothing else would make an idle writer look again."""
+    bookies.start("b3")
+    until(lambda: len(cluster.status().bookies) == 4)
+    with cluster.create_ledger(3, 2, 2) as ledger:
+        before = ledger.metadata
+        (spare,) = {bookie.bookie for bookie in cluster.status().bookies} - before.bookies()
+        cluster.runtime.suspect(spare)
+        leaving = before.last_fragment.ensemble[0]
+        set_phases(cluster, {leaving: BookiePhase.DRAINING})
+        ledger.append(b"value")
+        assert ledger.metadata == before
+
+        def is_replaced() -> bool:
+            set_phase(bookies.store, leaving, BookiePhase.DRAINING)
+            return leaving not in ledger.metadata.last_fragment.ensemble
+
+        until(is_replaced, pause_s=0.2)

@@ -1,10 +1,13 @@
-"""Bookies that are lost, draining or retired: they get no new entries, and `cluster status` shows their phases."""
+"""Bookies that are lost, draining or retired: they get no new entries, writers replace them, and `cluster status` shows
+their phases."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +16,10 @@ from pyreplog.bookie.bookie_state import BOOKIE_STATES, BookiePhase
 from pyreplog.cli.app import main
 from pyreplog.errors import MetadataUnavailableError, NotEnoughBookiesError
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_handle import Ledger
+from pyreplog.ledger.ledger_store import load_ledger
+from pyreplog.ledger.ledgermetadata import LEDGERS, LedgerMetadata
+from pyreplog.ledger.member_replacement import AT_ONCE, MemberReplacement
 from pyreplog.ledger.registrations import BookieStates
 from pyreplog.metadata.memory import MemoryStore
 from tests.ledger.conftest import SEGMENT_BYTES
@@ -132,3 +139,133 @@ def test_a_value_that_is_written_again_is_told_again(memory: MemoryStore) -> Non
     set_phase(memory, "b@1", BookiePhase.LOST)
     until(lambda: changed == [{"b@1"}] * 2)
     states.close()
+
+
+# ---- ledgers that are open -------------------------------------------------------------------------------------
+
+
+def ensemble(ledger: Ledger) -> tuple[str, ...]:
+    return ledger.metadata.last_fragment.ensemble
+
+
+@pytest.mark.parametrize("phase", LEAVING)
+def test_an_idle_ledger_replaces_a_member(cluster: LedgerCluster, phase: BookiePhase) -> None:
+    """Unasked, whether or not it has entries; the member keeps its place among those."""
+    with cluster.create_ledger(3, 2, 2) as empty, cluster.create_ledger(3, 2, 2) as ledger:
+        ledger.append_batch([b"%d" % entry for entry in range(5)])
+        before = ledger.metadata.fragments
+        leaving = next(name for name in ensemble(ledger) if name in ensemble(empty))
+        set_phase(cluster.metadata, leaving, phase)
+        until(lambda: leaving not in {*ensemble(ledger), *ensemble(empty)})
+        assert [fragment.first for fragment in empty.metadata.fragments] == [0]
+        assert ledger.metadata.fragments[:1] == before and ledger.metadata.last_fragment.first == 5
+        assert cluster.ledger_metadata(ledger.id) == ledger.metadata
+        ledger.append(b"5")
+    assert [len(fragments) for fragments in (ledger.metadata.fragments, empty.metadata.fragments)] == [2, 1]
+    assert cluster.count_copies(ledger.id).tolist() == [2] * 6
+
+
+def test_a_state_has_one_change(cluster: LedgerCluster) -> None:
+    """However often it is told: whatever the state becomes, the bookie is no member any more."""
+    with cluster.create_ledger(3, 2, 2) as ledger:
+        leaving = ensemble(ledger)[1]
+        set_phases(cluster, {leaving: BookiePhase.DRAINING})
+        until(lambda: leaving not in ensemble(ledger))
+        version = load_ledger(cluster.metadata, ledger.id).version
+        for phase in (BookiePhase.LOST, BookiePhase.LOST, BookiePhase.RETIRED):
+            set_phases(cluster, {leaving: phase})
+            ledger.append(b"value")
+        assert load_ledger(cluster.metadata, ledger.id).version == version and not ledger.is_storing
+
+
+def test_many_ledgers_take_turns(cluster: LedgerCluster) -> None:
+    with ExitStack() as opened:
+        ledgers = [opened.enter_context(cluster.create_ledger(3, 2, 2)) for _ in range(3 * AT_ONCE)]
+        leaving = ensemble(ledgers[0])[0]
+        set_phase(cluster.metadata, leaving, BookiePhase.DRAINING)
+        until(lambda: not any(leaving in ensemble(ledger) for ledger in ledgers))
+        for ledger in ledgers:
+            ledger.append(b"goes on")
+
+
+def test_one_that_becomes_so_while_a_ledger_is_made(cluster: LedgerCluster) -> None:
+    """Its members were chosen before, and the writers are told before it is one of them."""
+    leaving: list[str] = []
+    create = cluster.metadata.create
+    store: Any = FailingStore.before(cluster)
+
+    def create_then(key: str, value: bytes) -> int:
+        version: int = create(key, value)
+        if key.startswith(LEDGERS) and not leaving:
+            leaving.append(LedgerMetadata.decode(value).last_fragment.ensemble[0])
+            set_phases(cluster, {leaving[0]: BookiePhase.DRAINING})
+        return version
+
+    store.create = create_then
+    with cluster.create_ledger(3, 2, 2) as ledger:
+        assert leaving
+        until(lambda: leaving[0] not in ensemble(ledger))
+
+
+class Entrant:
+    """Stands for a ledger: notes what it is told, and stores as long as the test says."""
+
+    def __init__(self, *members: str) -> None:
+        self.told: list[list[str]] = []
+        self.change(*members)
+
+    def change(self, *members: str) -> None:
+        """Its members are stored."""
+        self.metadata = SimpleNamespace(last_fragment=SimpleNamespace(ensemble=members))
+        self.is_storing = False
+
+    def replace_members(self, bookies: list[str]) -> None:
+        self.is_storing = True
+        self.told.append(bookies)
+
+
+class Timers:
+    """Stands for a runtime: timers are due when the test says so."""
+
+    def __init__(self, *leaving: str) -> None:
+        self.leaving, self.timers = list(leaving), []
+
+    def leaving_bookies(self) -> list[str]:
+        return self.leaving
+
+    def wake_after(self, seconds: float, call: Callable[[], None]) -> None:
+        self.timers.append(call)
+
+
+def test_only_so_many_change_at_a_time() -> None:
+    """The others wait for a timer, of which there is one; nothing is timed when nobody waits."""
+    ledgers, timers = [Entrant("a", "b") for _ in range(AT_ONCE + 3)], Timers("b")
+    bystander = Entrant("a", "c")
+    replacement: Any = MemberReplacement([*ledgers, bystander], timers)  # type: ignore[list-item, arg-type]
+    for _ in range(2):
+        replacement.begin()
+    assert sum(len(ledger.told) for ledger in ledgers) == AT_ONCE and len(timers.timers) == 1
+    timers.timers.pop()()
+    assert sum(len(ledger.told) for ledger in ledgers) == AT_ONCE and len(timers.timers) == 1
+    for ledger in ledgers[:3]:
+        ledger.change("a", "d")
+    timers.timers.pop()()
+    assert [len(ledger.told) for ledger in ledgers] == [1] * len(ledgers)
+    for ledger in ledgers:
+        ledger.change("a", "d")
+    timers.timers.pop()()
+    assert [len(ledger.told) for ledger in ledgers] == [1] * len(ledgers)
+    assert timers.timers == [] and bystander.told == []
+
+
+def test_those_that_wait_are_not_told_of_one_that_stays() -> None:
+    """The drain was given up meanwhile."""
+    ledgers, timers = [Entrant("b") for _ in range(AT_ONCE + 1)], Timers("b")
+    replacement: Any = MemberReplacement(ledgers, timers)  # type: ignore[arg-type]
+    replacement.begin()
+    timers.leaving = []
+    replacement.begin()
+    for ledger in ledgers:
+        ledger.is_storing = False
+    timers.timers.pop()()
+    assert sum(len(ledger.told) for ledger in ledgers) == AT_ONCE and timers.timers == []

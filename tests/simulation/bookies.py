@@ -130,6 +130,8 @@ class Nodes:
         self.places = [Node(world, f"bookie{place}", synced=synced) for place in range(places)]
         self.by_name = {node.name: node for node in self.places}
         self._turn = 0
+        self.leaving: set[str] = set()  # they drain, or are declared lost: they get no places
+        self.had_to_leave: set[str] = set()  # at any time
 
     def replace_by_empty(self, place: int) -> None:
         """Its data is lost; another incarnation answers at its address."""
@@ -150,7 +152,11 @@ class Nodes:
             if (node.is_up and not node.bookie.read_only) or world.random.random() < 0.1
         ]
         self._turn += 1
-        return choose(
-            metadata.ledger, metadata.last_fragment.ensemble, places, candidates,
+        ensemble = metadata.last_fragment.ensemble
+        chosen = choose(
+            metadata.ledger, ensemble, places, [one for one in candidates if one.bookie not in self.leaving],
             write_quorum=metadata.write_quorum, taken=taken, turn=self._turn,
         )  # fmt: skip
+        own = {place: ensemble[place] for place in places[len(chosen) :]}
+        serving = {one.bookie for one in candidates} - taken
+        return {**chosen, **{place: bookie for place, bookie in own.items() if bookie in serving}}

@@ -36,6 +36,8 @@ class Faults:
             self._world.at(random.random() * self._schedule.plan.busy_s, self._die)
         for _ in range(self._schedule.plan.naps):
             self._world.at(random.random() * self._schedule.plan.busy_s, self._nap)
+        for _ in range(self._schedule.plan.leaving):
+            self._world.at(self._world.leaving.random() * 1.2 * self._schedule.plan.busy_s, self._leave)
         for _ in range(self._schedule.plan.faults):
             if moments and random.random() < 0.5:
                 time = random.choice(moments) + random.random() * 0.02
@@ -59,6 +61,28 @@ class Faults:
         begin()
         writer = self._schedule.writer
         self._world.after(self._world.random.random() * 0.01, writer.tell, writer.machine, "reconsider")
+        if self._schedule.nodes.leaving:
+            self._tell_who_leaves()
+
+    def _leave(self) -> None:
+        """A bookie, mostly a member, is to leave; it works as before. Some may stay after all, or leave twice."""
+        random, nodes = self._world.leaving, self._schedule.nodes
+        members = self._schedule.store.metadata.last_fragment.ensemble
+        name = random.choice(members if random.random() < 0.8 else sorted(nodes.by_name))
+        nodes.leaving.add(name)
+        nodes.had_to_leave.add(name)
+        self._world.note(name, "is to leave")
+        if random.random() < 0.2:
+            self._world.after(random.random() * 0.02, nodes.leaving.discard, name)
+        for _ in range(random.choice((1, 1, 2))):
+            self._tell_who_leaves()
+
+    def _tell_who_leaves(self) -> None:
+        self._world.after(self._world.leaving.random() * 0.01, self._hear_who_leaves)
+
+    def _hear_who_leaves(self) -> None:
+        writer, leaving = self._schedule.writer, sorted(self._schedule.nodes.leaving)
+        writer.tell(writer.machine, "replace_members", leaving)
 
     def _disk_fails(self) -> None:
         node = self._world.random.choice(self._schedule.nodes.places)
@@ -185,5 +209,6 @@ class Faults:
             node.stopped_until = 0.0
             if node.is_up:
                 node.fill(PLENTY)
+        self._schedule.nodes.leaving.clear()  # else too few may be left to recover the ledger
         self._schedule.store.loss = 0.0
         self._world.is_calm = True

@@ -38,6 +38,7 @@ class Plan:
     readers: int
     faults: int
     dead: int  # bookies that are away for good
+    leaving: int  # times that a bookie is to leave, and others are to take its places
     naps: int  # times that others, so few that all write sets keep an ack quorum, are away for a while
     loss: float  # of metadata requests and answers
     cuts: float  # connections that break, per request
@@ -58,7 +59,7 @@ class Plan:
         return 0.02 + 1.5 * self.pause_s * self.entries / ((1 + self.batch) / 2)
 
     @classmethod
-    def draw(cls, random: Random) -> Plan:
+    def draw(cls, random: Random, leaving: Random) -> Plan:
         size = random.choice((3, 3, 4, 4, 5))
         write_quorum = random.randint(2, min(size, 4))
         ack_quorum = random.randint(1, min(write_quorum, 3))
@@ -78,6 +79,7 @@ class Plan:
             readers=random.choice((0, 0, 0, 1)),
             faults=random.choice((0, 1, 2, 3, 5, 8)),
             dead=min(random.choice((0, 1, 2)), write_quorum - ack_quorum, ack_quorum - 1),
+            leaving=leaving.choice((0, 0, 0, 1, 2, 4)),
             naps=0,
             loss=random.choice((0.0, 0.0, 0.2, 0.5)),
             cuts=random.choice((0.0, 0.0, 0.02, 0.1)),
@@ -107,7 +109,7 @@ class Schedule:
 
     def __init__(self, seed: int, *, tracing: bool = False) -> None:
         self.world = World(seed, tracing=tracing)
-        self.plan = plan = Plan.draw(self.world.random)
+        self.plan = plan = Plan.draw(self.world.random, self.world.leaving)
         self.key = KEY
         self.world.note(plan)
         self.nodes = Nodes(self.world, plan.ensemble_size + plan.spares, synced=plan.durability == "synced")

@@ -28,8 +28,8 @@ def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
 
 def test_runs_differ_and_are_worth_their_while() -> None:
     """Among a few hundred there are ensemble changes, recoveries, lost copies, degraded writers, some of which have all
-    bookies again, and ledgers of all lengths."""
-    changed = recovered = lossy = degraded = whole_again = 0
+    bookies again, members that had to leave and are replaced, and ledgers of all lengths."""
+    changed = recovered = lossy = degraded = whole_again = left = 0
     ends = set()
     for seed in range(300):
         schedule = Schedule(seed)
@@ -37,10 +37,13 @@ def test_runs_differ_and_are_worth_their_while() -> None:
         metadata = schedule.store.metadata
         ends.add(metadata.last_entry)
         changed += len(metadata.fragments) > 1
+        had_to_leave = schedule.nodes.had_to_leave
+        left += bool(had_to_leave & metadata.bookies() - set(metadata.last_fragment.ensemble))
         recovered += any(client.has_ended for client in schedule.clients if hasattr(client, "has_ended"))
         lossy += any(node.has_lost for node in schedule.nodes.by_name.values())
         degraded += schedule.writer.was_degraded
         whole_again += schedule.writer.was_degraded and not schedule.writer.machine.degraded
+    assert left > 3
     assert degraded > 10 and whole_again > 1
     assert changed > 30 and recovered > 100 and lossy > 30 and len(ends) > 25
 

@@ -13,6 +13,7 @@ class World:
 
     def __init__(self, seed: int, *, tracing: bool = False) -> None:
         self.random = random.Random(seed)
+        self.leaving = random.Random(f"bookies that leave, {seed}")  # what was drawn before there were any stays
         self.now = 0.0
         self.trace: list[str] = []
         self.tracing = tracing

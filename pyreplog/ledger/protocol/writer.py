@@ -13,6 +13,9 @@ When no other bookie can replace one that failed, and every write set has an ack
 degraded, where BookKeeper ends the ledger. It notes durably which bookie will lack copies, then releases the entries
 that have all their other copies. It looks for a replacement again after a while, or when bookies register. The bookie
 itself may take its place again once it answers, because its gap is noted.
+
+A member that works, and is to leave the ledger, is replaced by the same change (`replace_members`), also while nothing
+is appended. When no bookie can take its place, it keeps it.
 """
 
 from __future__ import annotations
@@ -95,6 +98,7 @@ class LedgerWriter(LedgerWriterBase):
         self.key = key
         self._choose, self._delay = choose, delay_ensemble_change
         self._lacking: tuple[BadCopy, ...] = ()  # noted with the metadata that are being stored
+        self._leaving: Sequence[str] = ()  # bookies to be replaced once no other change is under way
         self._failed: dict[int, str] = {}  # place -> its bookie that failed and was not replaced, and the reason
         self._urgent = False  # the ensemble change must not be delayed
         self._churn: Counter[int] = Counter()  # place -> replacements since a bookie there stored anything
@@ -110,6 +114,11 @@ class LedgerWriter(LedgerWriterBase):
         """Bookies that failed, that no other replaces, and whose copies are not waited for."""
         tracker = self._push.tracker
         return tuple(self._push.ensemble[index] for index in sorted(self._failed) if tracker.is_excused(index))
+
+    @property
+    def is_storing(self) -> bool:
+        """Whether metadata are on their way to the store. Nothing is confirmed while they change the ensemble."""
+        return self._storing is not None
 
     @property
     def last_batch(self) -> EntryBatch | None:
@@ -175,14 +184,28 @@ class LedgerWriter(LedgerWriterBase):
         """Look for replacements at once, because registrations of bookies changed."""
         return self._look_again() if self._retry is not None else []
 
+    def replace_members(self, bookies: Sequence[str]) -> list[Effect]:
+        """Have other bookies take the places of members that are to leave; the first ones come first.
+
+        A member whose place no bookie can take keeps it. Call this again when bookies register, or when others are to
+        leave.
+        """
+        self._leaving = bookies
+        return self._change_ensemble()
+
     def _change_ensemble(self) -> list[Effect]:
         if self.error is not None or self._storing is not None or self._resting:
             return []
-        if not self._failed or self._may_wait():
-            return []
+        if self._failed and not self._may_wait() and not self._awaits_retry():
+            return self._replace_failed()
+        return self._replace_leaving()
+
+    def _awaits_retry(self) -> bool:
+        """Whether the writer goes on without all bookies that failed, and looks for others a little later."""
+        return self._retry is not None and all(self._push.tracker.is_excused(index) for index in self._failed)
+
+    def _replace_failed(self) -> list[Effect]:
         tracker = self._push.tracker
-        if self._retry is not None and all(tracker.is_excused(index) for index in self._failed):
-            return []
         for index in [index for index in self._churn if tracker.heard(index)]:
             del self._churn[index]
         starts = {i: self._push.since(i) for i in sorted(self._failed) if self._churn[i] < CHURN_MAX}
@@ -191,8 +214,23 @@ class LedgerWriter(LedgerWriterBase):
             chosen = self._choose_for(starts, last_resort=True)
         if not self._push.keeps_quorums(self._failed.keys() - chosen.keys()):
             return self._cannot_go_on(len(chosen), may_churn=len(starts) < len(self._failed))
+        return self._begin_change(chosen) if chosen else self._go_without()
+
+    def _replace_leaving(self) -> list[Effect]:
+        """Replace members that are to leave; unlike those that failed, they may stay if no bookie takes their place."""
+        ensemble = self._push.ensemble
+        places = [ensemble.index(bookie) for bookie in self._leaving if bookie in ensemble]
+        places = [index for index in places if index not in self._failed]
+        chosen: Mapping[int, str] = {}
+        if places and not self._closing:
+            members = self.metadata.bookies(min(self._push.since(index) for index in places))
+            chosen = self._choose(self.metadata, places, members.union(self._leaving), False)
         if not chosen:
-            return self._go_without()
+            self._leaving = ()
+            return []
+        return self._begin_change(chosen)
+
+    def _begin_change(self, chosen: Mapping[int, str]) -> list[Effect]:
         self._change = {index: (bookie, self._push.since(index)) for index, bookie in chosen.items()}
         return self._store(self.metadata.replace_bookies(self._change))
 
@@ -250,8 +288,8 @@ class LedgerWriter(LedgerWriterBase):
         self._noted.difference_update(self._push.ensemble[index] for index in self._change)  # the replaced bookies
         sends = self._push.replace(self._change)
         for index in self._change:
-            del self._failed[index]
-            self._churn[index] += 1
+            if self._failed.pop(index, None) is not None:
+                self._churn[index] += 1
         self._urgent = self._urgent and not self._change
         self._change = {}
         return [*sends, *self._tell_degraded(), *self._confirm(), *self._change_ensemble()]

@@ -194,6 +194,9 @@ class FakeRuntime:
     def leaving_bookies(self) -> list[str]:
         return []
 
+    def draining(self) -> set[str]:
+        return set()
+
     def suspect(self, bookie: str) -> None:
         return
 

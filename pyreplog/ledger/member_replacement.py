@@ -1,0 +1,78 @@
+"""Has the writers of a client replace members that are lost, draining or retired, a few ledgers at a time."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from pyreplog.ledger.driver import TimerLike
+from pyreplog.ledger.ledger_handle import Ledger
+
+AT_ONCE = 16
+"""About so many ledgers change their ensembles at a time. Each confirms nothing until its change is stored: with all at
+once, the last of many ledgers would wait for the changes of all others."""
+LOOK_S = 0.02
+"""Seconds after which it is looked whether changes were stored, while other ledgers wait for their turn."""
+
+
+class ReplacementRuntime(Protocol):
+    """What `MemberReplacement` uses of the runtime of a cluster."""
+
+    def leaving_bookies(self) -> list[str]: ...
+    def wake_after(self, seconds: float, call: Callable[[], None]) -> TimerLike | None: ...
+
+
+class MemberReplacement:
+    """Tells ledgers that are open for appending which members others should replace. Any thread. Never blocks.
+
+    ledgers: gives, at each iteration, the ledgers that are open.
+    """
+
+    def __init__(self, ledgers: Iterable[Ledger], runtime: ReplacementRuntime) -> None:
+        self._ledgers, self._runtime = ledgers, runtime
+        self._lock = threading.Lock()
+        self._leaving: Sequence[str] = ()
+        self._waiting: deque[weakref.ref[Ledger]] = deque()
+        self._changing: list[weakref.ref[Ledger]] = []
+        self._is_timed = False
+
+    def begin(self) -> None:
+        """Begin with all ledgers that have such members; ledgers that wait from a call before are looked at anew."""
+        leaving = self._runtime.leaving_bookies()
+        concerned = [ledger for ledger in self._ledgers if _has_any(ledger, leaving)] if leaving else []
+        concerned.sort(key=lambda ledger: ledger.is_storing)  # those may be at it, from a call before
+        with self._lock:
+            self._leaving, self._waiting = leaving, deque(map(weakref.ref, concerned))
+        if concerned:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        told: list[Ledger] = []
+        with self._lock:
+            leaving = self._leaving
+            self._changing = [ref for ref in self._changing if (ledger := ref()) is not None and ledger.is_storing]
+            while self._waiting and len(self._changing) < AT_ONCE:
+                ref = self._waiting.popleft()
+                ledger = ref()
+                if ledger is not None and _has_any(ledger, leaving):
+                    told.append(ledger)
+                    self._changing.append(ref)
+            sets_timer = bool(self._waiting) and not self._is_timed
+            self._is_timed = self._is_timed or sets_timer
+        for ledger in told:
+            ledger.replace_members(leaving)
+        if sets_timer:
+            self._runtime.wake_after(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        with self._lock:
+            self._is_timed = False
+        self._go_on()
+
+
+def _has_any(ledger: Ledger, bookies: Sequence[str]) -> bool:
+    """Whether any of the bookies is a member of the last fragment."""
+    return not set(bookies).isdisjoint(ledger.metadata.last_fragment.ensemble)
