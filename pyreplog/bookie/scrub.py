@@ -275,6 +275,7 @@ class Scrubber:
         now_us = self._clock.monotonic_us()
         state.complete_us, state.last_bad = now_us, state.bad
         state.pass_us, state.asked, state.done_bytes, state.bad = now_us, False, 0, 0
+        self._allowance = min(self._allowance, 0.0)  # the rate of the next pass may be lower
         self._look(now_us)
         self._save()
 

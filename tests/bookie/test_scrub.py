@@ -19,16 +19,19 @@ from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.controls import ControlCode, load_controls
 from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.node import BookieNode
 from pyreplog.bookie.protocol import Flag, ReplyStatus
 from pyreplog.bookie.scrub_state import NAME
 from pyreplog.clock import ManualClock
-from pyreplog.errors import CorruptionError, MetadataUnavailableError
+from pyreplog.errors import ClosedError, CorruptionError, MetadataUnavailableError
 from pyreplog.log import names
 from pyreplog.log.files import RealFiles
-from tests.bookie.asking import ANY_SPACE, KEY, add, entries_in, last, read
+from pyreplog.metadata.memory import MemoryStore
+from tests.bookie.asking import ANY_SPACE, KEY, Facts, add, entries_in, last, read
 from tests.bookie.test_collector import Ledgers
 from tests.bookie.test_local import ask
 from tests.thorough import one_in
+from tests.waiting import until
 
 SEGMENT = 64 << 10
 DAY_S = 86_400.0
@@ -632,3 +635,34 @@ def test_a_closed_bookie_is_not_verified(lab: Lab) -> None:
     assert lab.scrubber.step() == 60.0
     lab.scrubber.close()
     assert not file.exists()
+
+
+# ---- in a process of its own -----------------------------------------------------------------------------------
+
+
+def test_a_node_verifies_in_keep_and_notes_what_is_damaged(tmp_path: Path) -> None:
+    facts = Facts()
+    with MemoryStore() as store, BookieNode(
+        tmp_path / "b", "b", store, BookieConfig.of(SETTINGS), ledgers=facts
+    ) as node:  # fmt: skip
+        for entry in range(100):
+            ask(node.bookie, add(entry, mark=b"." * 1000))
+        log = node.bookie.log.log.commit_log
+        log.sync()
+        log.run_background_tasks()
+        (part,) = log.locations(7, 5, 6)
+        flip(names.segment_path(log.path, part.base), int(part.offset[0]) + 70)
+        node.keep()
+        assert node.scrub_progress().since_complete_s is None
+        node.scrub_now()
+        until(lambda: node.keep() or node.scrub_progress().since_complete_s is not None)
+        assert ({*facts.noted}, node.scrub_progress().last_bad_records) == ({(7, 5)}, 1)
+        found = {metric.name: metric.samples[0][1] for metric in node.metrics() if "scrub" in metric.name}
+        assert found["pyreplog_bookie_scrub_bad_records"] == len(facts.noted) <= 2
+        assert found["pyreplog_bookie_scrub_damaged_segments"] == 1
+        assert found["pyreplog_bookie_scrub_bytes"] > 64 << 10
+        assert 0 <= found["pyreplog_bookie_scrub_oldest_seconds"] < 60
+    with pytest.raises(ClosedError):
+        node.scrub_now()
+    with pytest.raises(ClosedError):
+        node.scrub_progress()

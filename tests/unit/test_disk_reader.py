@@ -1,0 +1,103 @@
+"""DiskReader: pieces of a file at any offset, blocks that cannot be read, file systems without direct reads."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import random
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pyreplog.errors import DiskError
+from pyreplog.log.disk_reader import BLOCK, DiskReader
+from pyreplog.log.files import RealFiles
+
+PIECE = 64 << 10
+
+
+class Failing(RealFiles):
+    """Reads of some blocks fail; `times`: so often only."""
+
+    def __init__(self, blocks: set[int], error: int = errno.EIO, times: int = 1 << 30) -> None:
+        self.blocks, self.error, self.times = blocks, error, times
+
+    def read(self, fd: int, buffer: memoryview, offset: int) -> int:
+        stop = offset + buffer.nbytes
+        if self.times and any(offset <= block < stop for block in self.blocks):
+            self.times -= 1
+            raise OSError(self.error, os.strerror(self.error))
+        return super().read(fd, buffer, offset)
+
+
+def made(path: Path, size: int) -> bytes:
+    data = random.Random(size).randbytes(size)
+    path.write_bytes(data)
+    return data
+
+
+@pytest.mark.parametrize("size", [1, BLOCK - 1, BLOCK, 5 * BLOCK, 40 * BLOCK + 17])
+def test_any_piece(size: int, tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "file"
+    data, rng = made(path, size), random.Random(seed)
+    with closing(DiskReader(path, RealFiles(), PIECE)) as reader:
+        assert reader.size == size
+        for _ in range(200):
+            offset = rng.randrange(size)
+            length = rng.randint(1, PIECE)
+            assert bytes(reader.read(offset, length)) == data[offset : offset + length].ljust(length, b"\0")
+        assert reader.unreadable == []
+
+
+@pytest.mark.parametrize("refuse", ["at once", "when it reads"])
+def test_file_systems_without_direct_reads(refuse: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    data = made(path, 3 * BLOCK)
+    real: Callable[..., int] = fcntl.fcntl
+
+    def no_direct(fd: int, command: int, flags: int = 0) -> int:
+        if command == fcntl.F_SETFL and flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return real(fd, command, flags)
+
+    if refuse == "at once":
+        monkeypatch.setattr(fcntl, "fcntl", no_direct)
+        files = RealFiles()
+    else:
+        files = Failing({BLOCK}, errno.EINVAL, times=1)
+    with closing(DiskReader(path, files, PIECE)) as reader:
+        assert bytes(reader.read(100, 3 * BLOCK - 100)) == data[100:]
+
+
+def test_blocks_that_cannot_be_read_are_zeros_and_no_others(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    data = bytearray(made(path, 20 * BLOCK))
+    bad = {3 * BLOCK, 4 * BLOCK, 19 * BLOCK}
+    for block in bad:
+        data[block : block + BLOCK] = bytes(BLOCK)
+    with closing(DiskReader(path, Failing(bad), PIECE)) as reader:
+        found = b"".join(bytes(reader.read(at, PIECE)) for at in range(0, 20 * BLOCK, PIECE))
+        assert found[: 20 * BLOCK] == data
+        assert {*reader.unreadable} == bad
+
+
+def test_a_block_is_tried_again(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    data = made(path, 4 * BLOCK)
+    with closing(DiskReader(path, Failing({BLOCK}, times=2), PIECE)) as reader:
+        assert bytes(reader.read(0, 4 * BLOCK)) == data
+        assert reader.unreadable == []
+
+
+def test_other_errors_are_not_the_disks(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    made(path, 4 * BLOCK)
+    with closing(DiskReader(path, Failing({0}, errno.EBADF), PIECE)) as reader:
+        with pytest.raises(DiskError, match="cannot be read"):
+            reader.read(0, BLOCK)
+        reader.close()
+    with pytest.raises(FileNotFoundError):
+        DiskReader(tmp_path / "none", RealFiles(), PIECE)
