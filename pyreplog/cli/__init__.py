@@ -1,17 +1,17 @@
-"""The command line: a file for each command. Nothing imports it but `__main__` and the `pyreplog` script.
+"""The command line: one file for each command. Only `__main__` and the `pyreplog` script import it.
 
-| modules | what they are |
+| modules | what they hold |
 |---|---|
-| `app` | the parser; commands are modules, imported when they are used |
+| `app` | the parser; commands are modules that are imported when they are used |
 | `cat`, `tail`, `stat`, `cursor`, `fsck`, `dump`, `bench` | commands on a log |
-| `backup`, `restore`, `offload`, `ingest` | as above |
+| `backup`, `restore`, `offload`, `ingest` | more commands on a log |
 | `bookie`, `ledger`, `cluster`, `autorecovery` | commands on ledgers |
-| `ha`, `hanode`, `harocketmq` | commands on replica groups: what they share, nodes, RocketMQ's wire |
+| `ha`, `hanode`, `harocketmq` | commands on replica groups: common parts, nodes, RocketMQ's wire |
 | `haclient` | appending to a replica group, and reading it |
 | `serve`, `topic`, `subscription`, `top` | commands on topics |
 | `report`, `export` | reports and Parquet files |
-| `shared` | what several of them need |
-| `input`, `explaining`, `topics`, `live` | of `ingest`, `dump`, `topic`, `top` |
+| `shared` | parts that several commands use |
+| `input`, `explaining`, `topics`, `live` | parts of `ingest`, `dump`, `topic`, `top` |
 """
 
 EXIT_INTERRUPTED = 130

@@ -1,7 +1,7 @@
-"""The `pyreplog` command: a parser, and one module per command, imported when it is used: some need much else.
+"""The `pyreplog` command: a parser, and one module for each command, imported when the command is used.
 
-A command module has NAME, HELP, add_arguments(parser) and run(arguments) -> exit code. One that runs until it is told
-to end has IS_SERVER: its log lines say when, and how bad it is.
+A command module has NAME, HELP, add_arguments(parser) and run(arguments) -> exit code. A command that runs until it is
+stopped has IS_SERVER: its log lines have a time and a level.
 """
 
 from __future__ import annotations
@@ -45,56 +45,56 @@ COMMANDS = (
     "report",
     "export",
 )
-"""In the order in which they are listed; each is a module of this package."""
+"""Names of the modules of this package, in the order in which they are listed."""
 
 EXIT_BROKEN_PIPE = 141
 
 
 def parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
-    """Make the parser of these commands; their modules are imported."""
-    made = CommandParser(prog="pyreplog", description="A commit log in a directory: fill, read, check, explain.")
-    made.set_defaults(json=False)
-    made.add_argument("--version", action="version", version=f"pyreplog {__version__}")
-    commands = made.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    """Return the parser of these commands, whose modules are imported."""
+    root = CommandParser(prog="pyreplog", description="A commit log in a directory: fill, read, check, explain.")
+    root.set_defaults(json=False)
+    root.add_argument("--version", action="version", version=f"pyreplog {__version__}")
+    commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in names:
         command = import_module(f"pyreplog.cli.{name}")
-        one = commands.add_parser(command.NAME, help=command.HELP, description=command.HELP)
-        command.add_arguments(one)
-        one.set_defaults(run=command.run, is_server=getattr(command, "IS_SERVER", False))
-    return made
+        subparser = commands.add_parser(command.NAME, help=command.HELP, description=command.HELP)
+        command.add_arguments(subparser)
+        subparser.set_defaults(run=command.run, is_server=getattr(command, "IS_SERVER", False))
+    return root
 
 
 def _needed(argv: Sequence[str]) -> Sequence[str]:
-    """Return the commands that these arguments can mean; help that lists commands needs them all."""
+    """Return the commands that these arguments can mean. Help that lists commands needs all of them."""
     if argv[:1] == ["--version"]:
         return ()
     name = next((argument for argument in argv if argument != "--json"), None)
     return [name] if name in COMMANDS else COMMANDS
 
 
-def _mend_streams() -> None:
-    """What a command prints can be printed, whatever its streams are."""
+def _repair_streams() -> None:
+    """Replace streams that are closed, and let those that cannot encode a character escape it."""
     for name, number in (("stdout", 1), ("stderr", 2)):
-        if getattr(sys, name) is None:  # closed: else the next file that is opened, one of a log, has its number
+        if getattr(sys, name) is None:  # closed: the next opened file, such as one of a log, would get its number
             while (opened := os.open(os.devnull, os.O_RDWR)) < number:
                 continue
             setattr(sys, name, os.fdopen(opened, "w", closefd=False))
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the locale's encoding does not have
+        sys.stdout.reconfigure(errors="backslashreplace")  # for names that the locale's encoding cannot represent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit code. What goes wrong is one line on standard error."""
-    _mend_streams()
+    """Run a command, and return its exit code. An error is one line on standard error."""
+    _repair_streams()
     try:
         try:
             code = _run(sys.argv[1:] if argv is None else argv)
-        finally:  # also when the arguments end the program: what is flushed at exit has nobody to catch its errors
+        finally:  # also if parsing ends the program: errors of the flush at exit could not be caught
             sys.stdout.flush()
             sys.stderr.flush()
         return code
     except BrokenPipeError:
-        _let_go_of_pipes()
+        _discard_output()
         return EXIT_BROKEN_PIPE
 
 
@@ -115,29 +115,29 @@ def _run(argv: Sequence[str]) -> int:
         return ReplogError.exit_code
 
 
-def _let_go_of_pipes() -> None:
-    """Send the rest of the output nowhere: its reader has gone, and Python would complain again at exit."""
+def _discard_output() -> None:
+    """Discard the remaining output, because its reader is gone; Python would complain at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except BrokenPipeError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
 
 
 def _log_lines(*, timed: bool) -> None:
-    """On standard error. timed: as of a server, in UTC."""
+    """Log to standard error. timed: with time (UTC) and level, for servers."""
     handler = logging.StreamHandler()
-    made = _OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s" if timed else "pyreplog: %(message)s")
-    made.default_time_format, made.default_msec_format = "%Y-%m-%dT%H:%M:%S", "%s.%03dZ"
-    made.converter = time.gmtime
-    handler.setFormatter(made)
+    formatter = _OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s" if timed else "pyreplog: %(message)s")
+    formatter.default_time_format, formatter.default_msec_format = "%Y-%m-%dT%H:%M:%S", "%s.%03dZ"
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
 class _OneLine(logging.Formatter):
-    """A message may have a path in it."""
+    """Formats a message on one line, though it may quote any path."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return shown(super().formatMessage(record))

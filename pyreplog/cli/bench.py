@@ -1,6 +1,6 @@
-"""`pyreplog bench`: a quick measurement on this machine and disk, each figure beside that of a bare file.
+"""`pyreplog bench`: a quick measurement on this machine and disk; each figure is compared with that of a bare file.
 
-A short look, not the project's benchmarks: a few seconds, one run, the best of some rounds.
+It takes a few seconds: one run, and the best of some rounds. The project's benchmarks are more thorough.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyreplog.cli.shared.output import print_json
 from pyreplog.errors import NotALogError
 
 NAME = "bench"
-HELP = "measure appends, syncs and scans in a directory, beside a bare file doing the same"
+HELP = "measure appends, syncs and scans in a directory, compared with those of a bare file"
 
 _BATCH = 256
 _VALUE = os.urandom(100)
@@ -30,7 +30,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class BenchFigure:
-    """name, unit: of what is measured. ours, bare: rate of the log and of the bare file, in that unit."""
+    """A measurement. ours, bare: rates of the log and of the bare file, in `unit`."""
 
     name: str
     unit: str
@@ -39,21 +39,22 @@ class BenchFigure:
 
     @property
     def ratio(self) -> float:
+        """Rate of the log divided by that of the bare file."""
         return self.ours / self.bare
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "directory", metavar="DIR", help="where to measure; a directory in it is made and removed again"
+        "directory", metavar="DIR", help="where to measure; a directory in it is created and removed again"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    where = Path(arguments.directory)
-    if not where.is_dir():
-        raise NotALogError(f"{where} is no directory")
-    with tempfile.TemporaryDirectory(prefix="pyreplog-bench-", dir=where) as made:
-        figures = [appended(Path(made)), synced(Path(made)), scanned(Path(made))]
+    directory = Path(arguments.directory)
+    if not directory.is_dir():
+        raise NotALogError(f"{directory}: expected a directory")
+    with tempfile.TemporaryDirectory(prefix="pyreplog-bench-", dir=directory) as scratch:
+        figures = [appended(Path(scratch)), synced(Path(scratch)), scanned(Path(scratch))]
     if arguments.json:
         print_json([
             {"name": each.name, "unit": each.unit, "log": each.ours, "bare": each.bare, "ratio": each.ratio}
@@ -67,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def appended(where: Path) -> BenchFigure:
-    """Batches appended without a sync, and the same values written to a file in calls of as many."""
+    """Measure batches appended without a sync, and the same values written to a file in calls of the same size."""
     values, joined = [_VALUE] * _BATCH, _VALUE * _BATCH
     with pyreplog.open(where / "log") as log, (where / "file").open("wb", buffering=0) as file:
         ours = _best(lambda: log.append_batch(values), _BATCHES)
@@ -78,7 +79,7 @@ def appended(where: Path) -> BenchFigure:
 
 
 def synced(where: Path) -> BenchFigure:
-    """One entry at a time, each synced, and pwrite and fdatasync into a file that was written before."""
+    """Measure single entries, each synced, and pwrite and fdatasync into a file that was written before."""
     with pyreplog.open(where / "synced", durability="synced") as log:
         ours = _best(lambda: log.append(_VALUE), _SYNCS)
     size = 4096
@@ -96,7 +97,7 @@ def synced(where: Path) -> BenchFigure:
 
 
 def scanned(where: Path) -> BenchFigure:
-    """The log of `appended`, verified and split into columns, and its bytes read from a file."""
+    """Measure reading the log of `appended`, verified and split into columns, and reading as many bytes from a file."""
     with pyreplog.open(where / "log", "r") as log:
         length = log.end_position - log.start_position
         ours = _best(lambda: sum(len(batch) for batch in log.read()), 1) * length / 1e6
@@ -113,7 +114,7 @@ def scanned(where: Path) -> BenchFigure:
 
 
 def _best(work: Callable[[], object], times: int) -> float:
-    """Calls per second in the best of some rounds of so many calls."""
+    """Return the calls per second in the best of some rounds of so many calls."""
     best = float("inf")
     for _ in range(_ROUNDS):
         began = time.perf_counter()

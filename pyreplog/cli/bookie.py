@@ -30,41 +30,45 @@ IS_SERVER = True
 HELP = "run a storage node until SIGTERM or Ctrl-C"
 
 UNREGISTERING = 0.25
-"""The part of the time until the metadata store must have answered: its registration ends by itself, too."""
+"""Part of the drain time within which the metadata store must have answered; a registration also expires."""
 
 ANSWERS = 0.9
-"""The part of the time until the last answers have left; the log is synced behind it."""
+"""Part of the drain time after which the last replies have left; then the log is synced."""
 
 _KEEP_S = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", help="directory of the bookie; made if need be")
+    parser.add_argument("directory", metavar="DIR", help="directory of the bookie; created if needed")
     parser.add_argument("--metadata", metavar="URL", help=f"metadata store of the cluster (default: ${VARIABLE})")
     parser.add_argument("--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="default 127.0.0.1:0, a free port")
     parser.add_argument(
-        "--advertise", metavar="HOST:PORT", help="the address that clients are told (default: that of --listen)"
+        "--advertise", metavar="HOST:PORT", help="the address that clients get (default: that of --listen)"
     )
-    parser.add_argument("--name", metavar="NAME", help="as the cluster knows it (default: that of DIR)")
-    parser.add_argument("--rack", metavar="RACK", default="", help="copies are spread over racks")
-    parser.add_argument("--durability", choices=BOOKIE_DURABILITIES, help="of what needs no sync (default synced)")
-    parser.add_argument("--segment-bytes", metavar="N", type=int, help="size of the log's files, when it is made")
+    parser.add_argument("--name", metavar="NAME", help="name in the cluster (default: that of DIR)")
+    parser.add_argument(
+        "--rack", metavar="RACK", default="", help="rack of the bookie; copies are placed on different racks"
+    )
+    parser.add_argument(
+        "--durability", choices=BOOKIE_DURABILITIES, help="durability of entries that need no sync (default synced)"
+    )
+    parser.add_argument("--segment-bytes", metavar="N", type=int, help="size of the files of a new log")
     settings.add_arguments(parser)
-    parser.add_argument("--secret-file", metavar="FILE", type=Path, help="holds the secret that clients share")
+    parser.add_argument("--secret-file", metavar="FILE", type=Path, help="file with the secret that clients share")
     tls.add_server_arguments(parser)
     parser.add_argument("--metrics", metavar="[HOST:]PORT", help=serving.METRICS_HELP)
     parser.add_argument(
         "--older-metadata",
         action="store_true",
-        help="go on with metadata from a backup: ledgers made since then are lost (see docs/operations.md)",
+        help="go on with metadata from a backup: ledgers created since then are lost (see docs/operations.md)",
     )
-    parser.add_argument("--replace", action="store_true", help="take the name of a bookie whose data are lost")
+    parser.add_argument("--replace", action="store_true", help="take over the name of a bookie whose data are lost")
     parser.add_argument(
         "--autorecovery", action="store_true", help="also be an auditor and a worker (see `pyreplog autorecovery run`)"
     )
     parser.add_argument("--tls-ca", metavar="FILE", type=Path, help="with --autorecovery: bookies are signed by these")
     serving.add_drain_argument(parser)
-    parser.add_argument("--busy-poll-us", metavar="N", type=int, default=0, help="look so long before going to sleep")
+    parser.add_argument("--busy-poll-us", metavar="N", type=int, default=0, help="microseconds to poll before sleeping")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -116,24 +120,34 @@ def _metrics(node: BookieNode, recovery: AutoRecovery | None) -> list[Metric]:
 
 
 def _announce(arguments: argparse.Namespace, node: BookieNode, metrics: MetricsServer | None) -> None:
-    at = None if metrics is None else serving.address(*metrics.address)
+    metrics_address = None if metrics is None else serving.address(*metrics.address)
     if arguments.json:
-        print_json({"bookie": node.identity.id, "address": node.address, **({} if at is None else {"metrics": at})})
+        print_json(
+            {
+                "bookie": node.identity.id,
+                "address": node.address,
+                **({} if metrics_address is None else {"metrics": metrics_address}),
+            }
+        )
     else:
-        say(f"bookie {node.identity.id} at {node.address}", "" if at is None else f", metrics at {at}", sep="")
+        say(
+            f"bookie {node.identity.id} at {node.address}",
+            "" if metrics_address is None else f", metrics at {metrics_address}",
+            sep="",
+        )
         sys.stdout.flush()
 
 
 def _config(arguments: argparse.Namespace) -> BookieConfig:
-    named = {"durability": arguments.durability, "segment_bytes": arguments.segment_bytes}
-    given = {name: value for name, value in named.items() if value is not None}
-    return BookieConfig.of({**settings.settings(arguments), **given})
+    options = {"durability": arguments.durability, "segment_bytes": arguments.segment_bytes}
+    set_options = {name: value for name, value in options.items() if value is not None}
+    return BookieConfig.of({**settings.settings(arguments), **set_options})
 
 
 def _url(arguments: argparse.Namespace) -> str:
     url = arguments.metadata or os.environ.get(VARIABLE)
     if not url:
-        raise InvalidArgumentError(f"say which metadata store: --metadata URL or ${VARIABLE}")
+        raise InvalidArgumentError(f"no metadata store: expected --metadata URL or ${VARIABLE}")
     return str(url)
 
 

@@ -1,4 +1,4 @@
-"""`pyreplog dump`: explain the bytes of a record or of a segment header, damaged ones too."""
+"""`pyreplog dump`: explain the bytes of a record or of a segment header, even if it is damaged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyreplog.log import recovery
 from pyreplog.log.opening import as_directory
 
 NAME = "dump"
-HELP = "explain the bytes of a record or of a segment header, damaged ones too"
+HELP = "explain the bytes of a record or of a segment header, even if it is damaged"
 
 _SHOWN_BYTES = 16
 _JSON_BYTES = 256
@@ -23,10 +23,14 @@ _VERDICTS = {True: "ok", False: "BAD", None: ""}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("log", metavar="LOG", help="directory of the log")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--position", metavar="P", type=int, help="the record at a position (bytes since the log began)")
-    what.add_argument("--entry", metavar="N", type=int, help="the record of an entry")
-    what.add_argument("--segment", metavar="BASE", type=int, help="the header of the segment that begins at a position")
+    selection = parser.add_mutually_exclusive_group(required=True)
+    selection.add_argument(
+        "--position", metavar="P", type=int, help="the record at a position (bytes from the beginning of the log)"
+    )
+    selection.add_argument("--entry", metavar="N", type=int, help="the record of an entry")
+    selection.add_argument(
+        "--segment", metavar="BASE", type=int, help="the header of the segment that begins at a position"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _place(directory: Path, arguments: argparse.Namespace) -> tuple[RawSegment, int]:
-    """Segment and offset of the record that is asked for."""
+    """Return segment and offset of the record that the arguments select."""
     if arguments.entry is not None:
         return rawsegment.of_entry(directory, arguments.entry)
     segment, offset = rawsegment.at_position(directory, arguments.position)
@@ -72,8 +76,8 @@ def _json(segment: RawSegment, offset: int, lines: list[Explained]) -> dict[str,
 
 
 def _print(segment: RawSegment, offset: int, lines: list[Explained]) -> None:
-    what = "record" if offset else "segment header"
-    say(f"{what} at position {segment.base + offset}, byte {offset} of {segment.path}")
+    subject = "record" if offset else "segment header"
+    say(f"{subject} at position {segment.base + offset}, byte {offset} of {segment.path}")
     say(f"{'offset':>10}  {'bytes':<{3 * _SHOWN_BYTES}}  {'field':<15} {'':<3}  meaning")
     for line in lines:
         shown = line.data[:_SHOWN_BYTES].hex(" ") + (" ..." if len(line.data) > _SHOWN_BYTES else "")

@@ -18,11 +18,11 @@ HELP = "write the records of a log, or the messages of topics, to Parquet files"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     sourceoptions.add_arguments(parser)
     parser.add_argument(
-        "--parquet", metavar="DIR", type=Path, required=True, help="where the files go; it must be empty, or not there"
+        "--parquet", metavar="DIR", type=Path, required=True, help="directory of the files: new or empty"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace what is in there")
+    parser.add_argument("--overwrite", action="store_true", help="replace the content of the directory")
     parser.add_argument(
-        "--columns", metavar="NAME,NAME", help="as of the Spark source (default: all but where it lies)"
+        "--columns", metavar="NAME,NAME", help="columns of the Spark source (default: all but those of the place)"
     )
 
 
@@ -31,19 +31,20 @@ def run(arguments: argparse.Namespace) -> int:
     from pyreplog.reports.export import all_topics, export
     from pyreplog.tables.options import ReadOptions
 
-    began, given = time.monotonic(), all_topics(sourceoptions.options(arguments))
+    began, source = time.monotonic(), all_topics(sourceoptions.options(arguments))
     if arguments.columns is not None:
-        given["columns"] = arguments.columns
+        source["columns"] = arguments.columns
     with steps(1) as shown:
         shown.begin("export")
-        made = export(
-            ReadOptions.of(given), arguments.parquet, overwrite=arguments.overwrite, workers=arguments.workers,
+        exported = export(
+            ReadOptions.of(source), arguments.parquet, overwrite=arguments.overwrite, workers=arguments.workers,
             progress=shown.update,
         )  # fmt: skip
-        took = duration(time.monotonic() - began)
-        shown.end(f"{counted(made.rows, 'row')} in {counted(len(made.files), 'file')}, {amount(made.bytes)}, {took}")
+        elapsed = duration(time.monotonic() - began)
+        files = counted(len(exported.files), "file")
+        shown.end(f"{counted(exported.rows, 'row')} in {files}, {amount(exported.bytes)}, {elapsed}")
     if arguments.json:
-        print_json({"files": [str(file) for file in made.files], "rows": made.rows, "bytes": made.bytes})
+        print_json({"files": [str(file) for file in exported.files], "rows": exported.rows, "bytes": exported.bytes})
     else:
-        say(f"{counted(made.rows, 'row')} in {counted(len(made.files), 'file')}, {amount(made.bytes)}")
+        say(f"{counted(exported.rows, 'row')} in {counted(len(exported.files), 'file')}, {amount(exported.bytes)}")
     return 0

@@ -25,22 +25,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repair",
         action="store_true",
-        help="move damaged index files and checkpoints to aside/ (they are made again), and make headers again where "
-        "the records prove them. Nothing is deleted, no entry is dropped. Needs the log not to be open. Exit code 0 "
-        "when nothing is damaged any more",
+        help="move damaged index files and checkpoints to aside/ (new ones are made), and rebuild headers that the "
+        "records prove. Nothing is deleted, and no entry is dropped. The log must not be open. Exit code 0 if no "
+        "damage is left",
     )
     parser.add_argument(
         "--truncate-at-damage",
         action="store_true",
-        help="with --repair: where an entry cannot be read, end the log before it; the damaged segment and all behind "
-        "it are kept whole in aside/",
+        help="with --repair: end the log before an entry that cannot be read; the damaged segment and all segments "
+        "after it are kept whole in aside/",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     path = as_directory(arguments.log)
     if arguments.truncate_at_damage and not arguments.repair:
-        raise InvalidArgumentError("--truncate-at-damage: goes with --repair")
+        raise InvalidArgumentError("--truncate-at-damage: expected with --repair, found without")
     with progress("fsck", start=0, total=_size(path)) as shown:
         if arguments.repair:
             done = repair(path, truncate_at_damage=arguments.truncate_at_damage, progress=shown.update)
@@ -61,14 +61,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _size(path: Path) -> int | None:
-    with suppress(OSError):  # no such log, or its front was removed just now
+    with suppress(OSError):  # no such log, or a segment was removed just now
         return sum(names.segment_path(path, base).stat().st_size for base in names.segment_bases(path))
     return None
 
 
 def _print(report: FsckReport) -> None:
     writer = "" if report.writer is None else f", open for writing in process {report.writer or 'unknown'}"
-    numbers = ""  # of many ledgers they are no range, and behind a damage the end may not be known
+    numbers = ""  # entries of many ledgers have no range, and after damage the end may be unknown
     if report.start is not None and report.end is not None:
         numbers = f", numbers {report.start:,} to before {report.end:,}"
     fields = [
@@ -83,7 +83,7 @@ def _print(report: FsckReport) -> None:
     if report.lost:
         fields.append(("unreadable", counted(report.lost, "entry")))
     if report.torn_bytes:
-        torn = f"{counted(report.torn_bytes, 'byte')} behind position {report.end_position:,}"
+        torn = f"{counted(report.torn_bytes, 'byte')} after position {report.end_position:,}"
         fields.append(("torn tail", f"{torn}; the next writer cuts them and keeps them in {names.ASIDE}/"))
     print_fields(fields)
     for note in report.notes:
@@ -100,7 +100,7 @@ def _explain(damage: Damage) -> str:
         number = "" if damage.entry is None else f" from {damage.entry:,} on"
         until = "nothing intact follows" if damage.resumes is None else f"intact again at {damage.resumes:,}"
         text += f"; entries{number} are unreadable, {until} ({damage.intact_before:,} intact before it, "
-        text += f"{damage.intact_after:,} behind)"
+        text += f"{damage.intact_after:,} after it)"
     else:
         text += "; no entry is lost"
     return text

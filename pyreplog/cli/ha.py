@@ -1,4 +1,4 @@
-"""`pyreplog ha`: run the nodes of a replica group, use it, ask how they are, change their roles and members."""
+"""`pyreplog ha`: run the nodes of a replica group, use it, show their state, change their roles and members."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyreplog.ha.remote import RemoteNode
 
 NAME = "ha"
 IS_SERVER = True
-HELP = "run a log's master and replicas, ask how they are, promote one"
+HELP = "run a log's master and replicas, show their state, promote one"
 
 _RUNNING = (
     ("master", "run a master", hanode.add_master_arguments, hanode.run_master),
@@ -27,13 +27,13 @@ _USING = (
     ("read", "print the committed entries of a group", haclient.add_read_arguments, haclient.run_read),
 )
 _ASKING = (
-    ("status", "how a node is"),
-    ("promote", "make a replica master; refused when acknowledged records may be missing there"),
-    ("follow", "have a node follow another master; a master becomes a replica by that"),
-    ("members", "show who is counted, or change it, of a master"),
+    ("status", "show the state of a node"),
+    ("promote", "make a replica the master; refused if it may lack acknowledged records"),
+    ("follow", "have a node follow another master; a master becomes a replica"),
+    ("members", "show or change the members of a master's group"),
 )
 
-_ALONE = ", by a master on its own: a promotion may take it back"
+_ALONE = ", by a master without replicas: a promotion may take entries back"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, text in _ASKING:
         action = actions.add_parser(name, help=text, description=text)
         action.add_argument("address", metavar="HOST:PORT", help="the node")
-        action.add_argument("--secret-file", metavar="FILE", type=Path, help="holds the secret that all nodes share")
+        action.add_argument(
+            "--secret-file", metavar="FILE", type=Path, help="file with the secret that all nodes share"
+        )
         tls.add_client_arguments(action)
         _add_action_arguments(action, name)
         action.set_defaults(action=_ask, asked=name)
@@ -53,15 +55,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_action_arguments(action: argparse.ArgumentParser, name: str) -> None:
     if name == "promote":
-        action.add_argument("--force", action="store_true", help="though acknowledged records may be lost")
+        action.add_argument("--force", action="store_true", help="even if acknowledged records may be lost")
     elif name == "follow":
-        action.add_argument("--master", metavar="HOST:PORT", required=True, help="whom to follow")
+        action.add_argument("--master", metavar="HOST:PORT", required=True, help="the master to follow")
     elif name == "members":
         change = action.add_mutually_exclusive_group()
-        change.add_argument("--add", metavar="NAME", help="count one more")
-        change.add_argument("--remove", metavar="NAME", help="count one less")
-        change.add_argument("--sync-replicas", metavar="K", type=int, help="replicas that an append waits for")
-        action.add_argument("--force", action="store_true", help="at once, without members that are gone for good")
+        change.add_argument("--add", metavar="NAME", help="add a member")
+        change.add_argument("--remove", metavar="NAME", help="remove a member")
+        change.add_argument(
+            "--sync-replicas", metavar="K", type=int, help="number of replicas that an append waits for"
+        )
+        action.add_argument("--force", action="store_true", help="change at once, without members that are lost")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -71,53 +75,53 @@ def run(arguments: argparse.Namespace) -> int:
 def _ask(arguments: argparse.Namespace) -> int:
     secret, context = serving.secret(arguments.secret_file), tls.client_context(arguments)
     with RemoteNode(arguments.address, secret=secret, tls=context) as node:
-        found = _done(node, arguments)
+        answer = _done(node, arguments)
     if arguments.json:
-        print_json(found)
+        print_json(answer)
     elif arguments.asked == "members":
-        print_fields(_members(found))
+        print_fields(_members(answer))
     else:
-        if loss := found.get("possible_loss"):
+        if loss := answer.get("possible_loss"):
             say(f"possible loss: {loss}")
-        print_fields(_described(found))
+        print_fields(_described(answer))
     return 0
 
 
 def _done(node: RemoteNode, arguments: argparse.Namespace) -> dict[str, Any]:
-    asked = arguments.asked
-    if asked == "promote":
+    action = arguments.asked
+    if action == "promote":
         return node.ask("promote", force=arguments.force)
-    if asked == "follow":
+    if action == "follow":
         return node.ask("follow", master=arguments.master)
-    if asked == "members" and arguments.add is not None:
+    if action == "members" and arguments.add is not None:
         return node.ask("add-member", name=arguments.add, force=arguments.force)
-    if asked == "members" and arguments.remove is not None:
+    if action == "members" and arguments.remove is not None:
         return node.ask("remove-member", name=arguments.remove, force=arguments.force)
-    if asked == "members" and arguments.sync_replicas is not None:
+    if action == "members" and arguments.sync_replicas is not None:
         return node.ask("sync-replicas", count=arguments.sync_replicas, force=arguments.force)
-    if asked == "members" and arguments.force:
-        raise InvalidArgumentError("--force goes with --add, --remove or --sync-replicas")
+    if action == "members" and arguments.force:
+        raise InvalidArgumentError("--force: expected with --add, --remove or --sync-replicas, found without")
     return node.status()
 
 
 # ---- for people ------------------------------------------------------------------------------------------------
 
 
-def _described(found: dict[str, Any]) -> list[tuple[str, object]]:
+def _described(status: dict[str, Any]) -> list[tuple[str, object]]:
     fields: list[tuple[str, object]] = [
-        ("node", found["name"]),
-        ("role", found["role"] + (", on its own: replicas are not waited for" if found.get("asynchronous") else "")),
-        ("term", found["term"]),
-        ("log", found["log"] or "none yet"),
-        ("entries", _entries(found["start"], found["received"]["entry"])),
-        ("on disk", f"before {found['synced']['entry']:,}"),
-        ("committed", f"before {found['committed']['entry']:,}" + (_ALONE if found["unreplicated"] else "")),
+        ("node", status["name"]),
+        ("role", status["role"] + (", alone: appends do not wait for replicas" if status.get("asynchronous") else "")),
+        ("term", status["term"]),
+        ("log", status["log"] or "none yet"),
+        ("entries", _entries(status["start"], status["received"]["entry"])),
+        ("on disk", f"before {status['synced']['entry']:,}"),
+        ("committed", f"before {status['committed']['entry']:,}" + (_ALONE if status["unreplicated"] else "")),
     ]
-    if "master" in found:
-        fields.append(("master", found["master"] or "not known"))
-        fields.append(("stream", "runs" if found["streaming"] else found["trouble"]))
-    replicas = [(f"replica {replica['name']}", _replica(replica)) for replica in found.get("replicas", [])]
-    return [*fields, *replicas, *_members(found)]
+    if "master" in status:
+        fields.append(("master", status["master"] or "not known"))
+        fields.append(("stream", "runs" if status["streaming"] else status["trouble"]))
+    replicas = [(f"replica {replica['name']}", _replica(replica)) for replica in status.get("replicas", [])]
+    return [*fields, *replicas, *_members(status)]
 
 
 def _entries(start: int, end: int) -> str:
@@ -125,14 +129,14 @@ def _entries(start: int, end: int) -> str:
 
 
 def _replica(replica: dict[str, Any]) -> str:
-    what = "observer, " if replica["observer"] else ""
+    role = "observer, " if replica["observer"] else ""
     level = "in sync" if replica["in_sync"] else "behind"
     lag = f"{amount(replica['lag_bytes'])} and {replica['lag_ms']} ms behind"
-    return f"{what}{replica['state']}, {level}, {lag}, {amount(replica['bytes_per_s'])}/s"
+    return f"{role}{replica['state']}, {level}, {lag}, {amount(replica['bytes_per_s'])}/s"
 
 
-def _members(found: dict[str, Any]) -> list[tuple[str, object]]:
-    members = found["members"]
+def _members(status: dict[str, Any]) -> list[tuple[str, object]]:
+    members = status["members"]
     if members is None:
         return [("members", "not known")]
     rows: list[tuple[str, object]] = [("members", _quorum(members))]

@@ -1,4 +1,4 @@
-"""`pyreplog ha append` and `pyreplog ha read`: a replica group, used from where none of its nodes runs."""
+"""`pyreplog ha append` and `pyreplog ha read`: use a replica group as a client."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _BATCH_BYTES = 1 << 20
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("addresses", metavar="HOST:PORT[,...]", help="nodes of the group; one that runs is enough")
-    parser.add_argument("--secret-file", metavar="FILE", type=Path, help="holds the secret that all nodes share")
+    parser.add_argument("addresses", metavar="HOST:PORT[,...]", help="nodes of the group; one running node is enough")
+    parser.add_argument("--secret-file", metavar="FILE", type=Path, help="file with the secret that all nodes share")
     parser.add_argument(
         "--timeout-ms", metavar="MS", type=int, default=30_000, help="for each request (default: 30000)"
     )
@@ -49,7 +49,7 @@ def add_append_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--file", metavar="FILE", default="-", help="its lines are entries; - (default): standard input"
     )
-    parser.add_argument("--key", metavar="KEY", help="of all entries")
+    parser.add_argument("--key", metavar="KEY", help="key of all entries")
     parser.add_argument("--batch", metavar="N", type=int, default=4096, help="lines at a time, at most (default: 4096)")
 
 
@@ -70,7 +70,7 @@ def run_append(arguments: argparse.Namespace) -> int:
 
 
 class _Appending:
-    """Batches on their way. first, last: numbers of the first and the last entry so far; None: there is none."""
+    """Batches that are being appended. first, last: numbers of the first and the last entry so far; None: none yet."""
 
     def __init__(self, client: GroupClient, key: bytes | None) -> None:
         self._client, self._key = client, key
@@ -80,7 +80,7 @@ class _Appending:
         self.last: int | None = None
 
     def send(self, values: list[bytes]) -> None:
-        """Cut into batches that a request takes. Errors: those of `GroupClient.submit_batch`."""
+        """Append values in batches that fit a request. Raises the errors of `GroupClient.submit_batch`."""
         batch: list[bytes] = []
         size = 0
         for value in values:
@@ -99,7 +99,7 @@ class _Appending:
             self._settle()
 
     def finish(self) -> None:
-        """Wait until all are committed."""
+        """Wait until all entries are committed."""
         while self._pending:
             self._settle()
 
@@ -136,15 +136,17 @@ def _report(appending: _Appending, arguments: argparse.Namespace, seconds: float
 
 def add_read_arguments(parser: argparse.ArgumentParser) -> None:
     _add_target(parser)
-    parser.add_argument("--from", metavar="N", type=int, dest="start", help="first entry (default: the first there is)")
+    parser.add_argument(
+        "--from", metavar="N", type=int, dest="start", help="first entry (default: the first of the log)"
+    )
     parser.add_argument("--to", metavar="N", type=int, dest="stop", help="entry to stop before (default: the end)")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with entries as they are committed")
+    parser.add_argument("-f", "--follow", action="store_true", help="continue with entries as they are committed")
     add_printing(parser)
 
 
 def run_read(arguments: argparse.Namespace) -> int:
     if arguments.follow and arguments.stop is not None:
-        raise InvalidArgumentError("--follow goes without --to")
+        raise InvalidArgumentError("--follow: expected without --to, found with it")
     records = printer(arguments)
     with _connect(arguments) as client:
         if arguments.follow:

@@ -30,7 +30,7 @@ from pyreplog.metrics import MetricsServer
 logger = logging.getLogger(__name__)
 
 UNREGISTERING = 0.5
-"""The part of `--drain-s` until the metadata store must have answered: a lease ends by itself, too."""
+"""Part of `--drain-s` within which the metadata store must have answered; a lease also expires."""
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------
@@ -38,81 +38,102 @@ UNREGISTERING = 0.5
 
 def add_master_arguments(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
-    parser.add_argument("--members", metavar="NAME,...", default="", help="of a new group, this node included")
+    parser.add_argument("--members", metavar="NAME,...", default="", help="members of a new group, this node included")
     parser.add_argument(
-        "--sync-replicas", metavar="K", type=int, default=0, help="of a new group: replicas an append waits for (0)"
+        "--sync-replicas",
+        metavar="K",
+        type=int,
+        default=0,
+        help="of a new group: number of replicas that an append waits for (0)",
     )
-    parser.add_argument("--force", action="store_true", help="be master though acknowledged records may be missing")
+    parser.add_argument(
+        "--force", action="store_true", help="become master even if acknowledged records may be missing"
+    )
 
 
 def add_replica_arguments(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
-    parser.add_argument("--master", metavar="HOST:PORT", help="whom to follow (with --metadata: who is registered)")
-    parser.add_argument("--observer", action="store_true", help="never counted, master by force only")
+    parser.add_argument(
+        "--master", metavar="HOST:PORT", help="the master to follow (with --metadata: the registered one)"
+    )
+    parser.add_argument("--observer", action="store_true", help="never a member; becomes master only by force")
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", help="directory of the log; made if need be")
-    parser.add_argument("--name", metavar="NAME", help="as the group knows it (default: that of DIR)")
+    parser.add_argument("directory", metavar="DIR", help="directory of the log; created if needed")
+    parser.add_argument("--name", metavar="NAME", help="name in the group (default: that of DIR)")
     parser.add_argument("--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="default 127.0.0.1:0, a free port")
     parser.add_argument(
-        "--advertise", metavar="HOST:PORT", help="the address that others are told (default: that of --listen)"
+        "--advertise", metavar="HOST:PORT", help="the address that other nodes get (default: that of --listen)"
     )
     parser.add_argument(
         "--peer", metavar="NAME=HOST:PORT", action="append", default=[], dest="peers",
-        help="where a member is, for elections; may be repeated",
+        help="address of a member, for elections; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--ack", choices=ACK_MODES, help="what a replica must have done (default received)")
     parser.add_argument(
-        "--durability", choices=DURABILITIES, help="of the log (default appended; with --ack synced synced)"
+        "--ack", choices=ACK_MODES, help="what a replica must do before it acknowledges (default received)"
     )
-    parser.add_argument("--segment-bytes", metavar="N", type=int, help="size of the log's files, when it is made")
-    parser.add_argument("--min-in-sync", metavar="N", type=int, help="with fewer caught-up replicas, refuse appends")
-    parser.add_argument("--fallback-after-ms", metavar="N", type=int, help="wait no longer for replicas that are gone")
-    parser.add_argument("--throttle-bytes-per-s", metavar="N", type=int, help="to one replica")
+    parser.add_argument(
+        "--durability", choices=DURABILITIES, help="durability of the log (default appended; with --ack synced: synced)"
+    )
+    parser.add_argument("--segment-bytes", metavar="N", type=int, help="size of the files of a new log")
+    parser.add_argument("--min-in-sync", metavar="N", type=int, help="refuse appends with fewer replicas in sync")
+    parser.add_argument(
+        "--fallback-after-ms",
+        metavar="N",
+        type=int,
+        help="milliseconds after which appends do not wait for lost replicas",
+    )
+    parser.add_argument("--throttle-bytes-per-s", metavar="N", type=int, help="limit for one replica")
     settings.add_arguments(parser)
-    parser.add_argument("--metadata", metavar="URL", help="fail over by itself: metadata store that the group shares")
-    parser.add_argument("--group", metavar="NAME", help="with --metadata: as the group is called there")
     parser.add_argument(
-        "--lease-s", metavar="S", type=float, default=LEASE_S, help="without a master for so long, elect"
+        "--metadata", metavar="URL", help="fail over automatically: metadata store that the group shares"
     )
-    parser.add_argument("--secret-file", metavar="FILE", type=Path, help="holds the secret that all nodes share")
+    parser.add_argument("--group", metavar="NAME", help="with --metadata: name of the group")
+    parser.add_argument(
+        "--lease-s",
+        metavar="S",
+        type=float,
+        default=LEASE_S,
+        help="seconds without a master after which one is elected",
+    )
+    parser.add_argument("--secret-file", metavar="FILE", type=Path, help="file with the secret that all nodes share")
     tls.add_peer_arguments(parser)
     parser.add_argument("--metrics", metavar="[HOST:]PORT", help=serving.METRICS_HELP)
     serving.add_drain_argument(parser)
-    parser.add_argument("--busy-poll-us", metavar="N", type=int, default=0, help="look so long before going to sleep")
+    parser.add_argument("--busy-poll-us", metavar="N", type=int, default=0, help="microseconds to poll before sleeping")
 
 
 _OPTIONS = {"log", "group", "name", "host", "port", "advertise", "observer"}
-"""What of NodeConfig is made of the others, or has an option that always says it."""
+"""Fields of NodeConfig that are made from others, or always set by an option."""
 
 
 def _config(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Settings of NodeConfig, from all that sets one."""
-    named = ("ack", "durability", "segment_bytes", "min_in_sync", "fallback_after_ms", "throttle_bytes_per_s")
-    given = {name: getattr(arguments, name) for name in named if getattr(arguments, name) is not None}
-    found = {"ack": "received", **settings.settings(arguments), **given}
-    if found["ack"] == "synced":
-        found.setdefault("durability", "synced")
-    of_log, of_group, of_node = (
+    """Return the settings of NodeConfig, from all arguments and files that set one."""
+    options = ("ack", "durability", "segment_bytes", "min_in_sync", "fallback_after_ms", "throttle_bytes_per_s")
+    set_options = {name: getattr(arguments, name) for name in options if getattr(arguments, name) is not None}
+    merged = {"ack": "received", **settings.settings(arguments), **set_options}
+    if merged["ack"] == "synced":
+        merged.setdefault("durability", "synced")
+    log_fields, group_fields, node_fields = (
         {field.name for field in dataclasses.fields(kind)} for kind in (LogConfig, GroupConfig, NodeConfig)
     )
-    settings.check_known(found, of_log | of_group | (of_node - _OPTIONS))
+    settings.check_known(merged, log_fields | group_fields | (node_fields - _OPTIONS))
     host, port, advertise = serving.listening(arguments)
     return {
-        **{name: value for name, value in found.items() if name not in of_log | of_group},
+        **{name: value for name, value in merged.items() if name not in log_fields | group_fields},
         "name": arguments.name or Path(arguments.directory).absolute().name,
         "host": host,
         "port": port,
         "advertise": advertise,
-        "log": LogConfig(**{name: value for name, value in found.items() if name in of_log}),
-        "group": GroupConfig(**{name: value for name, value in found.items() if name in of_group}),
+        "log": LogConfig(**{name: value for name, value in merged.items() if name in log_fields}),
+        "group": GroupConfig(**{name: value for name, value in merged.items() if name in group_fields}),
         "observer": getattr(arguments, "observer", False),
     }
 
 
 def _links(arguments: argparse.Namespace) -> dict[str, Any]:
-    """How it is reached by others, and reaches them."""
+    """Return the settings of how other nodes reach this one, and how it reaches them."""
     return {
         "peers": dict(_peer(text) for text in arguments.peers),
         "secret": arguments.credentials.secret,
@@ -123,10 +144,10 @@ def _links(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _peer(text: str) -> tuple[str, str]:
-    name, equals, there = text.partition("=")
+    name, equals, peer_address = text.partition("=")
     if not name or not equals:
         raise InvalidArgumentError(f"--peer: expected NAME=HOST:PORT, found {text!r}")
-    return name, serving.address(*serving.host_and_port("--peer", there))
+    return name, serving.address(*serving.host_and_port("--peer", peer_address))
 
 
 # ---- running ---------------------------------------------------------------------------------------------------
@@ -140,17 +161,20 @@ def run_master(arguments: argparse.Namespace) -> int:
 def run_replica(arguments: argparse.Namespace) -> int:
     _check(arguments)
     if arguments.master is None and arguments.metadata is None:
-        raise InvalidArgumentError("say whom to follow: --master HOST:PORT, or --metadata URL")
+        raise InvalidArgumentError("no master to follow: expected --master HOST:PORT, or --metadata URL")
     return _serve(arguments, lambda: _open_replica(arguments, arguments.master))
 
 
 def _check(arguments: argparse.Namespace) -> None:
     if (arguments.metadata is None) != (arguments.group is None):
-        raise InvalidArgumentError("--metadata and --group go together")
+        raise InvalidArgumentError("--metadata, --group: expected both or neither, found one of them")
 
 
 def _open_master(arguments: argparse.Namespace) -> Node:
-    """With a metadata store one command does for all starts: who may not be master now is what the group makes it."""
+    """Open a master. With a metadata store, one that may not be master now becomes what the group makes of it.
+
+    So one command serves for all starts.
+    """
     if arguments.metadata is not None and is_replica(Path(arguments.directory)):
         return _open_replica(arguments, None)
     try:
@@ -158,10 +182,10 @@ def _open_master(arguments: argparse.Namespace) -> Node:
             arguments.directory, members=[name for name in arguments.members.split(",") if name],
             sync_replicas=arguments.sync_replicas, force=arguments.force, **_links(arguments), **_config(arguments),
         )  # fmt: skip
-    except PromotionRefusedError as refused:
+    except PromotionRefusedError as error:
         if arguments.metadata is None:
             raise
-        logger.warning("%s", refused)
+        logger.warning("%s", error)
     return _open_replica(arguments, None)
 
 
@@ -188,7 +212,7 @@ def _serve(arguments: argparse.Namespace, open_node: Callable[[], Node]) -> int:
 
 @contextmanager
 def _failover(arguments: argparse.Namespace, node: Node) -> Iterator[MetadataStore | None]:
-    """Yields the store that it uses."""
+    """Run the failover, and yield the metadata store that it uses."""
     if arguments.metadata is None:
         yield None
         return
@@ -197,10 +221,14 @@ def _failover(arguments: argparse.Namespace, node: Node) -> Iterator[MetadataSto
 
 
 def _announce(arguments: argparse.Namespace, node: Node, metrics: MetricsServer | None) -> None:
-    at = None if metrics is None else serving.address(*metrics.address)
+    metrics_address = None if metrics is None else serving.address(*metrics.address)
     if arguments.json:
-        said = {"node": node.name, "role": node.role, "address": node.address, "term": str(node.term)}
-        print_json(said | ({} if at is None else {"metrics": at}))
+        fields = {"node": node.name, "role": node.role, "address": node.address, "term": str(node.term)}
+        print_json(fields | ({} if metrics_address is None else {"metrics": metrics_address}))
     else:
-        say(f"{node.role} {node.name} at {node.address}", "" if at is None else f", metrics at {at}", sep="")
+        say(
+            f"{node.role} {node.name} at {node.address}",
+            "" if metrics_address is None else f", metrics at {metrics_address}",
+            sep="",
+        )
         sys.stdout.flush()

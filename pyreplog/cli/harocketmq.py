@@ -21,20 +21,26 @@ def add_slave_arguments(parser: argparse.ArgumentParser) -> None:
     _add_log(parser)
     parser.add_argument("--master", metavar="HOST:PORT", required=True, help="a broker's haListenPort")
     parser.add_argument(
-        "--from", metavar="N", type=int, dest="start", help="of a new copy: from the file at N on, 0: all (last file)"
+        "--from",
+        metavar="N",
+        type=int,
+        dest="start",
+        help="of a new copy: begin with the file at N; 0: all (default: the last file)",
     )
-    parser.add_argument("--listen", metavar="HOST:PORT", help="pass it on to slaves of this one")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="feed further slaves at this address")
 
 
 def add_master_arguments(parser: argparse.ArgumentParser) -> None:
     _add_log(parser)
     parser.add_argument("--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="default 127.0.0.1:0, a free port")
-    parser.add_argument("--throttle-bytes-per-s", metavar="N", type=int, help="of the log, to one slave")
+    parser.add_argument("--throttle-bytes-per-s", metavar="N", type=int, help="limit for one slave")
 
 
 def _add_log(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", help="laid out as a broker's store; made if need be")
-    parser.add_argument("--file-bytes", metavar="N", type=int, help="mappedFileSizeCommitLog, of a new one (1 GiB)")
+    parser.add_argument(
+        "directory", metavar="DIR", help="directory with the layout of a broker's store; created if needed"
+    )
+    parser.add_argument("--file-bytes", metavar="N", type=int, help="mappedFileSizeCommitLog of a new store (1 GiB)")
     serving.add_drain_argument(parser)
 
 
@@ -48,29 +54,29 @@ def run_slave(arguments: argparse.Namespace) -> int:
         ExitStack() as stack,
     ):
         reactor.start()
-        on = (
+        forwarder = (
             None
             if listen is None
             else stack.enter_context(RocketMQMaster(reactor, log, host=listen[0], port=listen[1]))
         )
-        landed = None if on is None else on.wake
-        slave = stack.enter_context(RocketMQSlave(reactor, log, master, start=arguments.start, landed=landed))
-        _announce(arguments, "slave", log, on)
-        told = ""
+        on_appended = None if forwarder is None else forwarder.wake
+        slave = stack.enter_context(RocketMQSlave(reactor, log, master, start=arguments.start, landed=on_appended))
+        _announce(arguments, "slave", log, forwarder)
+        logged = ""
         while slave.state is not SlaveState.STOPPED and not stop.wait(_LOOK_S):
-            told = _tell(slave, told)
+            logged = _log_trouble(slave, logged)
         if slave.state is SlaveState.STOPPED and slave.error is not None:
             raise slave.error
         serving.Drain(arguments.drain_s)
     return 0
 
 
-def _tell(slave: RocketMQSlave, told: str) -> str:
-    """Say why there is no connection, if that was not said before; what was said."""
+def _log_trouble(slave: RocketMQSlave, logged: str) -> str:
+    """Log why there is no connection, unless that was logged last. Return the last logged text."""
     trouble = "" if slave.state is SlaveState.STREAMING or slave.error is None else str(slave.error)
-    if trouble not in ("", told):
-        logger.warning("%s; it is tried again", trouble)
-    return trouble or told
+    if trouble not in ("", logged):
+        logger.warning("%s; connecting again", trouble)
+    return trouble or logged
 
 
 def run_master(arguments: argparse.Namespace) -> int:
@@ -88,9 +94,20 @@ def run_master(arguments: argparse.Namespace) -> int:
 
 
 def _announce(arguments: argparse.Namespace, role: str, log: RawLog, master: RocketMQMaster | None) -> None:
-    at = None if master is None else serving.address(*master.address)
+    listen_address = None if master is None else serving.address(*master.address)
     if arguments.json:
-        print_json({"role": role, "start": log.start, "end": log.end, **({} if at is None else {"address": at})})
+        print_json(
+            {
+                "role": role,
+                "start": log.start,
+                "end": log.end,
+                **({} if listen_address is None else {"address": listen_address}),
+            }
+        )
     else:
-        say(f"RocketMQ {role}, {log.start} to {log.end}", "" if at is None else f", at {at}", sep="")
+        say(
+            f"RocketMQ {role}, {log.start} to {log.end}",
+            "" if listen_address is None else f", at {listen_address}",
+            sep="",
+        )
         sys.stdout.flush()

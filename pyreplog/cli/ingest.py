@@ -1,4 +1,4 @@
-"""`pyreplog ingest`: append the rows of a file or of standard input to a log, once each."""
+"""`pyreplog ingest`: append the rows of a file or of standard input to a log, each row once."""
 
 from __future__ import annotations
 
@@ -24,37 +24,39 @@ from pyreplog.errors import InvalidArgumentError
 from pyreplog.log import CommitLog
 
 NAME = "ingest"
-HELP = "append the rows of a file or of standard input; run it again to go on where it was interrupted"
+HELP = "append the rows of a file or of standard input; run it again to continue after an interruption"
 
 _SHOWN_FAULTS = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("log", metavar="LOG", help="directory of the log; made when there is none")
+    parser.add_argument("log", metavar="LOG", help="directory of the log; created if needed")
     parser.add_argument(
         "file", metavar="SOURCE", nargs="?", default="-", help="file to read; - (default): standard input"
     )
-    parser.add_argument("--format", choices=formats.FORMATS, default="lines", help="what a row is (default: lines)")
+    parser.add_argument(
+        "--format", choices=formats.FORMATS, default="lines", help="format of the rows (default: lines)"
+    )
     parser.add_argument("--key", metavar="COLUMN", help="column that becomes the entry's key")
     parser.add_argument(
         "--event-time", metavar="COLUMN", action="append", default=[],
-        help="column that becomes the entry's event time; given several times, the columns are joined by blanks",
+        help="column that becomes the entry's event time; if repeated, the columns are joined by blanks",
     )  # fmt: skip
     parser.add_argument(
         "--event-time-format", metavar="FORMAT", default="iso",
-        help="iso (default), s, ms or us since the epoch, or a strptime format; UTC where it names no offset",
+        help="iso (default), s, ms or us since 1970, or a strptime format; UTC if it has no offset",
     )  # fmt: skip
     parser.add_argument(
         "--source", metavar="NAME",
-        help="name the log remembers the source by (default: the path of the file; standard input without a name is "
-        "appended anew each time)",
+        help="name of the source in the log (default: the path of the file; standard input without a name is "
+        "appended again each time)",
     )  # fmt: skip
     parser.add_argument(
-        "--durability", choices=DURABILITIES, default="appended", help="of each append (default: appended)"
+        "--durability", choices=DURABILITIES, default="appended", help="durability of each append (default: appended)"
     )
     parser.add_argument("--batch", metavar="N", type=int, default=4096, help="rows per append, at most (default: 4096)")
     parser.add_argument(
-        "--on-error", choices=("stop", "skip"), default="stop", help="at a malformed row (default: stop)"
+        "--on-error", choices=("stop", "skip"), default="stop", help="what to do at a malformed row (default: stop)"
     )
 
 
@@ -62,12 +64,12 @@ def run(arguments: argparse.Namespace) -> int:
     if not 1 <= arguments.batch <= 1 << 20:
         raise InvalidArgumentError(f"--batch: expected 1 to {1 << 20}, found {arguments.batch}")
     columns = formats.ColumnMapping(arguments.key, tuple(arguments.event_time), arguments.event_time_format)
-    form = formats.of(arguments.format, columns)
+    row_format = formats.of(arguments.format, columns)
     with InputSource(arguments.file, arguments.source) as source:
-        rows = RowReader(source, form)
+        rows = RowReader(source, row_format)
         settings: Settings = {
             "format": arguments.format, "key": columns.key, "event_time": list(columns.event_time),
-            "event_time_format": columns.event_time_format, "header": form.header,
+            "event_time_format": columns.event_time_format, "header": row_format.header,
         }  # fmt: skip
         with pyreplog.open(arguments.log, durability=arguments.durability) as log:
             ingestion = Ingestion(log, source, rows, settings, arguments.batch, skip=arguments.on_error == "skip")
@@ -97,16 +99,16 @@ def _run(ingestion: Ingestion, arguments: argparse.Namespace) -> None:
         return
     say(
         f"{ingestion.source.label}: {counted(ingestion.entries - already, 'record')} added, "
-        f"{already:,} {'was' if already == 1 else 'were'} there, {counted(ingestion.skipped, 'row')} skipped; "
+        f"{already:,} {'was' if already == 1 else 'were'} there already, {counted(ingestion.skipped, 'row')} skipped; "
         f"{amount(length)} in {duration(seconds)}, "
         f"{length / seconds / 1e6:.1f} MB/s"
     )
 
 
 class Ingestion:
-    """One source on its way into one log.
+    """Appends one source to one log.
 
-    entries, skipped: rows of the source that are entries of the log, and that were malformed, so far.
+    entries, skipped: rows of the source so far that are entries of the log, and that were malformed.
     """
 
     def __init__(
@@ -117,17 +119,17 @@ class Ingestion:
         self._rows, self._settings, self._batch, self._skip = rows, settings, batch, skip
 
     def resume(self) -> None:
-        """Skip what an earlier run has appended.
+        """Skip the rows that an earlier run has appended.
 
-        Errors: SourceChangedError when the source does not begin with it; InvalidArgumentError when rows would become
-        entries in another way than before.
+        Raises SourceChangedError if the source does not begin with them, and InvalidArgumentError if settings differ
+        that determine how rows become entries.
         """
         if self.source.name is None:
             return
-        found = bookmark.find(self.log, self.source.name, self.log.stats().segment_bytes)
-        if found is None:
+        resumption = bookmark.find(self.log, self.source.name, self.log.stats().segment_bytes)
+        if resumption is None:
             return
-        mark = found.bookmark
+        mark = resumption.bookmark
         for name, value in mark.settings.items():
             if value != self._settings.get(name):
                 raise InvalidArgumentError(
@@ -136,10 +138,10 @@ class Ingestion:
         self.source.skip_to(mark.place)
         self.entries, self.skipped = mark.entries, mark.skipped
         self._rows.form.unseen.intersection_update(mark.unseen)
-        self._match(found.first, found.stored)
+        self._match(resumption.first, resumption.stored)
 
     def _match(self, entry: int, count: int) -> None:
-        """Skip the rows of the `count` entries from `entry` on, making sure that they are the same."""
+        """Skip the rows of `count` entries from `entry` on, and check that they are the same."""
         while count:
             place, rows = self._rows.take(min(count, self._batch))
             if rows.faults and not self._skip:
@@ -155,14 +157,17 @@ class Ingestion:
         self, place: SourcePosition, entry: int, values: list[bytes], stored: list[bytes]
     ) -> SourceChangedError:
         row = next((i for i, (value, known) in enumerate(zip(values, stored, strict=True)) if value != known), 0)
-        found = repr(values[row][:80]) if values else "its end"
+        found_text = repr(values[row][:80]) if values else "its end"
         return SourceChangedError(
             f"{self.source.label} has changed since it was ingested: in the rows from line {place.line} on, expected "
-            f"{self.log[entry + row][:80]!r} (entry {entry + row}), found {found}"
+            f"{self.log[entry + row][:80]!r} (entry {entry + row}), found {found_text}"
         )
 
     def run(self, shown: ProgressBar) -> None:
-        """Append all rows there are. Errors: MalformedRowError, with all rows before it appended; those of appends."""
+        """Append all rows.
+
+        Raises MalformedRowError, after all rows before it were appended, and the errors of appends.
+        """
         while True:
             place, rows = self._rows.take(self._batch)
             faults = rows.faults
@@ -175,12 +180,12 @@ class Ingestion:
             shown.update(self.source.place.offset, self.entries)
 
     def check_columns(self) -> None:
-        """InvalidArgumentError when rows were ingested and none had a column that was asked for."""
+        """Raise InvalidArgumentError if rows were ingested and none has a wanted column."""
         missing = sorted(self._rows.form.unseen)
         if missing and self.entries:
             raise InvalidArgumentError(
                 f"{self.source.label}: no row has {' or '.join(map(repr, missing))}; "
-                f"{counted(self.entries, 'record')} went into the log without"
+                f"{counted(self.entries, 'record')} {'was' if self.entries == 1 else 'were'} appended without it"
             )
 
     def _append(self, place: SourcePosition, rows: Rows) -> None:
@@ -206,16 +211,16 @@ class Ingestion:
 
 @contextmanager
 def interrupts_deferred() -> Iterator[None]:
-    """Let Ctrl-C wait for the end of the block, which it must not leave half done."""
-    came: list[int] = []
+    """Delay Ctrl-C to the end of the block, which must not be interrupted."""
+    interrupts: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:
-        came.append(number)
+        interrupts.append(number)
 
     before = signal.signal(signal.SIGINT, note)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if came:
+    if interrupts:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""`pyreplog ledger`: make, fill, read, recover, repair and delete ledgers."""
+"""`pyreplog ledger`: create, fill, read, recover, repair and delete ledgers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 
 NAME = "ledger"
-HELP = "make, fill, read, recover, repair and delete ledgers"
+HELP = "create, fill, read, recover, repair and delete ledgers"
 
 EXIT_COPIES_LEFT = 9
-"""Of `repair`: every copy that can be written now was; the others wait for bookies that do not answer."""
+"""Exit code of `repair` if some copies wait for bookies that do not answer; all others were written."""
 
 _BATCH_LINES = 512
 
@@ -28,13 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     clusteroptions.add_arguments(parser)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     for name, text, run in (
-        ("create", "make a ledger of the lines of standard input, and close it", _create),
-        ("list", "the ids of all ledgers", _list),
+        ("create", "create a ledger with the lines of standard input, and close it", _create),
+        ("list", "list the ids of all ledgers", _list),
         ("read", "print the entries of a ledger; ends its writer if it has one", _read),
-        ("tail", "print entries as they are confirmed, beside the writer", _tail),
+        ("tail", "print entries as they are confirmed, while the writer goes on", _tail),
         ("info", "show quorums, fragments and state", _info),
         ("recover", "end the writer of a ledger and find its last entry", _recover),
-        ("repair", "write copies again that readers found missing or damaged", _repair),
+        ("repair", "write copies that readers found missing or damaged", _repair),
         ("delete", "delete a ledger", _delete),
     ):
         action = actions.add_parser(name, help=text, description=text)
@@ -49,15 +49,17 @@ def _add_action_arguments(action: argparse.ArgumentParser, name: str) -> None:
             metavar="LEDGER",
             type=int,
             nargs="?",
-            help="look at all copies of this one (default: at those noted)",
+            help="check all copies of this ledger (default: repair those that were noted)",
         )
     elif name == "delete":
         action.add_argument("ledger", metavar="LEDGER", help="id of the ledger; with --force, or the name of its key")
-        action.add_argument("--force", action="store_true", help="also when its metadata cannot be read")
+        action.add_argument("--force", action="store_true", help="also if its metadata cannot be read")
     elif name not in ("create", "list"):
         action.add_argument("ledger", metavar="LEDGER", type=int, help="id of the ledger")
     if name == "recover":
-        action.add_argument("--force", action="store_true", help="what bookies in limbo lack counts as never written")
+        action.add_argument(
+            "--force", action="store_true", help="treat entries that bookies in limbo lack as never written"
+        )
     if name not in ("list", "info", "delete"):
         clusteroptions.add_password(action)
     if name in ("read", "tail"):
@@ -66,11 +68,13 @@ def _add_action_arguments(action: argparse.ArgumentParser, name: str) -> None:
     if name == "read":
         action.add_argument("--to", metavar="N", type=int, dest="stop", help="entry to stop before (default: the end)")
     if name == "tail":
-        action.add_argument("--timeout", metavar="S", type=float, help="end when nothing came for so many seconds")
+        action.add_argument("--timeout", metavar="S", type=float, help="end after so many seconds without entries")
     if name == "create":
-        action.add_argument("--ensemble", metavar="E", type=int, default=3, help="bookies it lies on (default 3)")
+        action.add_argument("--ensemble", metavar="E", type=int, default=3, help="number of bookies (default 3)")
         action.add_argument("--write-quorum", metavar="QW", type=int, help="copies of each entry (default: E)")
-        action.add_argument("--ack-quorum", metavar="QA", type=int, help="copies that confirm it (default: a majority)")
+        action.add_argument(
+            "--ack-quorum", metavar="QA", type=int, help="copies that confirm an entry (default: a majority)"
+        )
         action.add_argument("--durability", choices=("synced", "appended"), default="synced")
 
 
@@ -101,14 +105,14 @@ def _fill(ledger: Ledger) -> None:
 
 
 def _batches(source: BinaryIO) -> Iterator[list[bytes]]:
-    """Lines, some hundreds at a time."""
-    rest = b""
+    """Yield lines, some hundreds at a time."""
+    remainder = b""
     while block := source.read(1 << 18):
-        *lines, rest = (rest + block).split(b"\n")
+        *lines, remainder = (remainder + block).split(b"\n")
         for start in range(0, len(lines), _BATCH_LINES):
             yield lines[start : start + _BATCH_LINES]
-    if rest:
-        yield [rest]
+    if remainder:
+        yield [remainder]
 
 
 def _list(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
@@ -139,18 +143,20 @@ def _tail(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
 
 
 def _info(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
-    found = _described(cluster.ledger_metadata(arguments.ledger))
+    description = _described(cluster.ledger_metadata(arguments.ledger))
     if arguments.json:
-        print_json(found)
+        print_json(description)
         return 0
-    lines = [(name.replace("_", " "), value) for name, value in found.items() if name not in ("fragments", "custom")]
-    lines += [(f"fragment {first}", ", ".join(ensemble)) for first, ensemble in found["fragments"]]
-    print_fields([*lines, *found["custom"].items()])
+    lines = [
+        (name.replace("_", " "), value) for name, value in description.items() if name not in ("fragments", "custom")
+    ]
+    lines += [(f"fragment {first}", ", ".join(ensemble)) for first, ensemble in description["fragments"]]
+    print_fields([*lines, *description["custom"].items()])
     return 0
 
 
 def _described(metadata: LedgerMetadata) -> dict[str, Any]:
-    """A ledger for people and programs; times as ISO 8601."""
+    """Return a description of a ledger for people and programs, with times as ISO 8601."""
     return {
         "ledger": metadata.ledger, "state": str(metadata.state), "ensemble": metadata.ensemble_size,
         "write_quorum": metadata.write_quorum, "ack_quorum": metadata.ack_quorum, "durability": metadata.durability,
@@ -181,7 +187,7 @@ def _repair(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
             say(f"entry {repair.entry} of ledger {repair.ledger} on {repair.bookie}: {error}")
     refused = [error.exit_code for error in left.values() if not isinstance(error, UnreadableError)]
     if left and not refused:
-        say("run it again when these bookies answer", file=sys.stderr)
+        say("run the command again when these bookies answer", file=sys.stderr)
     return next(iter(refused), EXIT_COPIES_LEFT if left else 0)
 
 
@@ -191,5 +197,5 @@ def _delete(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
     elif arguments.ledger.isdecimal():
         cluster.delete_ledger(int(arguments.ledger))
     else:
-        raise InvalidArgumentError(f"ledger: ids are 0 or more, found {arguments.ledger}")
+        raise InvalidArgumentError(f"ledger: expected an id of 0 or more, found {arguments.ledger}")
     return 0

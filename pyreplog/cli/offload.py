@@ -1,4 +1,4 @@
-"""`pyreplog offload`: sealed segments of a log, on object storage."""
+"""`pyreplog offload`: copy sealed segments of a log to object storage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyreplog.cli.shared.output import amount, counted, print_json, say
 from pyreplog.cli.shared.progress import progress
 
 NAME = "offload"
-HELP = "copy what is sealed of a log, live or not, to object storage, from where Spark and reports read it"
+HELP = "copy the sealed segments of a log, open or not, to object storage, where Spark and reports read them"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sizes-only",
         action="store_true",
-        help="of what is there already, compare sizes only: do not read it to compare checksums",
+        help="compare only the sizes of existing objects, without reading them to compare checksums",
     )
 
 
@@ -30,18 +30,18 @@ def run(arguments: argparse.Namespace) -> int:
     with pyreplog.open(arguments.source, "r") as log:
         total = log.end_position - log.start_position
     with progress("offload", start=0, total=total) as shown:
-        made = offload(arguments.source, arguments.url, verify=not arguments.sizes_only, progress=shown.update)
-    found = made.manifest
+        copied = offload(arguments.source, arguments.url, verify=not arguments.sizes_only, progress=shown.update)
+    manifest = copied.manifest
     if arguments.json:
         print_json({
-            "url": arguments.url, "uuid": found.uuid, "generation": found.generation, "start": found.start,
-            "end": found.end, "segments": len(found.segments), "bytes": found.length, "copied_segments": made.segments,
-            "copied_bytes": made.bytes, "replaced_segments": made.replaced,
+            "url": arguments.url, "uuid": manifest.uuid, "generation": manifest.generation, "start": manifest.start,
+            "end": manifest.end, "segments": len(manifest.segments), "bytes": manifest.length,
+            "copied_segments": copied.segments, "copied_bytes": copied.bytes, "replaced_segments": copied.replaced,
         })  # fmt: skip
     else:
-        say(f"{counted(made.segments, 'segment')} copied, {amount(made.bytes)}")
+        say(f"{counted(copied.segments, 'segment')} copied, {amount(copied.bytes)}")
         say(
-            f"{counted(len(found.segments), 'segment')}, entries {found.start:,} to before {found.end:,}, "
-            f"{amount(found.length)} in {arguments.url}"
+            f"{counted(len(manifest.segments), 'segment')}, entries {manifest.start:,} to before {manifest.end:,}, "
+            f"{amount(manifest.length)} in {arguments.url}"
         )
     return 0

@@ -35,20 +35,31 @@ EXIT_FAILED_REPORT = 1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     sourceoptions.add_arguments(parser)
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the page: one HTML file")
-    parser.add_argument("--parquet", metavar="DIR", type=Path, help="each report's rows as a Parquet file in there")
+    parser.add_argument(
+        "--parquet", metavar="DIR", type=Path, help="directory for the rows of each report, as Parquet files"
+    )
     parser.add_argument(
         "--only", metavar="REPORT", action="append", default=[], choices=tuple(REPORTS),
-        help=f"a report (again for more; default: all that apply): {', '.join(REPORTS)}",
+        help=f"a report; may be repeated (default: all that apply): {', '.join(REPORTS)}",
     )  # fmt: skip
     parser.add_argument(
         "--subscription", metavar="NAME", action="append", default=[], dest="subscriptions",
-        help="of subscriptions, this one (again for more; default: all)",
+        help="report on this subscription; may be repeated (default: all)",
     )  # fmt: skip
-    parser.add_argument("--copy", metavar="DIR|URL", help="a copy of the source: how far is it behind?")
+    parser.add_argument("--copy", metavar="DIR|URL", help="a copy of the source, for a report on how far it is behind")
     parser.add_argument(
-        "--window", metavar="S", type=float, default=300.0, help="present rates are taken over S seconds (default: 300)"
+        "--window",
+        metavar="S",
+        type=float,
+        default=300.0,
+        help="seconds over which current rates are measured (default: 300)",
     )
-    parser.add_argument("--engine", choices=("local", "spark"), default="local", help="what computes (default: local)")
+    parser.add_argument(
+        "--engine",
+        choices=("local", "spark"),
+        default="local",
+        help="engine that computes the reports (default: local)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -60,13 +71,13 @@ def run(arguments: argparse.Namespace) -> int:
     page.check_extra()
     _check_targets(arguments.output, arguments.parquet)
     began, as_of_us = time.monotonic(), time.time_ns() // 1000
-    given, names = sourceoptions.options(arguments), suite.chosen(arguments.only)
-    gathered = gathering.gather(ReadOptions.of(given), as_of_us, arguments.window)
+    source, names = sourceoptions.options(arguments), suite.chosen(arguments.only)
+    snapshot = gathering.gather(ReadOptions.of(source), as_of_us, arguments.window)
     copy = None if arguments.copy is None else sourceoptions.place(arguments, arguments.copy)
     with steps(len(names)) as shown:
         engine = _engine(arguments, shown)
-        outcomes = suite.outcomes(names, given, gathered, engine, arguments.subscriptions, copy)
-        made = _told(outcomes, names, shown)
+        pending = suite.outcomes(names, source, snapshot, engine, arguments.subscriptions, copy)
+        outcomes = _reported(pending, names, shown)
     about = page.About(
         f"Reports on {arguments.source}",
         [
@@ -77,49 +88,51 @@ def run(arguments: argparse.Namespace) -> int:
         ],
         f"Made by pyreplog {__version__}. Times are UTC. Point at a figure for its exact value.",
     )
-    _write(arguments, page.page(about, made), made)
-    failed = [outcome.report.name for outcome in made if outcome.error]
+    _write(arguments, page.page(about, outcomes), outcomes)
+    failed = [outcome.report.name for outcome in outcomes if outcome.error]
     if arguments.json:
-        print_json({"page": str(arguments.output), "reports": {one.report.name: _summary(one) for one in made}})
+        print_json(
+            {"page": str(arguments.output), "reports": {outcome.report.name: _summary(outcome) for outcome in outcomes}}
+        )
     else:
         say(arguments.output)
     return EXIT_FAILED_REPORT if failed else 0
 
 
 def _check_targets(output: Path, parquet: Path | None) -> None:
-    """Before all is read. InvalidArgumentError: nothing can be written there."""
+    """Raise InvalidArgumentError if a target cannot be written, before anything is read."""
     if output.is_dir() or not output.parent.is_dir():
-        found = "a directory" if output.is_dir() else f"no directory {output.parent}"
-        raise InvalidArgumentError(f"--output {output}: expected a file in a directory that is there, found {found}")
+        found_text = "a directory" if output.is_dir() else f"no directory {output.parent}"
+        raise InvalidArgumentError(f"--output {output}: expected a file in an existing directory, found {found_text}")
     if parquet is not None and parquet.exists() and not parquet.is_dir():
-        raise InvalidArgumentError(f"--parquet {parquet}: expected a directory, or none, found a file")
+        raise InvalidArgumentError(f"--parquet {parquet}: expected a directory or a new path, found a file")
 
 
 def _engine(arguments: argparse.Namespace, shown: Steps) -> Engine:
     from pyreplog.reports import local_engine, spark_engine
 
     if arguments.engine == "spark":
-        # Spark's Python workers must be this interpreter: another one has no pyreplog.
+        # Spark's Python workers must be this interpreter: another one may not have pyreplog.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         return partial(spark_engine.table, spark_engine.session())
 
-    def engine(report: Report, given: Mapping[str, str], snapshot: Snapshot) -> pa.Table:
+    def engine(report: Report, source: Mapping[str, str], snapshot: Snapshot) -> pa.Table:
         return local_engine.run(
-            report, given, snapshot, workers=arguments.workers,
+            report, source, snapshot, workers=arguments.workers,
             progress=lambda now: shown.update(now.done_bytes, now.bytes),
         )  # fmt: skip
 
     return engine
 
 
-def _told(outcomes: Iterator[Outcome], names: list[str], shown: Steps) -> list[Outcome]:
-    """All of them, each told as it comes."""
-    made: list[Outcome] = []
+def _reported(outcomes: Iterator[Outcome], names: list[str], shown: Steps) -> list[Outcome]:
+    """Return all outcomes; progress shows each of them as it comes."""
+    collected: list[Outcome] = []
     for name in names:
         shown.begin(name)
-        made.append(next(outcomes))
-        shown.end(_news(made[-1]))
-    return made
+        collected.append(next(outcomes))
+        shown.end(_news(collected[-1]))
+    return collected
 
 
 def _news(outcome: Outcome) -> str:
@@ -129,7 +142,7 @@ def _news(outcome: Outcome) -> str:
 
 
 def _chosen(arguments: argparse.Namespace) -> list[tuple[str, str]]:
-    """What was asked for, in place of all."""
+    """Return the selections that the user made."""
     chosen = {
         "topics": ", ".join(arguments.topics), "subscriptions": ", ".join(arguments.subscriptions),
         "since": arguments.since, "until": arguments.until,
@@ -137,7 +150,7 @@ def _chosen(arguments: argparse.Namespace) -> list[tuple[str, str]]:
     return [(name, text) for name, text in chosen.items() if text]
 
 
-def _write(arguments: argparse.Namespace, html: str, made: list[Outcome]) -> None:
+def _write(arguments: argparse.Namespace, html: str, outcomes: list[Outcome]) -> None:
     from pyreplog.log.files import RealFiles
     from pyreplog.reports.atomic_files import replacing
 
@@ -148,16 +161,16 @@ def _write(arguments: argparse.Namespace, html: str, made: list[Outcome]) -> Non
     from pyarrow import parquet
 
     RealFiles().make_directory(arguments.parquet, mode=0o777)
-    for outcome in made:
+    for outcome in outcomes:
         if outcome.table is not None:
             with replacing(arguments.parquet / f"{outcome.report.name}.parquet") as draft:
                 parquet.write_table(outcome.table, draft, compression="zstd")
 
 
 def _summary(outcome: Outcome) -> dict[str, object]:
-    found: dict[str, object]
+    summary: dict[str, object]
     if outcome.table is None:
-        found = {"left_out": outcome.left_out} if outcome.left_out else {"error": outcome.error}
+        summary = {"left_out": outcome.left_out} if outcome.left_out else {"error": outcome.error}
     else:
-        found = {"rows": len(outcome.table)}
-    return {**found, "warnings": list(outcome.warnings)} if outcome.warnings else found
+        summary = {"rows": len(outcome.table)}
+    return {**summary, "warnings": list(outcome.warnings)} if outcome.warnings else summary

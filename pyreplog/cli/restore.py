@@ -11,21 +11,21 @@ from pyreplog.log.backup import manifest
 from pyreplog.log.backup.restoring import restore
 
 NAME = "restore"
-HELP = "make a log from a backup; it gets an identity of its own, entries, numbers and positions stay"
+HELP = "make a log from a backup; entries, numbers and positions stay, and the log gets a new identity"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("backup", metavar="BACKUP", help="directory that `backup` made")
-    parser.add_argument("target", metavar="TARGET", help="directory for the log: not there yet, or empty")
+    parser.add_argument("backup", metavar="BACKUP", help="directory of the backup")
+    parser.add_argument("target", metavar="TARGET", help="directory for the log: new or empty")
 
 
 def run(arguments: argparse.Namespace) -> int:
     total = sum(piece.bytes for piece in manifest.load(arguments.backup).pieces)
     with progress("restore", start=0, total=total) as shown:
-        made = restore(arguments.backup, arguments.target, progress=shown.update)
+        restored = restore(arguments.backup, arguments.target, progress=shown.update)
     if arguments.json:
-        print_json(asdict(made))
+        print_json(asdict(restored))
     else:
-        entries = f"{counted(made.entries, 'entry')}, numbers {made.start:,} to before {made.end:,}"
+        entries = f"{counted(restored.entries, 'entry')}, numbers {restored.start:,} to before {restored.end:,}"
         say(f"{entries}, in {arguments.target}")
     return 0

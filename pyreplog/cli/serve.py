@@ -1,4 +1,4 @@
-"""`pyreplog serve`: answer for the topics of a cluster, until SIGTERM or Ctrl-C."""
+"""`pyreplog serve`: serve the topics of a cluster, until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from pyreplog.topic.server.topic_server import TopicServer
 logger = logging.getLogger(__name__)
 
 ANSWERS = 0.6
-"""The part of the time until the last answers have left; what is stored last has the rest."""
+"""Part of the drain time after which the last replies have left; the rest is for storing state."""
 
 CLOSING = 0.9
-"""The part of the time until all that waits for others has ended; the embedded bookies' logs are synced behind it."""
+"""Part of the drain time after which all waiting for others has ended; then embedded bookies sync their logs."""
 
 NAME = "serve"
 IS_SERVER = True
-HELP = "answer for the topics of a cluster, until SIGTERM or Ctrl-C"
+HELP = "serve the topics of a cluster, until SIGTERM or Ctrl-C"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    targets.add_target(parser, "directory of a cluster to embed, made if need be; or metadata store of a cluster")
-    targets.add_making(parser)
+    targets.add_target(parser, "directory of a cluster to embed, created if needed; or metadata store of a cluster")
+    targets.add_creating(parser)
     parser.add_argument("--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="default 127.0.0.1:0, a free port")
     parser.add_argument(
-        "--advertise", metavar="HOST:PORT", help="the address that clients are told (default: that of --listen)"
+        "--advertise", metavar="HOST:PORT", help="the address that clients get (default: that of --listen)"
     )
     parser.add_argument(
-        "--secret-file", metavar="FILE", type=Path, help="holds the secret that clients, servers and bookies share"
+        "--secret-file", metavar="FILE", type=Path, help="file with the secret that clients, servers and bookies share"
     )
     tls.add_peer_arguments(parser)
     parser.add_argument("--metrics", metavar="[HOST:]PORT", help=serving.METRICS_HELP)
@@ -60,13 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             cluster.close(drain.left(CLOSING))
         except OutcomeUnknownError as error:
-            logger.warning("%s", error)  # clients are told so, too: no reason to fail
+            logger.warning("%s", error)  # clients get this outcome, too: no reason to fail
     serving.skip_final_collection()
     return 0
 
 
 def _client_tls(arguments: argparse.Namespace) -> ssl.SSLContext | None:
-    """For bookies: our certificate is for clients alone, unless bookies' are to be verified, too."""
+    """Return the TLS context for bookies; None: without --tls-ca the certificate is only shown to clients."""
     return None if arguments.tls_ca is None else tls.client_context(arguments)
 
 
@@ -83,9 +83,13 @@ def _server(arguments: argparse.Namespace, cluster: Cluster, credentials: servin
 
 
 def _announce(arguments: argparse.Namespace, server: TopicServer, metrics: MetricsServer | None) -> None:
-    at = None if metrics is None else serving.address(*metrics.address)
+    metrics_address = None if metrics is None else serving.address(*metrics.address)
     if arguments.json:
-        print_json({"address": server.address, **({} if at is None else {"metrics": at})})
+        print_json({"address": server.address, **({} if metrics_address is None else {"metrics": metrics_address})})
     else:
-        say(f"topics at pyreplog://{server.address}", "" if at is None else f", metrics at {at}", sep="")
+        say(
+            f"topics at pyreplog://{server.address}",
+            "" if metrics_address is None else f", metrics at {metrics_address}",
+            sep="",
+        )
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`pyreplog stat`: what a log holds, who writes it, and how far it is on disk."""
+"""`pyreplog stat`: the content of a log, its writer, and how far it is synced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyreplog.log.lock import writer_of
 from pyreplog.log.opening import as_directory
 
 NAME = "stat"
-HELP = "show what a log holds, who writes it, and how far it is on disk"
+HELP = "show the content of a log, its writer, and how far it is synced"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,22 +26,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     path = as_directory(arguments.log)
     with pyreplog.open(path, "r") as log:
-        found = stat(path, log)
+        fields = stat(path, log)
     if arguments.json:
-        print_json(found)
+        print_json(fields)
     else:
-        print_fields(_lines(found))
+        print_fields(_lines(fields))
     return 0
 
 
 def stat(path: Path, log: LogReader) -> dict[str, Any]:
-    """A moment of a log. Times in microseconds since the epoch, sizes and positions in bytes.
+    """Return the state of a log at one moment, with times in microseconds since 1970, and sizes and positions in bytes.
 
     synced_end: number of the first entry that is not known to be on disk. writer: process that has the log open.
     """
     checkpoint = checkpoints.load(path)
     if checkpoint is None:
-        raise CorruptionError(path / names.CHECKPOINT, 0, "an intact checkpoint", "none; see what fsck says")
+        raise CorruptionError(path / names.CHECKPOINT, 0, "an intact checkpoint", "none; run fsck")
     start, end = log.start, log.end
     bases = names.segment_bases(path)
     return {
@@ -65,19 +65,19 @@ def stat(path: Path, log: LogReader) -> dict[str, Any]:
     }
 
 
-def _lines(found: dict[str, Any]) -> list[tuple[str, object]]:
-    count, length = found["end"] - found["start"], found["end_position"] - found["start_position"]
+def _lines(fields: dict[str, Any]) -> list[tuple[str, object]]:
+    count, length = fields["end"] - fields["start"], fields["end_position"] - fields["start_position"]
     lines: list[tuple[str, object]] = [
-        ("log", f"{found['path']}, uuid {found['uuid']}"),
-        ("writer", "none" if found["writer"] is None else f"process {found['writer']}"),
-        ("entries", f"{count:,}, numbers {found['start']:,} to before {found['end']:,}"),
-        ("synced", f"to before {found['synced_end']:,}" + (", closed cleanly" if found["clean"] else "")),
-        ("positions", f"{found['start_position']:,} to {found['end_position']:,} ({amount(length)})"),
-        ("segments", f"{found['segments']:,} of {amount(found['segment_bytes'])}"),
-        ("on disk", f"{amount(found['disk_bytes'])}, segments prepared ahead included"),
+        ("log", f"{fields['path']}, uuid {fields['uuid']}"),
+        ("writer", "none" if fields["writer"] is None else f"process {fields['writer']}"),
+        ("entries", f"{count:,}, numbers {fields['start']:,} to before {fields['end']:,}"),
+        ("synced", f"to before {fields['synced_end']:,}" + (", closed cleanly" if fields["clean"] else "")),
+        ("positions", f"{fields['start_position']:,} to {fields['end_position']:,} ({amount(length)})"),
+        ("segments", f"{fields['segments']:,} of {amount(fields['segment_bytes'])}"),
+        ("on disk", f"{amount(fields['disk_bytes'])}, prepared segments included"),
     ]
-    if found["first_time"] is not None:
-        lines.append(("appended", f"{moment(found['first_time'])} to {moment(found['last_time'])}"))
-    if found["set_aside"]:
-        lines.append(("set aside", ", ".join(found["set_aside"])))
+    if fields["first_time"] is not None:
+        lines.append(("appended", f"{moment(fields['first_time'])} to {moment(fields['last_time'])}"))
+    if fields["set_aside"]:
+        lines.append(("set aside", ", ".join(fields["set_aside"])))
     return lines

@@ -1,4 +1,4 @@
-"""`pyreplog subscription`: make, list, look at and delete the subscriptions of a topic."""
+"""`pyreplog subscription`: create, list, show and delete the subscriptions of a topic."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pyreplog.cli.topics import topicpublish, topicstats
 from pyreplog.topic.model.config import SUBSCRIPTION_TYPES
 
 NAME = "subscription"
-HELP = "make, list, look at and delete the subscriptions of a topic"
+HELP = "create, list, show and delete the subscriptions of a topic"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     for name, text, run_action in (
-        ("create", "make a subscription: it keeps messages until they are acknowledged", _create),
-        ("list", "the names of all subscriptions of a topic", _list),
-        ("stats", "backlog, rates and consumers of a subscription", topicstats.run_subscription),
+        ("create", "create a subscription, which retains messages until they are acknowledged", _create),
+        ("list", "list the names of all subscriptions of a topic", _list),
+        ("stats", "show backlog, rates and consumers of a subscription", topicstats.run_subscription),
         ("delete", "delete a subscription with its acknowledgements", _delete),
     ):
         action = actions.add_parser(name, help=text, description=text)
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if name == "create":
             _add_creating(action)
         if name == "delete":
-            action.add_argument("--force", action="store_true", help="also when it has consumers")
+            action.add_argument("--force", action="store_true", help="also if it has consumers")
             targets.add_yes(action)
         action.set_defaults(action=run_action)
 
@@ -39,7 +39,7 @@ def _add_creating(parser: argparse.ArgumentParser) -> None:
         "--from", metavar=starts.METAVAR, default="latest", dest="start", help="where it begins (default: latest)"
     )
     parser.add_argument("--type", choices=SUBSCRIPTION_TYPES, default="exclusive", help="default exclusive")
-    topicpublish.add_properties(parser, "of the subscription")
+    topicpublish.add_properties(parser, "property of the subscription")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _create(arguments: argparse.Namespace) -> int:
-    start: Any = starts.parse(arguments.start)  # of a topic with partitions: no offset, which it says itself
+    start: Any = starts.parse(arguments.start)  # a topic with partitions refuses an offset
     properties = topicpublish.properties(arguments)
     with targets.topic(arguments) as topic:
         topic.create_subscription(arguments.subscription, start=start, type=arguments.type, properties=properties)

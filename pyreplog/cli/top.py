@@ -1,4 +1,4 @@
-"""`pyreplog top`: topics, subscriptions, ledgers and bookies on the terminal, looked at again and again."""
+"""`pyreplog top`: topics, subscriptions, ledgers and bookies on the terminal, refreshed at intervals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyreplog.cli.shared.tables import has_rich, print_tables
 from pyreplog.errors import InvalidArgumentError, ReplogError
 
 NAME = "top"
-HELP = "show topics, subscriptions, ledgers and bookies, again and again, until Ctrl-C"
+HELP = "show topics, subscriptions, ledgers and bookies, refreshed until Ctrl-C"
 
 _INTERVAL_MAX_S = 86400
 _CLEAR = "\x1b[H\x1b[2J"
@@ -30,8 +30,10 @@ class Screen(Protocol):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     targets.add_arguments(parser)
-    parser.add_argument("--interval", metavar="S", type=float, default=2.0, help="seconds between looks (default: 2)")
-    parser.add_argument("--once", action="store_true", help="look once")
+    parser.add_argument(
+        "--interval", metavar="S", type=float, default=2.0, help="seconds between refreshes (default: 2)"
+    )
+    parser.add_argument("--once", action="store_true", help="show them once")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -44,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
             time.sleep(arguments.interval)
             try:
                 frame = watch.look()
-            except ReplogError as error:  # it may come back
+            except ReplogError as error:  # the server may come back
                 frame = frame.failed(str(error))
             show(frame)
     return 0

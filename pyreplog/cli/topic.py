@@ -1,4 +1,4 @@
-"""`pyreplog topic`: make, fill, read, watch, change and delete topics."""
+"""`pyreplog topic`: create, fill, read, show, change and delete topics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyreplog.topic.model.positions import PartitionOffset
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 
 NAME = "topic"
-HELP = "make, fill, read, watch, change and delete topics"
+HELP = "create, fill, read, show, change and delete topics"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,9 +38,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _add_create(parser: argparse.ArgumentParser) -> None:
     targets.add_topic_arguments(parser)
-    targets.add_making(parser)
+    targets.add_creating(parser)
     parser.add_argument(
-        "--partitions", metavar="N", type=int, help="of several topics that are used as one; more, where there is one"
+        "--partitions",
+        metavar="N",
+        type=int,
+        help="number of partitions; a larger number adds partitions to an existing topic",
     )
     settings.add_arguments(parser)
 
@@ -48,7 +51,10 @@ def _add_create(parser: argparse.ArgumentParser) -> None:
 def _add_set(parser: argparse.ArgumentParser) -> None:
     targets.add_topic_arguments(parser)
     parser.add_argument(
-        "settings", metavar="NAME=VALUE", nargs="*", help="settings to change (default: show all); none: no bound"
+        "settings",
+        metavar="NAME=VALUE",
+        nargs="*",
+        help="settings to change (default: show all); the value none removes a bound",
     )
     parser.set_defaults(config=None)
 
@@ -60,12 +66,12 @@ def _add_subscription(parser: argparse.ArgumentParser) -> None:
 
 def _add_seek(parser: argparse.ArgumentParser) -> None:
     _add_subscription(parser)
-    parser.add_argument("start", metavar=starts.METAVAR, help="where it goes on; what lies before is acknowledged")
+    parser.add_argument("start", metavar=starts.METAVAR, help="where it continues; earlier messages are acknowledged")
 
 
 def _add_skip(parser: argparse.ArgumentParser) -> None:
     _add_subscription(parser)
-    parser.add_argument("messages", metavar="N", type=int, help="how many")
+    parser.add_argument("messages", metavar="N", type=int, help="number of messages")
 
 
 def _add_delete(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +86,7 @@ def _create(arguments: argparse.Namespace) -> int:
     wanted = _settings(arguments)
     with targets.opened(arguments) as place:
         if arguments.topic in targets.names(place) and arguments.partitions is None:
-            raise TopicExistsError(arguments.topic, "there is such a topic already")
+            raise TopicExistsError(arguments.topic, "it exists already")
         place.topic(arguments.topic, partitions=arguments.partitions, create=True, **wanted)
     if arguments.json:
         print_json({"topic": arguments.topic, "partitions": arguments.partitions})
@@ -103,12 +109,12 @@ def _set(arguments: argparse.Namespace) -> int:
     with targets.topic(arguments) as topic:
         if wanted:
             topic.configure(**wanted)
-        found = [vars(part.config) for part in _parts(topic)]
+        configs = [vars(part.config) for part in _parts(topic)]
         has_parts = isinstance(topic, PartitionedHandle)
     if arguments.json:
-        print_json({"parts": {str(at): one for at, one in enumerate(found)}} if has_parts else found[0])
+        print_json({"parts": {str(at): config for at, config in enumerate(configs)}} if has_parts else configs[0])
     elif not wanted:
-        print_fields((name, _told([str(one[name]).lower() for one in found])) for name in found[0])
+        print_fields((name, _joined([str(config[name]).lower() for config in configs])) for name in configs[0])
     return 0
 
 
@@ -118,37 +124,37 @@ def _parts(topic: targets.AnyTopic) -> list[targets.OneTopic]:
     return [topic]
 
 
-def _told(values: list[str]) -> str:
-    """A setting, by partition: once, if it is the same in all."""
+def _joined(values: list[str]) -> str:
+    """Return the values of a setting in all partitions; once, if they are equal."""
     if len(set(values)) == 1:
         return values[0]
     return ", ".join(f"{value} (partition {at})" for at, value in enumerate(values))
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Fields of TopicConfig; TOML has nothing for None, which is written none."""
+    """Return fields of TopicConfig. TOML has no null, for which the text none is used."""
     bounds = {field.name for field in dataclasses.fields(TopicConfig) if "None" in str(field.type)}
-    found = settings.settings(arguments)
-    return {name: None if value == "none" and name in bounds else value for name, value in found.items()}
+    values = settings.settings(arguments)
+    return {name: None if value == "none" and name in bounds else value for name, value in values.items()}
 
 
 def _seek(arguments: argparse.Namespace) -> int:
     start = starts.parse(arguments.start)
     if isinstance(start, int):
-        with targets.one(arguments) as one:
-            moved: int | list[PartitionOffset] = one.seek(arguments.subscription, start)
+        with targets.one(arguments) as topic_or_partition:
+            moved: int | list[PartitionOffset] = topic_or_partition.seek(arguments.subscription, start)
     else:
         with targets.topic(arguments) as topic:
             moved = topic.seek(arguments.subscription, start)
     if arguments.json:
         print_json(
-            {"offset": moved} if isinstance(moved, int) else {"offsets": {str(at): found for at, found in moved}}
+            {"offset": moved} if isinstance(moved, int) else {"offsets": {str(at): offset for at, offset in moved}}
         )
     elif isinstance(moved, int):
-        say(f"{arguments.subscription} goes on at offset {moved:,}")
+        say(f"{arguments.subscription} continues at offset {moved:,}")
     else:
         for partition, offset in moved:
-            say(f"{arguments.subscription} goes on at offset {offset:,} of partition {partition}")
+            say(f"{arguments.subscription} continues at offset {offset:,} of partition {partition}")
     return 0
 
 
@@ -166,13 +172,17 @@ def _clear(arguments: argparse.Namespace) -> int:
 
 def _trim(arguments: argparse.Namespace) -> int:
     with targets.topic(arguments) as topic:
-        left: int | list[PartitionOffset] = topic.trim()
+        starts_at: int | list[PartitionOffset] = topic.trim()
     if arguments.json:
-        print_json({"offset": left} if isinstance(left, int) else {"offsets": {str(at): offset for at, offset in left}})
-    elif isinstance(left, int):
-        say(f"{arguments.topic} begins at offset {left:,}")
+        print_json(
+            {"offset": starts_at}
+            if isinstance(starts_at, int)
+            else {"offsets": {str(at): offset for at, offset in starts_at}}
+        )
+    elif isinstance(starts_at, int):
+        say(f"{arguments.topic} begins at offset {starts_at:,}")
     else:
-        for partition, offset in left:
+        for partition, offset in starts_at:
             say(f"partition {partition} of {arguments.topic} begins at offset {offset:,}")
     return 0
 
@@ -185,17 +195,22 @@ def _delete(arguments: argparse.Namespace) -> int:
 
 
 _ACTIONS = (
-    ("create", "make a topic", _add_create, _create),
-    ("list", "the names of all topics, and of partitions", targets.add_arguments, _list),
-    ("publish", "publish arguments, or lines", topicpublish.add_arguments, topicpublish.run),
+    ("create", "create a topic", _add_create, _create),
+    ("list", "list the names of all topics and partitions", targets.add_arguments, _list),
+    ("publish", "publish arguments, or lines of a file", topicpublish.add_arguments, topicpublish.run),
     ("consume", "print messages, and acknowledge them", topicconsume.add_arguments, topicconsume.run),
-    ("stats", "backlogs, rates and consumers", targets.add_topic_arguments, topicstats.run),
-    ("stats-internal", "ledgers and cursors", targets.add_topic_arguments, topicstats.run_internal),
+    ("stats", "show backlogs, rates and consumers", targets.add_topic_arguments, topicstats.run),
+    ("stats-internal", "show ledgers and cursors", targets.add_topic_arguments, topicstats.run_internal),
     ("seek", "move a subscription", _add_seek, _seek),
     ("skip", "acknowledge the next messages of a subscription", _add_skip, _skip),
     ("clear", "acknowledge all messages of a subscription", _add_subscription, _clear),
-    ("redrive", "send dead letters back to where they come from", topicredrive.add_arguments, topicredrive.run),
-    ("trim", "drop the ledgers that nothing keeps, now", targets.add_topic_arguments, _trim),
+    (
+        "redrive",
+        "send dead letters back to the topics that they come from",
+        topicredrive.add_arguments,
+        topicredrive.run,
+    ),
+    ("trim", "drop the ledgers that nothing retains, now", targets.add_topic_arguments, _trim),
     ("delete", "delete a topic with its messages and subscriptions", _add_delete, _delete),
     ("set", "change settings of a topic, or show them", _add_set, _set),
 )

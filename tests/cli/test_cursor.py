@@ -33,7 +33,7 @@ def test_the_list(run: Run, followed: Path) -> None:
     assert run("cursor", followed, "--json").json == rows
     holds = amount(rows[1]["bytes"])  # type: ignore[arg-type]
     listed = run("cursor", followed).out.splitlines()
-    assert listed[1] == f"billing  at entry 5, 15 entries to do, holds {holds} of the log"
+    assert listed[1] == f"billing  at entry 5, 15 entries to process, retains {holds}"
 
 
 def test_a_log_without_cursors(run: Run, log: Path) -> None:

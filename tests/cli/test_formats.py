@@ -53,7 +53,7 @@ def test_lines(data: bytes, expected: list[bytes]) -> None:
 
 
 def test_lines_have_no_columns() -> None:
-    with pytest.raises(InvalidArgumentError, match="columns, which lines have none of"):
+    with pytest.raises(InvalidArgumentError, match="columns, which lines do not have"):
         formats.of("lines", KEY)
 
 

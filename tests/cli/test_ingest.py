@@ -43,7 +43,7 @@ def marks(log: Path) -> list[Bookmark]:
 def test_lines(run: Run, log: Path, source: Path) -> None:
     done = run("ingest", log, source, "--batch", 7)
     assert (done.code, done.error) == (0, "")
-    assert "100 records added, 0 were there, 0 rows skipped" in done.out
+    assert "100 records added, 0 were there already, 0 rows skipped" in done.out
     assert values(log) == LINES
     assert run("cat", log).out.encode() == DATA
 
@@ -66,11 +66,11 @@ def test_json(run: Run, log: Path, source: Path) -> None:
 
 def test_one_record_is_not_said_to_be_many(run: Run, log: Path, source: Path) -> None:
     source.write_bytes(b"x\n")
-    assert "1 record added, 0 were there, 0 rows skipped" in run("ingest", log, source).out
-    assert "0 records added, 1 was there, 0 rows skipped" in run("ingest", log, source).out
+    assert "1 record added, 0 were there already, 0 rows skipped" in run("ingest", log, source).out
+    assert "0 records added, 1 was there already, 0 rows skipped" in run("ingest", log, source).out
     source.write_bytes(b'{"a": 1}\nnot\n')
     arguments = ("--format", "jsonl", "--key", "a", "--on-error", "skip", "--source", "other")
-    assert "1 record added, 0 were there, 1 row skipped" in run("ingest", log, source, *arguments).out
+    assert "1 record added, 0 were there already, 1 row skipped" in run("ingest", log, source, *arguments).out
 
 
 @pytest.mark.parametrize("option", ["--key", "--event-time"])
@@ -79,7 +79,7 @@ def test_a_member_that_no_row_has_is_named(run: Run, log: Path, source: Path, op
     arguments = ("ingest", log, source, "--batch", 2, "--format", "jsonl", option, "ticket")
     source.write_bytes(b'{"a": 1}\n{"a": 2}\n{"tickets": 3}\n')
     done = run(*arguments)
-    assert done.code == 2 and "no row has 'ticket'; 3 records went into the log without" in done.error
+    assert done.code == 2 and "no row has 'ticket'; 3 records were appended without it" in done.error
     assert "3 records added" in done.out
     assert run(*arguments).code == 2 and len(values(log)) == 3
     with pyreplog.open(log) as writer:
@@ -348,7 +348,7 @@ def test_a_source_that_is_not_there(run: Run, log: Path, tmp_path: Path) -> None
         ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "ingest", str(log)], capture_output=True, check=False
     )
     assert (closed.returncode, closed.stdout) == (2, b"")
-    assert closed.stderr == b"pyreplog: standard input is closed; name a file, or redirect it\n"
+    assert closed.stderr == b"pyreplog: standard input is closed; name a file, or redirect standard input\n"
 
 
 def test_a_row_too_large_for_the_log(run: Run, log: Path, source: Path) -> None:

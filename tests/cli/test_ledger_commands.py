@@ -128,7 +128,7 @@ def test_a_repair_that_waits_for_a_bookie_has_an_exit_code_of_its_own(run: Run, 
         cast.bookies[stopped].kill()
         done = run("ledger", "--cluster", cast.url, "repair")
         assert done.code == 9 and "2 copies repaired" in done.out and f"on {stopped}" in done.out
-        assert "run it again when these bookies answer" in done.error
+        assert "run the command again when these bookies answer" in done.error
 
 
 def test_a_directory_without_a_cluster_is_left_as_it_is(run: Run, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_directory_without_a_cluster_is_left_as_it_is(run: Run, tmp_path: Path
         ("ledger", "--embedded", tmp_path, "list"),
     ):
         done = run(*arguments)
-        assert done.code == 2 and "there is no cluster in" in done.error
+        assert done.code == 2 and "holds no cluster" in done.error
     assert list(tmp_path.iterdir()) == []
 
 

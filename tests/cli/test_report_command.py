@@ -155,12 +155,12 @@ def test_where_nothing_can_be_written_nothing_is_read(run: Run, filled: Path, tm
     for output in (tmp_path / "none" / "r.html", tmp_path):
         done = run("report", filled, "-o", output)
         assert done.code == 2
-        assert "expected a file in a directory that is there" in done.error
+        assert "expected a file in an existing directory" in done.error
         assert "rate_by_minute" not in done.error
     (tmp_path / "rows").touch()
     done = run("report", filled, "-o", tmp_path / "r.html", "--parquet", tmp_path / "rows")
     assert done.code == 2
-    assert "expected a directory, or none, found a file" in done.error
+    assert "expected a directory or a new path, found a file" in done.error
     assert not (tmp_path / "r.html").exists()
 
 

@@ -158,5 +158,5 @@ def test_a_process_that_cannot_be_closed_ends() -> None:
 def test_a_process_that_cannot_be_closed_says_so() -> None:
     program = "import threading; from pyreplog.cli.shared import serving; serving.Drain(0.1); threading.Event().wait()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    text = "pyreplog: not closed 1 s after the 0.1 s of --drain-s; what had no outcome is given up\n"
+    text = "pyreplog: not closed 1 s after the 0.1 s of --drain-s; the process ends; the outcome of open requests is unknown\n"
     assert (done.returncode, done.stderr) == (1, text)

@@ -92,7 +92,7 @@ def test_bookies_that_do_not_run_are_missing() -> None:
 
 FRAME = Frame(
     at_us=NOW_US,
-    topics=(topview.topic_row(ORDERS), TopicRow(name="lonely", states=("nobody serves it",))),
+    topics=(topview.topic_row(ORDERS), TopicRow(name="lonely", states=("no owner",))),
     ledgers=topview.ledger_rows(ClusterStatus([], [LedgerStatus(3, State.OPEN, 1, 10, 17, 2)])),
     bookies=topview.bookie_rows([BookieStatus("b1@y", "h:1", "", False, 1 << 30)], ["b1", "b2"]),
 )
@@ -107,7 +107,7 @@ def test_a_frame_as_text() -> None:
         "  a reader                       0            0    5,000      0 B        0        0       -           -",
         "  quick     exclusive            0            0        0      0 B        0        0   0.0 s       0.0 s",
         "  slow      shared               2           12    1,990  1.0 MiB        7        5    1:30      30.0 s  stalled, blocked",
-        "lonely" + " " * 99 + "nobody serves it",
+        "lonely" + " " * 99 + "no owner",
     ]  # fmt: skip
     assert topics.marked == {0, 3, 4}
     assert ledgers.plain() == [
@@ -163,7 +163,7 @@ def test_once(run: Run, folder: Path) -> None:
 def test_topics_that_nobody_serves_are_not_opened(run: Run, folder: Path) -> None:
     """Of a cluster that others use, too."""
     found = run("top", "--once", "--json", f"sqlite:{folder}/metadata.sqlite").json
-    assert found["topics"][0]["states"] == ["nobody serves it"]
+    assert found["topics"][0]["states"] == ["no owner"]
     assert [bookie["state"] for bookie in found["bookies"]] == ["missing"] * 3
 
 

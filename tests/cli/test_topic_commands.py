@@ -103,7 +103,7 @@ def test_all_that_was_there_is_printed_however_late_it_comes(
     topic: Callable[..., Done], run: Run, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for the first one here; and what is acknowledged, or somebody else has, is waited for by nobody."""
-    monkeypatch.setattr(topicconsume, "_LOOK_S", 0.0)
+    monkeypatch.setattr(topicconsume, "_CHECK_S", 0.0)
     topic("publish", *"abcdef")
     assert topic("consume").out == "a\nb\nc\nd\ne\nf\n"
     for _ in range(2):
@@ -152,11 +152,11 @@ def test_moving_subscriptions(topic: Callable[..., Done]) -> None:
     assert left() == "abcdef"
     assert topic("skip", "work", 2).code == 0 and left() == "cdef"
     assert topic("clear", "work").code == 0 and left("--timeout", 0.2) == ""
-    assert topic("seek", "work", 4).out == "work goes on at offset 4\n" and left() == "ef"
+    assert topic("seek", "work", 4).out == "work continues at offset 4\n" and left() == "ef"
     assert topic("seek", "work", "earliest", "--json").json == {"offset": 0}
     published = rows(topic("consume", "--json"))[0]["publish_time"]
-    assert topic("seek", "work", "2001-01-01T00:00:00").out == "work goes on at offset 0\n"
-    assert topic("seek", "work", "2999-01-01T00:00:00+01:00").out == "work goes on at offset 6\n"
+    assert topic("seek", "work", "2001-01-01T00:00:00").out == "work continues at offset 0\n"
+    assert topic("seek", "work", "2999-01-01T00:00:00+01:00").out == "work continues at offset 6\n"
     assert published > 1_000_000_000_000_000 and left("--timeout", 0.2) == ""
 
 
@@ -318,7 +318,7 @@ def test_redrive(topic: Callable[..., Done], run: Run, folder: Path, name: str) 
     done = redrive("--dry-run")
     assert done.out.splitlines() == [
         f"3 dead letters would be sent to {name}",
-        "1 dead letter left: the topic is not known, or does not exist; say --to NAME",
+        "1 dead letter left: their topic is unknown or does not exist; use --to",
     ]
     assert topic("consume").out == ""
     done = redrive("--property", "pyreplog.cause=ack_timeout", "--json")

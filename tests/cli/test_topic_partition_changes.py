@@ -53,8 +53,8 @@ def test_clear_and_seek(topic: Callable[..., Done]) -> None:
     assert topic("seek", "s", "earliest", "--json").json == {"offsets": {"0": 0, "1": 0}}
     assert backlogs(topic) == [1] * PARTITIONS
     shown = topic("seek", "s", "2100-01-01").out.splitlines()
-    assert shown == [f"s goes on at offset 1 of partition {at}" for at in range(PARTITIONS)]
-    assert topic("seek", "s", 0, name=f"{NAME}-partition-1").out == "s goes on at offset 0\n"
+    assert shown == [f"s continues at offset 1 of partition {at}" for at in range(PARTITIONS)]
+    assert topic("seek", "s", 0, name=f"{NAME}-partition-1").out == "s continues at offset 0\n"
     assert backlogs(topic) == [0, 1]
     assert topic("skip", "s", 1, name=f"{NAME}-partition-1").code == 0
     assert backlogs(topic) == [0, 0]

@@ -92,7 +92,7 @@ def test_growing(run: Run, topic: Callable[..., Done]) -> None:
 def test_what_is_of_one_partition_says_so(topic: Callable[..., Done], arguments: tuple[str, ...]) -> None:
     done = topic(*arguments)
     assert (done.code, done.out) == (2, "")
-    assert f"say which one, {NAME}-partition-0 to {NAME}-partition-2" in done.error
+    assert f"name one of them, {NAME}-partition-0 to {NAME}-partition-2" in done.error
     assert topic("stats-internal", name=f"{NAME}-partition-1").code == 0
 
 

@@ -1,8 +1,8 @@
-"""Bytes, field by field: of `dump`.
+"""Explains bytes field by field, for `dump`.
 
-| modules | what they are |
+| modules | what they hold |
 |---|---|
-| `layout` | where fields lie |
-| `rawsegment` | a segment that is read without being believed |
-| `explain` | what is printed of it |
+| `layout` | the places of fields |
+| `rawsegment` | a segment that is read without trusting its content |
+| `explain` | explanations of its fields |
 """

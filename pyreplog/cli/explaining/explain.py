@@ -1,4 +1,4 @@
-"""Bytes of a segment file, explained field by field: where, which bytes, what they mean, whether that can be right."""
+"""Explains the bytes of a segment file field by field: offset, bytes, meaning, and whether the value is valid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIRST_ENTRIES = {-1: "records of many ledgers", -2: "prepared, no record yet"}
 
 @dataclass(frozen=True)
 class Explained:
-    """One field. offset: in the segment file. ok: None when there is nothing it could be checked against."""
+    """One field. offset: in the segment file. ok: None if there is nothing to check the value against."""
 
     name: str
     offset: int
@@ -28,7 +28,7 @@ class Explained:
 
 
 def explain_header(segment: RawSegment) -> list[Explained]:
-    """The header of a segment file."""
+    """Explain the header of a segment file."""
     block = segment.data[: layout.SEGMENT_HEADER]
     crc = crc32c(block[layout.CRC_FROM : layout.SEGMENT_FIELDS])
     first, size, number = segment.number("first_entry"), segment.number("size"), segment.number
@@ -51,8 +51,8 @@ def explain_header(segment: RawSegment) -> list[Explained]:
         Explained(field.name, field.offset, block[field.offset :][: field.size], *meanings[field.name])
         for field in layout.SEGMENT
     ]
-    rest = block[layout.SEGMENT_FIELDS :]
-    return [*lines, Explained("(rest)", layout.SEGMENT_FIELDS, rest, "zero", not any(rest))]
+    padding = block[layout.SEGMENT_FIELDS :]
+    return [*lines, Explained("(rest)", layout.SEGMENT_FIELDS, padding, "zero", not any(padding))]
 
 
 def _possible(size: int) -> bool:
@@ -60,7 +60,10 @@ def _possible(size: int) -> bool:
 
 
 def explain_record(segment: RawSegment, offset: int) -> list[Explained]:
-    """The record at an offset: header, attributes, key, value, padding; the header only, when its length is absurd."""
+    """Explain the record at an offset: header, attributes, key, value, padding.
+
+    If its length is invalid, only the header is explained.
+    """
     return _RecordDump(segment, offset).lines()
 
 
@@ -77,10 +80,10 @@ class _RecordDump:
         self._length_ok = self._header <= length <= self._space and (not self._blank or length == self._space)
 
     def lines(self) -> list[Explained]:
-        made = [self._line(field) for field in self._fields]
+        explained = [self._line(field) for field in self._fields]
         if self._length_ok and not self._blank:
-            made += self._parts()
-        return made
+            explained += self._parts()
+        return explained
 
     def _bytes(self, start: int, length: int) -> bytes:
         return self._segment.data[self._offset + start : self._offset + start + length]
@@ -97,9 +100,9 @@ class _RecordDump:
                 return self._crc(value)
             case "stamp":
                 expected = self._segment.stamp
-                return f"of the segment; its header gives {expected:#010x}", value == expected
+                return f"stamp of the segment; its header gives {expected:#010x}", value == expected
             case "kind":
-                return layout.KINDS.get(value, f"kind {value}, which there is not"), value in layout.KINDS
+                return layout.KINDS.get(value, f"kind {value}, which does not exist"), value in layout.KINDS
             case "form":
                 return self._form(value)
             case "key_length":
@@ -116,9 +119,9 @@ class _RecordDump:
 
     def _length(self, value: int) -> tuple[str, bool]:
         if value == 0:
-            return "no record was ever written here", False
+            return "no record was written here", False
         if self._blank:
-            return f"{_size(value)}, the end of the segment; {self._space} are left of it", self._length_ok
+            return f"{_size(value)}, the end of the segment; {self._space} bytes are left in it", self._length_ok
         return (
             f"{_size(value)}, {layout.stride(value)} with padding; {self._space} to the segment's end",
             self._length_ok,
@@ -126,7 +129,7 @@ class _RecordDump:
 
     def _crc(self, value: int) -> tuple[str, bool | None]:
         if not self._length_ok:
-            return "CRC-32C; cannot be computed over an absurd length", None
+            return "CRC-32C; cannot be computed for an invalid length", None
         length = self._values["length"]
         stop = layout.SHORT_HEADER if self._blank else layout.stride(length)
         computed = crc32c(self._bytes(layout.CRC_FROM, stop - layout.CRC_FROM), length)
@@ -152,41 +155,41 @@ class _RecordDump:
         return f"entry {entry}" if self._values["kind"] <= layout.KIND_BATCH else f"the next entry is {entry}"
 
     def _parts(self) -> list[Explained]:
-        """What lies between the header and the end of the record."""
-        made, at, length = [], self._header, self._values["length"]
+        """Explain the bytes between the header and the end of the record."""
+        explained, at, length = [], self._header, self._values["length"]
         if self._values["form"] & layout.FORM_ATTRIBUTES:
             size = int.from_bytes(self._bytes(at, 2), "little")
             fits = at + 2 + size <= length
-            made.append(
+            explained.append(
                 Explained("attributes", self._offset + at, self._bytes(at, 2), f"{_size(size)} of attributes", fits)
             )
             if not fits:
-                return made
-            made += self._attributes(at + 2, at + 2 + size)
+                return explained
+            explained += self._attributes(at + 2, at + 2 + size)
             at += 2 + size
         key = self._values["key_length"]
         if at + key > length:
-            return made
+            return explained
         if self._values["form"] & layout.FORM_KEY:
-            made.append(Explained("key", self._offset + at, self._bytes(at, key), _text(self._bytes(at, key))))
+            explained.append(Explained("key", self._offset + at, self._bytes(at, key), _text(self._bytes(at, key))))
         value = self._bytes(at + key, length - at - key)
-        made.append(Explained("value", self._offset + at + key, value, f"{_size(len(value))}: {_text(value)}"))
+        explained.append(Explained("value", self._offset + at + key, value, f"{_size(len(value))}: {_text(value)}"))
         padding = self._bytes(length, layout.stride(length) - length)
         if padding:
-            made.append(Explained("padding", self._offset + length, padding, "zero", not any(padding)))
-        return made
+            explained.append(Explained("padding", self._offset + length, padding, "zero", not any(padding)))
+        return explained
 
     def _attributes(self, at: int, stop: int) -> list[Explained]:
-        made = []
+        explained = []
         while at < stop:
             size = int.from_bytes(self._bytes(at + 1, 2), "little")
             fits = at + 3 + size <= stop
             data = self._bytes(at, min(3 + size, stop - at))
-            made.append(Explained("attribute", self._offset + at, data, _attribute(data), fits))
+            explained.append(Explained("attribute", self._offset + at, data, _attribute(data), fits))
             if not fits:
                 break
             at += 3 + size
-        return made
+        return explained
 
 
 def _attribute(data: bytes) -> str:
@@ -206,6 +209,6 @@ def _size(count: int) -> str:
 
 
 def _text(data: bytes) -> str:
-    """Bytes for people: as text, quoted, when they are UTF-8; not all of them when they are many."""
+    """Return bytes for people: as quoted text if they are UTF-8; the beginning of them if there are many."""
     more = " ..." if len(data) > _TEXT_BYTES else ""
     return repr(data[:_TEXT_BYTES].decode("utf-8", "backslashreplace")) + more

@@ -1,4 +1,4 @@
-"""The fields of what lies in a segment file, for `dump` to name them. As layout.h has them; a test compares the two."""
+"""The fields of a segment file, for `dump` to name them. They are those of layout.h; a test compares the two."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEGMENT_MAGIC = b"REPLOG01"
 
 @dataclass(frozen=True)
 class Field:
-    """name as in layout.h, offset in the structure (bytes), code of `struct` (little-endian)."""
+    """A field: its name in layout.h, its offset in the structure (bytes), and its code of `struct` (little-endian)."""
 
     name: str
     offset: int
@@ -37,12 +37,13 @@ class Field:
 
     @property
     def size(self) -> int:
+        """Bytes of the field."""
         return struct.calcsize("<" + self.code)
 
     def value(self, data: bytes) -> int | bytes:
-        """The field's value in the bytes of the structure."""
-        found: int | bytes = struct.unpack_from("<" + self.code, data, self.offset)[0]
-        return found
+        """Return the value of the field in the bytes of a structure."""
+        value: int | bytes = struct.unpack_from("<" + self.code, data, self.offset)[0]
+        return value
 
 
 HEAD = (
@@ -62,12 +63,12 @@ SEGMENT = (
 
 
 def stride(length: int) -> int:
-    """Bytes a record of `length` takes in the segment."""
+    """Return the bytes that a record of this length takes in the segment."""
     return (length + 7) & ~7
 
 
 def stamp(uuid: bytes, base: int, size: int, epoch: int) -> int:
-    """Stamp of the records of a segment (FORMAT.md, "Stamp")."""
+    """Return the stamp of the records of a segment (FORMAT.md, "Stamp")."""
     x = (crc32c(uuid) + base // size + epoch * 0x9E3779B1) & 0xFFFFFFFF
     x = (x ^ (x >> 16)) * 0x85EBCA6B & 0xFFFFFFFF
     x = (x ^ (x >> 13)) * 0xC2B2AE35 & 0xFFFFFFFF

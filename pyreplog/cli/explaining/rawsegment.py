@@ -1,4 +1,4 @@
-"""A segment file as bytes: whatever is in it, nothing is believed."""
+"""A segment file as bytes, whose content is not trusted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DELTA = struct.Struct("<I")
 
 
 class RawSegment:
-    """A segment file, mapped for reading. `base` is what its name says, `header` what its header says."""
+    """A segment file, mapped for reading. `base` is taken from its name, `header` from its header."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,7 +57,7 @@ class RawSegment:
 
 
 def at_position(directory: Path, position: int) -> tuple[RawSegment, int]:
-    """The segment that holds a position, and the offset in it. OutOfRangeError when there is none."""
+    """Return the segment with a position, and the offset in it. Raises OutOfRangeError if there is none."""
     bases = [base for base in _bases(directory) if base <= position]
     if bases:
         segment = RawSegment(names.segment_path(directory, bases[-1]))
@@ -67,7 +67,7 @@ def at_position(directory: Path, position: int) -> tuple[RawSegment, int]:
 
 
 def of_entry(directory: Path, entry: int) -> tuple[RawSegment, int]:
-    """The segment that holds an entry, and the offset of its record. OutOfRangeError when there is none."""
+    """Return the segment with an entry, and the offset of its record. Raises OutOfRangeError if there is none."""
     segments = [RawSegment(names.segment_path(directory, base)) for base in _bases(directory)]
     before = [segment for segment in segments if 0 <= segment.number("first_entry") <= entry]
     if not before:
@@ -76,7 +76,7 @@ def of_entry(directory: Path, entry: int) -> tuple[RawSegment, int]:
 
 
 def at_base(directory: Path, base: int) -> RawSegment:
-    """The segment that begins at a position."""
+    """Return the segment that begins at a position. Raises OutOfRangeError."""
     if base not in _bases(directory):
         raise OutOfRangeError(f"{directory} has no segment {base}; there are {', '.join(map(str, _bases(directory)))}")
     return RawSegment(names.segment_path(directory, base))
@@ -84,7 +84,7 @@ def at_base(directory: Path, base: int) -> RawSegment:
 
 def _bases(directory: Path) -> list[int]:
     if not directory.is_dir():
-        raise NotALogError(f"{directory} is no directory")
+        raise NotALogError(f"{directory}: expected a directory")
     bases = names.segment_bases(directory)
     if not bases:
         raise NotALogError(f"{directory} holds no segment of a pyreplog log")

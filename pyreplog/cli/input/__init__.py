@@ -1,8 +1,8 @@
-"""Rows of files, once each: of `ingest` and `topic publish`.
+"""Rows of files, each once, for `ingest` and `topic publish`.
 
-| modules | what they are |
+| modules | what they hold |
 |---|---|
-| `source`, `bookmark` | files and pipes; how far they are read |
-| `formats`, `rows`, `rowreader` | lines, CSV, JSON; one row; reading them |
-| `eventtime` | a row's time |
+| `source`, `bookmark` | files and pipes; how far they are ingested |
+| `formats`, `rows`, `rowreader` | lines, CSV, JSON; consecutive rows; reading them |
+| `eventtime` | event times in text |
 """

@@ -1,9 +1,9 @@
-"""How far a source has been ingested, remembered in the log itself.
+"""Bookmarks: how far a source is ingested, stored in the log itself.
 
-Every batch is appended behind a control record, in the same call, that says where in the source the batch begins. A
-kill or a power cut leaves a prefix of the log and so, of the last batch, the control record and some first entries:
-the source goes on at the batch's beginning, past as many rows as there are entries. Nothing else is to be kept in
-step, and cutting or copying the log takes the bookmarks along.
+Every batch is appended after a control record, in the same call, that says where in the source the batch begins. A kill
+or a power cut leaves a prefix of the log, and so of the last batch the control record and some of its first entries:
+ingestion continues at the beginning of the batch, after as many rows as there are entries. No second file has to be
+kept consistent, and a cut or a copy of the log takes the bookmarks along.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ Settings = dict[str, object]
 class Bookmark:
     """The control record of one batch.
 
-    source: name of the source, None for one that is not resumed. place: where the batch begins in it. count: entries
-    of the batch. entries, skipped: rows of the source before the batch that became entries, or were malformed.
-    settings: how rows become entries; the next run must use the same. unseen: columns that were asked for and that no
-    row before the batch had.
+    source: name of the source; None: it is not resumed. place: where the batch begins in the source. count: entries of
+    the batch. entries, skipped: rows of the source before the batch that became entries, or were malformed. settings:
+    how rows become entries; the next run must use the same. unseen: wanted columns that no row before the batch has.
     """
 
     source: str | None
@@ -47,7 +46,7 @@ class Bookmark:
 
     @classmethod
     def decode(cls, data: bytes) -> Bookmark | None:
-        """The bookmark in a control record, None when it is some other control record."""
+        """Return the bookmark in a control record; None: it is another control record."""
         if not data.startswith(_MARK):
             return None
         fields = json.loads(data)
@@ -60,7 +59,7 @@ class Bookmark:
 
 @dataclass(frozen=True)
 class Resumption:
-    """Where to go on: `stored` entries of the bookmark's batch, from number `first` on, are in the log."""
+    """Where to continue: the log has `stored` entries of the bookmark's batch, from number `first` on."""
 
     bookmark: Bookmark
     first: int
@@ -68,10 +67,10 @@ class Resumption:
 
 
 def find(log: CommitLog | LogReader, source: str, segment_bytes: int) -> Resumption | None:
-    """The last bookmark of a source, None when there is none.
+    """Return the last bookmark of a source; None: there is none.
 
-    Looks through the log from its end, a segment at a time, so that an ingest that was interrupted is found at once
-    and a source that was never met costs a scan of the log.
+    Searches the log from its end, one segment at a time, so that an interrupted ingestion is found at once, and a new
+    source costs a scan of the log.
     """
     following = log.end
     last = log.end_position // segment_bytes * segment_bytes
@@ -81,7 +80,7 @@ def find(log: CommitLog | LogReader, source: str, segment_bytes: int) -> Resumpt
         for record in reversed(records):
             mark = Bookmark.decode(record.value)
             if mark is not None and mark.source == source:
-                # What another program appended after a whole batch is not of the batch.
+                # Entries that another program appended after a complete batch do not belong to it.
                 return Resumption(mark, record.entry, min(following - record.entry, mark.count))
             following = record.entry
     return None

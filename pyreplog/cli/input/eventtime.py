@@ -1,4 +1,4 @@
-"""Event times in text, as microseconds since the epoch."""
+"""Event times in text, as microseconds since 1970."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _CACHED = 1 << 16
 
 
 def parser(text_format: str) -> Callable[[str], int | None]:
-    """A function from text to microseconds since the epoch; None for blank text, ValueError for what is no time.
+    """Return a function from text to microseconds since 1970; it returns None for blank text, and raises ValueError.
 
-    text_format: `iso` (ISO 8601), `s`, `ms` or `us` (a number of them since the epoch), or a strptime format. Times
-    without an offset are UTC. Calendar times met last are remembered, because neighbours tend to share theirs.
+    text_format: `iso` (ISO 8601), `s`, `ms` or `us` (a number of them since 1970), or a strptime format. Times without
+    an offset are UTC. Recent calendar times are cached, because neighbouring rows tend to share them.
     """
     if text_format in _UNITS:
         return partial(_number, unit=_UNITS[text_format])
@@ -37,7 +37,7 @@ def parser(text_format: str) -> Callable[[str], int | None]:
 
 
 def _is_readable(text_format: str) -> bool:
-    """Whether what is written in a format can be read: no time has one with a directive that there is not, or twice."""
+    """Whether a time that is written in a format can be read; not if a directive is unknown or occurs twice."""
     try:
         _strptime(_SOME_TIME.strftime(text_format), text_format=text_format)
     except (ValueError, re.error):

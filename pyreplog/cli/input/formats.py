@@ -1,8 +1,8 @@
-"""The formats `ingest` reads: how bytes become rows, and which rows have which key and event time.
+"""The formats of `ingest`: how bytes become rows, with keys and event times.
 
-`begin` tells how many bytes lie before the first row (None: read more and ask again). `parse` takes all complete rows
-of what has been read; at the end of the source the last row needs no line feed. What is malformed depends on the bytes
-of the rows alone and not on how they were cut into blocks, so that a resumed run counts the same rows.
+`begin` returns the number of bytes before the first row (None: read more and ask again). `parse` takes all complete
+rows of what was read; the last row of the source needs no line feed. Which rows are malformed depends only on their
+bytes, not on how these were cut into blocks, so that a resumed run counts the same rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ csv.field_size_limit(LINE_MAX)
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """The columns that become key and event time; several event-time columns are joined by blanks."""
+    """The columns that become key and event time; several columns of an event time are joined by blanks."""
 
     key: str | None = None
     event_time: tuple[str, ...] = ()
@@ -39,27 +39,27 @@ class ColumnMapping:
 
 class Format(Protocol):
     header: list[str]
-    """Names of the columns, where the source begins with them."""
+    """Names of the columns, if the source begins with them."""
     unseen: set[str]
-    """Columns that were asked for and that no row has had so far."""
+    """Wanted columns that no row has had so far."""
 
     def begin(self, data: bytes, at_end: bool) -> int | None: ...
     def parse(self, data: bytes, at_end: bool) -> Rows: ...
 
 
 def of(name: str, columns: ColumnMapping) -> Format:
-    """The format of a name in FORMATS. InvalidArgumentError when it cannot have the columns."""
+    """Return the format with a name in FORMATS. Raises InvalidArgumentError if it cannot have the columns."""
     if name == "csv":
         return Csv(columns)
     if name == "jsonl":
         return JsonLines(columns)
     if columns.key is not None or columns.event_time:
-        raise InvalidArgumentError("--key and --event-time name columns, which lines have none of: use csv or jsonl")
+        raise InvalidArgumentError("--key and --event-time name columns, which lines do not have: use csv or jsonl")
     return Lines()
 
 
 def _split(data: bytes, at_end: bool) -> list[bytes]:
-    """The complete lines of `data`, without their line feeds."""
+    """Return the complete lines of `data`, without their line feeds."""
     lines = data.split(b"\n")
     if not at_end or not lines[-1]:
         lines.pop()
@@ -67,7 +67,7 @@ def _split(data: bytes, at_end: bool) -> list[bytes]:
 
 
 class Lines:
-    """Every line is a row, whatever is in it; an empty line is an empty value."""
+    """Every line is a row, whatever it contains; an empty line is an empty value."""
 
     def __init__(self) -> None:
         self.header: list[str] = []
@@ -81,7 +81,7 @@ class Lines:
 
 
 class _Columned:
-    """Keys and event times out of the texts of their columns."""
+    """Makes keys and event times from the texts of columns."""
 
     def __init__(self, columns: ColumnMapping) -> None:
         self.header: list[str] = []
@@ -90,7 +90,7 @@ class _Columned:
         self._time = eventtime.parser(columns.event_time_format)
 
     def _keys(self, texts: Sequence[str], dropped: Dropped) -> list[bytes | None]:
-        """An empty text is no key."""
+        """Return the keys of rows; an empty text is no key."""
         try:
             keys: list[bytes | None] = [text.encode("utf-8", "surrogateescape") or None for text in texts]
         except UnicodeEncodeError:
@@ -125,7 +125,7 @@ class _Columned:
 
 
 class Csv(_Columned):
-    """Comma-separated rows under a header row; a quoted field may hold commas, quotes (doubled) and line feeds."""
+    """Comma-separated rows after a header row. A quoted field may contain commas, doubled quotes and line feeds."""
 
     def __init__(self, columns: ColumnMapping) -> None:
         super().__init__(columns)
@@ -176,7 +176,7 @@ class Csv(_Columned):
 
 
 def _csv_rows(data: bytes, at_end: bool) -> tuple[list[bytes], list[list[str]], Dropped]:
-    """The complete rows in `data`, their fields (none for a blank line) and those at fault (without fields, too)."""
+    """Return the complete rows in `data`, their fields (none for a blank line), and the malformed rows."""
     lines = _split(data, at_end)
     texts = data.decode("utf-8", "surrogateescape").split("\n")[: len(lines)]
     if b'"' not in data:  # every line is a row
@@ -186,10 +186,10 @@ def _csv_rows(data: bytes, at_end: bool) -> tuple[list[bytes], list[list[str]], 
 
 
 def _quoted_rows(lines: list[bytes], texts: list[str], at_end: bool) -> tuple[list[bytes], list[list[str]], Dropped]:
-    """As _csv_rows, of rows that may take several lines.
+    """Return rows that may take several lines, as _csv_rows does.
 
-    Where the csv module finds no row, or one of an absurd length, the first line alone is at fault: the rows behind a
-    quote that is never closed are not lost with it.
+    If the csv module finds no row, or one that is too long, only the first line is malformed, so that an unclosed quote
+    does not lose the rows after it.
     """
     rows: list[bytes] = []
     table: list[list[str]] = []
@@ -205,7 +205,7 @@ def _quoted_rows(lines: list[bytes], texts: list[str], at_end: bool) -> tuple[li
         stop = base + reader.line_num
         row = b"\n".join(lines[at:stop])
         if fault is not None and stop == len(lines) and not at_end and len(row) <= LINE_MAX:
-            break  # perhaps a quoted field that goes on beyond what has been read
+            break  # perhaps a quoted field that continues after what was read
         if stop > at + 1 and (fault is not None or len(row) > LINE_MAX):
             row, fields, fault = lines[at], [], fault or RowFault("a CSV row", "a quote that is not closed")
             stop = base = at + 1
@@ -219,7 +219,7 @@ def _quoted_rows(lines: list[bytes], texts: list[str], at_end: bool) -> tuple[li
 
 
 class JsonLines(_Columned):
-    """A JSON value per line; blank lines are allowed between them."""
+    """One JSON value in each line; blank lines are allowed between them."""
 
     def __init__(self, columns: ColumnMapping) -> None:
         super().__init__(columns)
@@ -257,13 +257,13 @@ class JsonLines(_Columned):
         return {}
 
     def _texts(self, objects: list[dict[str, Any]], column: str, dropped: Dropped) -> list[str]:
-        """The column's values as text, "" where it is missing or null."""
+        """Return the values of a column as text; "" if it is missing or null."""
         if column in self.unseen and any(column in each for each in objects):
             self.unseen.discard(column)
-        found: list[Any] = [each.get(column) for each in objects]
-        if set(map(type, found)) == {str}:
-            return found
-        return [self._text(i, value, column, dropped) for i, value in enumerate(found)]
+        values: list[Any] = [each.get(column) for each in objects]
+        if set(map(type, values)) == {str}:
+            return values
+        return [self._text(i, value, column, dropped) for i, value in enumerate(values)]
 
     def _text(self, row: int, value: Any, column: str, dropped: Dropped) -> str:
         if isinstance(value, dict | list):

@@ -1,4 +1,4 @@
-"""Rows out of a source, as many at a time as one append takes."""
+"""Reads rows of a source, as many at a time as one append takes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyreplog.cli.input.source import InputSource, MalformedRowError, SourcePosi
 
 
 class RowReader:
-    """Reads `source` from behind its header on. Not for several threads."""
+    """Reads a source from the end of its header on. Not thread-safe."""
 
     def __init__(self, source: InputSource, form: Format) -> None:
         self._source, self.form = source, form
@@ -19,9 +19,9 @@ class RowReader:
         source.consume(length)
 
     def take(self, limit: int) -> tuple[SourcePosition, Rows]:
-        """The next rows, at most `limit`, and where they begin; no rows at the end of the source.
+        """Return the next rows, at most `limit`, and where they begin; no rows at the end of the source.
 
-        Errors: MalformedRowError for a line that is too long to be one.
+        Raises MalformedRowError for a line that is too long.
         """
         if self._at == len(self._block):
             self._block, self._at = self._read(), 0
@@ -42,7 +42,7 @@ class RowReader:
             self._source.fill()
 
     def _check_tail(self, data: bytes) -> None:
-        """Refuse a last line that has no end in sight, before it fills the memory."""
+        """Refuse an endless last line before it fills the memory."""
         start = data.rfind(b"\n") + 1
         if len(data) - start > LINE_MAX:
             raise self.fault(self._source.place.after(data[:start]), *_too_long(len(data) - start))
@@ -57,7 +57,7 @@ class RowReader:
 
 
 def place_of(place: SourcePosition, rows: Rows, row: int) -> SourcePosition:
-    """Where a row begins, of rows that begin at `place`."""
+    """Return where a row begins, of rows that begin at `place`."""
     return place.after(b"".join(each + b"\n" for each in rows.rows[:row]))
 
 

@@ -1,4 +1,4 @@
-"""A run of rows of a source, as the columns of one or several appends."""
+"""Consecutive rows of a source, as the columns of appends."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 KEY_MAX = 0xFFFF
 LINE_MAX = 16 << 20
-"""Bytes of the longest line that is taken for one: a file without line ends must not fill the memory."""
+"""Bytes of the longest accepted line, so that a file without line feeds does not fill the memory."""
 
 
 @dataclass(frozen=True)
 class RowFault:
-    """Why a row is malformed."""
+    """The reason why a row is malformed."""
 
     expected: str
     found: str
@@ -21,8 +21,8 @@ class RowFault:
 class Rows:
     """Consecutive rows, each without the line feed that ends it.
 
-    keys, times: one per row, None without that column. dropped: rows (by index) that give no entry: malformed ones
-    with their RowFault, blank lines with None.
+    keys, times: one for each row; None without that column. dropped: indices of rows that become no entry: malformed
+    rows with their fault, blank lines with None.
     """
 
     rows: list[bytes]
@@ -44,7 +44,7 @@ class Rows:
         return [(i, fault) for i, fault in sorted(self.dropped.items()) if fault is not None]
 
     def part(self, start: int, stop: int) -> Rows:
-        """The rows from `start` to before `stop`."""
+        """Return the rows from `start` to before `stop`."""
         return Rows(
             self.rows[start:stop],
             self.keys[start:stop] if self.keys is not None else None,
@@ -53,7 +53,7 @@ class Rows:
         )
 
     def kept(self) -> Rows:
-        """The rows that become entries."""
+        """Return the rows that become entries."""
         if not self.dropped:
             return self
         keep = [i for i in range(len(self)) if i not in self.dropped]

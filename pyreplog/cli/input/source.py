@@ -1,4 +1,4 @@
-"""What `ingest` reads: a file or a pipe, its bytes counted and checksummed as they are consumed."""
+"""The source of `ingest`: a file or a pipe, whose bytes are counted and checksummed as they are consumed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _STANDARD_INPUT = 0
 
 
 class MalformedRowError(ReplogError):
-    """A row of the source is not of the format.
+    """A row of the source does not have the format.
 
-    `line` counts from 1, `offset` is the byte of the source where the row begins.
+    `line` counts from 1; `offset` is the byte of the source at which the row begins.
     """
 
     exit_code = 7
@@ -33,14 +33,14 @@ class MalformedRowError(ReplogError):
 
 
 class SourceChangedError(ReplogError):
-    """The source is no longer what an earlier run ingested a part of; nothing was appended."""
+    """The source has changed since an earlier run ingested a part of it. Nothing was appended."""
 
     exit_code = 8
 
 
 @dataclass(frozen=True)
 class SourcePosition:
-    """A point between two rows of a source: bytes before it, number of the line after it, CRC-32C of all before."""
+    """A place between two rows: bytes before it, number of the line after it, CRC-32C of all bytes before it."""
 
     offset: int = 0
     line: int = 1
@@ -51,22 +51,22 @@ class SourcePosition:
 
 
 class InputSource:
-    """A stream of bytes with a place in it. `-` is standard input; a pipe is as good as a file.
+    """A stream of bytes with a position. `-` is standard input; a pipe works like a file.
 
-    name: what the log remembers the source by; None for standard input that was given no name, which is not
-    remembered. size: bytes of the file, None when that cannot be known.
+    name: name of the source in the log; None: standard input without a name, which is not resumed. size: bytes of the
+    file; None: unknown.
     """
 
     def __init__(self, path: str, name: str | None) -> None:
         if path == "-" and sys.stdin is None:
-            raise InvalidArgumentError("standard input is closed; name a file, or redirect it")
+            raise InvalidArgumentError("standard input is closed; name a file, or redirect standard input")
         self.label = "standard input" if path == "-" else path
         self.name = name if name is not None or path == "-" else str(Path(path).resolve())
         self._fd = os.dup(_STANDARD_INPUT) if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         status = os.fstat(self._fd)
         if stat.S_ISDIR(status.st_mode):
             os.close(self._fd)
-            raise InvalidArgumentError(f"{path} is a directory; a source is a file or a pipe")
+            raise InvalidArgumentError(f"{path} is a directory; expected a file or a pipe")
         self.size = status.st_size if stat.S_ISREG(status.st_mode) else None
         self.place = SourcePosition()
         self.at_end = False
@@ -75,24 +75,24 @@ class InputSource:
 
     @property
     def pending(self) -> bytes:
-        """Bytes read and not consumed yet."""
+        """Bytes that were read and not consumed."""
         return self._buffer[self._at :]
 
     def fill(self) -> bool:
-        """Read some more behind the pending bytes; False at the end of the source."""
+        """Read more bytes after the pending ones. Return False at the end of the source."""
         block = os.read(self._fd, _BLOCK_BYTES)
         self.at_end = not block
         self._buffer, self._at = self.pending + block, 0
         return not self.at_end
 
     def consume(self, length: int) -> None:
-        """Move the place past the next `length` pending bytes (past all of them, when there are fewer)."""
+        """Consume the next `length` pending bytes, or all of them if there are fewer."""
         data = self._buffer[self._at : self._at + length]
         self.place = self.place.after(data)
         self._at += len(data)
 
     def skip_to(self, place: SourcePosition) -> None:
-        """Consume all before `place`. SourceChangedError when those are not the bytes that were there before."""
+        """Consume all bytes before `place`. Raises SourceChangedError if they are not those of an earlier run."""
         while self.place.offset < place.offset:
             if self._at == len(self._buffer) and not self.fill():
                 raise SourceChangedError(

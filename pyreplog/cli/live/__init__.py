@@ -1,8 +1,8 @@
-"""Of `top`.
+"""Parts of `top`.
 
-| modules | what they are |
+| modules | what they hold |
 |---|---|
-| `topwatch` | what looks again and again |
-| `topview` | what was seen, as rows |
+| `topwatch` | reading the state of topics and clusters at intervals |
+| `topview` | the state as rows |
 | `topscreen` | the screen |
 """

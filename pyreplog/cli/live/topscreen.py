@@ -1,4 +1,4 @@
-"""How `pyreplog top` looks: a frame as a heading and tables."""
+"""The screen of `pyreplog top`: a frame as a heading and tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TOPICS = (
 
 
 def heading(frame: Frame) -> list[str]:
-    """Lines above the tables."""
+    """Return the lines above the tables."""
     subscriptions = sum(len(topic.subscriptions) for topic in frame.topics)
     rate_in = sum(topic.rate_published for topic in frame.topics)
     rate_out = sum(topic.rate_delivered for topic in frame.topics)
@@ -23,7 +23,7 @@ def heading(frame: Frame) -> list[str]:
 
 
 def tables(frame: Frame) -> list[Table]:
-    """Of topics with their subscriptions, of ledgers, of bookies."""
+    """Return the tables of topics with their subscriptions, of ledgers, and of bookies."""
     rows: list[tuple[str, ...]] = []
     marked = set()
     for topic in frame.topics:
@@ -35,7 +35,7 @@ def tables(frame: Frame) -> list[Table]:
 
 
 def subscriptions(rows: tuple[SubscriptionRow, ...]) -> Table:
-    """Of one topic."""
+    """Return the table of the subscriptions of one topic."""
     cells = [_subscription(row)[0] for row in rows]
     shown = [(row.name, *cell[1:3], *cell[4:], ", ".join(row.states)) for row, cell in zip(rows, cells, strict=True)]
     marked = frozenset(place for place, row in enumerate(rows) if row.states)
@@ -61,17 +61,17 @@ def _subscription(row: SubscriptionRow) -> tuple[tuple[str, ...], tuple[str, ...
 
 
 def _ledgers(rows: tuple[LedgerRow, ...]) -> Table:
-    shown = [(str(row.ledger), row.state, str(row.confirmed), str(row.behind), str(row.missing)) for row in rows]
+    cells = [(str(row.ledger), row.state, str(row.confirmed), str(row.behind), str(row.missing)) for row in rows]
     marked = frozenset(place for place, row in enumerate(rows) if row.missing)
-    return Table(("ledger", "state", "LAC", "LAP-LAC", "missing copies"), shown, marked)
+    return Table(("ledger", "state", "LAC", "LAP-LAC", "missing copies"), cells, marked)
 
 
 def _bookies(rows: tuple[BookieRow, ...]) -> Table:
-    shown = [
+    cells = [
         (row.bookie, row.address, "" if row.state == "missing" else amount(row.free_bytes), row.state) for row in rows
     ]
     marked = frozenset(place for place, row in enumerate(rows) if row.state)
-    return Table(("bookie", "address", "free", "state"), shown, marked)
+    return Table(("bookie", "address", "free", "state"), cells, marked)
 
 
 def _rate(rate: float) -> str:

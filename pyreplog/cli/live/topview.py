@@ -1,4 +1,4 @@
-"""What `pyreplog top` shows: statistics of topics and of the cluster as rows. Reads nothing, prints nothing."""
+"""The rows of `pyreplog top`, made from statistics of topics and of the cluster. No I/O."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from pyreplog.topic.model.stats import SubscriptionStats, TopicStats
 
 @dataclass(frozen=True, kw_only=True)
 class SubscriptionRow:
-    """Rates are messages per second, backlog counts messages. lag_s: age of the oldest message that is not
-    acknowledged, drain_s: time until there is no backlog; None: not known, or never. states: what somebody should look
-    at: stalled, blocked."""
+    """A subscription. Rates are messages per second; backlog counts messages.
+
+    lag_s: age of the oldest message that is not acknowledged. drain_s: seconds until the backlog is empty; None: not
+    known, or never. states: states that need attention: stalled, blocked.
+    """
 
     name: str
     type: str
@@ -31,9 +33,12 @@ class SubscriptionRow:
 
 @dataclass(frozen=True, kw_only=True)
 class TopicRow:
-    """owner: address of its server, "" this process or nobody. backlog: of the durable subscription that is the
-    furthest behind. oldest_s: age of the oldest message that one of these has not acknowledged. states: held, refused,
-    quota, or why nothing is known of it: then messages is None."""
+    """A topic.
+
+    owner: address of its server; "": this process or none. backlog: that of the slowest durable subscription. oldest_s:
+    age of the oldest message that a durable subscription has not acknowledged. states: held, refused, quota; or why its
+    state is unknown, and messages is None.
+    """
 
     name: str
     owner: str = ""
@@ -49,7 +54,7 @@ class TopicRow:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerRow:
-    """confirmed: LAC; behind: LAP - LAC, entries on their way; missing: copies that cannot be reached."""
+    """A ledger. confirmed: LAC. behind: LAP - LAC, entries on their way. missing: copies that cannot be reached."""
 
     ledger: int
     state: str
@@ -60,7 +65,7 @@ class LedgerRow:
 
 @dataclass(frozen=True, kw_only=True)
 class BookieRow:
-    """state: "", "read-only" or "missing"."""
+    """A bookie. state: "", "read-only" or "missing"."""
 
     bookie: str
     address: str = ""
@@ -70,7 +75,7 @@ class BookieRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """One moment. notes: what could not be asked."""
+    """The state at one moment. notes: errors of sources that did not answer."""
 
     at_us: int
     topics: tuple[TopicRow, ...] = ()
@@ -79,7 +84,7 @@ class Frame:
     notes: tuple[str, ...] = field(default=())
 
     def failed(self, note: str) -> Frame:
-        """What was known, and that no more is."""
+        """Return the last known state with a note of an error."""
         return replace(self, notes=(note,))
 
     def to_dict(self) -> dict[str, Any]:
@@ -87,9 +92,9 @@ class Frame:
 
 
 def topic_row(stats: TopicStats) -> TopicRow:
-    """Of a topic whose owner was asked."""
+    """Return the row of a topic whose owner has answered."""
     publishing = () if stats.publishing == "open" else (stats.publishing,)
-    quota = tuple(f"quota of {what}" for what in stats.quota_exceeded)
+    quota = tuple(f"quota of {kind}" for kind in stats.quota_exceeded)
     return TopicRow(
         name=stats.name,
         owner=stats.owner,
@@ -122,7 +127,7 @@ def subscription_row(stats: SubscriptionStats) -> SubscriptionRow:
 
 
 def by_backlog(rows: Iterable[TopicRow]) -> tuple[TopicRow, ...]:
-    """Those that need to be looked at first, then those with the longest backlog."""
+    """Return rows that need attention first, then those with the longest backlog."""
 
     def rank(row: TopicRow) -> tuple[bool, int, str]:
         fine = not row.states and not any(sub.states for sub in row.subscriptions)
@@ -132,7 +137,7 @@ def by_backlog(rows: Iterable[TopicRow]) -> tuple[TopicRow, ...]:
 
 
 def ledger_rows(status: ClusterStatus) -> tuple[LedgerRow, ...]:
-    """Of the ledgers that are written to, or lack copies."""
+    """Return the rows of ledgers that are open, or lack copies."""
     return tuple(map(_ledger_row, filter(_is_of_interest, status.ledgers)))
 
 
@@ -151,8 +156,11 @@ def _ledger_row(ledger: LedgerStatus) -> LedgerRow:
 
 
 def bookie_rows(running: Sequence[BookieStatus], known: Iterable[str]) -> tuple[BookieRow, ...]:
-    """known: names, without incarnations, of all bookies that the metadata know: who does not run is missing."""
-    there = {bookie.bookie.partition("@")[0] for bookie in running}
+    """Return the rows of bookies.
+
+    known: names, without incarnations, of all bookies in the metadata; one that does not run is missing.
+    """
+    running_names = {bookie.bookie.partition("@")[0] for bookie in running}
     rows = [
         BookieRow(
             bookie=bookie.bookie,
@@ -162,5 +170,5 @@ def bookie_rows(running: Sequence[BookieStatus], known: Iterable[str]) -> tuple[
         )
         for bookie in running
     ]
-    rows += [BookieRow(bookie=name, state="missing") for name in known if name not in there]
+    rows += [BookieRow(bookie=name, state="missing") for name in known if name not in running_names]
     return tuple(sorted(rows, key=lambda row: row.bookie))

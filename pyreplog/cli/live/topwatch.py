@@ -1,4 +1,4 @@
-"""Looks at all topics of a target, and at the cluster they lie on."""
+"""Reads the state of all topics of a target, and of the cluster that stores them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pyreplog.topic.client.remote.client import Client
 
 class TopWatch(Protocol):
     def look(self) -> Frame:
-        """Errors: those of `Topic.stats` and `Cluster.status`."""
+        """Return the state now. Raises the errors of `Topic.stats` and `Cluster.status`."""
         ...
 
 
 @contextmanager
 def watching(arguments: argparse.Namespace) -> Iterator[TopWatch]:
-    """What can be looked at again and again, of the target that the arguments name."""
+    """Yield a watch on the target that the arguments name."""
     with targets.opened(arguments) as place:
         if isinstance(place, Client):
             yield ServerWatch(place)
@@ -36,7 +36,7 @@ def watching(arguments: argparse.Namespace) -> Iterator[TopWatch]:
 
 
 class ServerWatch:
-    """Of topic servers: these open topics that nobody serves."""
+    """Watches topic servers, which open topics that no server has."""
 
     def __init__(self, client: Client) -> None:
         self._client, self._clock = client, SystemClock()
@@ -70,7 +70,7 @@ class _ClusterWatch:
 
 
 class EmbeddedWatch(_ClusterWatch):
-    """Of a cluster that nobody else has open: its topics are opened here. wait_s: for owners that were killed."""
+    """Watches a cluster that no other process has open: its topics are opened here. wait_s: for killed owners."""
 
     def __init__(self, cluster: Cluster, wait_s: float) -> None:
         self._wait_s = wait_s
@@ -81,8 +81,10 @@ class EmbeddedWatch(_ClusterWatch):
 
 
 class OwnersWatch(_ClusterWatch):
-    """Of a cluster that others use: its topics are theirs, who are asked where they can be. arguments: how they are
-    reached."""
+    """Watches a cluster that other processes use: the owners of its topics are asked.
+
+    arguments: how the owners are reached.
+    """
 
     def __init__(self, cluster: Cluster, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
@@ -93,18 +95,18 @@ class OwnersWatch(_ClusterWatch):
     def _row(self, name: str) -> TopicRow:
         owner = self._cluster.topics.owner(name)
         if owner is None:
-            return TopicRow(name=name, states=("nobody serves it",))
+            return TopicRow(name=name, states=("no owner",))
         if not owner.address:
             return TopicRow(name=name, states=(f"owned by {owner}",))
         try:
             return topic_row(self._client(owner.address).one(name, create=False, settings={}).stats())
-        except PeerError as error:  # what others serve is still shown
+        except PeerError as error:  # topics of other servers are still shown
             return TopicRow(name=name, owner=owner.address, states=(str(error),))
 
     def _client(self, address: str) -> Client:
         if address not in self._clients:
-            there = targets.client(self._arguments, targets.SCHEME + address)
-            self._clients[address] = self._stack.enter_context(there)
+            opened = targets.client(self._arguments, targets.SCHEME + address)
+            self._clients[address] = self._stack.enter_context(opened)
         return self._clients[address]
 
     def __enter__(self) -> OwnersWatch:

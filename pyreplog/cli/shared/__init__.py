@@ -1,9 +1,9 @@
-"""What commands share.
+"""Parts that several commands use.
 
-| modules | what they are |
+| modules | what they hold |
 |---|---|
-| `output`, `tables`, `progress`, `reportprogress` | what they print |
-| `settings`, `tls`, `serving`, `parsers` | what they are told, until they are told to stop |
-| `clusteroptions`, `sourceoptions` | which cluster they mean; what is read for reports |
-| `targets`, `starts` | where topics are; places in them |
+| `output`, `tables`, `progress`, `reportprogress` | output |
+| `settings`, `tls`, `serving`, `parsers` | arguments; running until a signal |
+| `clusteroptions`, `sourceoptions` | arguments that select a cluster, or the source of reports |
+| `targets`, `starts` | arguments that select topics, and positions in them |
 """

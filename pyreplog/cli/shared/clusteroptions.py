@@ -1,4 +1,4 @@
-"""Which cluster a command means: the arguments that say it, and the handle."""
+"""The arguments that select a cluster, and opening it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyreplog.ledger.embedded import METADATA
 from pyreplog.regular_files import SECRET_FILE_MAX, read_regular
 
 VARIABLE = "PYREPLOG_CLUSTER"
-WHICH = f"say which cluster: --cluster URL, ${VARIABLE} or --embedded DIR"
+WHICH = f"no cluster: expected --cluster URL, ${VARIABLE} or --embedded DIR"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,18 +21,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cluster", metavar="URL", default=os.environ.get(VARIABLE),
         help=f"metadata store of the cluster: zk://host:port/root or sqlite:PATH (default: ${VARIABLE})",
     )  # fmt: skip
-    parser.add_argument("--embedded", metavar="DIR", help="in place of --cluster: a cluster that one process embeds")
+    parser.add_argument("--embedded", metavar="DIR", help="instead of --cluster: directory of an embedded cluster")
     parser.add_argument("--bookies", metavar="N", type=int, default=3, help="bookies of --embedded (default 3)")
-    parser.add_argument("--secret-file", metavar="FILE", type=Path, help="holds the secret that the bookies share")
+    parser.add_argument("--secret-file", metavar="FILE", type=Path, help="file with the secret that the bookies share")
     tls.add_client_arguments(parser)
 
 
 def add_password(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--password-file", metavar="FILE", type=Path, help="holds the ledger's password")
+    parser.add_argument("--password-file", metavar="FILE", type=Path, help="file with the ledger's password")
 
 
 def password(arguments: argparse.Namespace) -> bytes:
-    """The ledger's password: none is b""."""
+    """Return the ledger's password; b"": none."""
     if arguments.password_file is None:
         return b""
     return read_regular(arguments.password_file, SECRET_FILE_MAX).rstrip(b"\r\n")
@@ -46,7 +46,7 @@ def cluster(arguments: argparse.Namespace, *, create: bool = False) -> LedgerClu
     """
     if arguments.embedded is not None:
         if not create and not (Path(arguments.embedded) / METADATA).exists():
-            raise InvalidArgumentError(f"there is no cluster in {arguments.embedded}")
+            raise InvalidArgumentError(f"{arguments.embedded} holds no cluster")
         return LedgerCluster.embedded(arguments.embedded, bookies=arguments.bookies)
     if not arguments.cluster:
         raise InvalidArgumentError(WHICH)

@@ -1,4 +1,4 @@
-"""What the commands print: text for people, JSON for programs."""
+"""Output of commands: text for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -18,32 +18,34 @@ _LINE_CONTROLS = re.compile("(?![\t\n])" + _CONTROLS.pattern)
 
 
 def shown(text: str, *, lines: bool = False) -> str:
-    """Text of somebody else's, a path or a record, as a terminal may have it: control characters (C0, DEL, C1) are
-    escaped, and those that turn the direction of writing. lines: but for tabs and line feeds."""
+    """Return text for a terminal: control characters, and those that change the direction of text, are escaped.
+
+    lines: keep tabs and line feeds.
+    """
     return (_LINE_CONTROLS if lines else _CONTROLS).sub(_escaped, text)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
 def say(*values: object, sep: str = " ", file: TextIO | None = None) -> None:
-    """Print values on a line, each as `shown` gives it."""
+    """Print values on one line, each as `shown` returns it."""
     print(*(shown(str(value)) for value in values), sep=sep, file=file)
 
 
 def json_text(value: Any, *, ascii_only: bool = False) -> str:
-    """A JSON value on one line, without characters that move a terminal's cursor or turn text around."""
+    """Return a JSON value on one line, without characters that move a cursor or change the direction of text."""
     text = json.dumps(value, ensure_ascii=ascii_only)
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on a line of its own.
+    """Print one JSON value on a line of its own.
 
-    Escaped is what UTF-8 cannot hold (a file's name may be no text), and all that is not ASCII where standard output
-    has another encoding.
+    Characters that UTF-8 cannot represent are escaped, since the name of a file may be no text; all non-ASCII
+    characters are if standard output has another encoding.
     """
     text = json_text(value)
     try:
@@ -54,7 +56,7 @@ def print_json(value: Any) -> None:
 
 
 def raw_lines(lines: Iterable[bytes]) -> bytes:
-    """Values as they are, a line feed behind each; on a terminal without the control characters that are in them."""
+    """Return values with a line feed after each; for a terminal, with their control characters escaped."""
     text = b"\n".join([*lines, b""])
     if sys.stdout.isatty():
         return shown(text.decode("utf-8", "backslashreplace"), lines=True).encode()
@@ -62,7 +64,7 @@ def raw_lines(lines: Iterable[bytes]) -> bytes:
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Names and values, aligned."""
+    """Print names and values, aligned."""
     rows = [(name, str(value)) for name, value in fields]
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
@@ -70,19 +72,19 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
 
 
 def counted(count: int, noun: str) -> str:
-    """So many things of a kind: 1 entry, 2 entries."""
+    """Return a number with a noun: 1 entry, 2 entries."""
     return f"{count:,} {plural(count, noun)}"
 
 
 def plural(count: int, noun: str) -> str:
-    """The noun, for so many of its kind."""
+    """Return the noun in the form for a number."""
     if count == 1:
         return noun
     return noun.removesuffix("y") + "ies" if noun.endswith("y") else noun + "s"
 
 
 def amount(count: float) -> str:
-    """A number of bytes for people."""
+    """Format a number of bytes."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -91,16 +93,16 @@ def amount(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A span of time for people."""
+    """Format a duration."""
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{remainder:02}" if hours else f"{minutes}:{remainder:02}"
 
 
 def moment(time_us: int) -> str:
-    """A time in microseconds since the epoch, as ISO 8601; the number itself when no calendar has it."""
+    """Format a time in microseconds since 1970 as ISO 8601; as a number if datetime does not have it."""
     try:
         return datetime.fromtimestamp(time_us // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S") + (
             f".{time_us % 1_000_000:06}Z"
@@ -110,7 +112,7 @@ def moment(time_us: int) -> str:
 
 
 def json_bytes(data: bytes) -> str | dict[str, str]:
-    """Bytes in JSON: as text when they are UTF-8, else as {"base64": ...}."""
+    """Return bytes for JSON: as text if they are UTF-8, otherwise as {"base64": ...}."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -118,7 +120,7 @@ def json_bytes(data: bytes) -> str | dict[str, str]:
 
 
 class RecordPrinter:
-    """Prints records: raw (the value, or key TAB value, and a line feed) or a JSON object per line."""
+    """Prints records: raw (the value, or key TAB value, and a line feed), or as one JSON object on each line."""
 
     def __init__(self, *, as_json: bool, keys: bool) -> None:
         self._json, self._keys = as_json, keys

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser of a command or of an action: each takes `--json`, and lists its subcommands where one is missing.
+    """A parser of a command or an action. Each takes `--json`, and lists its subcommands if one is missing.
 
-    Parsers that `add_subparsers` makes are of the same class, so `--json` may stand before or behind any name.
+    Parsers that `add_subparsers` makes have the same class, so that `--json` may be before or after any name.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -36,12 +36,12 @@ class CommandParser(argparse.ArgumentParser):
         super().error(message)
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
-        """Print what may quote arguments: no control character of theirs reaches the terminal."""
+        """Print a message that may quote arguments, with their control characters escaped."""
         super()._print_message(shown(message, lines=True), file)
 
 
 class IntermixedParser(CommandParser):
-    """A parser whose options may stand anywhere, also before the last positional argument.
+    """A parser whose options may be anywhere, even before the last positional argument.
 
     argparse parses subcommands so that `TARGET TOPIC --key K VALUE` is a topic without values, and VALUE one argument
     too many.

@@ -1,4 +1,4 @@
-"""How far a long command has come, on standard error: a bar on a terminal with rich, else a plain line now and then."""
+"""Progress of a long command, on standard error: a bar on a terminal with rich, otherwise a line at intervals."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _FILE_S = 5.0
 
 class ProgressBar(Protocol):
     def update(self, done: int, entries: int) -> None:
-        """done: bytes of the source; entries: rows behind them."""
+        """Show progress. done: bytes of the source; entries: rows in them."""
 
 
 class PlainProgress:
-    """A line that is written over on a terminal, a line every few seconds in a file."""
+    """A line that is overwritten on a terminal; a line every few seconds in a file."""
 
     def __init__(self, label: str, start: int, total: int | None) -> None:
         self._label, self._start, self._total = label, start, total
@@ -56,7 +56,7 @@ class PlainProgress:
 
 
 class RichProgress:
-    """rich's bar, redrawn by a thread of its own."""
+    """A bar of rich, which its own thread redraws."""
 
     def __init__(self, label: str, start: int, total: int | None) -> None:
         from rich.console import Console
@@ -86,7 +86,7 @@ class RichProgress:
 
 @contextmanager
 def progress(label: str, *, start: int, total: int | None) -> Iterator[ProgressBar]:
-    """Show progress from byte `start` to `total` (None: not known) while the block runs."""
+    """Show progress from byte `start` to `total` (None: unknown) while the block runs."""
     with_rich = sys.stderr.isatty() and find_spec("rich") is not None
     shown = (RichProgress if with_rich else PlainProgress)(label, start, total)
     try:

@@ -1,4 +1,4 @@
-"""How far reports and exports are, on standard error: bars on a terminal with rich, else a line for each step done."""
+"""Progress of reports and exports, on standard error: a bar on a terminal with rich, otherwise a line for each step."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pyreplog.cli.shared.output import say
 
 class Steps(Protocol):
     def begin(self, name: str) -> None:
-        """The next step begins."""
+        """Begin the next step."""
 
     def update(self, done: int, size: int) -> None:
-        """So many of its bytes are done, about."""
+        """Show about how many bytes of the step are done."""
 
     def end(self, text: str) -> None:
-        """It is done; text: how it went."""
+        """End the step. text: its result."""
 
 
 class PlainSteps:
-    """A line for each step that is done."""
+    """A line for each completed step."""
 
     def __init__(self, count: int) -> None:
         self._count, self._at, self._name = count, 0, ""
@@ -32,18 +32,18 @@ class PlainSteps:
         self._at, self._name = self._at + 1, name
 
     def update(self, done: int, size: int) -> None:
-        """Lines are for what is done."""
+        """Do nothing: lines are printed only for completed steps."""
 
     def end(self, text: str) -> None:
         say(f"{self._at}/{self._count} {self._name}: {text}", file=sys.stderr)
         sys.stderr.flush()
 
     def finish(self) -> None:
-        """Nothing is left on the screen."""
+        """Do nothing: there is nothing to clear."""
 
 
 class RichSteps:
-    """A bar, to which each step adds an equal part."""
+    """A bar in which all steps have equal parts."""
 
     def __init__(self, count: int) -> None:
         from rich.console import Console
@@ -74,7 +74,7 @@ class RichSteps:
 
 @contextmanager
 def steps(count: int) -> Iterator[Steps]:
-    """Show how far so many steps are while the block runs."""
+    """Show the progress of `count` steps while the block runs."""
     with_rich = sys.stderr.isatty() and find_spec("rich") is not None
     shown = RichSteps(count) if with_rich else PlainSteps(count)
     try:

@@ -1,4 +1,4 @@
-"""What the commands that run until they are told to stop have in common."""
+"""Common parts of commands that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 DRAIN_S, DRAIN_MAX_S = 10.0, 86_400.0
 
 GRACE_S = 1.0
-"""Behind `--drain-s`, for the disk: what is left behind it does not wait for others."""
+"""Seconds after `--drain-s` for the disk; everything else has ended before."""
 
 SAY_S = 0.25
 
@@ -36,37 +36,39 @@ METRICS_HELP = "serve Prometheus there (default host 127.0.0.1)"
 
 
 class Stop:
-    """Like an Event, whose `set` a signal may call in the middle of `wait`: an Event's would wait for the lock that
-    the interrupted thread has, for ever."""
+    """An event whose `set` a signal handler may call during `wait`.
+
+    `threading.Event` would wait forever for the lock that the interrupted thread holds.
+    """
 
     def __init__(self, reload: Callable[[], object] | None = None) -> None:
-        self._told: SimpleQueue[bool] = SimpleQueue()  # its `put` may be called so
+        self._signals: SimpleQueue[bool] = SimpleQueue()  # its `put` is reentrant
         self._reload = reload
 
     def set(self) -> None:
-        self._told.put(True)
+        self._signals.put(True)
 
     def reload(self) -> None:
-        """Have `wait` load files anew; as `set`."""
-        self._told.put(False)
+        """Have `wait` reload files. A signal handler may call it."""
+        self._signals.put(False)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """For one thread: whether it was set, within `timeout` seconds (None: waits for ever)."""
+        """Return whether it was set within `timeout` seconds; None: wait without limit. For one thread."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             try:
-                if self._told.get(timeout=None if deadline is None else max(deadline - time.monotonic(), 0.0)):
+                if self._signals.get(timeout=None if deadline is None else max(deadline - time.monotonic(), 0.0)):
                     return True
             except Empty:
                 return False
             if self._reload is None:
-                logger.warning("SIGHUP: there are no files to be loaded anew")
+                logger.warning("SIGHUP: there are no files to reload")
             else:
                 self._reload()
 
 
 def stopped_by_signals(reload: Callable[[], object] | None = None) -> Stop:
-    """Set by SIGTERM and Ctrl-C from now on; SIGHUP has `wait` call `reload`."""
+    """Return an event that SIGTERM and Ctrl-C set from now on. SIGHUP has its `wait` call `reload`."""
     stop = Stop(reload)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -78,8 +80,11 @@ Loader = Callable[[argparse.Namespace], ssl.SSLContext | None]
 
 
 class ServerCredentials:
-    """What a command's files say of secrets and TLS, for as long as it runs. is_peer: it connects to others, too, and
-    --tls-ca says who these may be. Errors: InvalidArgumentError; OSError."""
+    """Secrets and TLS contexts from the files of a command, for as long as it runs.
+
+    is_peer: the command connects to other nodes as well, and --tls-ca names those that it trusts. Raises
+    InvalidArgumentError and OSError.
+    """
 
     def __init__(self, arguments: argparse.Namespace, *, is_peer: bool, client: Loader = tls.client_context) -> None:
         self._arguments, self._client = arguments, client if is_peer else _no_context
@@ -88,22 +93,22 @@ class ServerCredentials:
         self.client = _reloaded(self._client(arguments))
 
     def reload(self) -> None:
-        """Load the files anew, for connections to come. What is wrong with one is logged: then all stay as they are."""
+        """Reload the files, for later connections. If one is invalid, that is logged and nothing changes."""
         if self.secret is None and self.server is None and self.client is None:
-            logger.warning("SIGHUP: there are no files to be loaded anew")
+            logger.warning("SIGHUP: there are no files to reload")
             return
         try:
-            found = secret(self._arguments.secret_file)
+            new_secret = secret(self._arguments.secret_file)
             contexts = tls.server_context(self._arguments), self._client(self._arguments)
         except (ReplogError, OSError) as error:
-            logger.error("SIGHUP: secrets and certificates stay as they are: %s", error)
+            logger.error("SIGHUP: secrets and certificates were not reloaded: %s", error)
             return
         for context, other in zip((self.server, self.client), contexts, strict=True):
             if context is not None and other is not None:
                 context.replace(other)
-        if self.secret is not None and found is not None:
-            self.secret.take(found)
-        logger.warning("SIGHUP: secrets and certificates were loaded anew, for connections to come")
+        if self.secret is not None and new_secret is not None:
+            self.secret.take(new_secret)
+        logger.warning("SIGHUP: secrets and certificates were reloaded, for new connections")
 
 
 def _no_context(_: argparse.Namespace) -> None:
@@ -120,32 +125,34 @@ def add_drain_argument(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         type=_seconds,
         default=DRAIN_S,
-        help=f"end within so many seconds of SIGTERM: answer and store what can be by then (default {DRAIN_S:g})",
+        help=f"seconds after SIGTERM within which replies and state are completed (default {DRAIN_S:g})",
     )
 
 
 def _seconds(text: str) -> float:
-    """ArgumentTypeError."""
+    """Parse the drain time. Raises ArgumentTypeError."""
     try:
-        found = float(text)
+        seconds = float(text)
     except ValueError:
-        found = math.nan
-    if not 0 <= found <= DRAIN_MAX_S:
+        seconds = math.nan
+    if not 0 <= seconds <= DRAIN_MAX_S:
         raise argparse.ArgumentTypeError(f"expected 0 to {DRAIN_MAX_S:g} seconds, found {text!r}")
-    return found
+    return seconds
 
 
 def skip_final_collection() -> None:
-    """The interpreter does not look through all objects as it ends, half a second of processor for 1,000 topics: memory
-    goes with the process. For what was closed."""
+    """Skip the garbage collection at exit, which takes half a second for 1,000 topics.
+
+    Call it after closing everything.
+    """
     gc.freeze()
 
 
 class Drain:
-    """The time of `--drain-s`, from construction on: a server that was told to stop closes itself within it.
+    """The time of `--drain-s`, from construction on. A server that was told to stop closes itself within it.
 
-    One that has not even then ended after GRACE_S more waits for something that does not answer, a disk or a store: the
-    process is ended, whatever it waits for. Nothing that was confirmed is lost by it: it is as if it were killed.
+    If it has not ended GRACE_S later, it waits for a disk or a store that does not answer, and the process is ended.
+    Confirmed data are not lost by that; it is like a kill.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -156,28 +163,28 @@ class Drain:
         timer.start()
 
     def deadline(self, part: float = 1.0) -> float:
-        """When that part of the time is over, by `time.monotonic()`."""
+        """Return when a part of the time is over, on the clock of `time.monotonic()`."""
         return self._began + part * self.seconds
 
     def left(self, part: float = 1.0) -> float:
-        """Seconds until then; 0.0, it is over."""
+        """Return the seconds until a part of the time is over; 0.0: it is over."""
         return max(self.deadline(part) - time.monotonic(), 0.0)
 
     def _give_up(self) -> None:
-        """Another thread says so: nobody may read standard error."""
-        says = threading.Thread(target=self._say_late, daemon=True)
-        says.start()
-        says.join(SAY_S)
+        """End the process. Another thread writes the message, because standard error may block."""
+        writer = threading.Thread(target=self._say_late, daemon=True)
+        writer.start()
+        writer.join(SAY_S)
         os._exit(ReplogError.exit_code)
 
     def _say_late(self) -> None:
         with suppress(OSError):
             late = f"not closed {GRACE_S:g} s after the {self.seconds:g} s of --drain-s"
-            os.write(2, f"pyreplog: {late}; what had no outcome is given up\n".encode())
+            os.write(2, f"pyreplog: {late}; the process ends; the outcome of open requests is unknown\n".encode())
 
 
 def metrics_server(arguments: argparse.Namespace, source: Source) -> MetricsServer | nullcontext[None]:
-    """As `--metrics` says."""
+    """Return the server that `--metrics` asks for; a null context without it."""
     if arguments.metrics is None:
         return nullcontext()
     host, port = host_and_port("--metrics", arguments.metrics, host="127.0.0.1")
@@ -189,7 +196,7 @@ def address(host: str, port: int) -> str:
 
 
 def host_and_port(option: str, text: str, *, host: str = "") -> tuple[str, int]:
-    """host: the one that need not be said. InvalidArgumentError."""
+    """Parse HOST:PORT. host: default host. Raises InvalidArgumentError."""
     name, _, port = text.rpartition(":")
     name = name.strip("[]") or host
     if not name or not port.isdecimal() or int(port) > 65535:
@@ -198,27 +205,27 @@ def host_and_port(option: str, text: str, *, host: str = "") -> tuple[str, int]:
 
 
 def listening(arguments: argparse.Namespace) -> tuple[str, int, str | None]:
-    """Host and port of `--listen`, and what others are told in place of them."""
+    """Return host and port of `--listen`, and the address that others get instead, if there is one."""
     host, port = host_and_port("--listen", arguments.listen)
     if arguments.advertise is not None:
         return host, port, address(*host_and_port("--advertise", arguments.advertise))
     if host in ("0.0.0.0", "::"):
         raise InvalidArgumentError(
-            f"--listen {arguments.listen}: clients are told it; name an address they can reach, or --advertise one"
+            f"--listen {arguments.listen}: expected an address that clients can reach, or one in --advertise"
         )
     return host, port, None
 
 
 def secret(file: Path | None) -> Secret | None:
-    """See `parse_secret`. None: no file.
+    """Return the secret in a file; None: no file. See `parse_secret`.
 
-    Errors: OSError; InvalidArgumentError, one is too short, or it is no regular file.
+    Raises OSError, and InvalidArgumentError if a key is too short or the file is no regular file.
     """
     if file is None:
         return None
     try:
         return parse_secret(read_regular(file, SECRET_FILE_MAX))
     except CorruptionError as error:
-        raise InvalidArgumentError(f"expected a secret in a file, not {error}") from error
+        raise InvalidArgumentError(f"expected a secret in a regular file: {error}") from error
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{file}: {error}") from None

@@ -1,4 +1,4 @@
-"""What reports and exports read, as commands are told, as options of the Spark source."""
+"""The arguments that select what reports and exports read, as options of the Spark source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from pyreplog.cli.shared import tls
 
 _CLUSTER = re.compile(r"(?!file:)[a-z]+:(?!//)|(zk|sqlite|pyreplog)://")
-"""Other URLs are those of offloaded logs."""
+"""Matches the URL of a cluster; other URLs name offloaded logs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,36 +21,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--topic", metavar="NAME", action="append", default=[], dest="topics",
-        help="a topic, with all its partitions (again for more; default: all)",
+        help="a topic, with all its partitions; may be repeated (default: all)",
     )  # fmt: skip
-    parser.add_argument("--since", metavar="TIME", help="only what was appended then or later: ISO 8601 (UTC)")
-    parser.add_argument("--until", metavar="TIME", help="only what was appended before")
-    parser.add_argument("--secret-file", metavar="FILE", type=Path, help="holds the secret of the bookies")
+    parser.add_argument("--since", metavar="TIME", help="only entries appended then or later: ISO 8601 (UTC)")
+    parser.add_argument("--until", metavar="TIME", help="only entries appended before")
+    parser.add_argument("--secret-file", metavar="FILE", type=Path, help="file with the secret of the bookies")
     tls.add_client_arguments(parser)
-    parser.add_argument("--workers", metavar="N", type=_workers, default=2, help="threads that read (default: 2)")
+    parser.add_argument(
+        "--workers", metavar="N", type=_workers, default=2, help="number of threads that read (default: 2)"
+    )
 
 
 def options(arguments: argparse.Namespace) -> dict[str, str]:
-    """Options of the Spark source."""
-    made = place(arguments, arguments.source)
+    """Return the options of the Spark source."""
+    selected = place(arguments, arguments.source)
     if arguments.topics:
-        made["topics"] = json.dumps(arguments.topics)
+        selected["topics"] = json.dumps(arguments.topics)
     if arguments.since is not None:
-        made["startingTimestamp"] = arguments.since
+        selected["startingTimestamp"] = arguments.since
     if arguments.until is not None:
-        made["endingTimestamp"] = arguments.until
-    return made
+        selected["endingTimestamp"] = arguments.until
+    return selected
 
 
 def place(arguments: argparse.Namespace, source: str) -> dict[str, str]:
-    """Where a source is, and what it takes to be let in there."""
+    """Return the options that name a source, and the credentials for it."""
     if _CLUSTER.match(source):
         return {"cluster": source, **_access(arguments)}
     return {"path": source}
 
 
 def _access(arguments: argparse.Namespace) -> dict[str, str]:
-    """Names of files: executors of Spark open them themselves."""
+    """Return names of credential files; executors of Spark read them themselves."""
     files = {name: getattr(arguments, name) for name in ("secret_file", "tls_ca", "tls_cert", "tls_key")}
     return {name.replace("_", ""): str(file.resolve()) for name, file in files.items() if file is not None}
 

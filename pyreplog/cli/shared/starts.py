@@ -1,4 +1,4 @@
-"""Places in a topic, as they are written on the command line."""
+"""Positions in a topic on the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ METAVAR = "earliest|latest|OFFSET|TIME"
 
 
 def parse(text: str) -> Start:
-    """An offset, a time (ISO 8601; UTC where it names no offset), or an end of the topic. InvalidArgumentError."""
+    """Parse an offset, a time (ISO 8601; UTC if it has no offset), or an end of the topic.
+
+    Raises InvalidArgumentError.
+    """
     if text in ("earliest", "latest"):
         return cast(Start, text)
     if text.isascii() and text.isdigit():

@@ -1,4 +1,4 @@
-"""Tables: by rich on a terminal, where it is installed, else as plain text."""
+"""Tables: by rich on a terminal if it is installed, otherwise as plain text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GAP = "  "
 
 @dataclass(frozen=True)
 class Table:
-    """A header and rows of as many cells. marked: rows, by index, that somebody should look at."""
+    """A header, and rows with as many cells. marked: indices of rows that need attention."""
 
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -23,7 +23,7 @@ class Table:
 
     @property
     def rights(self) -> list[bool]:
-        """Which columns hold numbers: these stand at the right."""
+        """For each column, whether it holds numbers and is aligned to the right."""
         return [all(not cell or cell[0].isdigit() or cell == "-" for cell in column) for column in self._columns()]
 
     def __post_init__(self) -> None:
@@ -33,13 +33,13 @@ class Table:
         return [tuple(row[place] for row in self.rows) for place in range(len(self.header))]
 
     def plain(self) -> list[str]:
-        """Lines of text."""
+        """Return the lines of the table as text."""
         named = zip(self.header, self._columns(), strict=True)
         widths = [max(map(len, (name, *column))) for name, column in named]
         return [_line(row, widths, self.rights) for row in (self.header, *self.rows)]
 
     def rich(self) -> Any:
-        """As rich shows it."""
+        """Return the table for rich."""
         from rich.table import Table as RichTable
         from rich.text import Text
 
@@ -60,12 +60,12 @@ def _line(row: Sequence[str], widths: Sequence[int], rights: Sequence[bool]) -> 
 
 
 def has_rich() -> bool:
-    """Whether standard output is a terminal, and rich there to write to it."""
+    """Whether standard output is a terminal, and rich is installed."""
     return sys.stdout.isatty() and find_spec("rich") is not None
 
 
 def print_tables(tables: Iterable[Table]) -> None:
-    """Each behind an empty line; those without rows are left out."""
+    """Print tables, each after an empty line. Tables without rows are left out."""
     filled = [table for table in tables if table.rows]
     if has_rich():
         from rich.console import Console

@@ -1,4 +1,4 @@
-"""TLS on the command line: the arguments of a server and of a client, and the contexts they make."""
+"""TLS on the command line: arguments of servers and clients, and their contexts."""
 
 from __future__ import annotations
 
@@ -11,30 +11,40 @@ from pyreplog.regular_files import PEM_FILE_MAX, check_regular
 
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tls-cert", metavar="FILE", type=Path, help="speak TLS: the certificate and its chain, PEM")
-    parser.add_argument("--tls-key", metavar="FILE", type=Path, help="its private key (default: in --tls-cert)")
-    parser.add_argument("--tls-client-ca", metavar="FILE", type=Path, help="clients need a certificate signed by these")
+    parser.add_argument("--tls-cert", metavar="FILE", type=Path, help="use TLS: the certificate and its chain, PEM")
+    parser.add_argument(
+        "--tls-key", metavar="FILE", type=Path, help="private key of the certificate (default: in --tls-cert)"
+    )
+    parser.add_argument(
+        "--tls-client-ca", metavar="FILE", type=Path, help="require clients to have a certificate signed by these"
+    )
 
 
 def add_peer_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of who is a server and a client."""
+    """Add the arguments of a process that is server and client."""
     add_server_arguments(parser)
-    parser.add_argument("--tls-ca", metavar="FILE", type=Path, help="the certificates of others are signed by these")
+    parser.add_argument(
+        "--tls-ca", metavar="FILE", type=Path, help="certificates that have signed those of other nodes"
+    )
 
 
 def add_client_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--tls-ca", metavar="FILE", type=Path, help="speak TLS; bookies' certificates are signed by these"
+        "--tls-ca", metavar="FILE", type=Path, help="use TLS; certificates that have signed those of bookies"
     )
-    parser.add_argument("--tls-cert", metavar="FILE", type=Path, help="our certificate, for bookies that ask for one")
-    parser.add_argument("--tls-key", metavar="FILE", type=Path, help="its private key (default: in --tls-cert)")
+    parser.add_argument(
+        "--tls-cert", metavar="FILE", type=Path, help="certificate of this client, for bookies that require one"
+    )
+    parser.add_argument(
+        "--tls-key", metavar="FILE", type=Path, help="private key of the certificate (default: in --tls-cert)"
+    )
 
 
 def server_context(arguments: argparse.Namespace) -> ssl.SSLContext | None:
-    """None: no TLS. Errors: InvalidArgumentError."""
+    """Return the TLS context of a server; None: no TLS. Raises InvalidArgumentError."""
     if arguments.tls_cert is None:
         if arguments.tls_key is not None or arguments.tls_client_ca is not None:
-            raise InvalidArgumentError("--tls-key and --tls-client-ca go with --tls-cert")
+            raise InvalidArgumentError("--tls-key, --tls-client-ca: expected with --tls-cert, found without")
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     _load_own(context, arguments)
@@ -45,17 +55,17 @@ def server_context(arguments: argparse.Namespace) -> ssl.SSLContext | None:
 
 
 def client_context(arguments: argparse.Namespace) -> ssl.SSLContext | None:
-    """None: no TLS. Errors: InvalidArgumentError."""
+    """Return the TLS context of a client; None: no TLS. Raises InvalidArgumentError."""
     if arguments.tls_ca is None:
         if arguments.tls_cert is not None or arguments.tls_key is not None:
-            raise InvalidArgumentError("--tls-cert and --tls-key go with --tls-ca")
+            raise InvalidArgumentError("--tls-cert, --tls-key: expected with --tls-ca, found without")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _trust(context, "--tls-ca", arguments.tls_ca)
     if arguments.tls_cert is not None:
         _load_own(context, arguments)
     elif arguments.tls_key is not None:
-        raise InvalidArgumentError("--tls-key goes with --tls-cert")
+        raise InvalidArgumentError("--tls-key: expected with --tls-cert, found without")
     return context
 
 
@@ -67,7 +77,7 @@ def _load_own(context: ssl.SSLContext, arguments: argparse.Namespace) -> None:
         context.load_cert_chain(arguments.tls_cert, arguments.tls_key, password="")
     except (OSError, ValueError, CorruptionError) as error:
         files = " and ".join(str(file) for file in (arguments.tls_cert, arguments.tls_key) if file is not None)
-        raise InvalidArgumentError(f"no certificate with its key, unencrypted, in {files}: {error}") from error
+        raise InvalidArgumentError(f"expected a certificate with its unencrypted key in {files}: {error}") from error
 
 
 def _trust(context: ssl.SSLContext, option: str, file: Path) -> None:
@@ -75,4 +85,4 @@ def _trust(context: ssl.SSLContext, option: str, file: Path) -> None:
         check_regular(file, PEM_FILE_MAX)
         context.load_verify_locations(file)
     except (OSError, ValueError, CorruptionError) as error:
-        raise InvalidArgumentError(f"{option}: no certificates in {file}: {error}") from error
+        raise InvalidArgumentError(f"{option}: expected certificates in {file}: {error}") from error

@@ -1,9 +1,9 @@
-"""Of `topic`.
+"""Parts of `topic`.
 
-| modules | what they are |
+| modules | what they hold |
 |---|---|
-| `topicpublish`, `topicconsume` | what publishes, and what prints messages |
-| `messages` | how a message is printed |
-| `topicredrive` | what sends dead letters back |
-| `topicstats` | what is told of topics and subscriptions |
+| `topicpublish`, `topicconsume` | publishing, and printing messages |
+| `messages` | the form in which messages are printed |
+| `topicredrive` | sending dead letters back |
+| `topicstats` | statistics of topics and subscriptions |
 """

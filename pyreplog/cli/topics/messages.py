@@ -1,4 +1,4 @@
-"""What `pyreplog topic consume` prints: messages."""
+"""The output of `pyreplog topic consume`: messages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pyreplog.cli.shared.output import json_bytes, json_text, raw_lines
 
 
 class MessagePrinter:
-    """Prints messages: raw (the value, or key TAB value, and a line feed) or a JSON object per line."""
+    """Prints messages: raw (the value, or key TAB value, and a line feed), or as one JSON object on each line."""
 
     def __init__(self, *, as_json: bool, keys: bool) -> None:
         self._json, self._keys = as_json, keys
         self._out = sys.stdout.buffer
 
     def print(self, messages: Sequence[Message]) -> None:
-        """All of them, to where somebody can see them."""
+        """Print messages, and flush."""
         if self._json:
             data = b"\n".join([*(json_text(_described(message)).encode() for message in messages), b""])
         elif self._keys:

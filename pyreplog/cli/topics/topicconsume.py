@@ -22,27 +22,31 @@ AnyConsumer = Consumer | PartitionedConsumer
 
 _NO_PARTITION = -1
 _AT_ONCE = 1000
-_LOOK_S = 1.0
-"""After so long without a message it is asked whether any is left."""
+_CHECK_S = 1.0
+"""Seconds without a message after which the backlog is checked."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     targets.add_topic_arguments(parser)
     parser.add_argument(
-        "--subscription", metavar="NAME", help="made if there is none (default: one that ends with the command)"
+        "--subscription", metavar="NAME", help="created if needed (default: one that ends with the command)"
     )
-    parser.add_argument("--type", choices=SUBSCRIPTION_TYPES, help="of the subscription (default: as it is, exclusive)")
+    parser.add_argument(
+        "--type",
+        choices=SUBSCRIPTION_TYPES,
+        help="type of the subscription (default: that of an existing one; exclusive)",
+    )
     parser.add_argument(
         "--from", metavar=starts.METAVAR, default="earliest", dest="start",
-        help="where a subscription that is made begins (default: earliest)",
+        help="where a new subscription begins (default: earliest)",
     )  # fmt: skip
     parser.add_argument("--count", metavar="N", type=int, help="end after so many messages")
     parser.add_argument(
         "--timeout", metavar="S", type=float,
-        help="end when nothing came for so many seconds (default: with all that was there, however long it takes)",
+        help="end after so many seconds without messages (default: end when all present messages were printed)",
     )  # fmt: skip
-    parser.add_argument("--follow", action="store_true", help="go on with messages as they are published, for ever")
-    parser.add_argument("--no-ack", action="store_true", help="acknowledge nothing: all comes again")
+    parser.add_argument("--follow", action="store_true", help="continue with messages as they are published")
+    parser.add_argument("--no-ack", action="store_true", help="acknowledge nothing, so that all messages come again")
     cat.add_printing(parser)
 
 
@@ -62,15 +66,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _ends(topic: targets.AnyTopic) -> dict[int, int]:
-    """By partition, of those that have messages: where it ends now; what has no partition is in one."""
+    """Return the current end of each partition that has messages; -1 is a topic without partitions."""
     if not isinstance(topic, PartitionedHandle):
         return {_NO_PARTITION: topic.end} if len(topic) else {}
     parts: list[targets.OneTopic] = [topic.partition(partition) for partition in range(topic.partitions)]
-    return {at: one.end for at, one in enumerate(parts) if len(one)}
+    return {at: part.end for at, part in enumerate(parts) if len(part)}
 
 
 def _subscribe(topic: Any, arguments: argparse.Namespace) -> AnyConsumer:
-    """Without a name the subscription is one that ends with this command, beside those of others."""
+    """Subscribe. Without a name the subscription ends with this command."""
     consumer: AnyConsumer = topic.subscribe(
         arguments.subscription or f"consume-{secrets.token_hex(4)}",
         start=starts.parse(arguments.start),
@@ -84,35 +88,35 @@ def _subscribe(topic: Any, arguments: argparse.Namespace) -> AnyConsumer:
 def _messages(
     topic: targets.AnyTopic, consumer: AnyConsumer, arguments: argparse.Namespace, ends: dict[int, int] | None
 ) -> Iterator[list[Message]]:
-    """Those that come, until there were enough, none came for too long, or none before `ends` is left."""
-    looks = ends is not None and arguments.timeout is None
-    timeout = _LOOK_S if looks else arguments.timeout
-    came = 0
-    while arguments.count is None or came < arguments.count:
-        most = _AT_ONCE if arguments.count is None else min(arguments.count - came, _AT_ONCE)
+    """Yield messages until there are enough, none came in time, or none before `ends` is left."""
+    checks = ends is not None and arguments.timeout is None
+    timeout = _CHECK_S if checks else arguments.timeout
+    received = 0
+    while arguments.count is None or received < arguments.count:
+        most = _AT_ONCE if arguments.count is None else min(arguments.count - received, _AT_ONCE)
         messages = consumer.receive(most, timeout)
-        if not messages and not (looks and _is_more_to_come(topic, consumer, came)):
+        if not messages and not (checks and _is_more_to_come(topic, consumer, received)):
             return
         if messages:
             yield messages
-        came += len(messages)
+        received += len(messages)
         if ends is not None:
             _reach(ends, messages)
             if not ends:
                 return
 
 
-def _is_more_to_come(topic: targets.AnyTopic, consumer: AnyConsumer, came: int) -> bool:
-    """Whether the subscription has messages that it has sent to nobody, or to this consumer, where so many came."""
+def _is_more_to_come(topic: targets.AnyTopic, consumer: AnyConsumer, received: int) -> bool:
+    """Whether the subscription has messages that were not sent, or were sent to this consumer and have not arrived."""
     stats = topic.stats()
     total = stats.total if isinstance(stats, PartitionedStats) else stats
-    there = [one for one in total.subscriptions if one.name == consumer.subscription]
-    sent = sum(one.delivered_messages for sub in there for one in sub.consumers if one.name == consumer.name)
-    return sent > came or any(sub.backlog_messages > sub.unacked for sub in there)
+    matching = [each for each in total.subscriptions if each.name == consumer.subscription]
+    sent = sum(each.delivered_messages for sub in matching for each in sub.consumers if each.name == consumer.name)
+    return sent > received or any(sub.backlog_messages > sub.unacked for sub in matching)
 
 
 def _reach(ends: dict[int, int], messages: list[Message]) -> None:
-    """Forget the ends that are reached by the last messages."""
+    """Remove the ends that messages have reached."""
     for partition, last in {message.partition: message.offset for message in messages}.items():
         if last >= ends.get(partition, 0) - 1:
             ends.pop(partition, None)

@@ -28,12 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--file", metavar="FILE", default="-", help="its lines are messages; - (default): standard input"
     )
     keys = parser.add_mutually_exclusive_group()
-    keys.add_argument("--key", metavar="KEY", help="of all messages")
-    keys.add_argument(
-        "--key-separator", metavar="TEXT", help="what stands before it is a message's key, what behind it the value"
-    )
-    add_properties(parser, "of all messages")
-    parser.add_argument("--producer", metavar="NAME", help="who publishes")
+    keys.add_argument("--key", metavar="KEY", help="key of all messages")
+    keys.add_argument("--key-separator", metavar="TEXT", help="text that separates the key of a message from its value")
+    add_properties(parser, "property of all messages")
+    parser.add_argument("--producer", metavar="NAME", help="name of the producer")
     parser.add_argument("--batch", metavar="N", type=int, default=4096, help="lines at a time, at most (default: 4096)")
 
 
@@ -58,19 +56,21 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def properties(arguments: argparse.Namespace) -> dict[str, str]:
-    """Of `--property`. InvalidArgumentError."""
-    found = {}
+    """Return the values of `--property`. Raises InvalidArgumentError."""
+    values = {}
     for item in arguments.properties:
         name, equals, value = item.partition("=")
         if not name or not equals:
             raise InvalidArgumentError(f"--property: expected NAME=VALUE, found {item!r}")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 class Publishing:
-    """Batches on their way. to: a topic or a producer. first, last: offsets of the first and the last message so far,
-    None: there is none, or each of `partitions` has its own."""
+    """Batches that are being published. to: a topic or a producer.
+
+    first, last: offsets of the first and the last message so far; None: none yet, or each of `partitions` has its own.
+    """
 
     def __init__(self, to: Any, arguments: argparse.Namespace) -> None:
         self._to = to
@@ -83,19 +83,19 @@ class Publishing:
         self.first: int | None = None
         self.last: int | None = None
         if self._separator == b"":
-            raise InvalidArgumentError("--key-separator: expected a text, found none")
+            raise InvalidArgumentError("--key-separator: expected a text, found an empty one")
 
     def send(self, lines: list[bytes]) -> None:
-        """Errors: those of `Publisher.publish`."""
+        """Publish lines. Raises the errors of `Publisher.publish`."""
         keys, values = self._split(lines)
-        of_each = [self._properties] * len(values) if self._properties else None
-        self._pending.append(self._to.submit_batch(values, keys, properties=of_each))
+        properties_of_each = [self._properties] * len(values) if self._properties else None
+        self._pending.append(self._to.submit_batch(values, keys, properties=properties_of_each))
         self.bytes += sum(map(len, values))
         while self._pending and self._pending[0].done():
             self._settle()
 
     def finish(self) -> None:
-        """Wait until all are confirmed."""
+        """Wait until all messages are confirmed."""
         while self._pending:
             self._settle()
 
@@ -103,8 +103,8 @@ class Publishing:
         if self._separator is None:
             return None if self._key is None else [self._key] * len(lines), lines
         parts = [line.partition(self._separator) for line in lines]
-        keys = [key if found else None for key, found, _ in parts]
-        return keys, [value if found else line for line, found, value in parts]
+        keys = [key if separator else None for key, separator, _ in parts]
+        return keys, [value if separator else line for line, separator, value in parts]
 
     def _settle(self) -> None:
         stored: Any = self._pending.popleft().result()

@@ -20,11 +20,17 @@ _FILE_S = 5.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     targets.add_topic_arguments(parser)
-    parser.add_argument("subscription", metavar="SUBSCRIPTION", help="its messages are sent: of the dead-letter topic")
-    parser.add_argument("--to", metavar="NAME", help="another topic for all of them (default: where each comes from)")
-    parser.add_argument("--limit", metavar="N", type=int, help="so many at most")
-    topicpublish.add_properties(parser, "that a dead letter must have, such as pyreplog.cause=nack; others stay")
-    parser.add_argument("--dry-run", action="store_true", help="send nothing, and say how many would be sent")
+    parser.add_argument(
+        "subscription", metavar="SUBSCRIPTION", help="subscription of the dead-letter topic whose messages are sent"
+    )
+    parser.add_argument(
+        "--to", metavar="NAME", help="another topic for all of them (default: the topic that each comes from)"
+    )
+    parser.add_argument("--limit", metavar="N", type=int, help="most messages to send")
+    topicpublish.add_properties(
+        parser, "property that a dead letter must have, such as pyreplog.cause=nack; others stay"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="send nothing, and show how many would be sent")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -41,17 +47,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({**vars(report), "topics": dict(report.topics), "dry_run": arguments.dry_run})
         return 0
-    what = "would be sent" if arguments.dry_run else "sent"
+    outcome = "would be sent" if arguments.dry_run else "sent"
     for name, count in sorted(report.topics.items()):
-        say(f"{counted(count, 'dead letter')} {what} to {name}")
+        say(f"{counted(count, 'dead letter')} {outcome} to {name}")
     if not report.topics:
-        say(f"0 dead letters {what}")
+        say(f"0 dead letters {outcome}")
     if report.repeated:
-        say(f"{counted(report.repeated, 'dead letter')} of these had been sent before, by a run that was interrupted")
+        say(f"{counted(report.repeated, 'dead letter')} of these had been sent by an earlier run that was interrupted")
     if report.skipped:
         say(f"{counted(report.skipped, 'dead letter')} left: without these properties")
     if report.stranded:
-        say(f"{counted(report.stranded, 'dead letter')} left: the topic is not known, or does not exist; say --to NAME")
+        say(f"{counted(report.stranded, 'dead letter')} left: their topic is unknown or does not exist; use --to")
     return 0
 
 
@@ -64,7 +70,7 @@ def _having(wanted: dict[str, bytes]) -> Callable[[Message], bool]:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[RedriveReport], None]]:
-    """Say on standard error how far it is: a line that is written over on a terminal, else one every few seconds."""
+    """Show progress on standard error: an overwritten line on a terminal, otherwise a line every few seconds."""
     terminal = sys.stderr.isatty()
     every_s = _TERMINAL_S if terminal else _FILE_S
     next_s = time.monotonic() + every_s

@@ -26,24 +26,24 @@ from pyreplog.topic.model.stats import (
 
 def run(arguments: argparse.Namespace) -> int:
     with targets.topic(arguments) as topic:
-        found = topic.stats()
+        answer = topic.stats()
     if arguments.json:
-        print_json(found.to_dict())
+        print_json(answer.to_dict())
         return 0
-    stats = found.total if isinstance(found, PartitionedStats) else found
-    print_fields(_partitioned(found) if isinstance(found, PartitionedStats) else _topic(stats))
-    parts = [_partitions(found.parts)] if isinstance(found, PartitionedStats) else []
+    stats = answer.total if isinstance(answer, PartitionedStats) else answer
+    print_fields(_partitioned(answer) if isinstance(answer, PartitionedStats) else _topic(stats))
+    parts = [_partitions(answer.parts)] if isinstance(answer, PartitionedStats) else []
     print_tables([*parts, subscriptions(topic_row(stats).subscriptions), _consumers(stats.subscriptions)])
     return 0
 
 
 def run_internal(arguments: argparse.Namespace) -> int:
     with targets.topic(arguments) as topic:
-        found = topic.internal_stats()
+        answer = topic.internal_stats()
     if arguments.json:
-        print_json(found.to_dict())
+        print_json(answer.to_dict())
         return 0
-    parts = list(found.parts.values()) if isinstance(found, PartitionedInternalStats) else [found]
+    parts = list(answer.parts.values()) if isinstance(answer, PartitionedInternalStats) else [answer]
     for place, stats in enumerate(parts):
         if place:
             say()
@@ -54,16 +54,18 @@ def run_internal(arguments: argparse.Namespace) -> int:
 
 def run_subscription(arguments: argparse.Namespace) -> int:
     with targets.topic(arguments) as topic:
-        of_topic = topic.stats()
-    stats = of_topic.total if isinstance(of_topic, PartitionedStats) else of_topic
-    found = {subscription.name: subscription for subscription in stats.subscriptions}.get(arguments.subscription)
-    if found is None:
-        raise NoSuchSubscriptionError(arguments.topic, f"there is no subscription {arguments.subscription}")
+        answer = topic.stats()
+    stats = answer.total if isinstance(answer, PartitionedStats) else answer
+    subscription_stats = {subscription.name: subscription for subscription in stats.subscriptions}.get(
+        arguments.subscription
+    )
+    if subscription_stats is None:
+        raise NoSuchSubscriptionError(arguments.topic, f"it has no subscription {arguments.subscription}")
     if arguments.json:
-        print_json(found.to_dict())
+        print_json(subscription_stats.to_dict())
         return 0
-    print_fields(_subscription(found))
-    print_tables([_consumers((found,))])
+    print_fields(_subscription(subscription_stats))
+    print_tables([_consumers((subscription_stats,))])
     return 0
 
 
@@ -80,7 +82,7 @@ def _topic(stats: TopicStats) -> list[tuple[str, object]]:
         ("in", f"{stats.rate_published:,.1f}/s, {amount(stats.rate_published_bytes)}/s"),
         ("out", f"{stats.rate_delivered:,.1f}/s, {amount(stats.rate_delivered_bytes)}/s"),
         ("pending", f"{counted(stats.pending_entries, 'entry')}, {amount(stats.pending_bytes)}"),
-        ("publishing", ", ".join([stats.publishing, *(f"quota of {what} used up" for what in stats.quota_exceeded)])),
+        ("publishing", ", ".join([stats.publishing, *(f"quota of {kind} used up" for kind in stats.quota_exceeded)])),
         ("quota", " or ".join(quotas) or "none"),
         ("backlog", amount(stats.backlog_bytes)),
     ]
@@ -95,7 +97,7 @@ def _topic(stats: TopicStats) -> list[tuple[str, object]]:
 
 
 def _partitioned(stats: PartitionedStats) -> list[tuple[str, object]]:
-    """Of all together: they have neither one owner nor one offset."""
+    """Return the fields of all partitions together, which may have several owners and have no common offset."""
     owners = {part.owner or "this process" for part in stats.parts.values()}
     kept = stats.total.end.offset - stats.total.start.offset
     fields = dict(_topic(stats.total))
@@ -123,11 +125,11 @@ def _range(start: TopicPosition, end: TopicPosition) -> str:
 
 def _subscription(stats: SubscriptionStats) -> list[tuple[str, object]]:
     drain = f", drained in {duration(stats.drain_s)}" if stats.drain_s else ""
-    delayed = "not known how many" if stats.delayed is None else f"{stats.delayed:,}"
+    delayed = "an unknown number" if stats.delayed is None else f"{stats.delayed:,}"
     return [
         ("subscription", stats.name),
         ("type", f"{stats.type or 'not known'}{'' if stats.durable else ', ends with its last consumer'}"),
-        ("mark", f"{stats.mark.offset:,}, and {counted(stats.ack_ranges, 'range')} acknowledged behind it"),
+        ("mark", f"{stats.mark.offset:,}, and {counted(stats.ack_ranges, 'range')} acknowledged after it"),
         ("backlog", f"{counted(stats.backlog_messages, 'message')}, {amount(stats.backlog_bytes)}{drain}"),
         ("oldest", "not known" if stats.lag_s is None else duration(stats.lag_s)),
         ("unacked", f"{stats.unacked:,}{', blocked by them' if stats.blocked else ''}"),
@@ -140,20 +142,20 @@ def _subscription(stats: SubscriptionStats) -> list[tuple[str, object]]:
 
 
 def _consumers(stats: tuple[SubscriptionStats, ...]) -> Table:
-    rows = [(subscription.name, one) for subscription in stats for one in subscription.consumers]
+    rows = [(subscription.name, consumer) for subscription in stats for consumer in subscription.consumers]
     return Table(
         ("consumer", "of", "address", "permits", "unacked", "delivered", "acknowledged", "state"),
         [
-            (one.name, name, one.address, f"{one.permits:,}", f"{one.unacked:,}", f"{one.delivered_messages:,}",
-             f"{one.acked_messages:,}", _consumer_state(one))
-            for name, one in rows
+            (consumer.name, name, consumer.address, f"{consumer.permits:,}", f"{consumer.unacked:,}",
+             f"{consumer.delivered_messages:,}", f"{consumer.acked_messages:,}", _consumer_state(consumer))
+            for name, consumer in rows
         ],
-        frozenset(place for place, (_, one) in enumerate(rows) if one.blocked),
+        frozenset(place for place, (_, consumer) in enumerate(rows) if consumer.blocked),
     )  # fmt: skip
 
 
-def _consumer_state(one: ConsumerStats) -> str:
-    return "blocked" if one.blocked else "active" if one.active else "standby"
+def _consumer_state(consumer: ConsumerStats) -> str:
+    return "blocked" if consumer.blocked else "active" if consumer.active else "standby"
 
 
 def _internal(stats: InternalStats) -> list[tuple[str, object]]:
@@ -168,32 +170,33 @@ def _internal(stats: InternalStats) -> list[tuple[str, object]]:
 
 def _ledgers(ledgers: tuple[LedgerStats, ...]) -> Table:
     return Table(
-        ("ledger", "from offset", "messages", "entries", "size", "made", "closed"),
+        ("ledger", "from offset", "messages", "entries", "size", "created", "closed"),
         [
-            (str(one.ledger), f"{one.start.offset:,}", f"{one.messages:,}", *_counts(one), moment(one.created_us),
-             "" if one.closed_us is None else moment(one.closed_us))
-            for one in ledgers
+            (str(ledger.ledger), f"{ledger.start.offset:,}", f"{ledger.messages:,}", *_counts(ledger),
+             moment(ledger.created_us), "" if ledger.closed_us is None else moment(ledger.closed_us))
+            for ledger in ledgers
         ],
     )  # fmt: skip
 
 
-def _counts(one: LedgerStats) -> tuple[str, str]:
-    """Entries and size, which are not known of a ledger that is written to."""
-    return ("-", "-") if one.closed_us is None else (f"{one.entries:,}", amount(one.size))
+def _counts(ledger: LedgerStats) -> tuple[str, str]:
+    """Return entries and size, which are unknown for an open ledger."""
+    return ("-", "-") if ledger.closed_us is None else (f"{ledger.entries:,}", amount(ledger.size))
 
 
 def _cursors(cursors: tuple[CursorStats, ...]) -> Table:
     return Table(
-        ("cursor", "mark", "stored", "read up to", "acked behind", "ranges", "reads", "to replay", "ledger", "state"),
+        ("cursor", "mark", "stored", "read up to", "acked after", "ranges", "reads", "to replay", "ledger", "state"),
         [
-            (one.name, f"{one.mark.offset:,}", f"{one.durable_mark.offset:,}", f"{one.read:,}",
-             f"{one.acked_messages:,}", f"{one.ack_ranges:,}", str(one.reads_pending), str(one.replays_pending),
-             str(one.cursor_ledger) if one.cursor_ledger >= 0 else "-", _cursor_state(one))
-            for one in cursors
+            (cursor.name, f"{cursor.mark.offset:,}", f"{cursor.durable_mark.offset:,}", f"{cursor.read:,}",
+             f"{cursor.acked_messages:,}", f"{cursor.ack_ranges:,}", str(cursor.reads_pending),
+             str(cursor.replays_pending), str(cursor.cursor_ledger) if cursor.cursor_ledger >= 0 else "-",
+             _cursor_state(cursor))
+            for cursor in cursors
         ],
     )  # fmt: skip
 
 
-def _cursor_state(one: CursorStats) -> str:
-    flags = ((one.state, True), ("waiting", one.waiting), ("not stored yet", one.dirty))
+def _cursor_state(cursor: CursorStats) -> str:
+    flags = ((cursor.state, True), ("waiting", cursor.waiting), ("not stored yet", cursor.dirty))
     return ", ".join(name for name, is_so in flags if is_so)
