@@ -93,5 +93,5 @@ def test_what_executors_cannot_see(spark: SparkSession, path: Path, tmp_path: Pa
 def test_mistakes_are_told(spark: SparkSession, path: Path) -> None:
     from pyspark.errors import AnalysisException
 
-    with pytest.raises(AnalysisException, match="topic nobody: there is none of that name"):
+    with pytest.raises(AnalysisException, match="topic nobody: it does not exist"):
         load(spark, path, topics="nobody").count()

@@ -253,7 +253,7 @@ def test_offsets_by_partition(named: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"topics": "nobody"}, NoSuchTopicError, "topic nobody: there is none of that name"),
+        ({"topics": "nobody"}, NoSuchTopicError, "topic nobody: it does not exist"),
         ({"topics": "x" * 300}, InvalidArgumentError, "a name has 1 to 200 bytes"),
         ({"topics": "other", "subscription": "s"}, NoSuchSubscriptionError, "topic other: there is no subscription s"),
         (

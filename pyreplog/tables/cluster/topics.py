@@ -136,7 +136,7 @@ def find_known_topics(survey: ClusterView, options: ReadOptions) -> tuple[list[P
         if there is not None and there.chain is not None and not there.chain.deleted:
             chains.append((name, there.chain))
         elif options.topics is not None and name in options.topics:
-            raise NoSuchTopicError(name, "there is none of that name, or it was deleted")
+            raise NoSuchTopicError(name, "it does not exist, or was deleted")
     opened = [chain.open_ledger.ledger for _, chain in chains if chain.open_ledger is not None]
     ledgers = [metadata for metadata in each(survey, lambda ledger: _load(survey, ledger), opened) if metadata]
     held, unasked = amounts_known(survey.runtime, ledgers, KEY)
