@@ -25,7 +25,8 @@
 | `ledgerlist`, `collector` | the ledgers that exist; garbage collection of deleted ones |
 | `surplus` | finds copies that no metadata ask for, and decides that they are dead |
 | `dead_entries`, `live_entries` | which entries are dead; what counts as stored until they are removed |
-| `scrub`, `segment_check`, `scrub_state` | verifies the segments on the disk, and has damage mended; one segment; the place |
+| `scrub`, `scrub_state` | verifies the segments on the disk, and has damage mended; the place where it goes on |
+| `segment_check` | verifies one segment |
 | `key_verifier` | checks unknown ledger keys with the metadata |
 | `service` | serves a bookie over TCP |
 | `counts`, `metrics` | counters; metrics for Prometheus |

@@ -1,4 +1,7 @@
-"""Fields of messages and files, in either byte order. A reader believes no length that it has not bounded."""
+"""Encodes and decodes the fields of messages and files, in either byte order.
+
+The reader checks every length against a bound before it uses the length.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +22,22 @@ TEXT_BYTES_MAX = 1024
 
 
 def is_name(name: object) -> bool:
-    """Whether a member may be called so: 1 to NAME_BYTES_MAX bytes of UTF-8."""
+    """Return whether a value is a valid member name: text of 1 to NAME_BYTES_MAX bytes of UTF-8."""
     try:
         return isinstance(name, str) and 1 <= len(name.encode()) <= NAME_BYTES_MAX
-    except UnicodeEncodeError:  # half of a surrogate pair, as JSON may have it, or a shell
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON or a shell may pass
         return False
 
 
 class FieldWriter:
-    """Puts fields one behind the other."""
+    """Appends fields to a buffer, one behind the other."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
         self._data = bytearray()
 
     def numbers(self, layout: str, *values: Any) -> None:
-        """As of `struct`, without a byte order."""
+        """Append numbers; `layout` is a format of `struct` without the byte order."""
         self._data += struct.pack(self._order + layout, *values)
 
     def mark(self, mark: LogPosition) -> None:
@@ -46,7 +49,10 @@ class FieldWriter:
         self._data += encoded
 
     def text(self, text: str) -> None:
-        """At most TEXT_BYTES_MAX of it. It may quote anything, a path that is no UTF-8, too."""
+        """Append the first TEXT_BYTES_MAX bytes of a text.
+
+        Characters that UTF-8 cannot encode, as in paths, become "?".
+        """
         encoded = text.encode("utf-8", "replace")[:TEXT_BYTES_MAX]
         self.numbers("H", len(encoded))
         self._data += encoded
@@ -59,7 +65,10 @@ class FieldWriter:
 
 
 class FieldReader:
-    """Takes them off again. InvalidMessageError, from every method: the bytes are not what they should be."""
+    """Reads the fields of a buffer in their order.
+
+    Every method raises InvalidMessageError if the bytes are malformed.
+    """
 
     def __init__(self, order: Order, data: ReadableBuffer, what: str) -> None:
         self._order, self._data, self._what = order, memoryview(data), what
@@ -83,7 +92,7 @@ class FieldReader:
         return mark
 
     def count(self, layout: str, most: int) -> int:
-        """How many of something follow."""
+        """Read a number of items, at most `most`."""
         (count,) = self.numbers(layout)
         if count > most:
             raise self.error(f"at most {most}", f"{count}")
@@ -96,7 +105,7 @@ class FieldReader:
         return self._decode(self._bytes(self.count("B", NAME_BYTES_MAX)), "strict")
 
     def text(self) -> str:
-        """A cut may have gone through its last character."""
+        """Read a text. Its last character may be cut in the middle, and is replaced then."""
         return self._decode(self._bytes(self.count("H", TEXT_BYTES_MAX)), "replace")
 
     def rest(self) -> bytes:
@@ -109,7 +118,7 @@ class FieldReader:
             raise self.error("UTF-8", bytes(encoded).hex()) from error
 
     def end(self) -> None:
-        """Nothing may follow."""
+        """Check that no bytes follow."""
         if self._at != len(self._data):
             raise self.error("its end", f"{len(self._data) - self._at} more bytes")
 

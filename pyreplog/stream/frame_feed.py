@@ -1,4 +1,4 @@
-"""What of a log goes over one connection next: frames whose bodies are views of the mapped segments."""
+"""Cuts a log into frames for one connection; their bodies are views of the mapped segments."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ _BLANK = 5  # record kind
 
 
 class FrameFeed(FrameFeedBase):
-    """A log's bytes in the order of their positions, from `position` on: a place where a record or a segment begins.
+    """The frames of a log, in the order of their positions, from `position` on.
 
-    A segment's header is a frame of its own; of the rest of its header block, and of what lies behind a blank, nothing
-    is sent: it is zero. A frame lies in one segment and has at most `transfer_bytes` of it. Views pin their segments:
-    what is on its way is not recycled. Not for several threads at once.
+    The header of a segment is a frame of its own. The rest of the header block, and the bytes behind a blank, are zero
+    and are not sent. A frame lies within one segment and has a body of at most `transfer_bytes`. Views pin their
+    segments: a segment that is being sent is not recycled. Not for several threads at once.
 
-    position: of the next byte to be sent.
+    Attributes:
+        position: position of the next byte to be sent, where a record or a segment begins.
     """
 
     def __init__(self, log: CommitLog, position: int, transfer_bytes: int = TRANSFER_BYTES) -> None:
@@ -37,19 +38,28 @@ class FrameFeed(FrameFeedBase):
 
     @property
     def mark_position(self) -> int:
-        """`position` as a place between records: the one in front of a segment's first record is its beginning."""
+        """`position` as a place between records.
+
+        In front of a segment's first record it is the beginning of the segment.
+        """
         return canonical((self.position, 0), self._size)[0]
 
     @property
     def behind(self) -> int:
-        """Bytes of the log that have not been given out."""
+        """Bytes of the log that have not been taken yet."""
         return max(self._log.tail.end - self.position, 0)
 
     def take(self, limit: int) -> tuple[list[bytes | memoryview], int]:
-        """Frames with bodies of about `limit` bytes in all, their buffers end to end; and the bytes of the bodies.
+        """Return the next frames, and the bytes of their bodies: about `limit` in all.
 
-        Errors: TrimmedError, what comes next was removed; TruncatedError, the log was cut: what was sent may not be in
-        it any more; CorruptionError, ClosedError.
+        Returns:
+            The buffers of the frames, end to end, and the sum of the sizes of the bodies.
+
+        Raises:
+            TrimmedError: the next bytes were removed.
+            TruncatedError: the log was cut; it may no longer hold the bytes that were sent.
+            CorruptionError: a segment is damaged.
+            ClosedError: the log was closed.
         """
         if self._log.truncation_count != self._truncations:
             raise TruncatedError(f"the log was cut; it had been sent up to position {self.position}")
@@ -80,7 +90,10 @@ class FrameFeed(FrameFeedBase):
         self.position = segment.base + offset
 
     def _sealed_stop(self, segment: Segment) -> int:
-        """Offset behind the blank of a sealed segment; one mapped just now learns it from its index."""
+        """Return the offset behind the blank of a sealed segment.
+
+        A segment that was just mapped reads it from its index.
+        """
         if segment.head_at(segment.end)[0] != _BLANK:
             self._log.load_index(segment)
         return segment.end + BLANK_BYTES

@@ -28,24 +28,27 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STREAM_HEADER_BYTES = 64
-"""Of a segment's header block, what is streamed; the rest is zero."""
+"""The part of a segment's header block that is streamed; the rest is zero."""
 
 BLANK_BYTES = 32
-"""Of a blank, what is streamed; what lies behind it is zero."""
+"""The part of a blank that is streamed; the bytes behind it are zero."""
 
 _NOWHERE = LogPosition(-1, -1)
 
 
 class MirrorLog(CommitLog):
-    """A log opened to take what another log's master sends, at the very positions it has there.
+    """A log that holds the bytes which another log's master streams, at the same positions.
 
-    It appends nothing of its own: `append` and all its kin raise ReplicaError. It is read, scanned and followed as any
-    log, also by other processes, up to its commit point (`show`). Bytes that landed and do not end a record yet are
-    kept, and do not count until they do. Bytes go by `pwrite`: recycled files and fresh ones alike take them without
-    page faults, and nothing is written through the map.
+    It appends nothing of its own: `append` and the other appending methods raise ReplicaError. Readers, also in other
+    processes, see its records up to the commit point (`show`). Received bytes that do not end a record yet are kept,
+    and count once the record is complete. Bytes are written by `pwrite`, which takes no page faults on fresh or
+    recycled files; nothing is written through the map.
 
-    config: as of `pyreplog.open`; with durability "synced", files are zeroed ahead; who reports what is synced calls
-    `sync`. Any thread may read; `apply_replicated`, `begin` and `cut` exclude each other. Close it, or use `with`.
+    Any thread may read; `apply_replicated`, `begin` and `cut` exclude each other. Close it, or use `with`.
+
+    Args:
+        config: settings, see `pyreplog.open`. With durability "synced" files are zeroed ahead; a caller that reports
+            what is synced calls `sync`.
     """
 
     def __init__(
@@ -62,57 +65,63 @@ class MirrorLog(CommitLog):
         cls, path: Path, config: LogConfig, *, uuid: bytes, segment_bytes: int, start: tuple[int, int],
         clock: Clock | None = None, files: Files | None = None,
     ) -> MirrorLog:  # fmt: skip
-        """Make an empty copy of log `uuid` (16 bytes), to begin with the segment at `start`, and open it.
+        """Create an empty copy of log `uuid` (16 bytes) whose first segment is the one at `start`, and open it.
 
-        Errors: InvalidArgumentError; NotALogError, the directory holds something else; LockedError.
+        Raises:
+            InvalidArgumentError: an argument is malformed.
+            NotALogError: the directory holds something else.
+            LockedError: another process has the directory open.
         """
         replica.make(path, files or RealFiles(), uuid=uuid, segment_bytes=segment_bytes, start=start)
         return cls(path, config, clock=clock, files=files)
 
     # ---- opening --------------------------------------------------------------------------------------------
 
-    def _continue(self, found: recovery.RecoveryResult) -> None:
+    def _continue(self, recovered: recovery.RecoveryResult) -> None:
         last = self._checkpoint.last
         self._first = last.start, last.entry  # of a log without segments
         self._commit = LogPosition(0, 0)
         self._releasing = False
-        self._last_synced = _NOWHERE, _NOWHERE  # as it is told, and canonical
-        if not found.files:
+        self._last_synced = _NOWHERE, _NOWHERE  # the mark as the log reports it, and its canonical form
+        if not recovered.files:
             stand_at(self, last.position, last.entry)
             self._landed = last.position
             return
-        self._stand_in(found.opened[-1], found.entry, found.last_time)
+        self._stand_in(recovered.opened[-1], recovered.entry, recovered.last_time)
 
     def _stand_in(self, segment: Segment, entry: int, last_time: int) -> None:
-        """Go on behind the last record of a segment; behind it, when it is sealed."""
+        """Set the end of the log behind the last record of a segment; behind the segment, if it is sealed."""
         end, sealed = segment.end, segment.sealed
         self._activate(segment, end, entry, last_time)
         segment.advance(end, sealed)
         self._landed = segment.base + (segment.size if sealed else end)
 
-    # ---- where it stands ------------------------------------------------------------------------------------
+    # ---- positions ------------------------------------------------------------------------------------
 
     @property
     def landed(self) -> int:
-        """Position where the stream goes on: behind all that was received, cut records included."""
+        """Position at which the stream goes on: behind all received bytes, incomplete records included."""
         return self._landed
 
     @property
     def received_mark(self) -> LogPosition:
-        """(position, entry) behind the last complete record. Between two segments, it is the position of the second
-        one's header, whether that has begun or not: a stream goes on there, perhaps with another master's header."""
+        """(position, entry) behind the last complete record.
+
+        Between two segments it is the position of the second one's header, whether that segment was begun or not: the
+        stream goes on there, perhaps with the header of another master.
+        """
         return self._canonical(marks_of(self)[0])
 
     @property
     def synced_mark(self) -> LogPosition:
-        """(position, entry) behind the last record known to be on disk."""
+        """(position, entry) behind the last record that is known to be on disk."""
         return self._canonical(marks_of(self)[1])
 
     @property
     def progress(self) -> tuple[LogPosition, LogPosition]:
-        """`received_mark` and `synced_mark`, of one moment."""
+        """`received_mark` and `synced_mark` of one moment."""
         received, synced = progress_of(self, self.segment_bytes)
-        if synced != self._last_synced[0]:  # behind by segments, mostly: looked up once
+        if synced != self._last_synced[0]:  # mostly segments behind: looked up once
             self._last_synced = synced, self._canonical(synced)
         return received, self._last_synced[1]
 
@@ -126,14 +135,17 @@ class MirrorLog(CommitLog):
         return canonical(mark, self.segment_bytes)
 
     def _canonical_behind(self, mark: LogPosition) -> LogPosition:
-        """In a segment before the active one: the next segment's first entry tells whether it is the end."""
+        """Return the canonical form of a mark before the active segment.
+
+        The first entry of the next segment tells whether the mark is the end of its own.
+        """
         rows = self._segment_table()
         base, first_entry, _ = rows[bisect_right(rows, mark[0], key=itemgetter(0))]
         return LogPosition(base, first_entry) if first_entry == mark[1] else canonical(mark, self.segment_bytes)
 
     @property
     def start(self) -> int:
-        """Number of the first entry there is."""
+        """Number of the first entry."""
         return super().start if self._segment_table() else self._first[1]
 
     @property
@@ -141,13 +153,16 @@ class MirrorLog(CommitLog):
         """Position of the first segment."""
         return super().start_position if self._segment_table() else self._first[0]
 
-    # ---- taking a stream ------------------------------------------------------------------------------------
+    # ---- receiving ------------------------------------------------------------------------------------
 
     def begin(self, header: ReadableBuffer) -> None:
-        """Begin the next segment, with the 64 bytes of header that its master gave it.
+        """Begin the next segment, with the 64 bytes of header that the master sent.
 
-        An empty segment may be begun anew: another master's header of the same place may be of another epoch.
-        Errors: StreamError, it is not the next one's; DiskFullError and other DiskErrors, nothing happened.
+        An empty segment may be begun again: another master's header at the same place may have another epoch.
+
+        Raises:
+            StreamError: it is not the header of the next segment.
+            DiskFullError: nothing happened; the same holds for other DiskErrors.
         """
         data = bytes(header)
         if len(data) != STREAM_HEADER_BYTES:
@@ -164,7 +179,7 @@ class MirrorLog(CommitLog):
             else:
                 self._begin_segment(self._pool.take(first), first, last_time)
             self._landed = base + HEADER_BYTES
-            self._tell()
+            self._publish_end()
         finally:
             self._leave()
 
@@ -176,7 +191,7 @@ class MirrorLog(CommitLog):
         self._activate(active, HEADER_BYTES, first, last_time)
 
     def _check_header(self, data: bytes) -> tuple[int, int, int]:
-        """(base, first entry, epoch) of the header that may come now."""
+        """Return (base, first entry, epoch) of a header that must be the next one."""
         try:
             uuid, base, size, first, epoch = decode_header("the stream", data[:STREAM_HEADER_BYTES])
         except (CorruptionError, FormatVersionError) as error:
@@ -191,9 +206,9 @@ class MirrorLog(CommitLog):
         return base, first, epoch
 
     def resume(self) -> LogPosition:
-        """Forget the beginning of a record that landed: the mark where another stream is to go on.
+        """Forget the bytes of an incomplete record; return the mark at which another stream goes on.
 
-        A commit point beyond it was told of the stream before, which may have been another master's.
+        A commit point beyond it belongs to the previous stream, which may have come from another master.
         """
         self._enter()
         try:
@@ -204,12 +219,15 @@ class MirrorLog(CommitLog):
             self._leave()
 
     def land(self, position: int, buffers: Sequence[ReadableBuffer]) -> None:
-        """Take bytes of the stream, all of one segment, that begin at `position`: where it stopped. A segment's header
-        comes by itself, as for `begin`.
+        """Apply bytes of the stream, all of one segment, that begin at `position`, where the stream stopped.
 
-        Complete records count from now on, each verified: CRC, stamp, number. A blank ends the segment.
-        Errors: StreamError: bytes that do not go on here, or a bad record: the log ends before it, and the stream goes
-        on there. PoisonedError, the disk failed. Of a header: as `begin`.
+        The header of a segment comes alone, as for `begin`. Complete records count from now on; CRC, stamp and number
+        of each are verified. A blank ends the segment.
+
+        Raises:
+            StreamError: the bytes do not continue the log, or a record is bad. The log ends before it, and the stream
+                goes on there.
+            PoisonedError: the disk failed.
         """
         if position % self.segment_bytes:
             apply_replicated(self, position, buffers)
@@ -217,13 +235,13 @@ class MirrorLog(CommitLog):
             self.begin(*buffers)
 
     def _refuse_record(self, segment: Segment, status: int) -> NoReturn:
-        """What landed behind the last good record does not count."""
+        """Raise StreamError for the record behind the last good one; the received bytes behind it do not count."""
         self._landed = self._state[1]
         fault = segment.fault(segment.end, status)
         raise StreamError(fault.position, fault.expected, fault.found) from fault
 
     def _end_segment(self, segment: Segment) -> None:
-        """A blank has landed: zero what an earlier life of the file left behind it."""
+        """Seal a segment whose blank has arrived: zero what an earlier life of the file left behind it."""
         recovery.zero(self._files, segment, segment.end + BLANK_BYTES, segment.used_end(segment.end + BLANK_BYTES))
         segment.advance(segment.end, True)
         self._landed = segment.base + segment.size
@@ -232,27 +250,34 @@ class MirrorLog(CommitLog):
     # ---- commit point ---------------------------------------------------------------------------------------
 
     def show(self, position: int, entry: int) -> None:
-        """The master's commit point: readers see all before it, as far as this log goes. Never back. Any thread."""
+        """Let readers see all before the master's commit point, as far as this log reaches.
+
+        It never goes back. Any thread.
+        """
         self._commit = max(self._commit, LogPosition(position, entry))
         show_up_to(self, *self._commit)
 
-    def _tell(self) -> None:
-        """The log's end was moved by hand: tell readers."""
+    def _publish_end(self) -> None:
+        """Show readers an end that was set without appending."""
         self._publish(is_open=True)
         show_up_to(self, *self._commit)
 
     # ---- cutting --------------------------------------------------------------------------------------------
 
     def cut(self, position: int, entry: int) -> None:
-        """Cut what is not the master's: the log ends at `position`, where a record with number `entry` would begin.
+        """Cut what the master does not have: the log ends at `position`, where record `entry` would begin.
 
-        Durable and crash-safe, as CommitLog.truncate; what is cut is kept in `aside/`. The stream goes on there; at the
-        first record of a segment, with its header. Followers beyond get TruncatedError.
-        Errors: OutOfRangeError, no record begins there; PoisonedError.
+        Durable and crash-safe, like `CommitLog.truncate`; the bytes that are cut are kept in `aside/`. The stream goes
+        on at the cut; at the first record of a segment it goes on with the header. Followers beyond it get
+        TruncatedError.
+
+        Raises:
+            OutOfRangeError: no record begins there.
+            PoisonedError: the disk failed.
         """
         self.check_open()
         position, entry = canonical((position, entry), self.segment_bytes)
-        self.sync()  # the cut end will count as synced: so must all before it
+        self.sync()  # the cut end will count as synced, so all before it must be
         with self._lock:
             self._enter()
             try:
@@ -305,7 +330,7 @@ class MirrorLog(CommitLog):
         self._publish(is_open=True)
 
     def _cut_bytes(self, position: int) -> Iterator[tuple[str, memoryview]]:
-        """(file name, bytes) of what lies behind a position."""
+        """Yield (file name, bytes) of everything behind a position."""
         for base, _, _ in self._segment_table():
             if base + self.segment_bytes > position and base < self._landed:
                 start, stop = max(position - base, 0), min(self._landed - base, self.segment_bytes)
@@ -315,9 +340,11 @@ class MirrorLog(CommitLog):
     # ---- the end --------------------------------------------------------------------------------------------
 
     def promote(self) -> None:
-        """Close, and make it a log of its own: `pyreplog.open` takes it from now on. All of it is on disk first.
+        """Close the mirror, and make it a log of its own, which `pyreplog.open` opens. All of it is on disk first.
 
-        Errors: PoisonedError, it is a replica still; ClosedError.
+        Raises:
+            PoisonedError: the disk failed; it is still a mirror.
+            ClosedError: it was closed.
         """
         if self._error is not None:
             raise self._error
@@ -335,17 +362,17 @@ class MirrorLog(CommitLog):
             replica.unmark(self.path, self._files)
 
     def _forget_partial(self) -> None:
-        """Leave nothing behind the last record that a later one does not overwrite."""
+        """Zero the bytes behind the last record, which a later record may not overwrite."""
         segment, end, _, _ = self._state
         if segment is not None and not segment.sealed and self._landed > end:
             recovery.zero(self._files, segment, end - segment.base, self._landed - segment.base)
             self._files.sync(segment.fileno())
             self._landed = end
 
-    # ---- what it does not do --------------------------------------------------------------------------------
+    # ---- unsupported --------------------------------------------------------------------------------
 
     def append(self, *_: object, **__: object) -> NoReturn:
-        """Refused: ReplicaError."""
+        """Raise ReplicaError."""
         self.check_open()
         raise ReplicaError(self.path)
 
@@ -357,7 +384,7 @@ class MirrorLog(CommitLog):
 
 
 def canonical(mark: tuple[int, int], segment_bytes: int) -> LogPosition:
-    """The place in front of a segment's first record is that in front of its header."""
+    """Return a mark whose position, if it is that of a segment's first record, is that of the segment's header."""
     position, entry = mark
     return LogPosition(position - HEADER_BYTES if position % segment_bytes == HEADER_BYTES else position, entry)
 

@@ -1,4 +1,4 @@
-"""A replica's end of a stream: what arrives goes into the log and is reported."""
+"""Receives a log's stream: applies the frames to a mirror and reports the progress."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ if TYPE_CHECKING:
 
 
 _REPORT_BYTES = 1 << 20
-"""So much may go in before it is reported, while more is there already."""
+"""Report progress after so many bytes at the latest, while more has arrived already."""
 
 _AWAITED_BYTES = 4 << 10
+"""The writer probably waits for the report of so few bytes."""
 
 
 class StreamReceiver:
-    """Handles a connection to a master: a `net.connection.Handler`, and `FastPath`, for a
-    `net.dialer.ReconnectingConnection`.
+    """Handles the connection to a master: a `net.connection.Handler`, and `FastPath`, for a `ReconnectingConnection`.
 
-    Before `stream` was called and after `stop`, bytes of the log are dropped. All callbacks but those of a sync come
-    from the reactor's driver.
+    Before `stream` was called, and after `stop`, bytes of the log are dropped. All callbacks come from the reactor's
+    driver, except those of a sync.
 
-    on_opened(): there is a connection: what is to be said first is said with `say`. on_control(body): the master's
-    word; whoever hears that it accepts prepares the log and calls `stream`. on_progress(): after each batch that
-    arrived, and each sync, from two threads: the log's marks are to be looked at, and told, under a lock, for else the
-    older ones could be told last. on_closed(error). on_landed(): after each read, reported or not.
+    Args:
+        on_opened: called when there is a connection; it sends the first control bodies with `say`.
+        on_control: called with each control body of the master. If the body accepts this node, it prepares the log and
+            calls `stream`.
+        on_progress: called after each batch of frames and after each sync, by two threads. It reads the marks of the
+            log and reports them under a lock; without one, older marks could be reported last.
+        on_closed: called with the error that closed the connection.
+        on_landed: called after each read, whether it is reported or not.
     """
 
     def __init__(
@@ -52,11 +56,11 @@ class StreamReceiver:
         self._log: MirrorLog | None = None
         self._syncer: Syncer | None = None
         self.received_bytes = 0
-        """Of the log, on this connection and those before it."""
+        """Bytes of the log that were received, on this connection and earlier ones."""
         self._reported_bytes = 0
 
     def say(self, body: bytes) -> bool:
-        """Send a control body to the master; False: there is no connection. Any thread."""
+        """Send a control body to the master; return False if there is no connection. Any thread."""
         connection = self._connection
         return connection is not None and connection.send_frame(CONTROL_OFFSET, (body,), len(body))
 
@@ -67,11 +71,11 @@ class StreamReceiver:
             connection.close(error)
 
     def pause(self) -> None:
-        """Read nothing more, on whatever connection; what was read lands. Any thread."""
+        """Stop reading from this connection and later ones; what was read is applied. Any thread."""
         self._pause(True)
 
     def resume(self) -> None:
-        """Go on. Any thread."""
+        """Read again. Any thread."""
         self._pause(False)
 
     def _pause(self, is_paused: bool) -> None:
@@ -81,9 +85,11 @@ class StreamReceiver:
                 (connection.pause if is_paused else connection.resume)()
 
     def stream(self, log: MirrorLog, *, syncs: bool) -> None:
-        """From here on, the stream goes into `log`, at the mark where it stands. In a callback.
+        """Apply the stream to `log` from now on, starting at the mark of the log. Called in a callback.
 
-        syncs: sync what has arrived, over and over, in a thread: while it does, more is received.
+        Args:
+            log: the mirror.
+            syncs: sync what has arrived, repeatedly, in a thread, while more is received.
         """
         self.stop()
         log.resume()
@@ -92,18 +98,18 @@ class StreamReceiver:
             self._syncer = Syncer(log, self.report, self.disconnect)
 
     def stop(self) -> None:
-        """Take nothing more. By the driver, or when there is none any more."""
+        """Apply nothing more. Called by the driver, or when the driver has ended."""
         self._log = None
         if self._syncer is not None:
             self._syncer.stop()
             self._syncer = None
 
     def report(self) -> None:
-        """Have the log's marks reported. Any thread."""
+        """Have the marks of the log reported. Any thread."""
         if self._log is not None:
             self._on_progress()
 
-    # ---- what the connection tells --------------------------------------------------------------------------
+    # ---- handler of the connection --------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
         with self._pausing:
@@ -113,7 +119,7 @@ class StreamReceiver:
         self._on_opened()
 
     def fast_path(self, connection: Connection, batch: FrameBatch) -> bytes | None:
-        """A little of the log that comes by itself, as for each append: `frames`, with less in between."""
+        """Apply one small frame that came alone, as after each append: `frames` with less overhead."""
         frame, log = batch.alone(), self._log
         if frame is None or log is None:
             return None
@@ -133,7 +139,10 @@ class StreamReceiver:
         return b""
 
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
-        """An error that is raised closes the connection; what went in before it counts and is reported."""
+        """Apply a batch of frames.
+
+        An error that is raised closes the connection; the frames before it count and are reported.
+        """
         before, count, behind = self.received_bytes, len(batch), 0
         try:
             while behind < count:
@@ -152,8 +161,12 @@ class StreamReceiver:
             self._syncer.grew()
 
     def _report_in_time(self, connection: Connection, size: int) -> None:
-        """At once, unless more has arrived already: in a long stream each report costs as much as receiving a frame.
-        size: of what has come now; little is awaited by somebody."""
+        """Report at once, unless more has arrived already.
+
+        In a long stream a report costs as much as receiving a frame.
+
+        size: bytes that arrived now; after few bytes the writer probably waits for the report.
+        """
         unreported = self.received_bytes - self._reported_bytes
         if (
             0 < size <= _AWAITED_BYTES
@@ -165,7 +178,7 @@ class StreamReceiver:
             self.report()
 
     def drained(self, connection: Connection) -> None:
-        """Reports wait for nothing."""
+        """Do nothing: reports are sent without waiting for the queue to drain."""
 
     def closed(self, connection: Connection, error: ReplogError) -> None:
         self._connection = None

@@ -1,4 +1,4 @@
-"""A log on its way over one connection: as much as the connection takes, and woken when there is more."""
+"""Sends a log over one connection, as fast as the connection takes it, and goes on when the log has grown."""
 
 from __future__ import annotations
 
@@ -18,23 +18,31 @@ if TYPE_CHECKING:
     from pyreplog.net.reactor import Reactor
 
 _BATCH_BYTES = 4 << 20
-"""So much is handed to the kernel in one call: each is a release of the GIL."""
+"""Handed to the kernel in one call; each call releases the GIL."""
 
 _TURN_BYTES = 8 << 20
-"""So much may be sent before others on the reactor have their turn."""
+"""Sent before other connections of the reactor have their turn."""
 
 
 class StreamSender:
-    """Streams a log from a position on; for the handler of a connection, which tells it `drained` and `closed`.
+    """Streams a log over a connection, from a position on. The connection's handler calls `drained` and `closed`.
 
-    Frames go straight from the mapped segments into the socket; a segment being sent is not recycled. Nothing more is
-    put into the connection's queue while some of it waits there: what is behind lies in the log, not in memory.
-    `pump` may be called by any thread, at any time: by who has appended and waits for replicas (who asks
-    `frame_feed.leave` first), by `tail_watcher`.
+    Frames go straight from the mapped segments into the socket; a segment that is being sent is not recycled. Nothing
+    is added to the connection's queue while some of it waits there: the backlog lies in the log, not in memory. Any
+    thread may call `pump` at any time: an appender that waits for replicas, which calls `feed.leave` first, or
+    `growth`.
 
-    position: where the stream begins, in front of a record or a segment. growth: who tells that the log has grown;
-    None: whoever appends calls `pump`. throttle: of body bytes. When the log cannot be sent on (what is next was
-    removed, or cut), the connection is closed with the error.
+    If the log cannot be sent any further, because the next bytes were removed or cut, the connection is closed with the
+    error.
+
+    Args:
+        reactor: the reactor of the connection.
+        connection: the connection.
+        log: the log to send.
+        position: where the stream begins, in front of a record or a segment.
+        transfer_bytes: most bytes of a frame's body.
+        growth: calls `pump` when the log has grown; None: appenders call `pump`.
+        throttle: limits the bytes of bodies; None: no limit.
     """
 
     def __init__(
@@ -51,34 +59,34 @@ class StreamSender:
         self._reactor, self._connection, self._log = reactor, connection, log
         self._clock: Clock = reactor.clock
         self.feed = FrameFeed(log, position, transfer_bytes)
-        """What is to be handed to the connection next."""
+        """The frames that are sent next."""
         self._growth, self._throttle = growth, throttle
-        self._pump_on = self.pump  # one bound method, by which `tail_watcher` knows it
+        self._pump_on = self.pump  # one bound method, the key in `growth`
         self._busy = self.feed.turn = threading.Lock()
         self._again = False
         self._closed = False
-        self._is_delayed = False  # by the throttle: a timer runs
+        self._is_delayed = False  # by the throttle, whose timer runs
         self._sent_bytes = 0
         if throttle is None:
             connection.carry(self.feed)
 
     @property
     def sent_bytes(self) -> int:
-        """Of bodies, so far."""
+        """Bytes of bodies that were sent so far."""
         return self._sent_bytes + self.feed.left_bytes
 
     def control(self, body: bytes) -> bool:
-        """Send a control body, between frames of the log. False: the connection is closed. Any thread."""
+        """Send a control body, between frames of the log; return False if the connection is closed. Any thread."""
         return self._connection.send(encode(CONTROL_OFFSET, body))
 
     def pump(self) -> None:
-        """Send what there is, as far as the connection takes it now. Never blocks. Any thread."""
+        """Send what the log has, as far as the connection takes it now. Never blocks. Any thread."""
         self._again = True
         while self._again and self._busy.acquire(blocking=False):
             try:
                 self._again = False
                 self._send()
-            except (ReplogError, OSError) as error:  # a segment that cannot be read, say
+            except (ReplogError, OSError) as error:  # for example a segment that cannot be read
                 self._connection.close(error if isinstance(error, ReplogError) else DisconnectedError(str(error)))
             finally:
                 self._busy.release()
@@ -86,7 +94,7 @@ class StreamSender:
     drained = pump
 
     def closed(self) -> None:
-        """The connection has ended."""
+        """Stop, because the connection has ended."""
         self._closed = True
         self.feed.end()
         if self._growth is not None:
@@ -112,18 +120,18 @@ class StreamSender:
             self._sent_bytes += size
             if not connection.send(*frames):
                 return
-            if size < limit:  # that was all
+            if size < limit:  # the end of the log
                 if self._growth is not None:
                     self._wait()
                 return
 
     def _wait(self) -> None:
-        """For the log to grow."""
+        """Have `pump` called when the log has grown."""
         if self._growth is not None:
             self._growth.when_beyond(self.feed.position, self._pump_on)
 
     def _limit(self, throttle: Throttle) -> int:
-        """Bytes that may be sent now; 0: a timer was set."""
+        """Return the bytes that may be sent now; if 0, set a timer."""
         allowed = throttle.allowed(self._clock.monotonic_us())
         if not allowed and not self._is_delayed:
             self._is_delayed = True

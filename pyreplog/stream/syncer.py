@@ -1,4 +1,4 @@
-"""Syncing a log over and over, while it grows: of who reports what is on disk, or acknowledges it."""
+"""Syncs a log repeatedly, in a thread, while it grows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 
 class Syncer:
-    """Syncs a log whenever there is something to sync, in a thread of its own; tells `on_synced` after each, and
-    `on_failed` when one fails: that was the last."""
+    """Syncs a log in a thread of its own whenever it has grown.
+
+    Calls `on_synced` after each sync. Calls `on_failed` if a sync fails, and ends.
+    """
 
     def __init__(
         self, log: CommitLog, on_synced: Callable[[], object], on_failed: Callable[[ReplogError], object]
@@ -25,11 +27,11 @@ class Syncer:
         threading.Thread(target=self._run, name="pyreplog-replica-sync", daemon=True).start()
 
     def grew(self) -> None:
-        """There is more."""
+        """Ask for a sync, because the log has grown."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Have the thread end; does not wait for a sync that is at work."""
+        """End the thread; does not wait for a sync that is running."""
         self._stopping = True
         self._wake.set()
 

@@ -1,4 +1,4 @@
-"""Learning that a log has grown, without polling: a thread that sleeps on the log's tail page."""
+"""Calls back when a log has grown, without polling: a thread sleeps on the log's tail page."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SLICE_US = 200_000
 
 
 class TailWatcher:
-    """Calls whoever wants to know that a log has got beyond a position, or was cut; once each time they ask.
+    """Calls each registered callback once, when the log has grown beyond a position or was cut.
 
-    An append pays nothing for it while nobody asks, and one wake-up when somebody does. The calls come from a thread of
-    this object, which begins with the first question; they must not block.
+    An append costs nothing while no callback is registered, and one wake-up otherwise. The callbacks come from a thread
+    of this object, which starts with the first registration; they must not block.
     """
 
     def __init__(self, log: CommitLog) -> None:
@@ -31,8 +31,10 @@ class TailWatcher:
         self._stopping = False
 
     def when_beyond(self, position: int, call: Callable[[], object]) -> None:
-        """Have `call()` called when the log's end, committed or not, has passed `position`. Asked again, the newer
-        question counts. Any thread."""
+        """Call `call()` once the log's end, committed or not, has passed `position`. Any thread.
+
+        A later registration of the same callback replaces the earlier one.
+        """
         with self._lock:
             if self._stopping:
                 return
@@ -43,12 +45,12 @@ class TailWatcher:
         self._asked.set()
 
     def forget(self, call: Callable[[], object]) -> None:
-        """Do not call it any more; it may be about to be."""
+        """Remove a callback. It may still be called once, if it was about to be."""
         with self._lock:
             self._waiting.pop(call, None)
 
     def stop(self) -> None:
-        """Call nobody any more; waits for calls that are at work. Before the log is closed."""
+        """Remove all callbacks, and wait for those that run. Call it before the log is closed."""
         with self._lock:
             self._stopping, thread = True, self._thread
             self._waiting.clear()
@@ -75,11 +77,11 @@ class TailWatcher:
                 for call in due:
                     del self._waiting[call]
             for call in due:
-                _make(call)
+                _invoke(call)
 
 
-def _make(call: Callable[[], object]) -> None:
+def _invoke(call: Callable[[], object]) -> None:
     try:
         call()
     except Exception:
-        logger.exception("a call upon the growth of a log raised")
+        logger.exception("a callback for the growth of a log failed")

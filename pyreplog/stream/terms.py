@@ -1,8 +1,8 @@
-"""Terms: who was master when, and which one a node has promised to follow. File `terms` of a log directory.
+"""Terms: which master wrote which part of a log, and which term a node has promised to follow. File `terms`.
 
-A term is a number together with the name of its master, so that no two masters ever have the same one, whatever the
-quorums and whoever was promoted by force (the ballots of Paxos). Terms are compared by number, then name. Histories are
-compared as RocketMQ's EpochFileCache does (facts of AutoSwitchHA): the newest term that both know with the same start.
+A term is a number and the name of its master, so two masters never have the same term, whatever the quorums are and
+whoever was promoted by force (the ballots of Paxos). Terms are compared by number, then by name. Histories are compared
+as in RocketMQ's EpochFileCache: the newest term that both histories have with the same start.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ FILE_MAX = 1 << 24  # bytes
 MAGIC = b"RPTERM01"
 VERSION = 1
 TERM_JUMP_MAX = 1 << 24
-"""No group holds so many elections while one of its nodes is away. A term that is further above those that a node knows
-is nobody's: after the highest number there is there would be no other, and so never a master again."""
+"""No group holds so many elections while one of its nodes is away. A node ignores a term that is further above those
+it knows: a false term with the highest number would leave no number for another master."""
 HISTORY_MAX = 10_000
-"""Terms that a history knows at most; it forgets the oldest."""
+"""Most terms in a history; the oldest ones are dropped."""
 
 _HEAD = "8sIHH"
 _HEAD_BYTES = 16
 
 
 class Term(NamedTuple):
-    """Of one master: strictly increasing, see above."""
+    """The term of one master; terms increase strictly."""
 
     number: int
     master: str
@@ -43,11 +43,11 @@ class Term(NamedTuple):
         return f"{self.number} of {self.master}" if self.number else "none"
 
     def after(self, master: str) -> Term:
-        """The lowest term of `master` that is above this one whatever its name."""
+        """Return the lowest term of `master` that is higher than this one whatever its name is."""
         return Term(self.number + 1, master)
 
     def is_absurd(self, known: Term) -> bool:
-        """Whether it cannot be that of a group in which `known` is."""
+        """Return whether this cannot be a term of a group whose term `known` is."""
         return self.number > known.number + TERM_JUMP_MAX
 
 
@@ -55,7 +55,7 @@ NO_TERM = Term(0, "")
 
 
 class TermStart(NamedTuple):
-    """Where a term began."""
+    """A term, and the mark where it began."""
 
     term: Term
     start: LogPosition
@@ -63,8 +63,10 @@ class TermStart(NamedTuple):
 
 @dataclass(frozen=True)
 class History:
-    """Where each term began: ascending in term, position and entry. All bytes from one start to the next were written
-    by that term's master."""
+    """Where each term began, ascending in term, position and entry.
+
+    All bytes from one start to the next were written by the master of the first one's term.
+    """
 
     starts: tuple[TermStart, ...] = ()
 
@@ -77,28 +79,32 @@ class History:
         return self.starts[at].start if at < len(self.starts) and self.starts[at].term == term else None
 
     def up_to(self, end: LogPosition) -> History:
-        """Of a log that ends there: terms of which it holds nothing are not in it."""
+        """Return the history of a log that ends at `end`, without the terms of which that log holds nothing."""
         return History(tuple(at for at in self.starts if at.start.position < end.position))
 
     def begin(self, term: Term, start: LogPosition) -> History:
-        """With another term, whose master's log ends at `start`."""
+        """Return the history with another term, which begins at `start`, the end of its master's log."""
         return History((*self.up_to(start).starts, TermStart(term, start))[-HISTORY_MAX:])
 
     def common_point(self, end: LogPosition, other: History, other_end: LogPosition) -> LogPosition | None:
-        """Up to where a log of this history that ends at `end` equals one of the other; None: cannot be told, nothing
-        proves that they have anything in common.
+        """Return the mark up to which a log of this history equals a log of the other; None: it cannot be determined.
 
-        From the newest term to the oldest, the first one that both know with the same start: there they part, at the
-        latest where one of them leaves it.
+        The logs part at the end of the newest term that both have with the same start: where the first of them leaves
+        that term. Without such a term nothing proves that they have anything in common.
+
+        Args:
+            end: end of the log of this history.
+            other: the other history.
+            other_end: end of the log of the other history.
         """
         mine = self.up_to(end).starts
         theirs = other.up_to(other_end).starts
         place = {at.term: index for index, at in enumerate(theirs)}
         for index in range(len(mine) - 1, -1, -1):
-            found = place.get(mine[index].term)
-            if found is not None and theirs[found].start == mine[index].start:
+            other_index = place.get(mine[index].term)
+            if other_index is not None and theirs[other_index].start == mine[index].start:
                 my_end = mine[index + 1].start if index + 1 < len(mine) else end
-                their_end = theirs[found + 1].start if found + 1 < len(theirs) else other_end
+                their_end = theirs[other_index + 1].start if other_index + 1 < len(theirs) else other_end
                 return min(my_end, their_end)
         return None
 
@@ -123,23 +129,26 @@ def write_history(fields: FieldWriter, history: History) -> None:
 def read_history(fields: FieldReader) -> History:
     starts: list[TermStart] = []
     for _ in range(fields.count("I", HISTORY_MAX)):
-        found = TermStart(read_term(fields), fields.mark())
+        start = TermStart(read_term(fields), fields.mark())
         if starts and not (
-            starts[-1].term < found.term
-            and starts[-1].start.position < found.start.position
-            and starts[-1].start.entry <= found.start.entry
+            starts[-1].term < start.term
+            and starts[-1].start.position < start.start.position
+            and starts[-1].start.entry <= start.start.entry
         ):
-            raise fields.error(f"a term behind {starts[-1]}", f"{found}")
-        starts.append(found)
+            raise fields.error(f"a term behind {starts[-1]}", f"{start}")
+        starts.append(start)
     return History(tuple(starts))
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a node remembers of terms. promised: it follows no lower one, and answers none.
+    """The state of the file `terms`.
 
-    leads: it is the master of `promised`, and goes on as that when it starts again; see `TermsFile.resign`.
-    lossless: it sends nothing that is not on its disk: then a power cut takes nothing that it had sent.
+    Attributes:
+        promised: the node follows no lower term, and answers none.
+        history: where each term began in its log.
+        leads: the node is the master of `promised`, and goes on as master after a restart; see `TermsFile.resign`.
+        lossless: the master sends only what is on its disk, so a power cut takes nothing that it had sent.
     """
 
     promised: Term = NO_TERM
@@ -148,7 +157,7 @@ class Terms:
     lossless: bool = False
 
     def begun(self, term: Term, start: LogPosition, *, lossless: bool = False) -> Terms:
-        """As master of a term that begins there."""
+        """Return the state of the master of a term that begins at `start`."""
         return Terms(term, self.history.begin(term, start), leads=True, lossless=lossless)
 
     def resigned(self) -> Terms:
@@ -163,21 +172,21 @@ class Terms:
 
     @classmethod
     def decode(cls, path: Path, data: bytes) -> Terms:
-        """CorruptionError; FormatVersionError."""
+        """Decode the contents of the file. Raises CorruptionError or FormatVersionError."""
         fields = unseal(path, MAGIC, data)
         try:
             leads, promised = fields.count("B", 2), read_term(fields)
-            found = cls(promised, read_history(fields), leads > 0, leads > 1)
+            terms = cls(promised, read_history(fields), leads > 0, leads > 1)
             fields.end()
-            if leads and found.history.last != promised:
-                raise fields.error(f"a history up to {promised}", f"{found.history.last}")
+            if leads and terms.history.last != promised:
+                raise fields.error(f"a history up to {promised}", f"{terms.history.last}")
         except InvalidMessageError as error:
             raise CorruptionError(path, 0, "intact terms", str(error)) from error
-        return found
+        return terms
 
 
 def seal(magic: bytes, body: bytes) -> bytes:
-    """A small file: magic, CRC of all behind it, versions, body."""
+    """Return the contents of a small file: magic, CRC of all behind it, versions, body."""
     head = FieldWriter("<")
     versions = VERSION.to_bytes(2, "little") * 2
     head.numbers(_HEAD, magic, crc32c(versions + body), VERSION, VERSION)
@@ -185,11 +194,11 @@ def seal(magic: bytes, body: bytes) -> bytes:
 
 
 def unseal(path: Path, magic: bytes, data: bytes) -> FieldReader:
-    """Its body. CorruptionError; FormatVersionError."""
+    """Return a reader of the body of a small file. Raises CorruptionError or FormatVersionError."""
     if len(data) < _HEAD_BYTES:
         raise CorruptionError(path, 0, f"at least {_HEAD_BYTES} bytes", f"{len(data)}")
-    found, crc, _, min_reader = FieldReader("<", data[:_HEAD_BYTES], path.name).numbers(_HEAD)
-    if found != magic or crc != crc32c(data[12:]):
+    file_magic, crc, _, min_reader = FieldReader("<", data[:_HEAD_BYTES], path.name).numbers(_HEAD)
+    if file_magic != magic or crc != crc32c(data[12:]):
         raise CorruptionError(path, 0, f"{magic.decode()} and its CRC", data[:12].hex())
     if min_reader > VERSION:
         raise FormatVersionError(path, min_reader, VERSION)
@@ -197,16 +206,19 @@ def unseal(path: Path, magic: bytes, data: bytes) -> FieldReader:
 
 
 class TermsFile:
-    """Keeps a node's terms. What a method changes is durable when it returns. Not for several threads at once.
+    """The stored terms of a node. A change is durable when the method returns. Not for several threads at once.
 
-    Errors of opening it: CorruptionError, FormatVersionError; of the others: OSError, nothing changed then.
+    Raises:
+        CorruptionError: the file is damaged; raised by the constructor.
+        FormatVersionError: a newer version wrote the file; raised by the constructor.
+        OSError: the disk failed; the terms are unchanged. Raised by the other methods.
     """
 
     def __init__(self, directory: Path, files: Files) -> None:
         self._path, self._files = directory / TERMS, files
         self.terms = Terms()
         if self._path.exists():
-            files.sync_directory(directory)  # who stored it may have been killed before that
+            files.sync_directory(directory)  # the process that stored it may have been killed before
             self.terms = Terms.decode(self._path, read_regular(self._path, FILE_MAX))
 
     @property
@@ -218,27 +230,33 @@ class TermsFile:
         return self.terms.history
 
     def promise(self, term: Term) -> None:
-        """No lower term is followed from now on. HigherTermError: a higher one was promised."""
+        """Follow no lower term from now on. Raises HigherTermError if a higher one was promised."""
         self.follow(term, self.terms.history)
 
     def follow(self, term: Term, history: History) -> None:
-        """`promise`, and take over a master's history: what went beyond their common point is cut already."""
+        """Promise a term and take over its master's history. The log has been cut to their common point."""
         self._check(term)
         self._store(Terms(term, history))
 
     def begin(self, term: Term, start: LogPosition, *, lossless: bool = False) -> None:
-        """This node is master of `term` from `start`, its log's end, on. HigherTermError, as of `promise`."""
+        """Make this node the master of `term` from `start` on, the end of its log.
+
+        Raises HigherTermError as `promise` does.
+        """
         self._check(term)
         self._store(self.terms.begun(term, start, lossless=lossless))
 
     def go_on(self, *, lossless: bool) -> None:
-        """A master starts again, and sends from now on what is synced only, or not."""
+        """Note that a master that starts again sends only what is synced, or not."""
         self._store(replace(self.terms, lossless=lossless))
 
     def resign(self) -> None:
-        """A master that starts again may lack what it had sent: after anything but a clean close, in another boot, of a
-        log that sends what is not synced. Then, before its log is opened, it gives up its term: it would put other
-        records of the same term in the place of those that replicas have. To be master it has to be elected."""
+        """Give up the term of a master that starts again and may lack records that it had sent.
+
+        That is so after anything but a clean close, in another boot, if the log sends what is not synced. Called before
+        the log is opened: otherwise the node would write other records of the same term where replicas have those that
+        it lost. To become master again, it has to be elected.
+        """
         self._store(self.terms.resigned())
 
     def _check(self, term: Term) -> None:

@@ -1,12 +1,12 @@
-"""A limit on how fast a log is sent."""
+"""Limits how fast a log is sent."""
 
 from __future__ import annotations
 
 
 class Throttle:
-    """A token bucket over body bytes: `rate` bytes per second, at most `burst` of them at once after a rest.
+    """A token bucket over the bytes of bodies: `rate` bytes per second, at most `burst` at once after a pause.
 
-    What was sent beyond is owed: nothing more is allowed until it has been earned. The clock comes from outside.
+    A sender may overdraw it: then nothing is allowed until the debt is earned. The clock comes from outside.
     """
 
     def __init__(self, rate: int, burst: int, now_us: int) -> None:
@@ -15,19 +15,19 @@ class Throttle:
 
     @classmethod
     def of(cls, rate: int | None, now_us: int) -> Throttle | None:
-        """One with bursts of a tenth of a second; no rate, no limit."""
+        """Return a throttle with bursts of a tenth of a second; None if `rate` is None: no limit."""
         return None if rate is None else cls(rate, max(rate // 10, 4096), now_us)
 
     def allowed(self, now_us: int) -> int:
-        """Bytes that may be sent now."""
+        """Return the bytes that may be sent now."""
         self._tokens = min(self._burst, self._tokens + (now_us - self._at_us) * self._rate / 1e6)
         self._at_us = now_us
         return max(int(self._tokens), 0)
 
     def spend(self, count: int) -> None:
-        """So many were sent."""
+        """Note that `count` bytes were sent."""
         self._tokens -= count
 
     def wait_us(self) -> int:
-        """How long, as of the last look, until the first byte is allowed."""
+        """Return the microseconds until the first byte is allowed, counted from the last call of `allowed`."""
         return max(int((1 - self._tokens) * 1e6 / self._rate) + 1, 0)

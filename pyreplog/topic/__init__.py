@@ -2,10 +2,10 @@
 
 | package | what it holds |
 |---|---|
-| `model` | names, settings, positions, the state machines of topics, and their wire; it does no I/O |
+| `model` | names, settings, positions, the state machines of topics, and their wire; no I/O |
 | `client` | what applications hold: producers, consumers, topics of a server, topics with partitions |
 | `owner` | the process that owns a topic: its ledgers, cursors, subscriptions, quotas and retention |
 | `server` | serves the topics that a process owns to clients elsewhere |
 
-A package imports those above it in this table only. `pyreplog.cluster` is put together on top of `owner`.
+A package imports only those above it in this table. `pyreplog.cluster` builds on `owner`.
 """

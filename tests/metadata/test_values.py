@@ -64,7 +64,7 @@ def changed(kind: str, value: Any) -> Any:
         case "closed ledger":
             return dataclasses.replace(value, token="other")
         case "topic":
-            return value.taken("o", "n").closed(LedgerTotals(2, 1, 1, 1, 9, 9)).added(99, 5).trimmed(5).condemned()
+            return value.taken("o", "n").closed(LedgerTotals(2, 1, 1, 1, 9, 9)).added(99, 5).trimmed(5).marked_deleted()
         case "subscription":
             return dataclasses.replace(value.with_config(SubscriptionConfig(max_unacked=9)), owner="me", snapshot=b"x")
         case _:

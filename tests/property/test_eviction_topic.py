@@ -245,13 +245,13 @@ def test_cursor_ledgers_that_are_too_old_go_and_then_those_used_longest_ago(
                 elif before is not None:
                     kept.append(before)  # what is known of it is of use still
                 if step == "fails" and not is_known:
-                    assert list(known._stories) == [ledger for ledger, _, _ in kept]
+                    assert list(known._cache) == [ledger for ledger, _, _ in kept]
                     continue
             else:
                 has_some = known.forget_old()
             kept = [one for one in kept if now[0] - one[2] <= cache_s]
             while sum(sizes[ledger] for ledger, _, _ in kept) > cache_bytes:
                 kept.pop(0)
-            assert list(known._stories) == [ledger for ledger, _, _ in kept]
+            assert list(known._cache) == [ledger for ledger, _, _ in kept]
             if step == "look":
                 assert has_some == bool(kept)

@@ -31,7 +31,7 @@ def acknowledge(topic: pyreplog.Topic, name: str, rng: random.Random) -> set[int
     some = rng.sample(range(upto, MESSAGES), rng.randrange(1, MESSAGES // 3))
     there.acknowledge_cumulative(NOBODY, upto).result(30)
     there.acknowledge(NOBODY, np.array(sorted(some)))
-    until(lambda: there.look(lambda cursor, _: cursor.mask(np.array(some)).all()))
+    until(lambda: there.inspect(lambda cursor, _: cursor.mask(np.array(some)).all()))
     there.flush_async().result(30)
     return set(range(upto, MESSAGES)) - set(some)
 

@@ -15,7 +15,7 @@ class EntryBatch(PublishBatch):
     def __init__(self, entries: Sequence[bytes], counts: Sequence[int]) -> None:
         self.entries, self.counts = entries, counts
         self.entry_bytes = self.size = sum(map(len, entries))
-        self.messages = self.messages_given = sum(counts)
+        self.messages = self.messages_submitted = sum(counts)
         self.is_ready = True
         self.future: AppendFuture[range] = AppendFuture()
         self.on_settled: Callable[[PublishBatch], object] = self._told

@@ -35,7 +35,7 @@ def channels_of(remote: Client | RemoteTopic) -> list[Channel]:
 
 def rests(client: Client) -> bool:
     """Whether a server that was not reached is left alone for a moment."""
-    return bool(pool_of(client)._resting)
+    return bool(pool_of(client)._delayed)
 
 
 def producers_of(topic: RemoteTopic) -> list[str]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Hand:
     """A ConnectionPool: what was asked, to be answered by the test."""
 
-    timeout = patience = 30.0
+    timeout = close_timeout = 30.0
 
     def __init__(self) -> None:
         self._asked: list[tuple[Request, OnOutcome]] = []

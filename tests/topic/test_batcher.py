@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
-from pyreplog.topic.client.publishing.batcher import GATHERED_BYTES, MESSAGE_BYTES, Batcher, MessageGroup, SingleMessage
+from pyreplog.topic.client.publishing.batcher import (
+    COLLECTED_BYTES,
+    MESSAGE_BYTES,
+    Batcher,
+    MessageGroup,
+    SingleMessage,
+)
 from tests.topic.entries import decoded
 
 
@@ -36,9 +42,9 @@ def test_what_comes_while_something_is_on_its_way_goes_together() -> None:
     batcher.take()
     assert [batcher.add(b"", single(b"%d" % n), 0) for n in range(1, 4)] == [False] * 3
     assert batcher.due_us is None, "nothing waits for the time"
-    assert batcher.landed()
+    assert batcher.note_outcome()
     assert values(batcher.take()) == [(b"", [b"1", b"2", b"3"])]
-    assert not batcher.landed()
+    assert not batcher.note_outcome()
     assert batcher.take() == []
     assert batcher.add(b"", single(), 0), "taking nothing put nothing on its way"
 
@@ -51,7 +57,7 @@ def test_what_lingers_waits_for_the_time_of_the_first() -> None:
     assert values(batcher.take()) == [(b"", [b"0", b"1"])]
     assert batcher.due_us is None
     assert not batcher.add(b"", single(b"2"), 700)
-    assert not batcher.landed(), "what lingers goes at its own time"
+    assert not batcher.note_outcome(), "what lingers goes at its own time"
     assert batcher.due_us == 1200
 
 
@@ -73,7 +79,7 @@ def test_an_entry_has_no_more_bytes_than_it_may() -> None:
 
 
 def test_many_bytes_of_many_producers_do_not_wait() -> None:
-    batcher = make(linger_us=1, bytes_max=GATHERED_BYTES)
+    batcher = make(linger_us=1, bytes_max=COLLECTED_BYTES)
     sent = [batcher.add(b"%d" % n, single(bytes((1 << 20) - MESSAGE_BYTES)), 0) for n in range(4)]
     assert sent == [False, False, False, True]
 

@@ -98,8 +98,8 @@ def test_changes_made_twice_are_made_once() -> None:
 
 
 def test_a_condemned_topic_takes_no_ledger() -> None:
-    gone = with_ledger(new(), 1, 2, 5, 20).added(2, US).condemned()
-    assert gone.deleted and gone.doomed == (1, 2) and not gone.ledgers and gone.condemned() == gone
+    gone = with_ledger(new(), 1, 2, 5, 20).added(2, US).marked_deleted()
+    assert gone.deleted and gone.doomed == (1, 2) and not gone.ledgers and gone.marked_deleted() == gone
     with pytest.raises(NoSuchTopicError):
         gone.added(3, US)
 
@@ -118,7 +118,7 @@ def test_ten_thousand_ledgers_fit() -> None:
     full = LedgerChain.decode(json.dumps(body).encode())
     with pytest.raises(TopicFullError, match="topic t"):
         full.added(7, US)
-    assert len(full.condemned().encode()) <= VALUE_MAX
+    assert len(full.marked_deleted().encode()) <= VALUE_MAX
 
 
 @pytest.mark.parametrize(

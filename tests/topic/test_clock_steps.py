@@ -25,7 +25,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def cluster(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """Whose topics nobody looks at but the tests."""
-    monkeypatch.setattr(topics_module, "LOOK_S", 86_400.0)
+    monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
     monkeypatch.setattr(topics_module, "CLOCK_S", 0.02)
     with open_cluster(tmp_path, clock=clock) as cluster:
         yield cluster
@@ -82,13 +82,13 @@ def test_subscriptions_that_nobody_uses_do_not_go_by_the_clock(topic: Topic, clo
     topic.configure(subscription_expiry_ms=60_000)
     topic.create_subscription("idle")
     clock.set(clock.now_us() + 24 * HOUR)
-    assert not topic.upkeep.is_due()
-    topic.look()
+    assert not topic.maintenance.is_due()
+    topic.maintain()
     assert topic.subscriptions() == ["idle"]
     clock.set(clock.now_us() - 48 * HOUR)
     clock.advance(61 * SECOND)
-    assert topic.upkeep.is_due()
-    topic.look()
+    assert topic.maintenance.is_due()
+    topic.maintain()
     assert topic.subscriptions() == []
 
 
@@ -97,16 +97,16 @@ def test_producers_are_not_forgotten_by_the_clock(cluster: Cluster, topic: Topic
     topic.publish(b"once", producer="p", sequence=7)
     clock.set(clock.now_us() + 24 * HOUR)
     topic.publish(b"other", producer="q", sequence=1)
-    topic.look()
+    topic.maintain()
     assert topic.publish(b"once", producer="p", sequence=7) == -1
     topic.close()
     with cluster.topic("set") as again:
         again.publish(b"other", producer="q", sequence=2)
-        again.look()
+        again.maintain()
         assert again.publish(b"once", producer="p", sequence=7) == -1
         clock.advance(7 * HOUR)
         again.publish(b"other", producer="q", sequence=3)
-        again.look()
+        again.maintain()
         assert again.publisher.last_sequence("p") == -1, "six hours are over"
 
 
@@ -115,7 +115,7 @@ def test_a_backlog_is_not_stalled_because_the_clock_was_set(topic: Topic, clock:
         topic.publish_batch([b"a", b"b"])
         consumer.acknowledge(received(consumer, 1))
         consumer.flush()
-        topic.look()
+        topic.maintain()
         acked_us = topic.stats().subscriptions[0].last_acked_us
         clock.set(clock.now_us() + HOUR)
         told = topic.stats().subscriptions[0]

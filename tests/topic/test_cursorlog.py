@@ -378,10 +378,10 @@ def test_what_was_not_appended_is_not_persisted(cluster: LedgerCluster, monkeypa
     with open_log(cluster) as log:
         source, slot = attach(log, "t")
         mark(source, slot)
-        home = log.flusher.cursor_ledgers.current
-        assert home is not None
+        ledger = log.flusher.cursor_ledgers.current
+        assert ledger is not None
         with monkeypatch.context() as patched:
-            patched.setattr(home.handle, "submit_batch", refuse)
+            patched.setattr(ledger.handle, "submit_batch", refuse)
             patched.setattr(cluster, "create_ledger", fail)
             source.acknowledge()
             slot.dirty()

@@ -41,7 +41,7 @@ class Restarts(RuleBasedStateMachine):
     def publish_batch(self, name: bytes, numbers: set[int]) -> None:
         column = numpy.array(sorted(numbers))
         expected = [self.model.judge(name, number) for number in column.tolist()]
-        new = self.producers.sift(name, column)
+        new = self.producers.find_new(name, column)
         if IN_DOUBT in expected:
             assert new is None
             return

@@ -27,13 +27,13 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def topic(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Topic]:
-    monkeypatch.setattr(topics_module, "LOOK_S", 86_400.0)
+    monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
     with open_cluster(tmp_path, clock=clock) as cluster, cluster.topic("late", **SMALL) as topic:
         yield topic
 
 
 def told(topic: Topic) -> SubscriptionStats:
-    topic.look()
+    topic.maintain()
     return topic.stats().subscriptions[0]
 
 

@@ -87,7 +87,7 @@ def deliver(line: int) -> bool:
         Runtime(), ManualClock(dispatching.NOW), publish_dead=lambda *_: AppendFuture(), on_change=lambda: None,  # type: ignore[arg-type]
         on_over=lambda _: None,
     )  # fmt: skip
-    subscription.settle_in()
+    subscription.follow_topic()
     number = subscription.attach(receiver, None)
     subscription.flow(number, 10)
     detaching = threading.Thread(target=subscription.detach, args=(number,))

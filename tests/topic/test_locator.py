@@ -61,7 +61,7 @@ def acknowledged(topic: Topic, *some: Any) -> None:
     there.flush_async().result(PATIENCE_S)
     acked = set().union(*map(set, some))
     assert topic.stats().subscriptions[0].backlog_messages == MESSAGES - len(acked)
-    mask = there.look(lambda cursor, _: cursor.mask(np.arange(MESSAGES)))
+    mask = there.inspect(lambda cursor, _: cursor.mask(np.arange(MESSAGES)))
     assert np.flatnonzero(mask).tolist() == sorted(acked)
 
 
@@ -111,7 +111,11 @@ def test_what_cannot_be_read_comes_again_and_the_rest_does_not(topic: Topic, mon
     there = topic.subscription("s")
     there.acknowledge(NOBODY, np.array([15_100, 15_500, 15_900]))
     there.flush_async().result(PATIENCE_S)
-    assert there.look(lambda cursor, _: cursor.mask(np.array([15_100, 15_500, 15_900]))).tolist() == [True, False, True]
+    assert there.inspect(lambda cursor, _: cursor.mask(np.array([15_100, 15_500, 15_900]))).tolist() == [
+        True,
+        False,
+        True,
+    ]
 
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), min_size=1, max_size=8)

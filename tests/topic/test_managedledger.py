@@ -357,13 +357,13 @@ def test_old_ledgers_end(shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch)
     with ManagedLedger.open(shared, "old", config=config(roll_ms=1000, roll_entries=99), clock=clock) as topic:
         result(publish(topic, [b"a"]))
         clock.advance(999_000)
-        topic.look(clock.now_us())
+        topic.roll_if_old(clock.now_us())
         result(publish(topic, [b"b"]))
         clock.advance(1_000)
         result(publish(topic, [b"c"]))
         assert [item.entries for item in topic.chain.ledgers] == [2, 0]
         clock.advance(1_000_000)
-        topic.look(clock.now_us())
+        topic.roll_if_old(clock.now_us())
         until(lambda: [item.entries for item in topic.chain.ledgers] == [2, 1])
         assert topic.stats().state == "idle"
 
@@ -375,10 +375,10 @@ def test_a_ledger_that_was_begun_far_ahead_ends(shared: LedgerCluster, monkeypat
     with ManagedLedger.open(shared, "ahead", config=config(roll_ms=1000, roll_entries=99), clock=clock) as topic:
         result(publish(topic, [b"a"]))
         clock.now -= 999_000
-        topic.look(clock.now)
+        topic.roll_if_old(clock.now)
         result(publish(topic, [b"b"]))
         clock.now -= 1_000
-        topic.look(clock.now)
+        topic.roll_if_old(clock.now)
         until(lambda: topic.stats().state == "idle")
         result(publish(topic, [b"c"]))
         assert _times(topic) == [US, US, US - 1_000_000]

@@ -33,7 +33,7 @@ MESSAGES = 4
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    monkeypatch.setattr(topics, "LOOK_S", 3600.0)  # nothing is trimmed but by the tests
+    monkeypatch.setattr(topics, "MAINTENANCE_S", 3600.0)  # nothing is trimmed but by the tests
     with Cluster.embedded(tmp_path / "c", bookies=1) as cluster:
         yield cluster
 

@@ -90,7 +90,7 @@ def test_no_ledger_takes_the_rest(
     in_part, go_on = begin(topic, publishes, meddler)
     behind = publishes.submit_batch([b"none", b"of it"])
     go_on(meddler.fail)
-    with pytest.raises(OutcomeUnknownError, match="topic t: a part is stored, the rest is not: "):
+    with pytest.raises(OutcomeUnknownError, match="topic t: a part of the messages is stored, the others are not: "):
         in_part.result(PATIENCE_S)
     with pytest.raises(NotEnoughBookiesError):
         behind.result(PATIENCE_S)
@@ -105,7 +105,7 @@ def test_bookies_refuse_the_rest(topic: Topic, publishes: Any, meddler: Meddler)
     """That an entry was refused would say that nothing is stored."""
     in_part, go_on = begin(topic, publishes, meddler)
     go_on(meddler.saying(status=ReplyStatus.INVALID))
-    with pytest.raises(OutcomeUnknownError, match="topic t: a part is stored, the rest is not: "):
+    with pytest.raises(OutcomeUnknownError, match="topic t: a part of the messages is stored, the others are not: "):
         in_part.result(PATIENCE_S)
     assert stored(topic) == {0: b"before", 1: b"first"}
     with pytest.raises(EntryRefusedError):

@@ -6,26 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.topic.client.consumer import BYTES_MAX, FIRST, Permits
+from pyreplog.topic.client.consumer import BYTES_MAX, FIRST_PERMITS, Permits
 
 
 def test_small_queues_are_asked_for_at_once() -> None:
     permits = Permits(10)
     assert permits.first == 10
-    permits.came(10, 100)
+    permits.delivered(10, 100)
     assert [permits.taken(1) for _ in range(10)] == [0, 0, 0, 0, 5, 0, 0, 0, 0, 5]
 
 
 def test_large_ones_by_and_by() -> None:
-    permits = Permits(8 * FIRST)
+    permits = Permits(8 * FIRST_PERMITS)
     waiting = permits.first
-    assert waiting == FIRST
+    assert waiting == FIRST_PERMITS
     found = []
     for _ in range(6):
-        permits.came(waiting, waiting)
+        permits.delivered(waiting, waiting)
         waiting = permits.taken(waiting)
         found.append(waiting)
-    assert found == [2 * FIRST, 4 * FIRST, *[8 * FIRST] * 4]
+    assert found == [2 * FIRST_PERMITS, 4 * FIRST_PERMITS, *[8 * FIRST_PERMITS] * 4]
 
 
 def test_large_messages_are_few() -> None:
@@ -33,10 +33,10 @@ def test_large_messages_are_few() -> None:
     size = 1 << 20
     waiting = permits.first
     for _ in range(20):
-        permits.came(waiting, waiting * size)
+        permits.delivered(waiting, waiting * size)
         waiting = permits.taken(waiting)
     assert waiting == BYTES_MAX // size
-    permits.came(waiting, waiting * 2 * BYTES_MAX)
+    permits.delivered(waiting, waiting * 2 * BYTES_MAX)
     assert permits.taken(waiting) >= 1, "however large they are"
 
 
@@ -48,5 +48,5 @@ def test_no_more_wait_than_may_and_it_never_stops(size: int, queue: int, taken: 
     for wanted in taken:
         assert 1 <= waiting <= queue
         count = min(wanted, waiting)
-        permits.came(count, count * size)
+        permits.delivered(count, count * size)
         waiting += permits.taken(count) - count

@@ -57,20 +57,20 @@ class Twin:
             assert len(taken) == 1 or sum(len(one.entries) for one in taken) <= most
             self.given += [entry.split(b"|") for one in taken for entry in one.entries]
             self.acks.append(AppendFuture(range(len(self.given))))
-            self.pipeline.flew(taken, self.acks[-1])
+            self.pipeline.sent(taken, self.acks[-1])
 
     def confirm(self, _: int = 0) -> None:
         if self.acks:
             future = self.acks.popleft()
             future.complete()
             self.confirmed = len(future.result())
-            settle(self.pipeline.land()[0])
+            settle(self.pipeline.take_confirmed()[0])
 
     def end(self, beyond: int) -> None:
         """The ledger failed; it kept what was confirmed, and some more."""
         for future in self.acks:
             future.fail(NotEnoughBookiesError("gone"))
-        settle(self.pipeline.land()[0])
+        settle(self.pipeline.take_confirmed()[0])
         entries = min(self.confirmed + beyond, len(self.given))
         settle(self.pipeline.end_ledger(entries))
         self.kept += [message for entry in self.given[:entries] for message in entry]
@@ -113,7 +113,7 @@ def test_what_is_sent_together() -> None:
     pipeline = AppendPipeline(ORIGIN)
     pipeline.add([EntryBatch([b"a"], [1])])
     assert pipeline.is_due, "nobody waits for company"
-    pipeline.flew(pipeline.take(9), AppendFuture())
+    pipeline.sent(pipeline.take(9), AppendFuture())
     for size in (STAGE_BYTES - 1, 1):
         assert not pipeline.is_due
         pipeline.add([EntryBatch([bytes(size)], [1])])
@@ -132,7 +132,7 @@ def test_when_a_ledger_is_full() -> None:
         pipeline = AppendPipeline(ORIGIN)
         pipeline.begin_ledger(500)
         if entries:
-            pipeline.flew(
+            pipeline.sent(
                 [EntryBatch([bytes(size - entries + 1), *[b"x"] * (entries - 1)], [1] * entries)], AppendFuture()
             )
         assert pipeline.is_full(config, 500 + age_us) is full
@@ -145,8 +145,8 @@ def test_what_bookies_refuse_is_tried_a_few_times() -> None:
     for _ in range(REFUSALS_MAX - 1):
         failed: AppendFuture[range] = AppendFuture()
         failed.fail(EntryRefusedError(1, "no"))
-        pipeline.flew(pipeline.take(9), failed)
-        assert isinstance(pipeline.land()[1], EntryRefusedError) and pipeline.end_ledger(0) == []
+        pipeline.sent(pipeline.take(9), failed)
+        assert isinstance(pipeline.take_confirmed()[1], EntryRefusedError) and pipeline.end_ledger(0) == []
         assert pipeline.refuse_first() == []
         pipeline.begin_ledger(0)
     assert pipeline.pending == (7, 2)
@@ -160,18 +160,18 @@ def test_half_of_a_submission() -> None:
     one, two = EntryBatch([b"a", b"bb", b"c"], [1, 2, 3]), EntryBatch([b"d"], [4])
     for submission in (one, two):
         pipeline.add([submission])
-    pipeline.flew(pipeline.take(9), AppendFuture())
+    pipeline.sent(pipeline.take(9), AppendFuture())
     assert pipeline.end_ledger(1) == [] and pipeline.end == TopicPosition(1, 1, 1) and pipeline.pending == (4, 3)
     pipeline.begin_ledger(0)
-    pipeline.flew(pipeline.take(9), AppendFuture())
+    pipeline.sent(pipeline.take(9), AppendFuture())
     assert pipeline.end_ledger(1) == [] and pipeline.end == TopicPosition(3, 2, 3)
     pipeline.begin_ledger(0)
     again = pipeline.take(9)
     assert [(item.entries, item.cut_bytes, item.cut_entries) for item in again] == [([b"c"], 3, 2), ([b"d"], 0, 0)]
     landed: AppendFuture[range] = AppendFuture()
     landed.complete()
-    pipeline.flew(again, landed)
-    settle(pipeline.land()[0])
+    pipeline.sent(again, landed)
+    settle(pipeline.take_confirmed()[0])
     assert (one.future.result(0), two.future.result(0)) == (range(6), range(6, 10)) and pipeline.end == TopicPosition(
         10, 4, 5
     )

@@ -273,14 +273,14 @@ def test_a_flush_waits_for_what_came_while_the_last_one_was_told(monkeypatch: py
         bench.submit(b"1")
         later.append(bench.publisher.flush_async())
 
-    tell = sequencer._tell_flushed
+    tell = sequencer._complete_flushes
 
     def tell_later() -> None:
-        monkeypatch.setattr(sequencer, "_tell_flushed", tell)
+        monkeypatch.setattr(sequencer, "_complete_flushes", tell)
         lock.call = meanwhile
         tell()
 
-    monkeypatch.setattr(sequencer, "_tell_flushed", tell_later)
+    monkeypatch.setattr(sequencer, "_complete_flushes", tell_later)
     bench.ledgers.confirm()
     assert not later[0].done(), "1 has no outcome yet"
     bench.ledgers.confirm()

@@ -7,7 +7,7 @@ import pytest
 
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog.errors import DamagedMessageError, InvalidMessageError, OutcomeUnknownError
-from pyreplog.topic.client.remote.connection_pool import is_passing, outcome_of
+from pyreplog.topic.client.remote.connection_pool import is_transient, outcome_of
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.batches import Delivered, decode_delivered, encode_delivered
 from pyreplog.topic.model.wire.fields import WireReader, checksum
@@ -40,7 +40,7 @@ def test_a_damaged_request_says_what_was_expected() -> None:
     body[-10] ^= 1
     with pytest.raises(DamagedMessageError, match="expected 0x") as caught:
         decode_request(memoryview(bytes(body)))
-    assert is_passing(caught.value) and not caught.value.retriable
+    assert is_transient(caught.value) and not caught.value.retriable
 
 
 def test_no_bit_of_what_is_delivered_can_be_another() -> None:
@@ -51,7 +51,7 @@ def test_no_bit_of_what_is_delivered_can_be_another() -> None:
         outcome, _ = outcome_of(memoryview(body), is_checked=True)
         if not isinstance(outcome, WireReader):
             raise outcome
-        return decode_delivered(outcome, tells_era=True)
+        return decode_delivered(outcome, has_era=True)
 
     assert read(body).redelivered == {1051: 4}
     stamps = {at + byte for at in (len(head) + 4, len(head) + 4 + len(records[0])) for byte in range(8, 12)}

@@ -376,7 +376,7 @@ def test_a_server_is_killed_and_another_takes_over(cast: Cast) -> None:
 
 def test_a_server_that_was_taken_over_from_does_no_harm(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lease was lost, and it does not know: who publishes through it learns that somebody else owns the topic."""
-    monkeypatch.setattr(topics_module, "LOOK_S", 86_400.0)
+    monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
     with ExitStack() as stack:
         old = stack.enter_context(Cluster.connect(cast.url))
         server = stack.enter_context(TopicServer(old))

@@ -104,7 +104,7 @@ def test_one_client_does_not_starve_the_others(tmp_path: Path, monkeypatch: pyte
         assert may_end.wait(PATIENCE_S)
         return "[]"
 
-    monkeypatch.setitem(admin_calls._TOPIC_LESS, "topics", block)
+    monkeypatch.setitem(admin_calls._CLIENT_CALLS, "topics", block)
     with served(tmp_path) as there:
         try:
             with RawClient(there.server.server) as greedy:

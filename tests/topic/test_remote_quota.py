@@ -96,7 +96,7 @@ class Room:
     def has_room(self) -> bool:
         return self._is_there and not self.reason
 
-    def held(self) -> BacklogFullError | None:
+    def quota_error(self) -> BacklogFullError | None:
         return BacklogFullError("news", self.reason) if self.reason else None
 
     def room(self) -> AppendFuture[None]:

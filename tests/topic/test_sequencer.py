@@ -23,11 +23,11 @@ class Plane(BatchEntrant):
     """A batch of one entry. encoding: called when it is encoded."""
 
     def __init__(self, port: Port, name: bytes, size: int, encoding: Callable[[], object]) -> None:
-        self.name, self.size, self.messages, self.messages_given = name, size, 1, 1
+        self.name, self.size, self.messages, self.messages_submitted = name, size, 1, 1
         self.future: AppendFuture[range] = AppendFuture()
         self._port, self._encoding = port, encoding
 
-    def sift(self, producers: Producers) -> bytes | None:
+    def find_new(self, producers: Producers) -> bytes | None:
         raise AssertionError
 
     def encode(self, encoder: Encoder) -> None:

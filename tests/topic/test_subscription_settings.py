@@ -106,7 +106,7 @@ def test_those_of_a_consumer_are_stored_when_the_store_is_back(here: Served, mon
         away.setattr(subscriptions, "change_subscription", fail)
         with topic.subscribe("s", max_redeliveries=9):
             assert topic.subscription("s").settings.max_redeliveries == 9
-        topic.look()
+        topic.maintain()
         assert load_subscription(here.cluster.metadata, "t", "s").config == SubscriptionConfig(**WORK)
     until(lambda: load_subscription(here.cluster.metadata, "t", "s").config.max_redeliveries == 9)
     assert settings_of(here.cluster) == SubscriptionConfig(**{**WORK, "max_redeliveries": 9})

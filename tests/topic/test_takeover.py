@@ -225,7 +225,7 @@ def test_a_topic_that_is_edited_while_it_is_deleted(cluster: LedgerCluster, name
     edited: Any = Edited()
     two = ChainStore(cluster.metadata, name, "two")
     two.take(None, US, create=False)
-    two.update(chain.LedgerChain.condemned)
+    two.update(chain.LedgerChain.marked_deleted)
     two._store = edited
     two.remove()
     assert edited.deletes == 2 and find_chain(cluster.metadata, name) is None

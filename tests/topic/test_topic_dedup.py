@@ -39,7 +39,7 @@ def nothing_is_left(cluster: Cluster) -> Iterator[None]:
 @pytest.fixture
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics of lives that begin now store a snapshot when the test says so, and not with their first look as well."""
-    monkeypatch.setattr(topics_module, "LOOK_S", 86_400.0)
+    monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
 
 
 def publish(topic: Topic, numbers: range) -> list[int]:
@@ -117,7 +117,7 @@ def test_an_older_snapshot_that_is_located_later_does_not_replace_a_newer_one(
 
 def test_it_catches_up_when_it_holds_publishers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own cursor counts for quotas, and moves when it is asked to: nobody waits for long."""
-    monkeypatch.setattr(topics_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(topics_module, "MAINTENANCE_S", 0.01)
     with life(cluster) as one, one.topic(NAME, **DEDUP, quota_bytes=1000) as topic:
         states: list[str] = []
         put = topic.publisher.set_quota
@@ -127,7 +127,7 @@ def test_it_catches_up_when_it_holds_publishers(cluster: Cluster, monkeypatch: p
         for number in range(20):
             topic.publish(b"x" * 2000, producer="p", sequence=number)  # the quota is over at once
             if number % 5 == 4:
-                topic.look()
+                topic.maintain()
         assert "held" in states and topic.end == 20
 
 

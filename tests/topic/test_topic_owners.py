@@ -130,7 +130,7 @@ def test_what_a_former_owner_does_shows_nowhere(cluster: Cluster) -> None:
 @pytest.mark.parametrize("at", range(11))
 def test_any_first_call_of_a_former_owner_fails(cluster: Cluster, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has not heard of anything: whatever it tries first does nothing, and tells."""
-    monkeypatch.setattr(topics_module, "LOOK_S", 86_400.0)
+    monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
     with life(cluster) as one, life(cluster) as other:
         old = one.topic(NAME, **SMALL)
         fill(old, 6)
@@ -144,7 +144,7 @@ def test_any_first_call_of_a_former_owner_fails(cluster: Cluster, at: int, monke
             lambda: old.publish(b"late"), lambda: old.seek("s", "latest"), lambda: old.clear("s"),
             lambda: old.skip("s", 1), lambda: old.configure(ttl_ms=1), lambda: old.delete_subscription("s"),
             lambda: old.delete_subscription("t"), lambda: old.create_subscription("late"),
-            lambda: old.subscribe("late", start="earliest"), lambda: old.delete(), lambda: old.look(),
+            lambda: old.subscribe("late", start="earliest"), lambda: old.delete(), lambda: old.maintain(),
         ]  # fmt: skip
         with pytest.raises(TopicFencedError):
             calls[at]()
@@ -158,7 +158,7 @@ def test_any_first_call_of_a_former_owner_fails(cluster: Cluster, at: int, monke
 
 def test_who_waits_at_a_former_owner_hears_of_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though nothing happens there."""
-    monkeypatch.setattr(topics_module, "LOOK_S", 0.005)
+    monkeypatch.setattr(topics_module, "MAINTENANCE_S", 0.005)
     with life(cluster) as one, life(cluster) as other, ThreadPoolExecutor(1) as pool:
         consumer = one.topic(NAME, **SMALL).subscribe("s")
         waiting = pool.submit(consumer.receive)
@@ -220,7 +220,7 @@ def claimed_again(one: Cluster, topic: Topic, monkeypatch: pytest.MonkeyPatch, *
         return claim(name, **more)
 
     monkeypatch.setattr(ownership, "claim", claims)
-    monkeypatch.setattr(topics_module, "LOOK_S", 0.005)
+    monkeypatch.setattr(topics_module, "MAINTENANCE_S", 0.005)
     for incarnation in list(ownership._sessions):
         ownership._lost(incarnation)
     until(lambda: topic.claim.is_held or topic.gone.done())
@@ -246,7 +246,7 @@ def test_a_lost_lease_is_taken_again(cluster: Cluster, monkeypatch: pytest.Monke
 
 def test_a_look_that_comes_late_claims_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The topic was closed meanwhile, and may be another's at once."""
-    monkeypatch.setattr(topics_module, "LOOK_S", 86_400.0)
+    monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
     with life(cluster) as one, life(cluster) as other:
         with one.topic(NAME, **SMALL) as topic:
             topic.publish(b"x")
@@ -254,7 +254,7 @@ def test_a_look_that_comes_late_claims_nothing(cluster: Cluster, monkeypatch: py
         claim = one.topics.claim
         monkeypatch.setattr(one.topics, "claim", lambda name: seen.append(name) or claim(name))
         with pytest.raises(ClosedError):
-            topic.look()
+            topic.maintain()
         assert seen == [] and other.topics.owner(NAME) is None
 
 
@@ -276,7 +276,7 @@ def test_a_lost_lease_is_no_use_when_another_had_the_topic(cluster: Cluster, mon
 
 def test_ledgers_that_no_topic_has_go_by_themselves(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever made them died before its chain named them; what is in use, and other people's, stays."""
-    monkeypatch.setattr(topics_module, "LOOK_AT_ALL", 1)
+    monkeypatch.setattr(topics_module, "RUNS_PER_FULL_RUN", 1)
     mine = cluster.create_ledger(1, 1, 1, metadata={"of": "somebody else"})
     faults = Faults()
     with life(cluster, faults) as one:
@@ -287,8 +287,8 @@ def test_ledgers_that_no_topic_has_go_by_themselves(cluster: Cluster, monkeypatc
         topic = other.topic(NAME)
         topic.publish(b"y")
         about_to_be_named = topic.managed._maker.make()
-        monkeypatch.setattr(topics_module, "LOOK_S", 0.005)
-        monkeypatch.setattr(other.topics, "_looks", 0)
+        monkeypatch.setattr(topics_module, "MAINTENANCE_S", 0.005)
+        monkeypatch.setattr(other.topics, "_runs", 0)
         until(lambda: stray not in cluster.ledgers())
         assert {mine.id, about_to_be_named.id, *topic.managed.chain.ids} <= set(cluster.ledgers())
         assert stored(topic) == {0: b"x", 1: b"y"}

@@ -49,7 +49,7 @@ def clock() -> ManualClock:
 def cluster(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Iterator[Cluster]:
     """Whose topics nobody looks at but the tests: a look in between would hold a test that still publishes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(topics_module, "LOOK_S", 86_400.0)
+        patch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
         with open_cluster(tmp_path_factory.mktemp("upkeep"), clock=clock) as cluster:
             yield cluster
 
@@ -63,8 +63,8 @@ def topic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Topic]:
     """Of another cluster, that looks all the time at what was used."""
-    monkeypatch.setattr(topics_module, "LOOK_S", 0.005)
-    monkeypatch.setattr(topics_module, "LOOK_AT_ALL", 1 << 30)
+    monkeypatch.setattr(topics_module, "MAINTENANCE_S", 0.005)
+    monkeypatch.setattr(topics_module, "RUNS_PER_FULL_RUN", 1 << 30)
     with open_cluster(tmp_path) as cluster, cluster.topic("watched", **SMALL) as topic:
         yield topic
 
@@ -86,7 +86,7 @@ def test_a_held_publisher_goes_on_when_enough_is_acknowledged(watched: Topic) ->
     consumer = watched.subscribe("s", start="latest")
     fill(watched, 14)
     watched.configure(quota_bytes=5 * size)
-    watched.look()
+    watched.maintain()
     assert watched.stats().publishing == "held"
     with ThreadPoolExecutor(1) as pool:
         held = pool.submit(watched.publish, b"held")
@@ -94,7 +94,7 @@ def test_a_held_publisher_goes_on_when_enough_is_acknowledged(watched: Topic) ->
             assert not watched.publisher.room().done()
             messages = receive(consumer, 14)
             consumer.acknowledge_cumulative(messages[3])  # not below nine tenths yet
-            watched.look()
+            watched.maintain()
             assert not held.done()
             consumer.acknowledge_cumulative(messages[-1])
             assert held.result(PATIENCE_S) == 36
@@ -110,7 +110,7 @@ def test_acknowledgements_alone_make_a_topic_be_looked_at(watched: Topic) -> Non
         fill(watched, 12)
         watched.managed.roll().result(PATIENCE_S)
         messages = receive(consumer, 12)
-        until(lambda: not watched.used)
+        until(lambda: not watched.is_used)
         assert watched.start == 0
         consumer.acknowledge(messages)
         until(lambda: watched.start == 12)
@@ -120,7 +120,7 @@ def test_closing_lets_held_publishers_go(cluster: Cluster) -> None:
     topic = cluster.topic("held and closed", **SMALL, quota_bytes=1)
     topic.create_subscription("s")
     fill(topic, 4)
-    topic.look()
+    topic.maintain()
     with ThreadPoolExecutor(4) as pool:
         held = [pool.submit(topic.publish, b"x") for _ in range(4)]
         until(lambda: topic.publisher.waiting >= 4)
@@ -138,12 +138,12 @@ def test_a_quota_that_refuses(topic: Topic) -> None:
     topic.configure(quota_bytes=1, quota_policy="error")
     topic.create_subscription("s")
     fill(topic, 2)
-    topic.look()
+    topic.maintain()
     with pytest.raises(BacklogFullError, match="s has"):
         topic.publish(b"x")
     assert topic.end == 2
     topic.clear("s")
-    topic.look()
+    topic.maintain()
     assert topic.publish(b"x") == 2
 
 
@@ -155,7 +155,7 @@ def test_evicting_moves_exactly(topic: Topic) -> None:
     topic.create_subscription("fast")
     topic.configure(quota_bytes=8 * size, quota_policy="evict")
     fill(topic, 4)
-    topic.look()
+    topic.maintain()
     left = (8 * size * 9 // 10) // size  # whole entries that fit
     check_backlog(topic, "slow", range(46 - 2 * left, 46))
     check_backlog(topic, "fast", range(42, 46))
@@ -168,14 +168,14 @@ def test_a_quota_of_age(topic: Topic, clock: ManualClock) -> None:
     topic.configure(quota_ms=10_000, quota_policy="error")
     topic.create_subscription("s")
     fill(topic, 4)
-    topic.look()
+    topic.maintain()
     topic.publish(b"x")
     clock.advance(11 * SECOND)
-    topic.look()
+    topic.maintain()
     with pytest.raises(BacklogFullError, match=r"age|s has"):
         topic.publish(b"y")
     topic.skip("s", 5)
-    topic.look()
+    topic.maintain()
     topic.publish(b"y")
 
 
@@ -192,7 +192,7 @@ def test_messages_expire(topic: Topic, clock: ManualClock) -> None:
         clock.advance(8 * SECOND)
         fill(topic, 4)
         clock.advance(3 * SECOND)
-        topic.look()
+        topic.maintain()
         check_backlog(topic, "s", range(6, 10))
         check_backlog(topic, "t", range(6, 10))
         assert {sub.name: sub.expired_messages for sub in topic.stats().subscriptions}["s"] == 6
@@ -204,13 +204,13 @@ def test_subscriptions_that_nobody_uses_go(topic: Topic, clock: ManualClock) -> 
     topic.create_subscription("idle")
     with topic.subscribe("used"):
         clock.advance(11 * SECOND)
-        topic.look()
+        topic.maintain()
         assert topic.subscriptions() == ["used"]
     clock.advance(9 * SECOND)
-    topic.look()
+    topic.maintain()
     assert topic.subscriptions() == ["used"]
     clock.advance(2 * SECOND)
-    topic.look()
+    topic.maintain()
     assert topic.subscriptions() == []
     with pytest.raises(NoSuchSubscriptionError):
         topic.seek("used", 0)
@@ -309,7 +309,7 @@ def test_a_ledger_that_is_too_old_ends(topic: Topic, clock: ManualClock) -> None
         topic.publish(b"x")
         ledgers = len(topic.internal_stats().ledgers)
         clock.advance(6 * SECOND)
-        topic.look()
+        topic.maintain()
         until(lambda: topic.internal_stats().ledgers[-1].closed_us is not None)
         topic.publish(b"y")
         assert len(topic.internal_stats().ledgers) == ledgers + 1
@@ -358,7 +358,7 @@ def test_a_look_that_fails_is_not_the_last(watched: Topic, monkeypatch: pytest.M
             raise failures.pop()
         looked.set()
 
-    monkeypatch.setattr(watched, "look", look)
+    monkeypatch.setattr(watched, "maintain", look)
     watched.touch()
     assert looked.wait(PATIENCE_S)
 
@@ -373,5 +373,5 @@ def test_a_topic_that_is_closed_before_it_is_looked_at_is_no_trouble(
     topic.close()
     topic.touch()
     monkeypatch.setattr(cluster.topics, "opened", lambda: [topic])
-    cluster.topics._look()
+    cluster.topics._maintain()
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == []

@@ -254,7 +254,7 @@ def test_what_does_not_shrink_is_not_compressed() -> None:
             compress_entry(plain, codec, zlib.compress)
     packed = compress_entry(encode_messages([b"a" * 999]), 1, zlib.compress)
     for wrong in (packed, plain[:-1], plain[:31], b"", b"\2" + plain[1:]):
-        with pytest.raises(InvalidArgumentError, match="expected what encode_messages made"):
+        with pytest.raises(InvalidArgumentError, match="expected a result of encode_messages"):
             compress_entry(wrong, 1, zlib.compress)
 
 

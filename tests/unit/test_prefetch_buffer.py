@@ -43,11 +43,11 @@ class Consumer(PrefetchBuffer):
         return self._next()
 
     def gather(self, on: bool) -> None:
-        self._gather(on)
+        self._collect(on)
 
     @property
     def gathers(self) -> bool:
-        return self._gathers
+        return self._collects
 
     def take_acked(self) -> npt.NDArray[np.int64] | None:
         return self._take_acked()

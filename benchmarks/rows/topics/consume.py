@@ -70,7 +70,7 @@ class _Turns:
         took = time.perf_counter() - begin
         consumer.flush()
         there = self._topic.subscription(consumer.subscription)
-        left = there.look(lambda cursor, _: cursor.backlog(self._topic.managed.end)).messages
+        left = there.inspect(lambda cursor, _: cursor.backlog(self._topic.managed.end)).messages
         consumer.close()
         self._topic.delete_subscription(consumer.subscription)
         if received != self._count or left:

@@ -1,14 +1,14 @@
-"""Messages in entries, and what subscriptions have acknowledged.
+"""Messages in entries, and acknowledgements of subscriptions.
 
 | file | holds |
 |---|---|
 | rows | sorted rows of integers, millions of them |
 | ranges, rangeset | ranges of offsets in such rows, and sets of them |
-| varint | numbers in as few bytes as they need |
-| ackstate, ackset | what a subscription has acknowledged, with exact counts: the machine, and its face towards Python |
-| messagefields, messageencoder | messages into entries: what they carry besides keys and values, and all of it |
-| messageentry, message, messagecolumns | entries into messages: where they lie, one, many gathered |
-| messages, messageiterator | batches of them, and what gives them in turn |
-| prefetch_buffer | batches into single messages for consumers |
-| murmur, spread | hashes of keys; columns of some rows, for what goes to several places |
+| varint | variable-length numbers |
+| ackstate, ackset | the acknowledgements of a subscription, with exact counts: state machine, Python class |
+| messagefields, messageencoder | encode messages into entries: the fields besides keys and values, and all of it |
+| messageentry, message, messagecolumns | decode entries: tables of entries, one message, columns of messages |
+| messages, messageiterator | batches of messages, and their iterators |
+| prefetch_buffer | single messages from batches, for consumers |
+| murmur, spread | hashes of keys; selected rows of columns, for messages that go to several partitions |
 """

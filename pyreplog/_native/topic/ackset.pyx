@@ -1,7 +1,7 @@
-"""What a subscription has acknowledged: everything below a mark, and ranges of messages beyond it, with exact counts.
+"""The acknowledgements of a subscription: everything below a mark, and ranges of messages beyond it, with exact counts.
 
-32 bytes a range, 40 an entry that is out. Bytes: FORMAT.md, "Ack set". Threads: everything runs under the GIL, which
-makes each call one step.
+A range takes 32 bytes, a known entry 40. FORMAT.md, "Ack set", has the bytes. Threads: everything runs under the GIL,
+which makes each call one step.
 """
 
 cimport cython
@@ -51,12 +51,18 @@ cdef int checked(int status) except -1:
 
 @cython.final
 cdef class AckSet:
-    """Nothing but what is below `mark` is acknowledged. mark: (offset, entries, bytes) of the topic before it, a
-    `Total`.
+    """The acknowledgements of a subscription; at first everything below `mark`, a TopicPosition, and nothing beyond.
 
-    An entry counts when its last message is acknowledged. `acked_messages`, `acked_entries`, `acked_bytes`: of what is
-    acknowledged beyond the mark, in so many `ranges`; `entries_out`: entries that are known and not done; `nbytes`:
-    memory of both. `has_changes`: for `changes()`.
+    An entry counts once its last message is acknowledged.
+
+    Attributes:
+        acked_messages: messages acknowledged beyond the mark.
+        acked_entries: entries acknowledged beyond the mark.
+        acked_bytes: bytes of these entries.
+        ranges: number of ranges beyond the mark.
+        entries_out: entries that are known and not wholly acknowledged.
+        has_changes: `changes()` would return something new.
+        nbytes: memory of the ranges and entries.
     """
 
     cdef Acks acks
@@ -70,8 +76,10 @@ cdef class AckSet:
 
     @property
     def mark(self):
-        """(offset, entries, bytes): everything below the offset is acknowledged, the offset is not; of entries and
-        bytes those wholly below count."""
+        """(offset, entries, bytes): everything below the offset is acknowledged, the message at it is not.
+
+        Entries and bytes are those wholly below the offset.
+        """
         return self.acks.below.messages, self.acks.below.entries, self.acks.below.size
 
     @property
@@ -104,7 +112,7 @@ cdef class AckSet:
 
     @property
     def version(self):
-        """Higher after every call that changed what is acknowledged."""
+        """A number that every change of the acknowledgements raises."""
         return self.acks.version
 
     @property
@@ -114,14 +122,15 @@ cdef class AckSet:
     # ---- entries -------------------------------------------------------------------------------------------------
 
     def deliver(self, batch):
-        """The entries of a MessageBatch go out: acknowledgements of their messages can be told to entries."""
+        """Note the entries of a MessageBatch, so that acknowledgements of their messages can be attributed to entries.
+        """
         self.note_entries(
             batch.entry_first, batch.entry_count, batch.entry_size, batch.entries_before, batch.bytes_before)
 
     def note_entries(self, first, count, size, entries_before, bytes_before):
-        """Columns of entries, int64[m] each, see `EntryPosition`; known ones and those that are done do not matter.
+        """Note entries, as columns int64[m], see `EntryPosition`; known entries, and acknowledged ones, are skipped.
 
-        InvalidArgumentError: one overlaps another, or makes no sense; those before it are noted.
+        Raises InvalidArgumentError if one overlaps another, or is impossible; those before it are noted.
         """
         cdef const int64_t[::1] firsts = int64s(first, "first"), counts = int64s(count, "count")
         cdef const int64_t[::1] sizes = int64s(size, "size")
@@ -145,13 +154,14 @@ cdef class AckSet:
                                            f"another one has {other[0]} to {other[1] - 1}")
 
     def note(self, place):
-        """One entry, an `EntryPosition`."""
+        """Note one entry, an `EntryPosition`."""
         _, _, first, count, size, entries_before, bytes_before = place
         self.note_entries([first], [count], [size], [entries_before], [bytes_before])
 
     def find(self, int64_t offset):
-        """(first, count, size, entries_before, bytes_before) of the entry that holds a message; None: not known, or
-        done."""
+        """Return (first, count, size, entries_before, bytes_before) of the entry with a message; None: unknown, or
+        acknowledged.
+        """
         cdef Spot spot = rows_until(&self.acks.out, offset)
         cdef const Entry *entry = <const Entry *>rows_before(&self.acks.out, &spot)
         if entry == NULL or entry.end <= offset:
@@ -161,10 +171,11 @@ cdef class AckSet:
     # ---- acknowledging -------------------------------------------------------------------------------------------
 
     def acknowledge(self, offsets, int64_t end):
-        """Messages, int64 offsets in any order: int64[k] of those whose entry is not known, of which nothing was noted:
-        `note` their entries and acknowledge them again. What was acknowledged before is no error.
+        """Acknowledge messages, int64 offsets in any order; those that were acknowledged before are no error.
 
-        OutOfRangeError: one is negative, or not below `end`, the topic's; nothing was done.
+        Returns int64[k], the offsets whose entries are not known, which were not acknowledged: `note` their entries and
+        call this again. Raises OutOfRangeError, and acknowledges nothing, if one is negative, or not below `end`, the
+        end of the topic.
         """
         import numpy
         cdef const int64_t[::1] wanted = int64s(offsets, "offsets")
@@ -192,7 +203,7 @@ cdef class AckSet:
         return numpy.concatenate([numpy.arange(a, b, dtype=numpy.int64) for a, b in zip(starts, ends)])
 
     def acknowledge_range(self, int64_t start, int64_t stop, int64_t end):
-        """As `acknowledge`, all messages of [start, stop): [(start, stop)] of those whose entries are not known."""
+        """Acknowledge all messages of [start, stop), as `acknowledge` does; returns [(start, stop)] of unknown ones."""
         cdef Rows unknown
         if not 0 <= start <= stop <= end <= OFFSET_MAX:
             raise OutOfRangeError(f"messages {start} to {stop}: expected 0 to {end}")
@@ -208,13 +219,19 @@ cdef class AckSet:
     # ---- the mark ------------------------------------------------------------------------------------------------
 
     def cumulative_start(self, int64_t to):
-        """Where everything below `to` being acknowledged puts the mark at least: `to`, or where the range that holds it
-        begins; `cumulative` needs the entry of the message before that. Not above the mark: nothing changes."""
+        """Return the least mark after everything below `to` is acknowledged: `to`, or the start of the range that
+        contains it.
+
+        `cumulative` needs the entry of the message before that. Not above the mark: nothing would change.
+        """
         return acks_start(&self.acks, to)
 
     def cumulative(self, place, int64_t to):
-        """Everything below `to` is acknowledged. place: of the entry in which, or at an end of which,
-        `cumulative_start(to)` lies. InvalidArgumentError: it does not."""
+        """Acknowledge everything below `to`.
+
+        place: the entry that contains `cumulative_start(to)`, or begins or ends there. Raises InvalidArgumentError
+        otherwise.
+        """
         cdef Entry entry
         cdef int64_t start = acks_start(&self.acks, to)
         _, _, entry.first, count, entry.size, entry.entries_before, entry.bytes_before = place
@@ -228,7 +245,7 @@ cdef class AckSet:
                 f"{entry.bytes_before} bytes before it: expected one behind {self.mark}")
 
     def reset(self, total):
-        """Everything below a `Total` is acknowledged and nothing beyond; no entry is known."""
+        """Acknowledge everything below a TopicPosition and nothing beyond; forget all entries."""
         self.set_mark(total)
 
     cdef int set_mark(self, object total) except -1:
@@ -244,49 +261,49 @@ cdef class AckSet:
         return offset < self.acks.below.messages or ranges_known(&self.acks.ranges, offset).present
 
     def mask(self, offsets):
-        """bool[n]: which of the messages at int64 `offsets` are acknowledged. Fastest when they ascend."""
+        """Return bool[n]: which of the messages at int64 `offsets` are acknowledged. Fastest when they ascend."""
         import numpy
         cdef const int64_t[::1] wanted = int64s(offsets, "offsets")
         cdef Py_ssize_t i, count = wanted.shape[0]
         cdef uint8_t[::1] mask
-        made = numpy.empty(count, numpy.uint8)
+        mask_array = numpy.empty(count, numpy.uint8)
         if count:
-            mask = made
+            mask = mask_array
             ranges_mask(&self.acks.ranges, &wanted[0], count, &mask[0])
             for i in range(count):
                 mask[i] |= wanted[i] < self.acks.below.messages
-        return made.view(numpy.bool_)
+        return mask_array.view(numpy.bool_)
 
     def missing(self, int64_t start, int64_t stop):
-        """How many messages of [start, stop) are not acknowledged."""
+        """Return how many messages of [start, stop) are not acknowledged."""
         check_range(start, stop)
         start = max(start, self.acks.below.messages)
         return ranges_missing(&self.acks.ranges, start, stop) if start < stop else 0
 
     def next_unacked(self, int64_t at):
-        """The lowest offset from `at` on that is not acknowledged."""
+        """Return the lowest offset from `at` on that is not acknowledged."""
         at = max(at, self.acks.below.messages)
         cdef Known known = ranges_known(&self.acks.ranges, at)
         return known.stop if known.present else at
 
     def behind(self, int64_t messages):
-        """The lowest offset that so many (0 or more) messages that are not acknowledged lie below."""
+        """Return the lowest offset with so many (0 or more) unacknowledged messages below it."""
         if not 0 <= messages <= OFFSET_MAX:
             raise InvalidArgumentError(f"messages: expected 0 or more, found {messages}")
         return acks_behind(&self.acks, messages)
 
     def acked(self, int64_t start=0, int64_t stop=OFFSET_MAX, int64_t most=OFFSET_MAX):
-        """(starts int64[m], ends int64[m]) of the first `most` ranges beyond the mark, cut to [start, stop)."""
+        """Return (starts int64[m], ends int64[m]) of the first `most` ranges beyond the mark, cut to [start, stop)."""
         check_range(start, stop)
         return ranges_between(&self.acks.ranges, start, stop, most)
 
     # ---- bytes ---------------------------------------------------------------------------------------------------
 
     def changes(self, int64_t bytes_max=OFFSET_MAX):
-        """The mark, and the ranges that changed since the last call of this or `snapshot`: bytes for `apply` to a set
-        that has had all before.
+        """Return the mark, and the ranges that changed since the last call of this or `snapshot`, as bytes for `apply`.
 
-        Ranges that do not fit into `bytes_max` (128 or more) are left for the next call: `has_changes` says so.
+        They apply to a set that has all earlier changes. Ranges that do not fit into `bytes_max` (128 or more) are left
+        for the next call: `has_changes` says so.
         """
         cdef Out out
         if bytes_max < CHANGES_BYTES_MIN:
@@ -299,14 +316,14 @@ cdef class AckSet:
             free(out.data)
 
     def snapshot(self, int64_t bytes_max=OFFSET_MAX):
-        """As `changes`, as if all of it had changed: for a set whose mark is at the beginning of the topic."""
+        """Return the whole state, like `changes`, for a set whose mark is at the beginning of the topic."""
         acks_begin_again(&self.acks)
         return self.changes(bytes_max)
 
     def apply(self, data):
-        """What `changes` or `snapshot` of another set gave, in its order; twice is no harm.
+        """Apply what `changes` or `snapshot` of another set returned, in its order; applying it twice does no harm.
 
-        InvalidRecordsError: the bytes are none, or cannot follow what there is; what is before them in `data` counts.
+        Raises InvalidRecordsError if the bytes are malformed, or do not follow the present state; those before count.
         """
         cdef const uint8_t[::1] view = memoryview(data).cast("B")
         cdef Py_ssize_t size = view.shape[0]

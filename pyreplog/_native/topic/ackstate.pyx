@@ -1,8 +1,9 @@
-"""What is acknowledged, with exact counts: the machine behind `ackset`. No Python here.
+"""The state machine of acknowledgements behind `ackset`, with exact counts. No Python here.
 
-A wholly acknowledged entry lies below the mark or in one range, and each range says how many it holds. Which messages
-make an entry is known of those that went out and are not done. A range that changed has its number of entries negated
-(`~`), and its chunk a flag: what is to be written costs what changed. Threads: the caller's lock.
+A wholly acknowledged entry lies below the mark or in one range, and each range has the number of its entries. The
+messages of an entry are known if it was delivered and is not wholly acknowledged. A changed range has its number of
+entries negated (`~`), and its chunk a flag, so that the cost of writing depends on what changed. Threads: the caller's
+lock.
 """
 
 from libc.stdint cimport INT64_MIN
@@ -64,7 +65,7 @@ cdef inline Spot front() noexcept nogil:
 
 
 cdef inline Sum sum_of(const Rows *ranges, Spot spot, int64_t count) noexcept nogil:
-    """Of so many ranges from the spot on."""
+    """Return the totals of so many ranges from the spot on."""
     cdef Sum sum
     cdef int64_t i
     sum.messages, sum.entries, sum.size = 0, 0, 0
@@ -135,7 +136,7 @@ cdef int acks_add(Acks *acks, int64_t start, int64_t stop, Rows *unknown) noexce
 
 
 cdef int64_t known_until(const Acks *acks, Spot spot, int64_t stop) noexcept nogil:
-    """How far, up to `stop`, known entries follow each other from that at the spot on."""
+    """Return how far, up to `stop`, adjacent known entries reach from the one at the spot on."""
     cdef const int64_t *row = rows_at(&acks.out, &spot)
     cdef int64_t end = row[0]
     while row != NULL and row[0] == end and end < stop:
@@ -146,8 +147,10 @@ cdef int64_t known_until(const Acks *acks, Spot spot, int64_t stop) noexcept nog
 
 
 cdef int add_known(Acks *acks, int64_t start, int64_t stop, Spot spot) noexcept nogil:
-    """All of [start, stop), which known entries cover; the spot is that of the first of them. None of them was complete
-    before."""
+    """Acknowledge [start, stop), which known entries cover; the spot is that of the first one.
+
+    None was complete before.
+    """
     cdef Merge merge
     cdef Spot first = spot
     cdef int64_t low, entries = 0, size = 0
@@ -172,7 +175,8 @@ cdef int add_known(Acks *acks, int64_t start, int64_t stop, Spot spot) noexcept 
 
 
 cdef int replace(Acks *acks, Merge *merge, int64_t entries, int64_t size, bint changed) noexcept nogil:
-    """One range, or the mark, in place of those ranges; so many entries and bytes more are done in it."""
+    """Replace the ranges of a merge by one range, or move the mark; so many entries and bytes more are complete in it.
+    """
     cdef Sum held = sum_of(&acks.ranges, merge.spot, merge.count)
     cdef int64_t row[4]
     if merge.start <= acks.below.messages:
@@ -215,7 +219,7 @@ cdef int acks_move(Acks *acks, const Entry *entry, int64_t start) noexcept nogil
     acks.below = mark
     touch(acks)
     ranges_probe(&acks.ranges, start, start, &merge)
-    if merge.count:     # that which begins there
+    if merge.count:     # the range that begins there
         completes = entry.first < start < entry.end <= merge.end
         replace(acks, &merge, completes, entry.size if completes else 0, True)
     drop_below(acks, acks.below.messages)
@@ -223,11 +227,11 @@ cdef int acks_move(Acks *acks, const Entry *entry, int64_t start) noexcept nogil
 
 
 cdef void drop_below(Acks *acks, int64_t offset) noexcept nogil:
-    """Forget ranges and entries that end there or before."""
+    """Forget the ranges and entries that end at the offset or before."""
     cdef int64_t count = count_below(&acks.ranges, offset)
-    cdef Sum gone = sum_of(&acks.ranges, front(), count)
+    cdef Sum dropped = sum_of(&acks.ranges, front(), count)
     if count:
-        take_off(&acks.beyond, &gone)
+        take_off(&acks.beyond, &dropped)
         rows_remove(&acks.ranges, front(), count)
     count = count_below(&acks.out, offset)
     if count:
@@ -308,7 +312,7 @@ cdef int put_mark(Out *out, const Acks *acks) noexcept nogil:
 
 
 cdef int put_range(Out *out, const int64_t *row, int64_t *at) noexcept nogil:
-    """How far it begins behind `at`, which is moved to its end; length, entries, bytes."""
+    """Write the gap behind `at`, which is moved to the range's end; its length, entries and bytes."""
     if (put_varint(out, row[0] - at[0]) < 0 or put_varint(out, row[1] - row[0]) < 0
             or put_varint(out, entries_of(row)) < 0 or put_varint(out, row[3]) < 0):
         return ROWS_NO_MEMORY
@@ -352,7 +356,7 @@ cdef int apply_mark(Acks *acks, const uint8_t **at, const uint8_t *stop) noexcep
 
 
 cdef int apply_range(Acks *acks, int64_t start, int64_t end, int64_t entries, int64_t size) noexcept nogil:
-    """In place of all that it covers; it cannot cover a part of a range, nor touch one."""
+    """Replace all ranges that this one covers; it must neither cover a part of a range, nor touch one."""
     cdef Merge merge
     cdef Sum held
     ranges_probe(&acks.ranges, start, end, &merge)

@@ -1,4 +1,4 @@
-"""One message of a topic, as it lies in its entry."""
+"""One message of a topic, as a view of its entry."""
 
 import sys
 
@@ -19,27 +19,31 @@ cdef extern from "Python.h":
 
 
 cdef Message make_message(MessageTable table, const MessageEntry *at, uint32_t number):
-    cdef Message made = Message.__new__(Message)
-    made.table, made.at, made.number = table, at, number
-    return made
+    cdef Message message = Message.__new__(Message)
+    message.table, message.at, message.number = table, at, number
+    return message
 
 
 @cython.final
 @cython.freelist(64)
 @cython.no_gc  # its table never leads back to it
 cdef class Message:
-    """One message; its bytes stay where they are until an attribute is asked for. Made by a MessageBatch.
+    """A message of a topic; made by a MessageBatch.
+
+    It views its entry, whose bytes are copied when an attribute is read.
 
     `value`, `key` and `properties` are copies; `value_view` is a read-only memoryview that keeps the entries alive.
-    Times are in microseconds since the epoch. `redelivered`: how often it was delivered before, 0 unless whoever
-    delivers it says otherwise. Threads: any, but for `redelivered`.
+    Times are microseconds since the epoch. Any thread may use it, except to set `redelivered`.
+
+    Attributes:
+        redelivered: how often it was delivered before.
     """
 
     def __init__(self):
         raise TypeError("messages are made by batches of messages")
 
     def __getattribute__(self, name):
-        """As of a Record: most loops ask for the value alone."""
+        """Return an attribute; the value, which most loops read, on a short path, as a Record does."""
         if name is VALUE:
             return self.copied_value()
         return PyObject_GenericGetAttr(self, name)
@@ -51,7 +55,7 @@ cdef class Message:
 
     @property
     def partition(self):
-        """Which partition of a partitioned topic it was received from; -1: it was received from no such topic."""
+        """The partition of a partitioned topic that it was received from; -1: none."""
         return self.table.partition
 
     @property
@@ -75,7 +79,7 @@ cdef class Message:
 
     @property
     def key(self):
-        """The key, copied; None when there is none."""
+        """The key, copied; None: it has none."""
         cdef int64_t size = key_size(self.at, self.number)
         if size < 0:
             return None
@@ -83,12 +87,12 @@ cdef class Message:
 
     @property
     def properties(self):
-        """The properties given at publishing: dict of str to bytes."""
+        """The properties: a dict of str to bytes."""
         return properties_of(self.at, self.number)
 
     @property
     def event_time(self):
-        """The producer's time, or None."""
+        """The time that the producer set, or None."""
         cdef int64_t time = event_time_at(self.at, self.number)
         return None if time == INT64_MIN else time
 
@@ -99,18 +103,18 @@ cdef class Message:
 
     @property
     def deliver_at(self):
-        """Not to be delivered before; None: at once."""
+        """When it may be delivered; None: at once."""
         cdef int64_t time = deliver_at(self.at, self.number)
         return time if time else None
 
     @property
     def producer(self):
-        """Name of its producer, bytes; empty when it has none."""
+        """The name of its producer, bytes; empty: it has none."""
         return PyBytes_FromStringAndSize(<const char *>self.at.producer, self.at.producer_length)
 
     @property
     def sequence(self):
-        """Its producer's number for it, or None."""
+        """The producer's number for it, or None."""
         cdef int64_t sequence = sequence_at(self.at, self.number)
         return None if sequence < 0 else sequence
 
@@ -131,17 +135,17 @@ cdef class Message:
 
     @property
     def entry_first(self):
-        """Offset in the topic of the entry's first message."""
+        """Offset of the first message of its entry."""
         return self.at.first
 
     @property
     def entry_count(self):
-        """Messages of the entry."""
+        """Number of messages of its entry."""
         return self.at.count
 
     @property
     def entry_size(self):
-        """Bytes of the entry's value, as it is stored."""
+        """Stored bytes of its entry's value."""
         return self.at.size
 
     def __reduce__(self):

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from pyreplog._native.topic.messageentry cimport MessageEntry, MessageTable
 
 
-# Where a message is: the number of its entry in the table, and its number in the entry.
+# The place of a message: the number of its entry in the table, and its number in the entry.
 ctypedef struct Place:
     uint32_t entry
     uint32_t number
@@ -16,20 +16,20 @@ cdef enum Column:
     ENTRY_ID, ENTRY_FIRST, ENTRY_COUNT, ENTRY_SIZE, ENTRY_SEQUENCE, ENTRIES_BEFORE, BYTES_BEFORE
 
 
-# One int64 column of the messages at these places.
+# Fill an int64 column of the messages at these places.
 cdef void gather(const MessageEntry *entries, const Place *places, Py_ssize_t count, int column,
                  int64_t *out) noexcept nogil
 
 cdef void gather_hashes(const MessageEntry *entries, const Place *places, Py_ssize_t count,
                         uint32_t *out) noexcept nogil
 
-# One int64 column of the entries.
+# Fill an int64 column of the entries.
 cdef void gather_entries(MessageTable table, int column, int64_t *out) noexcept nogil
 
-# Where each value (or key) begins when they lie end to end; returns the bytes in all.
+# Compute where each value (or key) begins when they lie end to end; return the bytes of all.
 cdef int64_t measure(const MessageEntry *entries, const Place *places, Py_ssize_t count, bint keys,
                      int64_t *starts) noexcept nogil
 
-# Copy them; messages that follow each other in an entry in one go.
+# Copy them; adjacent messages of an entry in one go.
 cdef void pack(const MessageEntry *entries, const Place *places, Py_ssize_t count, bint keys, const int64_t *starts,
                uint8_t *out) noexcept nogil

@@ -1,4 +1,4 @@
-"""Columns of messages, filled: one pass over their places each."""
+"""Fills columns of messages, with one pass over their places for each."""
 
 from libc.string cimport memcpy
 

@@ -1,6 +1,6 @@
-"""Messages as the values of batch entries: encoded, cut into entries, compressed. FORMAT.md, "Messages", has the bytes.
+"""Encodes messages as the values of batch entries, cuts them into entries, compresses entries.
 
-Threads: any; large jobs release the GIL.
+FORMAT.md, "Messages", has the bytes. Threads: any; large jobs release the GIL.
 """
 
 cimport cython
@@ -14,13 +14,13 @@ from pyreplog._native.layout cimport (
 )
 from pyreplog._native.log.append_arguments cimport SequenceParts, ColumnParts, Parts
 from pyreplog._native.log.record cimport Part, span
-from pyreplog._native.topic.messagefields cimport NAME_MAX, Longs, Properties
+from pyreplog._native.topic.messagefields cimport NAME_MAX, Int64Column, Properties
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
 
 cdef int64_t RELEASE_GIL_FROM = 1 << 18
 
 
-# What an entry of messages [start, stop) of a call takes.
+# The size and layout of an entry of messages [start, stop) of a call.
 ctypedef struct Plan:
     Py_ssize_t start
     Py_ssize_t stop
@@ -36,16 +36,20 @@ ctypedef struct Plan:
 
 @cython.final
 cdef class Messages:
-    """The messages of one call, checked: what `encode_slices` takes, but for the numbers. count: how many; size: bytes
-    of keys, properties and values. What they are made of must not change before they are encoded.
+    """The messages of one call, checked: the arguments of `encode_slices`, except the sequence numbers.
 
-    Errors: as `encode_messages`, but none for no message. Threads: one at a time.
+    The arguments must not change before they are encoded. Raises the errors of `encode_messages`, but allows no
+    messages. Threads: one at a time.
+
+    Attributes:
+        count: number of messages.
+        size: bytes of keys, properties and values.
     """
 
     cdef Parts parts
     cdef Properties properties
-    cdef Longs deliver_at
-    cdef Longs sequences
+    cdef Int64Column deliver_at
+    cdef Int64Column sequences
     cdef bytes producer
     cdef const uint8_t *name      # the producer's
     cdef uint16_t name_length
@@ -66,14 +70,15 @@ cdef class Messages:
             self.properties = Properties(properties, self.count)
             self.size += self.properties_end(self.count - 1)
         if deliver_at is not None:
-            self.deliver_at = Longs(deliver_at, self.count, "deliver_at", 0)
+            self.deliver_at = Int64Column(deliver_at, self.count, "deliver_at", 0)
             self.check_deliver_at()
 
     def entries(self, runs=None, *, sequences=None, int64_t first_sequence=-1, Py_ssize_t messages_max,
                 int64_t bytes_max):
-        """(entries, how many messages each has) of the messages of some runs, [(start, stop)]; None: of all.
+        """Return (entries, number of messages of each) for the messages of runs, [(start, stop)]; None: for all.
 
-        The others: as `encode_slices`, one sequence for each message there is.
+        The other arguments are those of `encode_slices`, with one sequence for each message, whether a run has it or
+        not.
         """
         cdef Py_ssize_t start, stop, end
         cdef list entries = [], counts = []
@@ -98,7 +103,7 @@ cdef class Messages:
                                        f"{self.count} below 2**63, found {first_sequence}")
         self.sequences, self.first_sequence = None, first_sequence
         if sequences is not None:
-            self.sequences = Longs(sequences, self.count, "sequences", None)
+            self.sequences = Int64Column(sequences, self.count, "sequences", None)
             self.check_sequences()
         return 0
 
@@ -123,7 +128,7 @@ cdef class Messages:
         return self.properties.ends[i] if i >= 0 else 0
 
     cdef int64_t size_of(self, Py_ssize_t i) noexcept nogil:
-        """Key, properties and value of a message."""
+        """Return the bytes of key, properties and value of a message."""
         cdef const Part *part = &self.parts.parts[i]
         cdef int64_t size = part.value_length + (part.key_length if part.key_length > 0 else 0)
         if self.properties is not None:
@@ -132,7 +137,7 @@ cdef class Messages:
 
     cdef Py_ssize_t cut(self, Py_ssize_t start, Py_ssize_t end, Py_ssize_t messages_max,
                         int64_t bytes_max) noexcept nogil:
-        """Where an entry from `start` on ends, at `end` at the latest: it has one message at least."""
+        """Return the end of an entry that begins with message `start`, at most `end`; it has at least one message."""
         cdef Py_ssize_t stop = start + 1
         cdef int64_t size = self.size_of(start)
         while stop < end and stop - start < messages_max:
@@ -143,7 +148,7 @@ cdef class Messages:
         return stop
 
     cdef void plan(self, Plan *plan) noexcept nogil:
-        """Fill it in for its messages."""
+        """Compute the sizes and the layout of an entry."""
         cdef Py_ssize_t i, count = plan.stop - plan.start
         cdef const Part *part
         plan.flags, plan.keys, plan.values, plan.properties = 0, 0, 0, 0
@@ -242,7 +247,7 @@ cdef int64_t columns_size(int flags, int64_t count) noexcept nogil:
 
 
 cdef inline uint32_t *take_u32(uint8_t **out, Py_ssize_t count) noexcept nogil:
-    """Room for a column; what pads it is zero."""
+    """Reserve a column; its padding is zero."""
     cdef uint32_t *column = <uint32_t *>out[0]
     if count & 1:
         column[count] = 0
@@ -264,7 +269,7 @@ cdef uint8_t *write_keys(const Part *parts, Py_ssize_t count, uint32_t *ends, ui
 
 
 cdef void write_values(const Part *parts, Py_ssize_t count, uint32_t *ends, uint8_t *out) noexcept nogil:
-    """Values that lie end to end are copied in one go."""
+    """Write values; those that lie end to end are copied in one go."""
     cdef Py_ssize_t i
     cdef uint32_t end = 0, copied = 0
     cdef const uint8_t *run = parts[0].value if count else NULL
@@ -290,7 +295,7 @@ cdef Parts as_parts(values, keys, event_times):
 
 
 cdef bint is_column(values) except -1:
-    """Whether it is one object for all values: (offsets, data), a numpy or an Arrow array."""
+    """Return whether `values` is one object for all values: (offsets, data), a numpy or an Arrow array."""
     if type(values) is tuple:
         return len(values) == 2 and not isinstance(values[0], (bytes, bytearray, memoryview))
     return hasattr(values, "dtype") or hasattr(values, "buffers")
@@ -298,13 +303,20 @@ cdef bint is_column(values) except -1:
 
 def encode_messages(values, keys=None, *, properties=None, event_times=None, deliver_at=None, sequences=None,
                     producer=b"", int64_t first_sequence=-1):
-    """The value of a batch entry that holds these messages, as bytes.
+    """Return the value of a batch entry with these messages.
 
-    values: bytes-like objects, or one column: (offsets, data), a numpy or a pyarrow array, as `append_columns` takes;
-    or Parts. keys: likewise; None: no key. properties: dicts of str to str or bytes, or None. event_times, deliver_at:
-    microseconds since the epoch; None: none, at once. sequences: ascending integers from 0 on; without them
-    first_sequence, first_sequence + 1, ...; -1: none. producer: its name.
-    Errors: WrongTypeError, InvalidArgumentError; RecordTooLargeError beyond 64 MiB.
+    Raises WrongTypeError or InvalidArgumentError; RecordTooLargeError beyond 64 MiB.
+
+    Args:
+        values: bytes-like objects, or one column: (offsets, data), a numpy or a pyarrow array, as for `append_columns`;
+            or Parts.
+        keys: likewise; None: no keys.
+        properties: dicts of str to str or bytes, or None.
+        event_times: microseconds since the epoch; None: none.
+        deliver_at: microseconds since the epoch; None or 0: at once.
+        sequences: ascending integers from 0 on.
+        producer: name of the producer.
+        first_sequence: without `sequences`, the first of consecutive numbers; -1: no numbers.
     """
     cdef Messages messages = Messages(values, keys, properties=properties, event_times=event_times,
                                       deliver_at=deliver_at, producer=producer)
@@ -314,8 +326,10 @@ def encode_messages(values, keys=None, *, properties=None, event_times=None, del
 
 def encode_slices(values, keys=None, *, properties=None, event_times=None, deliver_at=None, sequences=None,
                   producer=b"", int64_t first_sequence=-1, Py_ssize_t messages_max, int64_t bytes_max):
-    """As encode_messages, several entries: (their values, how many messages each has). Each has at most `messages_max`
-    messages, and keys, properties and values of at most `bytes_max` bytes in all, or one message.
+    """Encode messages into several entries; return (entries, number of messages of each).
+
+    Each entry has at most `messages_max` messages, and at most `bytes_max` bytes of keys, properties and values, or one
+    message. The other arguments, and the errors, are those of `encode_messages`.
     """
     cdef Messages messages = Messages(values, keys, properties=properties, event_times=event_times,
                                       deliver_at=deliver_at, producer=producer)
@@ -324,9 +338,9 @@ def encode_slices(values, keys=None, *, properties=None, event_times=None, deliv
 
 
 def compress_entry(bytes entry not None, int codec, compress):
-    """An encoded entry with its body compressed, or as it was if that makes it no smaller.
+    """Return an encoded entry with its body compressed, or as it is if that makes it no smaller.
 
-    codec: 1 zstd, 2 lz4. compress: called with the body, a memoryview; gives bytes-like.
+    codec: 1 zstd, 2 lz4. compress: called with the body, a memoryview; returns a bytes-like object.
     """
     cdef MessagesHeader head
     cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(entry)
@@ -337,7 +351,7 @@ def compress_entry(bytes entry not None, int codec, compress):
     memcpy(&head, p, min(size, <int64_t>MESSAGES_HEADER))
     body_at = aligned(MESSAGES_HEADER + head.producer_length) if size >= MESSAGES_HEADER else INT64_MAX
     if body_at > size or head.version != MESSAGES_VERSION or head.codec or head.raw_size != size - body_at:
-        raise InvalidArgumentError("entry: expected what encode_messages made, not compressed")
+        raise InvalidArgumentError("entry: expected a result of encode_messages, not compressed")
     packed = bytes(memoryview(compress(span(entry, p + body_at, size - body_at))))
     if body_at + len(packed) >= size:
         return entry

@@ -10,11 +10,11 @@ cdef enum:
     PROPERTY_HEADER = 6           # u16 length of its name, u32 of its value
 
 
-# One entry. A column is NULL when the entry has none. Nothing in it is aligned: columns are read by the functions below.
+# One entry. A column is NULL if the entry has none. Nothing is aligned: the functions below read the columns.
 ctypedef struct MessageEntry:
     const uint8_t *record
     const uint8_t *producer
-    const uint8_t *body           # of a batch entry, once it is not compressed
+    const uint8_t *body           # of a batch entry, decompressed
     const uint8_t *value_ends     # u32
     const uint8_t *key_ends       # u32, with NO_KEY
     const uint8_t *event_times    # i64
@@ -27,13 +27,13 @@ ctypedef struct MessageEntry:
     int64_t first                 # offset of its first message in the topic
     int64_t first_sequence        # -1: none
     int64_t last_sequence
-    int64_t own_event_time        # columns of an entry that is one message
+    int64_t own_event_time        # columns of an entry that is a single message
     uint32_t own_value_end
     uint32_t own_key_end
     uint32_t size                 # bytes of the record's value
     uint32_t count
     uint32_t raw_size
-    uint32_t body_at              # where it begins in the value
+    uint32_t body_at              # where the body begins in the value
     uint16_t flags
     uint16_t producer_length
     uint8_t codec
@@ -42,14 +42,14 @@ ctypedef struct MessageEntry:
 cdef class MessageTable:
     cdef MessageEntry *entries
     cdef Py_ssize_t count
-    cdef RecordBatch batch        # what the entries lie in
-    cdef list bodies              # those that were decompressed
-    cdef int64_t ledger           # -1: no entry
+    cdef RecordBatch batch        # holds the bytes of the entries
+    cdef list bodies              # decompressed bodies
+    cdef int64_t ledger           # -1: there is no entry
     cdef int64_t messages         # of all entries
     cdef int64_t end              # topic offset behind the last entry
     cdef int64_t entries_start    # entries and value bytes of the topic before the ledger
     cdef int64_t bytes_start
-    cdef int32_t partition        # of a partitioned topic; -1: nobody said
+    cdef int32_t partition        # of a partitioned topic; -1: not known
     cdef int unpack(self, MessageEntry *entry, decompress) except -1
 
 

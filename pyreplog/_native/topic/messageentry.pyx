@@ -1,6 +1,6 @@
-"""Entries that hold messages, checked: every length that an entry states is bounded before anything rests on it.
+"""Entries with messages, checked: every length in an entry is compared with its bounds before it is used.
 
-Records have been verified by whoever read them; what their values say has not. FORMAT.md, "Messages", has the bytes.
+The reader of the records has verified the records, not their values. FORMAT.md, "Messages", has the bytes.
 """
 
 cimport cython
@@ -17,10 +17,10 @@ from pyreplog._native.log.record cimport event_time_of, key_of, make_record, spa
 from pyreplog.errors import InvalidEntryError, ReplogError
 
 cdef int64_t RELEASE_GIL_FROM = 1 << 16   # messages
-cdef int64_t IN_RECORD = -1   # instead of an offset in the value
+cdef int64_t IN_RECORD = -1   # takes the place of an offset in the value
 
 
-cdef enum What:
+cdef enum FaultKind:
     LONG_FORM, LEDGER, ENTRY, ENTRY_MAX, MESSAGES_BEFORE, MESSAGES, BYTES, HEADER, VERSION, CODEC, FLAGS, PRODUCER, RAW_SIZE, COUNT
     BODY, LOWEST_SEQUENCE, FIRST_SEQUENCE, LAST_SEQUENCE, SEQUENCE, COLUMNS, ENDS, NO_KEY_END, PROPERTY, TOTAL
 
@@ -53,7 +53,7 @@ cdef tuple EXPECTED = (
 
 ctypedef struct Fault:
     int what
-    int64_t at                    # offset in the entry's value, its body not compressed; or IN_RECORD
+    int64_t at                    # offset in the entry's value with the body decompressed; or IN_RECORD
     int64_t expected
     int64_t found
 
@@ -74,7 +74,7 @@ cdef object refusal(const uint8_t *record, int64_t at, str expected, object foun
 # ---- header ----------------------------------------------------------------------------------------------------
 
 cdef int read_single(MessageEntry *entry) noexcept nogil:
-    """An entry of another kind is one message: its value."""
+    """Read an entry of another kind, which is one message: its value."""
     cdef const RecordHead *head = <const RecordHead *>entry.record
     entry.count, entry.first_sequence, entry.last_sequence = 1, -1, -1
     entry.own_value_end = entry.size
@@ -141,7 +141,7 @@ cdef inline const uint8_t *take_column(const MessageEntry *entry, int flag, int6
 
 
 cdef int64_t check_ends(MessageEntry *entry, const uint8_t *ends, int64_t room, Fault *fault) noexcept nogil:
-    """The last end of a column, when they ascend within `room` bytes; else -1."""
+    """Return the last end of a column if its ends ascend within `room` bytes; otherwise -1."""
     cdef int64_t i
     cdef uint32_t previous = 0, end
     for i in range(entry.count):
@@ -181,7 +181,7 @@ cdef int check_sequences(MessageEntry *entry, Fault *fault) noexcept nogil:
 
 
 cdef int check_properties(MessageEntry *entry, Fault *fault) noexcept nogil:
-    """Whether each message's properties end where it says."""
+    """Check that the properties of each message end where its column says."""
     cdef int64_t i, at = 0, end, size
     for i in range(entry.count):
         end = load_u32(entry.property_ends, i)
@@ -194,7 +194,7 @@ cdef int check_properties(MessageEntry *entry, Fault *fault) noexcept nogil:
 
 
 cdef inline int64_t property_size(const uint8_t *p, int64_t room) noexcept nogil:
-    """Bytes of the property at p, of which `room` may be read: u16 length of its name, u32 of its value, both."""
+    """Return the bytes of the property at p, of which `room` may be read: u16 length of name, u32 of value, both."""
     cdef uint16_t name
     if room < PROPERTY_HEADER:
         return PROPERTY_HEADER
@@ -236,7 +236,7 @@ cdef int read_body(MessageEntry *entry, Fault *fault) noexcept nogil:
 
 @cython.final
 cdef class MessageTable:
-    """What several batches of messages share: their entries, and what holds the bytes."""
+    """The entries that several batches of messages share, and the objects that hold their bytes."""
 
     def __init__(self):
         raise TypeError("tables are made by decode_messages")
@@ -245,14 +245,14 @@ cdef class MessageTable:
         free(self.entries)
 
     cdef int unpack(self, MessageEntry *entry, decompress) except -1:
-        """Have the body of a compressed entry decompressed."""
+        """Decompress the body of an entry."""
         cdef const uint8_t *packed = value_of(entry.record) + entry.body_at
         cdef bytes body
         if decompress is None:
             raise refusal(entry.record, 1, "a body that is not compressed", f"codec {entry.codec}")
         try:
-            made = decompress(entry.codec, span(self.batch, packed, entry.size - entry.body_at), entry.raw_size)
-            body = made if type(made) is bytes else bytes(memoryview(made))
+            unpacked = decompress(entry.codec, span(self.batch, packed, entry.size - entry.body_at), entry.raw_size)
+            body = unpacked if type(unpacked) is bytes else bytes(memoryview(unpacked))
         except ReplogError:
             raise
         except Exception as error:
@@ -266,7 +266,7 @@ cdef class MessageTable:
 
 
 cdef int read_totals(MessageTable table, Py_ssize_t at, int64_t offset, Fault *fault) noexcept nogil:
-    """The entry's place, by the ledger's running totals."""
+    """Compute the position of an entry from the running totals of its ledger."""
     cdef MessageEntry *entry = &table.entries[at]
     cdef const LongHeader *header = <const LongHeader *>entry.record
     cdef const LongHeader *before = NULL
@@ -296,7 +296,7 @@ cdef int read_totals(MessageTable table, Py_ssize_t at, int64_t offset, Fault *f
 
 
 cdef Py_ssize_t read_headers(MessageTable table, int64_t offset, Py_ssize_t *packed, Fault *fault) noexcept nogil:
-    """How many entries are good, and how many are compressed."""
+    """Return the number of good entries, and set that of compressed ones."""
     cdef Py_ssize_t i
     cdef MessageEntry *entry
     for i in range(table.count):
@@ -323,7 +323,7 @@ cdef Py_ssize_t read_bodies(MessageTable table, Fault *fault) noexcept nogil:
 
 
 cdef MessageTable read_table(RecordBatch batch, int64_t offset, int64_t entries, int64_t size, decompress):
-    """The entries of a batch of one ledger, whose topic begins with these totals."""
+    """Return the entries of a batch of one ledger, before which the topic has these totals."""
     cdef MessageTable table = MessageTable.__new__(MessageTable)
     cdef Fault fault
     cdef Py_ssize_t i, packed = 0, good
@@ -356,7 +356,7 @@ cdef object refused(const MessageEntry *entry, const Fault *fault):
 # ---- properties ------------------------------------------------------------------------------------------------
 
 cdef dict properties_of(const MessageEntry *entry, int64_t i):
-    """Of one message, whose bytes were checked; names that are not UTF-8 are mended."""
+    """Return the properties of one message, whose bytes were checked; invalid UTF-8 in names is replaced."""
     cdef int64_t at, end
     cdef uint16_t name
     cdef uint32_t value

@@ -1,4 +1,4 @@
-# What messages carry besides keys and values, as columns of a call.
+# The fields of messages besides keys and values, as columns of a call.
 from libc.stdint cimport int64_t, uint8_t
 
 
@@ -6,7 +6,7 @@ cdef enum:
     NAME_MAX = 0xffff         # bytes of a producer's or a property's name
 
 
-cdef class Longs:
+cdef class Int64Column:
     cdef int64_t *at
     cdef Py_ssize_t count
 
@@ -16,7 +16,7 @@ cdef class Longs:
 
 cdef class Properties:
     cdef bytearray data
-    cdef const uint8_t *start     # of the data, once it is all there
+    cdef const uint8_t *start     # of the data, once it is complete
     cdef int64_t *ends
 
     cdef int put(self, properties) except -1

@@ -4,7 +4,7 @@ from typing import Self, final
 from numpy.typing import ArrayLike
 
 @final
-class Longs:
+class Int64Column:
     def __new__(cls, column: Iterable[int | None] | ArrayLike, count: int, what: str, none: int | None) -> Self: ...
 
 @final

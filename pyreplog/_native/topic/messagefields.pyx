@@ -1,6 +1,6 @@
-"""What messages carry besides keys and values, checked and copied: columns of numbers, and properties.
+"""The fields of messages besides keys and values, checked and copied: columns of numbers, and properties.
 
-Errors: WrongTypeError, InvalidArgumentError; RecordTooLargeError of properties. Threads: one at a time.
+Raises WrongTypeError or InvalidArgumentError; RecordTooLargeError for properties. Threads: one at a time.
 """
 
 cimport cython
@@ -14,8 +14,8 @@ from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongType
 
 
 @cython.final
-cdef class Longs:
-    """A column of int64, copied; None in it is `none`, and None for it no column."""
+cdef class Int64Column:
+    """A column of int64, copied; None in it is stored as `none`."""
 
     def __cinit__(self, column, Py_ssize_t count, str what, none):
         self.at = <int64_t *>malloc(max(count, 1) * sizeof(int64_t))
@@ -29,7 +29,7 @@ cdef class Longs:
         free(self.at)
 
     cdef bint copy(self, column, str what) except -1:
-        """An int64 array; False: it is none."""
+        """Copy an int64 array; return False if the column is none."""
         cdef Py_buffer buffer
         if column.ndim != 1 or column.dtype.str != "<i8" or not column.flags.c_contiguous:
             return False
@@ -66,7 +66,7 @@ cdef int check_count(str what, Py_ssize_t found, Py_ssize_t expected) except -1:
 
 @cython.final
 cdef class Properties:
-    """Encoded properties of the messages, end to end."""
+    """The encoded properties of messages, end to end."""
 
     def __cinit__(self, column, Py_ssize_t count):
         cdef Py_ssize_t i

@@ -1,7 +1,7 @@
-# Messages of a batch in turn.
+# Iterates over the messages of a batch.
 from pyreplog._native.system.blocks cimport Block
 from pyreplog._native.topic.messagecolumns cimport Place
 from pyreplog._native.topic.messageentry cimport MessageTable
 
-# Those at `count` places, which lie in `block`.
+# Iterate over the messages at `count` places, which lie in `block`.
 cdef object iterate(MessageTable table, Block block, const Place *places, Py_ssize_t count)

@@ -1,4 +1,4 @@
-"""Messages of a batch in turn, without an object for each."""
+"""Iterates over the messages of a batch, without a new object for each."""
 
 cimport cython
 from cpython.object cimport PyObject
@@ -8,25 +8,27 @@ from pyreplog._native.topic.messageentry cimport MessageEntry
 
 
 cdef extern from "Python.h":
-    Py_ssize_t Py_REFCNT(PyObject *o)  # of an `object`, Cython would count its own reference
+    Py_ssize_t Py_REFCNT(PyObject *o)  # for an `object`, Cython would count its own reference
 
 
 cdef object iterate(MessageTable table, Block block, const Place *places, Py_ssize_t count):
-    cdef MessageIterator made = MessageIterator.__new__(MessageIterator)
-    made.table, made.block, made.at, made.end = table, block, places, places + count
-    return made
+    cdef MessageIterator iterator = MessageIterator.__new__(MessageIterator)
+    iterator.table, iterator.block, iterator.at, iterator.end = table, block, places, places + count
+    return iterator
 
 
 @cython.final
 cdef class MessageIterator:
-    """Gives the messages of a batch in turn. One that nobody has kept is used again for the one after the next, as by
-    RecordIterator. For one thread at a time."""
+    """Iterates over the messages of a batch. For one thread at a time.
+
+    A message to which no reference is left is used again for the one after the next, as RecordIterator does.
+    """
 
     cdef MessageTable table
-    cdef Block block              # what has the places
+    cdef Block block              # holds the places
     cdef const Place *at
     cdef const Place *end
-    cdef Message even, odd        # given out last, in turns
+    cdef Message even, odd        # returned last, alternately
     cdef bint is_even
 
     def __init__(self):
@@ -45,7 +47,7 @@ cdef class MessageIterator:
         entry = &self.table.entries[place.entry]
         self.is_even = not self.is_even
         if self.is_even:
-            if Py_REFCNT(<PyObject *>self.even) == 1:  # of None there are more
+            if Py_REFCNT(<PyObject *>self.even) == 1:  # None has more references
                 self.even.at, self.even.number, self.even.redelivered = entry, place.number, 0
             else:
                 self.even = make_message(self.table, entry, place.number)

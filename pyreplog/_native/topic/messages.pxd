@@ -8,7 +8,7 @@ from pyreplog._native.topic.messageentry cimport MessageTable
 
 cdef class MessageBatch:
     cdef MessageTable table
-    cdef Block block              # what has the places
+    cdef Block block              # holds the places
     cdef const Place *places
     cdef Py_ssize_t count
     cdef dict columns

@@ -1,6 +1,7 @@
-"""Messages of a topic's entries, as numpy columns over the bytes as they were read.
+"""Messages of a topic's entries, as numpy columns over the bytes that were read.
 
-Threads: a batch is immutable; any thread may use it. It holds the entries it views, and what was decompressed.
+Threads: a batch is immutable; any thread may use it. It keeps the entries that it views, and decompressed bodies,
+alive.
 """
 
 cimport cython
@@ -28,20 +29,28 @@ from pyreplog._native.topic.messageiterator cimport iterate
 from pyreplog._native.topic import message
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 
-globals()["Message"] = message.Message  # a cimported name is none for Python code
+globals()["Message"] = message.Message  # a cimported name is not visible to Python code
 
 cdef int64_t RELEASE_GIL_FROM = 1 << 16   # messages
 cdef int64_t RELEASE_GIL_BYTES = 1 << 18
 
 
 def decode_messages(RecordBatch batch not None, *, int64_t offset, int64_t entries, int64_t size, decompress=None):
-    """A MessageBatch of all messages of a batch of one ledger's entries, ascending; an entry that is no batch entry is
-    one message.
+    """Return a MessageBatch of all messages of a batch of one ledger's entries, ascending.
 
-    offset, entries, size: messages, entries and value bytes of the topic before the ledger. decompress: called with
-    (codec, memoryview, bytes wanted) for each compressed body, gives bytes-like; None: there must be none.
-    Errors: InvalidEntryError says which entry is bad, where, what was expected and found; ReplogErrors of
-    `decompress` pass. Large jobs release the GIL.
+    An entry that is no batch entry is one message. Large jobs release the GIL.
+
+    Args:
+        batch: the records of the entries.
+        offset: messages of the topic before the ledger.
+        entries: entries of the topic before the ledger.
+        size: value bytes of the topic before the ledger.
+        decompress: called with (codec, memoryview, raw size) for each compressed body; returns a bytes-like object.
+            None: no body may be compressed.
+
+    Raises:
+        InvalidEntryError: an entry is malformed; the error says which one, where, what was expected and found.
+        ReplogError: what `decompress` raises.
     """
     cdef MessageTable table
     cdef Block block
@@ -61,18 +70,18 @@ def decode_messages(RecordBatch batch not None, *, int64_t offset, int64_t entri
 
 
 cdef MessageBatch make_batch(MessageTable table, Block block, const Place *places, Py_ssize_t count):
-    cdef MessageBatch made = MessageBatch.__new__(MessageBatch)
-    made.table, made.block, made.places, made.count = table, block, places, count
-    return made
+    cdef MessageBatch batch = MessageBatch.__new__(MessageBatch)
+    batch.table, batch.block, batch.places, batch.count = table, block, places, count
+    return batch
 
 
 @cython.final
 cdef class MessageBatch:
     """Messages, ascending by offset, as numpy columns; made by `decode_messages`.
 
-    Columns have one item per message and are made when first asked for; those called entry_… and …_before have one
-    per entry that was read, also for entries of which `select` or `slice` took no message. Times are in microseconds
-    since the epoch. Iterating gives `Message`s.
+    Columns have one item for each message, and are created when they are first read. Those named entry_… and …_before
+    have one item for each entry that was read, also for entries without a message in a `select` or `slice`. Times are
+    microseconds since the epoch. Iterating gives `Message`s.
     """
 
     def __cinit__(self):
@@ -105,8 +114,8 @@ cdef class MessageBatch:
 
     cdef object column(self, int which):
         cdef Block block
-        made = self.columns.get(which)
-        if made is None:
+        array = self.columns.get(which)
+        if array is None:
             import numpy
             block = make_block(self.count * sizeof(int64_t))
             if self.count >= RELEASE_GIL_FROM:
@@ -114,18 +123,18 @@ cdef class MessageBatch:
                     gather(self.table.entries, self.places, self.count, which, <int64_t *>block.data)
             else:
                 gather(self.table.entries, self.places, self.count, which, <int64_t *>block.data)
-            made = self.columns[which] = numpy.frombuffer(block, numpy.int64)
-        return made
+            array = self.columns[which] = numpy.frombuffer(block, numpy.int64)
+        return array
 
     cdef object entry_column(self, int which):
         cdef Block block
-        made = self.columns.get(which)
-        if made is None:
+        array = self.columns.get(which)
+        if array is None:
             import numpy
             block = make_block(self.table.count * sizeof(int64_t))
             gather_entries(self.table, which, <int64_t *>block.data)
-            made = self.columns[which] = numpy.frombuffer(block, numpy.int64)
-        return made
+            array = self.columns[which] = numpy.frombuffer(block, numpy.int64)
+        return array
 
     @property
     def offset(self):
@@ -134,22 +143,22 @@ cdef class MessageBatch:
 
     @property
     def publish_time(self):
-        """When its entry was appended."""
+        """When each message's entry was appended."""
         return self.column(COLUMN_PUBLISH_TIME)
 
     @property
     def event_time(self):
-        """The producer's time; NO_EVENT_TIME (the smallest int64) where none was given."""
+        """The time that the producer set; NO_EVENT_TIME (the smallest int64): none."""
         return self.column(COLUMN_EVENT_TIME)
 
     @property
     def deliver_at(self):
-        """Not to be delivered before; 0: at once."""
+        """When each message may be delivered; 0: at once."""
         return self.column(COLUMN_DELIVER_AT)
 
     @property
     def sequence(self):
-        """The producer's number for it; -1 where it has none."""
+        """The producer's number for each message; -1: none."""
         return self.column(COLUMN_SEQUENCE)
 
     @property
@@ -166,7 +175,7 @@ cdef class MessageBatch:
             self.value_total = 0
             while i < self.count:
                 entry = &self.table.entries[self.places[i].entry]
-                last = i + entry.count - 1 - self.places[i].number  # if all the rest of the entry follows
+                last = i + entry.count - 1 - self.places[i].number  # if all other messages of the entry follow
                 if last >= self.count or self.places[last].entry != self.places[i].entry:
                     last = i
                 self.value_total += value_start(entry, self.places[last].number) \
@@ -176,35 +185,35 @@ cdef class MessageBatch:
 
     @property
     def key_size(self):
-        """Bytes of each key, -1 where there is none."""
+        """Bytes of each key; -1: no key."""
         return self.column(COLUMN_KEY_SIZE)
 
     @property
     def entry_index(self):
-        """int32: which of the entries each message lies in."""
+        """int32: the index of the entry of each message."""
         cdef Block block
         cdef int32_t *out
         cdef Py_ssize_t i
-        made = self.columns.get(COLUMN_ENTRY_INDEX)
-        if made is None:
+        array = self.columns.get(COLUMN_ENTRY_INDEX)
+        if array is None:
             import numpy
             block = make_block(self.count * sizeof(int32_t))
             out = <int32_t *>block.data
             for i in range(self.count):
                 out[i] = <int32_t>self.places[i].entry
-            made = self.columns[COLUMN_ENTRY_INDEX] = numpy.frombuffer(block, numpy.int32)
-        return made
+            array = self.columns[COLUMN_ENTRY_INDEX] = numpy.frombuffer(block, numpy.int32)
+        return array
 
     def key_hash(self):
-        """uint32: murmur3 of each key, seed 0; of no key as of an empty one."""
+        """Return uint32: murmur3 of each key, seed 0; no key counts as an empty one."""
         cdef Block block
-        made = self.columns.get(COLUMN_KEY_HASH)
-        if made is None:
+        array = self.columns.get(COLUMN_KEY_HASH)
+        if array is None:
             import numpy
             block = make_block(self.count * sizeof(uint32_t))
             gather_hashes(self.table.entries, self.places, self.count, <uint32_t *>block.data)
-            made = self.columns[COLUMN_KEY_HASH] = numpy.frombuffer(block, numpy.uint32)
-        return made
+            array = self.columns[COLUMN_KEY_HASH] = numpy.frombuffer(block, numpy.uint32)
+        return array
 
     @property
     def first(self):
@@ -219,7 +228,9 @@ cdef class MessageBatch:
 
     @property
     def end(self):
-        """Offset behind the last entry that was read, whatever was selected; of no entry that of the ledger."""
+        """Offset behind the last entry that was read, whatever was selected; without entries that of the ledger's
+        start.
+        """
         return self.table.end
 
     @property
@@ -229,7 +240,7 @@ cdef class MessageBatch:
 
     @property
     def entries(self):
-        """How many entries were read."""
+        """Number of entries that were read."""
         return self.table.count
 
     @property
@@ -244,7 +255,7 @@ cdef class MessageBatch:
 
     @property
     def stored_bytes(self):
-        """Value bytes of all entries that were read, as stored."""
+        """Stored value bytes of all entries that were read."""
         cdef int64_t total = 0
         cdef Py_ssize_t i
         for i in range(self.table.count):
@@ -267,7 +278,7 @@ cdef class MessageBatch:
 
     @property
     def entry_id(self):
-        """Entry ids in the ledger."""
+        """Id of each entry in the ledger."""
         return self.entry_column(ENTRY_ID)
 
     @property
@@ -277,12 +288,12 @@ cdef class MessageBatch:
 
     @property
     def entry_count(self):
-        """Messages of each entry."""
+        """Number of messages of each entry."""
         return self.entry_column(ENTRY_COUNT)
 
     @property
     def entry_size(self):
-        """Value bytes of each entry, as stored."""
+        """Stored value bytes of each entry."""
         return self.entry_column(ENTRY_SIZE)
 
     @property
@@ -300,7 +311,7 @@ cdef class MessageBatch:
 
     @property
     def entries_before(self):
-        """Entries of the topic before each."""
+        """Entries of the topic before each entry."""
         return self.entry_column(ENTRIES_BEFORE)
 
     @property
@@ -319,8 +330,10 @@ cdef class MessageBatch:
 
     @property
     def partition(self):
-        """Which partition of a partitioned topic it comes from; -1: nobody said. Set by who delivers it, for all batches
-        and messages of the same entries."""
+        """The partition of a partitioned topic that it comes from; -1: not known.
+
+        The consumer sets it, for all batches and messages of the same entries.
+        """
         return self.table.partition
 
     @partition.setter
@@ -328,14 +341,14 @@ cdef class MessageBatch:
         self.table.partition = partition
 
     def records(self):
-        """The entries as they were read, a list of memoryviews of whole records; each keeps all alive."""
+        """Return the entries as they were read, a list of memoryviews of whole records; each keeps all alive."""
         cdef Py_ssize_t i
         cdef const MessageEntry *entries = self.table.entries
         return [span(self.table, entries[i].record, stride_of((<const RecordHead *>entries[i].record).length))
                 for i in range(self.table.count)]
 
     def values(self):
-        """The values as a list of bytes (copies)."""
+        """Return the values as a list of bytes, copied."""
         cdef list out = PyList_New(self.count)
         cdef Py_ssize_t i
         cdef const MessageEntry *entry
@@ -348,7 +361,7 @@ cdef class MessageBatch:
         return out
 
     def views(self):
-        """The values as a list of read-only memoryviews; each keeps the entries alive."""
+        """Return the values as a list of read-only memoryviews; each keeps the entries alive."""
         cdef Py_ssize_t i
         cdef const MessageEntry *entry
         cdef list out = []
@@ -359,7 +372,7 @@ cdef class MessageBatch:
         return out
 
     def keys(self):
-        """The keys as a list of bytes, None where a message has none."""
+        """Return the keys as a list of bytes; None: no key."""
         cdef Py_ssize_t i
         cdef int64_t size
         cdef const MessageEntry *entry
@@ -372,7 +385,8 @@ cdef class MessageBatch:
         return out
 
     def packed(self, *, bint keys=False):
-        """(offsets, data): the values (or keys) end to end in a numpy uint8 array; offsets is int64 of len + 1."""
+        """Return (offsets, data): the values (or keys) end to end in a numpy uint8 array; offsets is int64 of len + 1.
+        """
         cdef Py_buffer starts, data
         cdef int64_t total
         cdef const MessageEntry *entries = self.table.entries
@@ -393,12 +407,12 @@ cdef class MessageBatch:
         return offsets, out
 
     def properties(self, index):
-        """Properties of one message, given by its place in the batch: dict of str to bytes."""
+        """Return the properties of the message with an index in the batch: a dict of str to bytes."""
         cdef const Place *place = self.places + self.checked(index)
         return properties_of(&self.table.entries[place.entry], place.number)
 
     def select(self, indices):
-        """A batch of only some of the messages. indices: integers, ascending, each from 0 to len - 1 (numpy array)."""
+        """Return a batch of some of the messages. indices: ascending integers, each from 0 to len - 1 (numpy array)."""
         cdef Py_buffer buffer
         cdef const int64_t *wanted
         cdef Py_ssize_t i, count
@@ -425,7 +439,7 @@ cdef class MessageBatch:
         return make_batch(self.table, block, <const Place *>block.data, count)
 
     def slice(self, Py_ssize_t start, Py_ssize_t stop):
-        """The messages from number `start` to before `stop`, as a batch. IndexError unless 0 <= start <= stop <= len."""
+        """Return the messages [start, stop) as a batch. Raises IndexError unless 0 <= start <= stop <= len."""
         if not 0 <= start <= stop <= self.count:
             raise IndexError(f"messages {start} to {stop} out of range({self.count})")
         return make_batch(self.table, self.block, self.places + start, stop - start)

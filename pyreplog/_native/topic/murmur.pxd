@@ -1,4 +1,4 @@
-# murmur3 of keys, as Pulsar's clients and everybody else's route by.
+# murmur3 of keys, by which Pulsar's clients, among others, choose partitions.
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 

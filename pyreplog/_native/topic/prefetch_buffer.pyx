@@ -1,6 +1,6 @@
-"""What a consumer does for every message: hands out the next one, and notes the offset of one that is acknowledged.
+"""The work of a consumer for every message: return the next one, and note the offset of one that is acknowledged.
 
-Threads: any; the GIL makes each step one. What is not there is left to the methods that begin with an underscore.
+Threads: any; the GIL makes each step one. Other work is left to the methods that begin with an underscore.
 """
 
 cimport cython
@@ -15,32 +15,39 @@ from pyreplog._native.topic.messageentry cimport MessageEntry
 from pyreplog._native.topic.messages cimport MessageBatch
 
 cdef extern from "Python.h":
-    Py_ssize_t Py_REFCNT(PyObject *o)  # of an `object`, Cython would count its own reference
+    Py_ssize_t Py_REFCNT(PyObject *o)  # for an `object`, Cython would count its own reference
 
 cdef enum:
-    GATHERED_MAX = 16384        # acknowledgements
+    COLLECTED_MAX = 16384        # acknowledgements
 
 
 cdef class PrefetchBuffer:
-    """Base of `Consumer`, which has `_receive`, `_acknowledge`: called for all that is more than a step."""
+    """Base of `Consumer`, which has `_receive` and `_acknowledge` for everything that is more than a step."""
 
-    cdef MessageBatch batch     # that was begun; None: there is none
-    cdef const Place *places    # of its messages
-    cdef Py_ssize_t handed      # so many of them were handed out
-    cdef Py_ssize_t count       # of so many
-    cdef Message even, odd      # handed out last, in turns: one that nobody has kept is used again
-    cdef dict redelivered       # how often some of them were; None: none was
-    cdef int64_t start, end     # acknowledged last, one behind the other
-    cdef int64_t *acked         # those before; NULL: there never were any
+    cdef MessageBatch batch     # that was begun, or None
+    cdef const Place *places    # of the batch
+    cdef Py_ssize_t handed      # number of messages that were handed out
+    cdef Py_ssize_t count       # number of all messages
+    cdef Message even, odd      # handed out last, alternately; used again if no reference is left
+    cdef dict redelivered       # how often messages were redelivered, by offset, or None
+    cdef int64_t start, end     # the last run of acknowledged offsets
+    cdef int64_t *acked         # earlier ones; NULL: there were none yet
     cdef int acked_count
-    cdef readonly bint _gathers
+    cdef readonly bint _collects
 
     @cython.binding(False)
     def receive(self, max_messages=None, timeout=None):
-        """The next message; None when none came within `timeout` seconds (None: waits for ever).
+        """Wait for the next message, or for a list of 1 to `max_messages`.
 
-        With `max_messages`, a list of 1 to so many of those that are there; empty when the time ran out.
-        Errors: TopicFencedError, the topic has another owner; ClosedError, ForkedError; what reading fails with.
+        Args:
+            max_messages: most messages of the list, which are there already; None: one message.
+            timeout: seconds; None: without limit. After them the result is None, or an empty list.
+
+        Raises:
+            TopicFencedError: another process owns the topic now.
+            ClosedError: the consumer, its topic or its cluster was closed.
+            ForkedError: this process was forked.
+            ReplogError: reading failed.
         """
         if max_messages is None:
             message = self.next_message()
@@ -51,13 +58,21 @@ cdef class PrefetchBuffer:
     @cython.binding(False)
     @cython.always_allow_keywords(False)
     def acknowledge(self, what):
-        """These are done with: they do not come again. Does not wait; `flush` does.
+        """Acknowledge messages: they do not come again. It does not wait; `flush` does.
 
-        what: a message, a batch, an offset, or several; an empty list changes nothing. After a crash some may come
-        again: acknowledgements are stored together, every fraction of a second. Those of what was acknowledged before
-        change nothing. Errors: ClosedError, ForkedError; WrongTypeError; what ended the subscription.
+        Acknowledgements are stored together, every fraction of a second, so after a crash some messages may come again.
+        Messages that were acknowledged before are no error.
+
+        Args:
+            what: a message, a batch, an offset, or several messages or offsets; an empty list changes nothing.
+
+        Raises:
+            ClosedError: the consumer, its topic or its cluster was closed.
+            ForkedError: this process was forked.
+            WrongTypeError: `what` is none of these.
+            ReplogError: the subscription ended with an error.
         """
-        if not (self._gathers and isinstance(what, Message) and self.note((<Message>what).at.first
+        if not (self._collects and isinstance(what, Message) and self.note((<Message>what).at.first
                                                                           + (<Message>what).number)):
             self._acknowledge(what)
 
@@ -67,25 +82,25 @@ cdef class PrefetchBuffer:
     # ---- handing out ---------------------------------------------------------------------------------------------
 
     def _begin(self, delivery):
-        """A `Delivery`: its messages are handed out next."""
+        """Begin to hand out the messages of a DeliveredMessages."""
         batch, redelivered = delivery
         self._end()
         self.batch, self.redelivered = batch, dict(redelivered) if redelivered else None
         self.places, self.count = self.batch.places, self.batch.count
 
     def _end(self):
-        """What was begun is not handed out any more."""
+        """Hand out no more messages of the batch that was begun."""
         self.handed = self.count = 0
         self.batch, self.redelivered, self.even, self.odd = None, None, None, None
 
     def _rest(self):
-        """What was begun and is not handed out yet, as a batch; None: nothing. It is not handed out any more then."""
-        rest = self.batch.slice(self.handed, self.count) if self.handed < self.count else None
+        """Return the messages that were not handed out yet, as a batch, and end it; None: there are none."""
+        remaining = self.batch.slice(self.handed, self.count) if self.handed < self.count else None
         self._end()
-        return rest
+        return remaining
 
     def _next(self):
-        """The next message of what was begun. StopIteration: there are no more."""
+        """Return the next message of the batch that was begun. Raises StopIteration at its end."""
         message = self.next_message()
         if message is None:
             raise StopIteration
@@ -101,7 +116,7 @@ cdef class PrefetchBuffer:
         self.handed += 1
         entry = &self.batch.table.entries[place.entry]
         if self.handed & 1:
-            if Py_REFCNT(<PyObject *>self.odd) != 1:  # of None there are more
+            if Py_REFCNT(<PyObject *>self.odd) != 1:  # None has more references
                 self.odd = make_message(self.batch.table, entry, place.number)
             message = self.odd
         else:
@@ -115,25 +130,25 @@ cdef class PrefetchBuffer:
 
     # ---- acknowledgements ----------------------------------------------------------------------------------------
 
-    def _gather(self, bint gathers):
-        """Whether acknowledgements may wait for others."""
-        self._gathers = gathers
+    def _collect(self, bint collects):
+        """Set whether acknowledgements may wait for others."""
+        self._collects = collects
 
     cdef bint note(self, int64_t offset) except -1:
-        """False: there are too many."""
-        if self.acked_count + self.end - self.start >= GATHERED_MAX:
+        """Note an acknowledged offset; return False if too many were noted."""
+        if self.acked_count + self.end - self.start >= COLLECTED_MAX:
             return False
         if offset != self.end:
-            self.put_by()
+            self.store_run()
             self.start = offset
         self.end = offset + 1
         return True
 
-    cdef int put_by(self) except -1:
-        """The run that ends with the last one goes to the others."""
+    cdef int store_run(self) except -1:
+        """Store the last run of offsets with the earlier ones."""
         cdef int64_t at
         if self.acked == NULL:
-            self.acked = <int64_t *>malloc(GATHERED_MAX * sizeof(int64_t))
+            self.acked = <int64_t *>malloc(COLLECTED_MAX * sizeof(int64_t))
             if self.acked == NULL:
                 raise MemoryError
         for at in range(self.start, self.end):
@@ -143,7 +158,7 @@ cdef class PrefetchBuffer:
         return 0
 
     def _take_run(self):
-        """(start, end) of the offsets that were noted since, if they are just those; else None."""
+        """Return and forget (start, end) of the noted offsets, if they are one run; otherwise None."""
         if self.acked_count or self.start == self.end:
             return None
         taken = self.start, self.end
@@ -151,11 +166,11 @@ cdef class PrefetchBuffer:
         return taken
 
     def _take_acked(self):
-        """int64[]: the offsets that were noted since, ascending, each once; None: none was."""
+        """Return and forget the noted offsets, int64[], ascending and distinct; None: none was noted."""
         if not self.acked_count and self.start == self.end:
             return None
         import numpy
-        self.put_by()
+        self.store_run()
         taken = PyBytes_FromStringAndSize(<const char *>self.acked, self.acked_count * sizeof(int64_t))
         self.acked_count = 0
         return numpy.unique(numpy.frombuffer(taken, numpy.int64))

@@ -1,4 +1,4 @@
-# Ranges [start, end) of offsets as rows: start, end, and whatever else the user's rows have. They ascend, are disjoint
+# Ranges [start, end) of offsets as rows: start, end, and further words of the user. They ascend, are disjoint
 # and do not touch each other.
 from libc.stdint cimport int64_t, uint8_t
 
@@ -12,7 +12,7 @@ cdef extern from *:
     const int64_t OFFSET_MAX "REPLOG_OFFSET_MAX"      # end of the last possible range
 
 
-# What adding [start, end) would do: it replaces `count` rows from `spot` on by [start, end) of this struct.
+# The effect of adding [start, end): `count` rows from `spot` on are replaced by [start, end) of this struct.
 ctypedef struct Merge:
     Spot spot
     int64_t count
@@ -21,7 +21,7 @@ ctypedef struct Merge:
     int64_t held          # members of those rows
 
 
-# Part of the answer that holds for every offset of [start, stop).
+# An answer, and [start, stop), the offsets for which it holds.
 ctypedef struct Known:
     int64_t start
     int64_t stop
@@ -29,16 +29,16 @@ ctypedef struct Known:
 
 
 cdef void ranges_probe(const Rows *rows, int64_t start, int64_t end, Merge *merge) noexcept nogil
-# Carry a merge out: `row` takes the place of the rows, and its chunk gets the flag. ROWS_OK, or nothing happened:
-# ROWS_NO_MEMORY.
+# Carry out a merge: `row` replaces the rows, and its chunk gets the flag. ROWS_OK; or ROWS_NO_MEMORY, and nothing
+# happened.
 cdef int ranges_commit(Rows *rows, Merge *merge, const int64_t *row) noexcept nogil
-# Add [start, end) to rows of width 2: how many members are new, or ROWS_NO_MEMORY.
+# Add [start, end) to rows of width 2; return the number of new members, or ROWS_NO_MEMORY.
 cdef int64_t ranges_add(Rows *rows, int64_t start, int64_t end) noexcept nogil
-# Remove [start, end) from rows of width 2: how many members are gone, or ROWS_NO_MEMORY.
+# Remove [start, end) from rows of width 2; return the number of removed members, or ROWS_NO_MEMORY.
 cdef int64_t ranges_cut(Rows *rows, int64_t start, int64_t end) noexcept nogil
-# Whether `offset` is in a range, and as far around it as the same is known.
+# Whether `offset` is in a range, and the offsets around it with the same answer.
 cdef Known ranges_known(const Rows *rows, int64_t offset) noexcept nogil
-# How many of [start, end) are in no range.
+# The number of offsets of [start, end) that are in no range.
 cdef int64_t ranges_missing(const Rows *rows, int64_t start, int64_t end) noexcept nogil
 cdef void ranges_mask(const Rows *rows, const int64_t *offsets, int64_t count, uint8_t *mask) noexcept nogil
 # (starts, ends) of at most `most` ranges, cut to [start, end).

@@ -1,4 +1,4 @@
-"""Ranges of offsets in sorted rows: all that runs over many of them. Threads: the caller's lock."""
+"""Ranges of offsets in sorted rows: the loops over many of them. Threads: the caller's lock."""
 
 from libc.stdint cimport INT64_MAX, INT64_MIN
 
@@ -8,7 +8,7 @@ from pyreplog._native.topic.rows cimport (
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 
 cdef enum:
-    STEPS = 4       # from one range to the next, before it is searched again
+    STEPS = 4       # steps from one range to the next before a new search
 
 
 cdef void ranges_probe(const Rows *rows, int64_t start, int64_t end, Merge *merge) noexcept nogil:
@@ -28,7 +28,7 @@ cdef void ranges_probe(const Rows *rows, int64_t start, int64_t end, Merge *merg
 
 
 cdef int ranges_commit(Rows *rows, Merge *merge, const int64_t *row) noexcept nogil:
-    cdef Spot rest
+    cdef Spot others
     if not merge.count:
         if rows_insert(rows, &merge.spot, row) < 0:
             return ROWS_NO_MEMORY
@@ -38,10 +38,10 @@ cdef int ranges_commit(Rows *rows, Merge *merge, const int64_t *row) noexcept no
     rows_set(rows, merge.spot, row)
     rows.chunks[merge.spot.chunk].flag = 1
     if merge.count > 1:
-        rest = merge.spot
-        rest.row += 1
-        rows_at(rows, &rest)
-        rows_remove(rows, rest, merge.count - 1)
+        others = merge.spot
+        others.row += 1
+        rows_at(rows, &others)
+        rows_remove(rows, others, merge.count - 1)
     return ROWS_OK
 
 
@@ -58,33 +58,33 @@ cdef int64_t ranges_add(Rows *rows, int64_t start, int64_t end) noexcept nogil:
 cdef int64_t ranges_cut(Rows *rows, int64_t start, int64_t end) noexcept nogil:
     cdef Spot spot = rows_until(rows, start), before = spot
     cdef int64_t *row = rows_before(rows, &before)
-    cdef int64_t rest[2]
-    cdef int64_t gone = 0, count = 0
-    if row != NULL and row[1] > end and row[0] < start:     # a hole in it
-        rest[0], rest[1] = end, row[1]
-        if rows_insert(rows, &spot, rest) < 0:
+    cdef int64_t remainder[2]
+    cdef int64_t removed = 0, count = 0
+    if row != NULL and row[1] > end and row[0] < start:     # it gets a hole
+        remainder[0], remainder[1] = end, row[1]
+        if rows_insert(rows, &spot, remainder) < 0:
             return ROWS_NO_MEMORY
         rows_before(rows, &spot)[1] = start
         return end - start
     if row != NULL and row[0] == start:
         spot = before
     elif row != NULL and row[1] > start:
-        gone = row[1] - start
+        removed = row[1] - start
         row[1] = start
     row = rows_at(rows, &spot)
     before = spot
     while row != NULL and row[1] <= end:
         count += 1
-        gone += row[1] - row[0]
+        removed += row[1] - row[0]
         spot.row += 1
         row = rows_at(rows, &spot)
     if row != NULL and row[0] < end:
-        gone += end - row[0]
-        rest[0], rest[1] = end, row[1]
-        rows_set(rows, spot, rest)
+        removed += end - row[0]
+        remainder[0], remainder[1] = end, row[1]
+        rows_set(rows, spot, remainder)
     if count:
         rows_remove(rows, before, count)
-    return gone
+    return removed
 
 
 cdef Known ranges_known(const Rows *rows, int64_t offset) noexcept nogil:
@@ -104,7 +104,7 @@ cdef Known ranges_known(const Rows *rows, int64_t offset) noexcept nogil:
 
 
 cdef const int64_t *ranges_from(const Rows *rows, int64_t offset, Spot *spot) noexcept nogil:
-    """The first range that ends behind an offset, and its spot; NULL: there is none."""
+    """Return the first range that ends behind an offset, and set its spot; NULL: there is none."""
     cdef const int64_t *row
     spot[0] = rows_until(rows, offset)
     row = rows_before(rows, spot)
@@ -163,18 +163,18 @@ cdef tuple ranges_between(const Rows *rows, int64_t start, int64_t end, int64_t 
 # ---- arguments -----------------------------------------------------------------------------------------------------
 
 cdef const int64_t[::1] int64s(object array, str what):
-    """Integers of one dimension; nothing is rounded or cut."""
+    """Return integers of one dimension as int64; nothing is rounded or cut."""
     try:
         return array
     except (TypeError, ValueError):
         pass
     import numpy
-    made = numpy.asarray(array)
-    if made.ndim == 1 and not made.size:
+    values = numpy.asarray(array)
+    if values.ndim == 1 and not values.size:
         return numpy.empty(0, numpy.int64)
-    if made.ndim != 1 or made.dtype.kind != "i":
-        raise WrongTypeError(f"{what}: expected int64 of one dimension, found {made.dtype} of shape {made.shape}")
-    return numpy.ascontiguousarray(made, numpy.int64)
+    if values.ndim != 1 or values.dtype.kind != "i":
+        raise WrongTypeError(f"{what}: expected int64 of one dimension, found {values.dtype} of shape {values.shape}")
+    return numpy.ascontiguousarray(values, numpy.int64)
 
 
 cdef int check_range(int64_t start, int64_t end) except -1:

@@ -1,6 +1,6 @@
-"""Sets of offsets as ranges: millions of them, 16 bytes each, with all that runs over many done in C.
+"""Sets of offsets as ranges: millions of ranges, 16 bytes each, with all loops over many of them in C.
 
-Bytes of one: FORMAT.md, "Range set". Threads: everything runs under the GIL, which makes each call one step.
+FORMAT.md, "Range set", has the bytes. Threads: everything runs under the GIL, which makes each call one step.
 """
 
 cimport cython
@@ -21,10 +21,10 @@ OFFSET_END = OFFSET_MAX
 
 @cython.final
 cdef class RangeSet:
-    """Offsets from 0 to 2**62 - 1, as ranges [start, end) that ascend and do not touch. Empty at first.
+    """A set of offsets from 0 to 2**62 - 1, as ranges [start, end) that ascend and do not touch. Empty at first.
 
-    `len()` is the number of ranges, `total` that of members, `nbytes` the memory they take. InvalidArgumentError of a
-    range unless 0 <= start <= end <= 2**62; arrays: WrongTypeError unless they are int64 of one dimension.
+    `len()` is the number of ranges, `total` that of members, `nbytes` their memory. Methods raise InvalidArgumentError
+    for a range unless 0 <= start <= end <= 2**62, and WrongTypeError for an array unless it is int64 of one dimension.
     """
 
     cdef Rows rows
@@ -51,40 +51,40 @@ cdef class RangeSet:
 
     @property
     def first(self):
-        """The lowest member; None: there is none."""
+        """The lowest member; None: the set is empty."""
         return self.next_present(0)
 
     @property
     def last(self):
-        """The highest member; None: there is none."""
+        """The highest member; None: the set is empty."""
         cdef Spot spot = rows_until(&self.rows, OFFSET_MAX)
         cdef const int64_t *row = rows_before(&self.rows, &spot)
         return row[1] - 1 if row != NULL else None
 
     def add(self, int64_t start, int64_t end):
-        """How many of [start, end) are new."""
+        """Add [start, end); return the number of new members."""
         check_range(start, end)
         return self.put(start, end)
 
     def remove(self, int64_t start, int64_t end):
-        """How many of [start, end) were members; none is any more."""
+        """Remove [start, end); return the number of removed members."""
         check_range(start, end)
         return self.cut(start, end)
 
     def add_offsets(self, offsets):
-        """How many of int64 `offsets` are new. Any order; fastest when they ascend."""
+        """Add int64 `offsets`; return the number of new members. Any order; fastest when they ascend."""
         return self.each(int64s(offsets, "offsets"), True)
 
     def remove_offsets(self, offsets):
-        """How many of int64 `offsets` were members; none is any more. Any order; fastest when they ascend."""
+        """Remove int64 `offsets`; return the number of removed members. Any order; fastest when they ascend."""
         return self.each(int64s(offsets, "offsets"), False)
 
     def add_ranges(self, starts, ends):
-        """How many members of the ranges [starts[i], ends[i]) are new."""
+        """Add the ranges [starts[i], ends[i]); return the number of new members."""
         return self.each_range(int64s(starts, "starts"), int64s(ends, "ends"), True)
 
     def remove_ranges(self, starts, ends):
-        """How many members of the ranges [starts[i], ends[i]) there were; none is left."""
+        """Remove the ranges [starts[i], ends[i]); return the number of removed members."""
         return self.each_range(int64s(starts, "starts"), int64s(ends, "ends"), False)
 
     def clear(self):
@@ -92,25 +92,25 @@ cdef class RangeSet:
         self.total = 0
 
     def covers(self, int64_t start, int64_t end):
-        """Whether all of [start, end) are members."""
+        """Return whether all of [start, end) are members."""
         check_range(start, end)
         cdef Known known = ranges_known(&self.rows, start)
         return start == end or known.present and known.stop >= end
 
     def missing(self, int64_t start, int64_t end):
-        """How many of [start, end) are no members."""
+        """Return how many of [start, end) are no members."""
         check_range(start, end)
         return ranges_missing(&self.rows, start, end)
 
     def next_present(self, int64_t at):
-        """The lowest member from `at` on; None: there is none."""
+        """Return the lowest member from `at` on; None: there is none."""
         cdef Known known = ranges_known(&self.rows, at)
         if known.present:
             return at
         return known.stop if known.stop != INT64_MAX else None
 
     def pop_first(self, int64_t most=OFFSET_MAX):
-        """Remove the lowest range, or its first `most` members: (start, end); None: the set is empty."""
+        """Remove the lowest range, or its first `most` members; return (start, end), or None if the set is empty."""
         cdef Spot spot
         cdef const int64_t *row
         cdef int64_t start, end
@@ -125,23 +125,23 @@ cdef class RangeSet:
         return start, end
 
     def mask(self, offsets):
-        """bool[n]: which of int64 `offsets` are members. Any order; fastest when they ascend."""
+        """Return bool[n]: which of int64 `offsets` are members. Any order; fastest when they ascend."""
         import numpy
         cdef const int64_t[::1] wanted = int64s(offsets, "offsets")
         cdef uint8_t[::1] mask
-        made = numpy.empty(wanted.shape[0], numpy.uint8)
+        mask_array = numpy.empty(wanted.shape[0], numpy.uint8)
         if wanted.shape[0]:
-            mask = made
+            mask = mask_array
             ranges_mask(&self.rows, &wanted[0], wanted.shape[0], &mask[0])
-        return made.view(numpy.bool_)
+        return mask_array.view(numpy.bool_)
 
     def intersect(self, int64_t start=0, int64_t end=OFFSET_MAX, int64_t most=OFFSET_MAX):
-        """(starts int64[m], ends int64[m]) of the first `most` ranges, cut to [start, end)."""
+        """Return (starts int64[m], ends int64[m]) of the first `most` ranges, cut to [start, end)."""
         check_range(start, end)
         return ranges_between(&self.rows, start, end, most)
 
     def chunks(self, int64_t most=4096):
-        """All ranges as (starts, ends) of at most `most` each. What is added or removed meanwhile is seen or not."""
+        """Yield all ranges as (starts, ends) of at most `most` each; changes meanwhile may be seen or not."""
         cdef int64_t at = 0
         while True:
             starts, ends = ranges_between(&self.rows, at, OFFSET_MAX, most)
@@ -151,7 +151,7 @@ cdef class RangeSet:
             yield starts, ends
 
     def dump(self):
-        """All of it as bytes."""
+        """Return the set as bytes."""
         cdef Out out
         cdef Spot spot
         cdef const int64_t *row
@@ -176,9 +176,9 @@ cdef class RangeSet:
 
     @classmethod
     def load(cls, data):
-        """The set that `dump` made bytes of. InvalidRecordsError: they are none."""
+        """Return the set that `dump` encoded. Raises InvalidRecordsError if the bytes are malformed."""
         cdef const uint8_t[::1] view = memoryview(data).cast("B")
-        cdef RangeSet made = RangeSet()
+        cdef RangeSet ranges = RangeSet()
         cdef Py_ssize_t size = view.shape[0]
         cdef const uint8_t *begin = &view[0] if size else NULL
         cdef const uint8_t *at = begin
@@ -188,9 +188,9 @@ cdef class RangeSet:
             length = get_varint(&at, begin + size)
             if gap < (1 if end else 0) or length < 1 or gap > OFFSET_MAX - end or length > OFFSET_MAX - end - gap:
                 raise InvalidRecordsError(at - begin, "a gap and a length of ranges that ascend", f"{gap}, {length}")
-            made.put(end + gap, end + gap + length)
+            ranges.put(end + gap, end + gap + length)
             end += gap + length
-        return made
+        return ranges
 
     cdef int64_t put(self, int64_t start, int64_t end) except -1:
         cdef int64_t new = ranges_add(&self.rows, start, end) if start < end else 0
@@ -200,14 +200,14 @@ cdef class RangeSet:
         return new
 
     cdef int64_t cut(self, int64_t start, int64_t end) except -1:
-        cdef int64_t gone = ranges_cut(&self.rows, start, end) if start < end else 0
-        if gone < 0:
+        cdef int64_t removed = ranges_cut(&self.rows, start, end) if start < end else 0
+        if removed < 0:
             raise MemoryError
-        self.total -= gone
-        return gone
+        self.total -= removed
+        return removed
 
     cdef int64_t each(self, const int64_t[::1] offsets, bint present) except -1:
-        """Runs of offsets that follow each other are one range."""
+        """Add or remove offsets; runs of consecutive ones as one range."""
         cdef Py_ssize_t count = offsets.shape[0], i, stop = 0
         cdef int64_t changed = 0
         for i in range(count):

@@ -1,7 +1,7 @@
-"""Sorted rows of integers, compact: what range sets and tables of entries are made of. No Python here.
+"""Sorted rows of integers, compact: the storage of range sets and tables of entries. No Python here.
 
-A chunk that is full is split in half, but rows that only ascend fill each to the brim. Neighbours that have become
-small are joined: memory follows the number of rows. Threads: the caller's lock.
+A full chunk is split in half, but rows that only ascend fill every chunk completely. Adjacent chunks that have become
+small are joined, so memory follows the number of rows. Threads: the caller's lock.
 """
 
 from libc.stdint cimport UINT32_MAX
@@ -60,7 +60,7 @@ cdef int64_t *rows_before(const Rows *rows, Spot *spot) noexcept nogil:
 cdef int rows_insert(Rows *rows, Spot *spot, const int64_t *row) noexcept nogil:
     cdef Chunk *chunk
     cdef int64_t *place
-    if make_way(rows, spot) < 0:
+    if make_room(rows, spot) < 0:
         return ROWS_NO_MEMORY
     chunk = &rows.chunks[spot.chunk]
     place = chunk.words + <uint64_t>spot.row * rows.width
@@ -72,8 +72,8 @@ cdef int rows_insert(Rows *rows, Spot *spot, const int64_t *row) noexcept nogil:
     return ROWS_OK
 
 
-cdef int make_way(Rows *rows, Spot *spot) noexcept nogil:
-    """Room for one more row in the spot's chunk."""
+cdef int make_room(Rows *rows, Spot *spot) noexcept nogil:
+    """Make room for one more row in the spot's chunk."""
     cdef Chunk *chunk
     if not rows.used:
         return insert_chunk(rows, 0, 4)
@@ -82,7 +82,7 @@ cdef int make_way(Rows *rows, Spot *spot) noexcept nogil:
         return ROWS_OK
     if chunk.count < CHUNK_ROWS:
         return grow(rows, chunk, min(2 * <uint32_t>chunk.room, <uint32_t>CHUNK_ROWS))
-    if spot.row == CHUNK_ROWS and spot.chunk + 1 == rows.used:   # what ascends
+    if spot.row == CHUNK_ROWS and spot.chunk + 1 == rows.used:   # rows that ascend
         if insert_chunk(rows, rows.used, CHUNK_ROWS) < 0:
             return ROWS_NO_MEMORY
         spot.chunk, spot.row = rows.used - 1, 0
@@ -106,7 +106,7 @@ cdef int split(Rows *rows, Spot *spot) noexcept nogil:
 
 
 cdef int insert_chunk(Rows *rows, uint32_t at, uint32_t room) noexcept nogil:
-    """An empty one."""
+    """Insert an empty chunk."""
     cdef uint32_t wanted = rows.room + rows.room // 2 + 1
     cdef void *moved
     cdef int64_t *words
@@ -163,7 +163,7 @@ cdef void rows_remove(Rows *rows, Spot spot, int64_t count) noexcept nogil:
 
 
 cdef void drop_empty(Rows *rows, uint32_t at, uint32_t stop) noexcept nogil:
-    """Take the empty ones of some chunks out of the directory."""
+    """Remove the empty ones of some chunks from the directory."""
     cdef uint32_t i, kept = at
     for i in range(at, stop):
         if rows.chunks[i].count:
@@ -180,7 +180,7 @@ cdef void drop_empty(Rows *rows, uint32_t at, uint32_t stop) noexcept nogil:
 
 
 cdef void join(Rows *rows, uint32_t at) noexcept nogil:
-    """Make one of a chunk and the next if both are small."""
+    """Join a chunk and the next one, if both are small."""
     cdef Chunk *chunk = &rows.chunks[at]
     cdef Chunk *other = chunk + 1
     cdef uint32_t both

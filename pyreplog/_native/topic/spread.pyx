@@ -1,4 +1,4 @@
-"""Messages that go to several places: hashes of their keys, and columns of some of their rows.
+"""Hashes of keys, and selected rows of columns, for messages that go to several partitions.
 
 Threads: any; large jobs release the GIL.
 """
@@ -19,7 +19,7 @@ cdef Py_ssize_t RELEASE_GIL_FROM = 1 << 14   # rows
 
 
 def key_hash(key):
-    """murmur3 of a key (bytes-like), 32 bits, seed 0, as an int from 0 to 2**32 - 1."""
+    """Return murmur3 of a key (bytes-like), 32 bits, seed 0, as an int from 0 to 2**32 - 1."""
     cdef Py_buffer buffer
     cdef uint32_t hashed
     get_buffer(key, &buffer, "key")
@@ -29,9 +29,9 @@ def key_hash(key):
 
 
 def hash_keys(keys):
-    """(uint32[n], bool[n]): murmur3 of each key, seed 0, and whether there is one; 0 of none.
+    """Return (uint32[n], bool[n]): murmur3 of each key, seed 0, and whether there is a key; 0 for None.
 
-    keys: an iterable of bytes-like objects and None. Errors: WrongTypeError.
+    keys: an iterable of bytes-like objects and None. Raises WrongTypeError.
     """
     if isinstance(keys, (bytes, bytearray, memoryview, str)) or not hasattr(keys, "__iter__"):
         raise WrongTypeError(f"keys: expected a sequence of items, found {type(keys).__name__}")
@@ -63,9 +63,9 @@ cdef void hash_parts(const Part *parts, Py_ssize_t count, uint32_t *out) noexcep
 
 
 def hash_column(column):
-    """uint32[n]: as `hash_keys`, of keys as a column: (offsets, data), a numpy or an Arrow array.
+    """Return uint32[n], as `hash_keys` does, for keys as a column: (offsets, data), a numpy or an Arrow array.
 
-    Errors: WrongTypeError, InvalidArgumentError.
+    Raises WrongTypeError or InvalidArgumentError.
     """
     cdef ColumnParts keys = ColumnParts(column, None, None)
     cdef Block hashes = make_block(keys.count * sizeof(uint32_t))
@@ -80,7 +80,7 @@ def hash_column(column):
 
 cdef int64_t place_rows(const Part *parts, Py_ssize_t parts_count, const int64_t *rows, Py_ssize_t count,
                         int64_t *offsets, Py_ssize_t *bad) noexcept nogil:
-    """Where each row begins behind those before it; the bytes of all. -1: `bad` is no row."""
+    """Compute where each row begins behind those before it; return the bytes of all. -1: row `bad` does not exist."""
     cdef int64_t total = 0
     cdef Py_ssize_t i
     for i in range(count):
@@ -101,10 +101,10 @@ cdef void copy_rows(const Part *parts, const int64_t *rows, Py_ssize_t count, co
 
 
 def gather(column, rows):
-    """(int64[m + 1] offsets, uint8[] data): these rows of a column, in this order.
+    """Return (int64[m + 1] offsets, uint8[] data): some rows of a column, in the given order.
 
-    column: as of `hash_column`. rows: an int64 array. Errors: WrongTypeError, InvalidArgumentError: there is no such
-    row.
+    column: as in `hash_column`. rows: an int64 array. Raises WrongTypeError; InvalidArgumentError if a row does not
+    exist.
     """
     cdef ColumnParts values = ColumnParts(column, None, None)
     cdef Py_buffer buffer

@@ -1,4 +1,4 @@
-# LEB128 of 0 to VARINT_END.
+# LEB128 of numbers from 0 to VARINT_END.
 from libc.stdint cimport int64_t, uint8_t
 
 
@@ -13,14 +13,14 @@ cdef extern from *:
     const int64_t VARINT_END "REPLOG_VARINT_END"
 
 
-# Bytes that grow.
+# A growing buffer.
 ctypedef struct Out:
     uint8_t *data
     size_t used
     size_t room
 
 
-# 0; -1: no memory.
+# Append a number. 0; -1: no memory.
 cdef int put_varint(Out *out, int64_t value) noexcept nogil
-# Moves `at` behind it; -1: it is none, or cut short.
+# Read a number and move `at` behind it; -1: malformed, or cut short.
 cdef int64_t get_varint(const uint8_t **at, const uint8_t *stop) noexcept nogil

@@ -1,11 +1,11 @@
-"""Numbers in as few bytes as they need. No Python here. Threads: the caller's lock."""
+"""Variable-length numbers (LEB128). No Python here. Threads: the caller's lock."""
 
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport realloc
 
 
 cdef int put_varint(Out *out, int64_t value) noexcept nogil:
-    cdef uint64_t rest = <uint64_t>value
+    cdef uint64_t remaining = <uint64_t>value
     cdef size_t wanted = 2 * out.room + 64
     cdef void *moved
     if out.used + VARINT_MAX > out.room:
@@ -13,11 +13,11 @@ cdef int put_varint(Out *out, int64_t value) noexcept nogil:
         if moved == NULL:
             return -1
         out.data, out.room = <uint8_t *>moved, wanted
-    while rest > 127:
-        out.data[out.used] = <uint8_t>(rest | 128)
+    while remaining > 127:
+        out.data[out.used] = <uint8_t>(remaining | 128)
         out.used += 1
-        rest >>= 7
-    out.data[out.used] = <uint8_t>rest
+        remaining >>= 7
+    out.data[out.used] = <uint8_t>remaining
     out.used += 1
     return 0
 

@@ -45,7 +45,7 @@ class ServerWatch:
         rows = []
         for name in self._client.topics():
             with suppress(NoSuchTopicError):  # it was deleted meanwhile
-                rows.append(topic_row(self._client.one(name, create=False, settings={}).stats()))
+                rows.append(topic_row(self._client.open_unpartitioned(name, create=False, settings={}).stats()))
         return Frame(at_us=self._clock.now_us(), topics=by_backlog(rows))
 
 
@@ -99,7 +99,7 @@ class OwnersWatch(_ClusterWatch):
         if not owner.address:
             return TopicRow(name=name, states=(f"owned by {owner}",))
         try:
-            return topic_row(self._client(owner.address).one(name, create=False, settings={}).stats())
+            return topic_row(self._client(owner.address).open_unpartitioned(name, create=False, settings={}).stats())
         except PeerError as error:  # topics of other servers are still shown
             return TopicRow(name=name, owner=owner.address, states=(str(error),))
 

@@ -1,4 +1,4 @@
-"""Consumer: what user code receives messages with, and acknowledges them."""
+"""Consumer: receives messages of a subscription, and acknowledges them."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.topic.model.arguments import as_delay_us, as_offsets, as_reason, check_may_block, check_queue
 from pyreplog.topic.model.fair_lock import FairLock
-from pyreplog.topic.model.interfaces import DeliveredMessages, Noted, SubscriptionLike
-from pyreplog.topic.model.positions import Start, done_ack
+from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages, SubscriptionLike
+from pyreplog.topic.model.positions import Start, completed_future
 
-FIRST = 1024
-"""So many at first, then twice as many each time, up to the whole queue: what one consumer has no other gets."""
+FIRST_PERMITS = 1024
+"""Permits at first; they double up to the whole queue. Few, because no other consumer gets permitted messages."""
 
 BYTES_MAX = 64 << 20
-"""Of values that wait, about."""
+"""Approximate limit for the values of waiting messages."""
 
-_WEIGHT = 8  # of what is known of sizes, against one delivery
+_WEIGHT = 8  # of the average size so far, relative to one delivery
 
 
 class Permits:
-    """queue: messages that may wait at most."""
+    """Decides how many messages to ask for. queue: most messages that may wait."""
 
     def __init__(self, queue: int) -> None:
         self._queue = queue
-        self._most = self._asked = min(queue, FIRST)
-        self._size = 0.0  # bytes of a message, about
+        self._most = self._asked = min(queue, FIRST_PERMITS)
+        self._size = 0.0  # estimated bytes of a message
 
     @property
     def first(self) -> int:
-        """What to ask for at the beginning."""
-        return min(self._queue, FIRST)
+        """Number of messages to ask for at the beginning."""
+        return min(self._queue, FIRST_PERMITS)
 
-    def came(self, messages: int, size: int) -> None:
-        """So many were delivered, their values of so many bytes."""
+    def delivered(self, messages: int, size: int) -> None:
+        """Note that messages with so many bytes of values were delivered."""
         if messages:
             self._size += (size / messages - self._size) / (_WEIGHT if self._size else 1)
 
     def taken(self, messages: int) -> int:
-        """So many wait no more; how many to ask for anew, half a queue at a time. 0: none yet."""
+        """Note that messages were taken; return how many more to ask for, half a queue at a time. 0: none yet."""
         self._asked -= messages
         if 2 * self._asked > self._most:
             return 0
@@ -66,51 +66,65 @@ ACKS_WAIT_S = 0.1
 QUEUE = 1 << 16
 
 What = Message | MessageBatch | int | Iterable[Message | int]
-"""One message, a batch of them, an offset, or several."""
+"""A message, a batch, an offset, or several messages or offsets."""
 
 
 class Consumer(Handle, PrefetchBuffer):
-    """One consumer of a subscription; made by `Topic.subscribe`. Close it, or use `with` or `async with`: what it has
-    not acknowledged then goes to the others, or comes again to the next. One that is forgotten is closed, with a
-    ResourceWarning.
+    """A consumer of a subscription; made by `Topic.subscribe`. Close it, or use `with` or `async with`.
 
-    Any thread may call anything. asyncio code uses `async for`, and awaits `receive_async()` and the other methods of
-    that ending; `acknowledge` and `nack` never wait. Messages come at least once: again after a crash, a `nack`, or
-    without an acknowledgement.
+    When it is closed, messages that it has not acknowledged go to the other consumers, or come again to the next one. A
+    consumer that is forgotten is closed, with a ResourceWarning. Messages come at least once: again after a crash, a
+    `nack`, or without an acknowledgement.
+
+    Any thread may use it. asyncio code uses `async for`, and awaits `receive_async()` and the other methods of that
+    ending; `acknowledge` and `nack` never wait. See docs/topics.md.
     """
 
     def __init__(self, topic: str, subscription: str, name: str, *, queue: int = QUEUE) -> None:
         self.topic, self.subscription, self.name = topic, subscription, name
         self.is_active = True
-        """Whether messages come: of a failover subscription, to one consumer at a time."""
+        """Whether messages come here; a failover subscription has one active consumer at a time."""
         self._permits = Permits(check_queue(queue))
-        self._lock = threading.Lock()  # of the inbox and of who waits for it
+        self._lock = threading.Lock()  # guards the inbox and its waiters
         self._inbox: deque[DeliveredMessages] = deque()
         self._waiting: deque[AppendFuture[DeliveredMessages]] = deque()
         self._failed: ReplogError | None = None
-        self._receive_lock = FairLock()  # of who takes the next batch for `receive`
+        self._receive_lock = FairLock()  # held by the caller that takes the next batch for `receive`
         self._source: SubscriptionLike
-        self._era = 0  # of the subscription, when this was attached
+        self._era = 0  # era of the subscription when this was attached
         self._id = -1
         super().__init__(f"consumer {name} of {subscription} on {topic}")
 
-    # ---- what the subscription calls -------------------------------------------------------------------------
+    # ---- calls of the subscription -------------------------------------------------------------------------
 
     def attached(self, source: SubscriptionLike, consumer: int) -> None:
-        """It belongs to a subscription now, under this number; asks for its first messages."""
+        """Note the subscription that it was attached to, and its number there; ask for the first messages.
+
+        Args:
+            source: the subscription.
+            consumer: number of this consumer.
+        """
         self._source, self._id = source, consumer
-        self._era = source.era  # no message comes before the next line
+        self._era = source.era  # no message comes before the next line asks for some
         source.flow(consumer, self._permits.first)
 
     def deliver(self, delivery: DeliveredMessages) -> None:
-        """Messages came."""
+        """Take messages; called by the subscription.
+
+        Args:
+            delivery: the messages.
+        """
         with self._lock:
-            self._permits.came(len(delivery.batch), delivery.batch.value_bytes)
+            self._permits.delivered(len(delivery.batch), delivery.batch.value_bytes)
             self._inbox.append(delivery)
         self._hand_out()
 
     def discard(self, *, sought: bool = False) -> None:
-        """What waits here is not its own any more: it will come again, or not at all."""
+        """Discard the messages that wait: they come again, or not at all. Called by the subscription.
+
+        Args:
+            sought: a seek was the reason.
+        """
         with self._lock:
             dropped, self._inbox = list(self._inbox), deque()
             self._end()
@@ -118,15 +132,28 @@ class Consumer(Handle, PrefetchBuffer):
         self._ask(sum(len(delivery.batch) for delivery in dropped))
 
     def forget_acks(self, era: int) -> None:
-        """The position was moved: acknowledgements from before, which nobody was told of yet, do not count."""
+        """Discard collected acknowledgements, because a seek precedes them. Called by the subscription.
+
+        Args:
+            era: the era of the subscription from now on.
+        """
         self._take_noted()
 
     def became(self, active: bool) -> None:
+        """Set `is_active`; called by the subscription.
+
+        Args:
+            active: whether messages come here.
+        """
         self.is_active = active
 
     def failed(self, error: ReplogError) -> None:
-        """Nothing will come any more."""
-        self._gather(False)
+        """End the consumer with an error; called by the subscription.
+
+        Args:
+            error: why no more messages come.
+        """
+        self._collect(False)
         with self._lock:
             self._failed = self._failed or error
             waiting, self._waiting = self._waiting, deque()
@@ -135,21 +162,36 @@ class Consumer(Handle, PrefetchBuffer):
 
     @property
     def era(self) -> int:
-        """A random number of the subscription, another one after each seek; 0: a seek moved it since this consumer was
-        attached, or it is not known, of a server before version 2 of the wire."""
+        """A random number of the subscription that changes with each seek.
+
+        0: a seek moved the subscription since this consumer was attached, or the server does not tell it (before
+        version 2 of the wire).
+        """
         return self._era if self._source.era == self._era else 0
 
     # ---- receiving ------------------------------------------------------------------------------------------
 
     def batches(self, timeout: float | None = None) -> Iterator[MessageBatch]:
-        """Messages as they come, many at once, as columns; ends when none came for `timeout` seconds (None: never).
-        Errors as receive."""
+        """Iterate over batches as they come.
+
+        Args:
+            timeout: seconds without a message after which the iteration ends; None: it never ends.
+
+        Raises:
+            ReplogError: as `receive`.
+        """
         while (batch := self.receive_batch(timeout)) is not None:
             yield batch
 
     def receive_batch(self, timeout: float | None = None) -> MessageBatch | None:
-        """The next messages as columns; None when none came within `timeout` seconds. Those that `receive` has begun to
-        hand out come first. Errors as receive."""
+        """Wait for the next messages, as columns. Messages of a batch that `receive` has begun come first.
+
+        Args:
+            timeout: seconds; None: without limit. After them the result is None.
+
+        Raises:
+            ReplogError: as `receive`.
+        """
         if timeout != 0:
             check_may_block("receive_batch")
         begun = self._rest()
@@ -159,9 +201,10 @@ class Consumer(Handle, PrefetchBuffer):
         return None if delivery is None else delivery.batch
 
     async def receive_async(self) -> Message:
-        """The next message, for coroutines: `asyncio.timeout` bounds it, and nothing is lost when it is cancelled.
+        """Wait for the next message, in a coroutine. No message is lost when it is cancelled.
 
-        Errors as receive.
+        Raises:
+            ReplogError: as `receive`.
         """
         acquired = self._receive_lock.enter()
         try:
@@ -179,12 +222,19 @@ class Consumer(Handle, PrefetchBuffer):
             self._receive_lock.leave()
 
     async def receive_batch_async(self) -> MessageBatch:
-        """The next messages as columns, for coroutines. As receive_batch."""
+        """Wait for the next messages, as columns, in a coroutine.
+
+        Raises:
+            ReplogError: as `receive`.
+        """
         return self._rest() or (await self._take_async()).batch
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages as they come; the loop ends when the consumer is closed, or with an error, as receive. ClosedError:
-        the consumer was closed before."""
+        """Iterate over messages as they come; ends when the consumer is closed, or with an error of `receive`.
+
+        Raises:
+            ClosedError: the consumer was closed before.
+        """
         self._check_open()
         while True:
             try:
@@ -197,7 +247,7 @@ class Consumer(Handle, PrefetchBuffer):
             yield message
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """As `for`."""
+        """Iterate over messages as they come, as `for` does."""
         self._check_open()
         while True:
             try:
@@ -267,9 +317,9 @@ class Consumer(Handle, PrefetchBuffer):
             try:  # Ctrl-C may come as soon as it waits
                 with self._lock:
                     self._expect(future)
-                if self._inbox:  # else whoever delivers hands out
+                if self._inbox:  # otherwise the next delivery is handed out
                     self._hand_out()
-                self._send_acks()  # whoever waits has nothing else to acknowledge soon
+                self._send_acks()  # a waiting caller acknowledges nothing soon
                 delivery = self._source.wait(future, timeout)
             except OutcomeUnknownError:
                 if self._gave_up(future):
@@ -302,21 +352,21 @@ class Consumer(Handle, PrefetchBuffer):
             self._waiting.append(future)
 
     def _gave_up(self, future: AppendFuture[DeliveredMessages]) -> bool:
-        """Whether nothing was, or will be, handed to it."""
+        """Stop waiting; return whether nothing was, or will be, handed to the future."""
         with self._lock:
             if future in self._waiting:
                 self._waiting.remove(future)
-        return future.fail(ClosedError("nobody waits for it any more"))
+        return future.fail(ClosedError("the caller does not wait for it any more"))
 
     def _put_back(self, future: AppendFuture[DeliveredMessages]) -> None:
-        """Who waited was interrupted: what it was given is given to the next."""
+        """Give the delivery of an interrupted call to the next one."""
         if not self._gave_up(future) and future.exception() is None:
             with self._lock:
                 self._inbox.appendleft(future.result())
             self._hand_out()
 
     def _hand_out(self) -> None:
-        """Deliveries go to those who wait, in order; when none is left and none will come, the others are told."""
+        """Hand deliveries to waiting calls, in order; if none is left and none will come, fail the others."""
         while True:
             with self._lock:
                 if not self._waiting or not (self._inbox or self._failed):
@@ -331,7 +381,7 @@ class Consumer(Handle, PrefetchBuffer):
                     self._inbox.appendleft(delivery)
 
     def _ask(self, messages: int) -> None:
-        """So many were taken: ask for more, when it is time."""
+        """Note that messages were taken, and ask for more when it is time."""
         with self._lock:
             more = self._permits.taken(messages)
         if more and self._error is None:
@@ -340,12 +390,12 @@ class Consumer(Handle, PrefetchBuffer):
     # ---- acknowledging --------------------------------------------------------------------------------------
 
     def _acknowledge(self, what: What) -> None:
-        """Messages of which none, or too many, were gathered; and all else."""
+        """Acknowledge messages that PrefetchBuffer does not collect."""
         self._check_usable()
         self._send_acks()
         if isinstance(what, Message):
-            if not self._gathers:
-                self._gather(True)
+            if not self._collects:
+                self._collect(True)
                 self._source.wake_after(ACKS_WAIT_S, self._acks_due)
             self.acknowledge(what)
         elif isinstance(what, MessageBatch):
@@ -358,29 +408,47 @@ class Consumer(Handle, PrefetchBuffer):
             self._send_offsets(as_offsets(what))
 
     def acknowledge_cumulative(self, what: Message | MessageBatch | int, *, timeout: float | None = None) -> None:
-        """This one is done with, and all before it, too; not for shared subscriptions. See acknowledge.
+        """Acknowledge a message and all before it, and wait until the owner has done so. Not for shared subscriptions.
 
-        timeout: as of flush. Errors: as flush; InvalidArgumentError, it lies beyond what was published, or messages are
-        shared.
+        Args:
+            what: a message, an offset, or a batch, of which the last message counts.
+            timeout: seconds, as in `flush`.
+
+        Raises:
+            InvalidArgumentError: the subscription is shared, or everything below the message is acknowledged already.
+            OutOfRangeError: the offset is beyond the end of the topic.
+            ReplogError: as `flush`.
         """
         check_may_block("acknowledge_cumulative")
         self._await(self.acknowledge_cumulative_async(what), timeout)
 
     def acknowledge_cumulative_async(self, what: Message | MessageBatch | int) -> AppendFuture[None]:
-        """As acknowledge_cumulative, for coroutines, which await the AppendFuture."""
+        """Return a future that is done when a message and all before it are acknowledged.
+
+        Args:
+            what: as in `acknowledge_cumulative`.
+
+        Raises:
+            ReplogError: as `acknowledge_cumulative`.
+        """
         self._check_usable()
         self._send_acks()
         offsets = what.offset if isinstance(what, MessageBatch) else as_offsets(what)
         if not len(offsets):
-            return done_ack()
-        end = int(offsets[-1]) + 1  # a batch's `end` is that of what was read, of which it may be a part
+            return completed_future()
+        end = int(offsets[-1]) + 1  # not `what.end`, which is the end of the read that the batch may be a part of
         return self._source.acknowledge_cumulative(self._id, end)
 
     def nack(self, what: What, *, delay: float | None = None, reason: str | None = None) -> None:
-        """These are to come again: in `delay` seconds, or after the subscription's back-off.
+        """Refuse messages: they come again.
 
-        reason: why, for people; a dead letter carries the last one that it was refused with. Of a longer text the first
-        1,024 bytes of UTF-8 are kept. Errors: as acknowledge.
+        Args:
+            what: as in `acknowledge`.
+            delay: seconds until they come again; None: the back-off of the subscription.
+            reason: text for people; a dead letter has the last one. Its first 1,024 bytes of UTF-8 are kept.
+
+        Raises:
+            ReplogError: as `acknowledge`.
         """
         self._check_usable()
         self._send_acks()
@@ -390,46 +458,78 @@ class Consumer(Handle, PrefetchBuffer):
             self._source.nack(self._id, offsets, delay_us, text)
 
     def redeliver(self) -> None:
-        """All that this consumer has not acknowledged is to come again, now. Errors as acknowledge."""
+        """Refuse all messages that this consumer has not acknowledged: they come again now.
+
+        Raises:
+            ReplogError: as `acknowledge`.
+        """
         self._check_usable()
         self._send_acks()
         self._source.redeliver(self._id)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all acknowledgements so far are durable: none of their messages comes again.
+        """Wait until all acknowledgements so far are durable, so that none of their messages comes again.
 
-        timeout: seconds; None: those of the client, where the topic is another process'; else as long as it takes. When
-        the connection is lost meanwhile, acknowledgements that no flush has confirmed are said again over the next one.
-        Errors: as acknowledge; OutcomeUnknownError: the time ran out, or nobody can tell whether some of them count,
-        because a seek moved the subscription, or it was deleted and made anew, while there was no connection;
-        InvalidArgumentError, in a coroutine or a callback: use `flush_async`.
+        If the connection is lost meanwhile, acknowledgements that no flush has confirmed are sent again over the next
+        one.
+
+        Args:
+            timeout: seconds; None: the timeout of the client; without limit for a topic of this process.
+
+        Raises:
+            OutcomeUnknownError: the time ran out, or it is not known whether some of them count, because a seek moved
+                the subscription, or it was deleted and created again, while there was no connection.
+            InvalidArgumentError: called in a coroutine or a callback: use `flush_async`.
+            ReplogError: as `acknowledge`.
         """
         check_may_block("flush")
         self._await(self.flush_async(), timeout)
 
     def flush_async(self) -> AppendFuture[None]:
-        """As flush, for coroutines, which await the AppendFuture: `asyncio.timeout` bounds it. Errors: as flush."""
+        """Return a future that is done when all acknowledgements so far are durable.
+
+        Raises:
+            ReplogError: as `flush`.
+        """
         self._check_usable()
         self._send_acks()
         return self._source.flush_async()
 
     def seek(self, start: Start, *, timeout: float | None = None) -> int:
-        """Go on from there: what lies before counts as acknowledged, what lies behind as not; returns the offset.
+        """Move the whole subscription, including its other consumers.
 
-        start: an offset, a moment of publishing, "earliest" or "latest". Of the whole subscription, also its other
-        consumers. timeout: as of flush. Errors: as flush; OutOfRangeError, TrimmedError.
+        Messages before the start count as acknowledged, those behind as not.
+
+        Args:
+            start: an offset, a time of publishing, "earliest" or "latest".
+            timeout: seconds, as in `flush`.
+
+        Returns:
+            The offset at which the subscription goes on.
+
+        Raises:
+            OutOfRangeError: the start is beyond the end.
+            TrimmedError: the messages at the start were removed.
+            ReplogError: as `flush`.
         """
         check_may_block("seek")
         return self._await(self.seek_async(start), timeout)
 
     def seek_async(self, start: Start) -> AppendFuture[int]:
-        """As seek, for coroutines, which await the AppendFuture."""
+        """Return a future of the offset at which the moved subscription goes on; see `seek`.
+
+        Args:
+            start: as in `seek`.
+
+        Raises:
+            ReplogError: as `seek`.
+        """
         self._check_usable()
         self._send_acks()
         return self._source.seek(start)
 
     def _await(self, future: AppendFuture[T], timeout: float | None) -> T:
-        """What is not asked for until the time is over is not asked for later."""
+        """Wait for a future; after a timeout a pending request is not sent any more."""
         seconds = as_timeout(timeout)
         try:
             return self._source.wait(future, self._source.timeout if seconds is None else seconds)
@@ -447,19 +547,19 @@ class Consumer(Handle, PrefetchBuffer):
             self._source.acknowledge_noted(self._id, self._take_last)
 
     def _send_acks(self) -> None:
-        if self._gathers and self._failed is None:
+        if self._collects and self._failed is None:
             self._source.acknowledge_noted(self._id, self._take_noted)
 
-    def _take_noted(self) -> Noted | None:
-        run: Noted | None = self._take_run()
+    def _take_noted(self) -> AckedOffsets | None:
+        run: AckedOffsets | None = self._take_run()
         return self._take_acked() if run is None else run
 
-    def _take_last(self) -> Noted | None:
-        self._gather(False)  # not before: who flushes meanwhile has to come behind this
+    def _take_last(self) -> AckedOffsets | None:
+        self._collect(False)  # not earlier: a concurrent flush has to come behind this
         return self._take_noted()
 
     def _send_offsets(self, offsets: NDArray[np.int64]) -> None:
-        """Ascending, each once."""
+        """Send ascending, distinct offsets."""
         if len(offsets) and offsets[-1] - offsets[0] == len(offsets) - 1:
             self._source.acknowledge_range(self._id, int(offsets[0]), int(offsets[-1]) + 1)
         elif len(offsets):
@@ -476,17 +576,17 @@ class Consumer(Handle, PrefetchBuffer):
 
     def _forked(self) -> None:
         self._end()
-        self._gather(False)
+        self._collect(False)
 
     def abandon(self) -> None:
-        """What it has goes to others, as when it is closed, done by another thread; for finalizers."""
+        """Release its messages in another thread, as closing does; for finalizers."""
         if self._error is None:
             self._error = ClosedError(f"the {self._what} was forgotten")
             if self._id >= 0 and self._failed is None:
                 self._source.abandon(self._id)
 
     def __del__(self) -> None:
-        """May run anywhere: nothing is waited for, no lock is taken."""
+        """Close the consumer without waiting and without locks, because a finalizer may run anywhere."""
         if getattr(self, "_error", self) is None and os.getpid() == self._pid:
             warn_of_leak(self._what, self, self._opened_at)
             self.abandon()

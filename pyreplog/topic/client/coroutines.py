@@ -1,8 +1,8 @@
-"""Forms of blocking methods that coroutines await: `publish_async` of `publish`, `seek_async` of `seek`, and so on.
+"""Coroutine forms of blocking methods: `publish_async` for `publish`, `seek_async` for `seek`, and so on.
 
-They have the parameters of the blocking method, and its errors. Those that publish wait for room and for the outcome
-without a thread. The others wait for disks, servers and the metadata store in a thread of the event loop's default
-executor, as `asyncio.to_thread`: a task that is cancelled does not wait any longer, and the call goes on.
+They have the parameters and errors of the blocking method. Those that publish wait for room and for the outcome without
+a thread. The others wait for disks, servers and the metadata store in a thread of the event loop's default executor,
+like `asyncio.to_thread`: a task that is cancelled does not wait any longer, and the call goes on.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ P = ParamSpec("P")
 
 
 class HasRoom(Protocol):
-    """What is published with: a `Publisher`, or that of a topic with partitions."""
+    """A publisher of a topic, with or without partitions."""
 
     @property
     def timeout(self) -> float | None:
-        """Seconds that calls wait which do not say how long."""
+        """Seconds that calls wait by default."""
         ...
 
     def room(self) -> AppendFuture[None]:
-        """A future that is done as soon as there is room."""
+        """Return a future that is done as soon as there is room."""
         ...
 
 
 def in_thread(blocking: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Return the form of a blocking method that coroutines await; its object's class may override the method."""
+    """Return the coroutine form of a blocking method; a subclass may override the method."""
     name = blocking.__name__
 
     @wraps(blocking)
@@ -51,7 +51,7 @@ def in_thread(blocking: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[
 def opening(
     blocking: Callable[Concatenate[S, P], HandleT],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, HandleT]]:
-    """As in_thread, of a method that opens a handle. Of a task that is cancelled meanwhile the handle is closed."""
+    """Return the coroutine form of a method that opens a handle. If the task is cancelled, the handle is closed."""
     name = blocking.__name__
 
     @wraps(blocking)
@@ -71,7 +71,7 @@ def opening(
         try:
             return await done
         except asyncio.CancelledError:
-            if not done.fail(ClosedError("nobody waits for it any more")) and done.exception() is None:
+            if not done.fail(ClosedError("the task that waited for it was cancelled")) and done.exception() is None:
                 loop.run_in_executor(None, done.result().close)
             raise
 
@@ -81,7 +81,7 @@ def opening(
 def iterating(
     blocking: Callable[Concatenate[S, P], Iterator[T]],
 ) -> Callable[Concatenate[S, P], AsyncIterator[T]]:
-    """Return the form of a method that gives an iterator for `async for`: each step is taken in a thread."""
+    """Return the form of a method returning an iterator for `async for`: each step runs in a thread."""
     name = blocking.__name__
 
     @wraps(blocking)
@@ -96,9 +96,10 @@ def iterating(
 def publishing(
     submit: Callable[Concatenate[S, P], AppendFuture[T]], publisher_of: Callable[[S, str | None], Awaitable[HasRoom]]
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Return the form of `publish` that coroutines await, made of `submit`: it waits for room, and for the outcome.
+    """Return the coroutine form of `publish`, built on `submit`: it waits for room, and for the outcome.
 
-    publisher_of: what an object publishes with, under the name of a producer. Raises: as `publish`.
+    publisher_of: returns the publisher of an object, for the name of a producer. The coroutine raises the errors of
+    `publish`.
     """
     name = submit.__name__.replace("submit", "publish")
 
@@ -127,8 +128,9 @@ def publishing(
 def form_of(
     blocking: Callable[Concatenate[S, P], T],
 ) -> Callable[[Callable[..., object]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]]:
-    """Return a decorator for Protocols: what it decorates is declared as the form of a blocking method that coroutines
-    await, with its parameters and its result."""
+    """Return a decorator for Protocols, which declares a coroutine form with the parameters and the result of
+    `blocking`.
+    """
 
     def declare(declaration: Callable[..., object]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
         @wraps(blocking)
@@ -143,8 +145,8 @@ def form_of(
 
 
 def _named(form: Callable[P, T], blocking: str) -> Callable[P, T]:
-    """A form of a method, with its own name: signature and parameters are the method's."""
+    """Give a form its own name; signature and parameters are those of the method."""
     form.__name__ = f"{blocking}_async"
     form.__qualname__ = f"{form.__qualname__.rpartition('.')[0]}.{form.__name__}".lstrip(".")
-    form.__doc__ = f"As `{blocking}`, for coroutines."
+    form.__doc__ = f"Do what `{blocking}` does, in a coroutine."
     return form

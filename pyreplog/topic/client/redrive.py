@@ -1,12 +1,12 @@
 """Sends dead letters back to the topics that they come from, and acknowledges them once their copies are durable.
 
-No message is lost: a dead letter is acknowledged behind its copy. A run that ends between the two leaves dead letters
-whose copies are there. The next run does not send these again where the topic deduplicates: a copy is numbered with the
-offset of its dead letter, by a producer of this dead-letter topic, this subscription and its era. Such a number tells
-what was sent only if none is passed over that may be sent later. So copies are numbered where dead letters come in
-order to one consumer, and all are sent: by an exclusive subscription, without `where`, to a topic without partitions.
-After a seek the era is another one, and so is the producer: what lies behind that place is sent again, as it was asked
-for.
+No message is lost: a dead letter is acknowledged after its copy is stored. A run that ends between the two leaves dead
+letters whose copies are stored. The next run does not store these again if the topic deduplicates: a copy is numbered
+with the offset of its dead letter, by a producer for this dead-letter topic, this subscription and its era. The numbers
+of a producer must ascend, so no dead letter may be passed over that may be sent later. Therefore copies are numbered
+only if dead letters come in order to one consumer, and all are sent: from an exclusive subscription, without `where`,
+to a topic without partitions. A seek changes the era, and with it the producer: the dead letters behind the new
+position are sent again, as requested.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pyreplog.topic.model.times import known_time
 
 QUEUE = 1000
 LOOK_S = 0.5
-"""After so long without a dead letter it is asked whether any is left."""
+"""Seconds without a dead letter after which the statistics tell whether any is left."""
 
 Where = Callable[[Message], bool]
 OnProgress = Callable[[RedriveReport], object]
@@ -61,7 +61,7 @@ class DeadLetters(Protocol):
 
 
 class Publication(Protocol):
-    """Publishes to a topic, as a producer or without one."""
+    """Publishes to a topic, with or without a producer."""
 
     def publish(
         self,
@@ -84,16 +84,16 @@ class Publication(Protocol):
     ) -> Any: ...
 
 
-class OneTopic(PartitionTopic, Publication, Protocol):
+class UnpartitionedTopic(PartitionTopic, Publication, Protocol):
     """A topic without partitions, or one partition."""
 
 
-RedriveTarget = OneTopic | PartitionedHandle[Any]
-"""A topic that dead letters are sent to."""
+RedriveTarget = UnpartitionedTopic | PartitionedHandle[Any]
+"""A topic to which dead letters are sent."""
 
 
 class Redrive:
-    """One run; see `Topic.redrive`, whose arguments it has."""
+    """One run of `Topic.redrive`, with its arguments."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Redrive:
         timeout: float = 30.0,
         on_progress: OnProgress | None = None,
     ) -> None:
-        """open_topic: a topic that exists, by name."""
+        """Create a run. open_topic: opens a topic that exists, by name."""
         self._dead, self._subscription, self._open_topic = dead, check_name(subscription, "subscription"), open_topic
         self._limit = None if limit is None else as_int("limit", limit)
         if self._limit is not None and self._limit < 1:
@@ -129,7 +129,7 @@ class Redrive:
         self.report = RedriveReport()
 
     def run(self) -> RedriveReport:
-        """Send all that were there when this began, up to the limit."""
+        """Send the dead letters that are present now, up to the limit."""
         check_may_wait()
         if self._subscription not in self._dead.subscriptions():
             raise NoSuchSubscriptionError(self._dead.name, f"there is no subscription {self._subscription}")
@@ -147,48 +147,48 @@ class Redrive:
     # ---- receiving ------------------------------------------------------------------------------------------
 
     def _send_all(self, consumer: Consumer, end: int) -> None:
-        came, last_s = 0, time.monotonic()
+        received, last_s = 0, time.monotonic()
         while self._limit is None or self.report.sent < self._limit:
             batch = consumer.receive_batch(LOOK_S)
             if batch is None:
-                if not self._is_more_to_come(consumer, came, time.monotonic() - last_s):
+                if not self._is_more_to_come(consumer, received, time.monotonic() - last_s):
                     return
                 continue
-            came, last_s = came + len(batch), time.monotonic()
+            received, last_s = received + len(batch), time.monotonic()
             self._send([message for message in batch if message.offset < end], consumer)
             if batch.last >= end - 1:
                 return
 
-    def _is_more_to_come(self, consumer: Consumer, came: int, waited_s: float) -> bool:
-        """Whether the subscription has messages that no consumer has, or that are on their way to this one."""
+    def _is_more_to_come(self, consumer: Consumer, received: int, waited_s: float) -> bool:
+        """Return whether the subscription has messages that no consumer has, or that are in flight to this one."""
         stats = self._stats()
         sent = sum(other.delivered_messages for other in stats.consumers if other.name == consumer.name)
-        left = stats.backlog_messages - stats.unacked - stats.replay - (stats.delayed or 0)
-        if sent <= came and left <= 0:
+        remaining = stats.backlog_messages - stats.unacked - stats.replay - (stats.delayed or 0)
+        if sent <= received and remaining <= 0:
             return False
         if waited_s > self._timeout_s:
             raise SubscriptionBusyError(
                 self._dead.name,
-                f"subscription {self._subscription}: {max(left, 0)} dead letters did not come for {self._timeout_s} s: "
-                "another consumer is active, or max_unacked of them are not acknowledged",
+                f"subscription {self._subscription}: {max(remaining, 0)} dead letters were not delivered for "
+                f"{self._timeout_s} s: another consumer is active, or max_unacked messages are not acknowledged",
             )
         return True
 
     def _stats(self) -> SubscriptionStats:
-        named = [stats for stats in self._dead.stats().subscriptions if stats.name == self._subscription]
-        if not named:
+        matching = [stats for stats in self._dead.stats().subscriptions if stats.name == self._subscription]
+        if not matching:
             raise NoSuchSubscriptionError(self._dead.name, f"subscription {self._subscription} was deleted")
-        return named[0]
+        return matching[0]
 
     # ---- sending --------------------------------------------------------------------------------------------
 
     def _send(self, messages: list[Message], consumer: Consumer) -> None:
-        """Send the selected messages, each group to its topic. Closing the consumer returns the others."""
-        wanted = messages if self._where is None else [message for message in messages if self._where(message)]
-        self.report += RedriveReport(skipped=len(messages) - len(wanted))
+        """Send the selected messages, each group to its topic. The others return when the consumer is closed."""
+        selected = messages if self._where is None else [message for message in messages if self._where(message)]
+        self.report += RedriveReport(skipped=len(messages) - len(selected))
         groups: dict[str, list[Message]] = {}
         stranded, room = 0, None if self._limit is None else self._limit - self.report.sent
-        for message in wanted:
+        for message in selected:
             if room == 0:
                 break
             name = self._to or origin(message.properties)
@@ -200,7 +200,7 @@ class Redrive:
         self.report += RedriveReport(stranded=stranded)
         if self._era and consumer.era != self._era:
             raise SubscriptionBusyError(
-                self._dead.name, f"subscription {self._subscription}: a seek moved it meanwhile: redrive it again"
+                self._dead.name, f"subscription {self._subscription}: a seek moved it meanwhile, so redrive it again"
             )
         for name, group in groups.items():
             if self._dry_run:
@@ -228,7 +228,9 @@ class Redrive:
             self._note_sent(name, group, 0 if numbers is None else len(group) - len(stored), consumer)
 
     def _send_one(self, publication: Publication, name: str, message: Message) -> int:
-        """A message that leaves no room for how often it was sent goes without. Returns how many were there before."""
+        """Send one message, without the number of its redrives if that makes it too large; return 1 if its copy was
+        stored before.
+        """
         number = message.offset if name in self._numbered else None
 
         def publish(properties: Properties) -> int:
@@ -246,14 +248,14 @@ class Redrive:
         return publish(own_properties(message.properties))
 
     def _note_sent(self, name: str, messages: list[Message], repeated: int, consumer: Consumer) -> None:
-        """The copies are durable."""
+        """Acknowledge dead letters whose copies are durable."""
         consumer.acknowledge(messages)
         self.report += RedriveReport(len(messages), repeated, topics={name: len(messages)})
 
     # ---- topics ---------------------------------------------------------------------------------------------
 
     def _target(self, name: str) -> RedriveTarget | None:
-        """A topic; None: there is none."""
+        """Return a topic; None: it does not exist."""
         if name not in self._targets:
             try:
                 self._targets[name] = self._open_topic(name)
@@ -275,6 +277,6 @@ class Redrive:
         return self._publications[name]
 
     def _producer_name(self) -> str:
-        """Of all runs that send the same dead letters to the same places."""
-        whose = [self._dead.name, self._subscription, self._era, self._to is not None]
-        return f"redrive-{hashlib.sha256(json.dumps(whose).encode()).hexdigest()[:32]}"
+        """Return the same producer name for all runs that send the same dead letters to the same topics."""
+        identity = [self._dead.name, self._subscription, self._era, self._to is not None]
+        return f"redrive-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]}"

@@ -1,4 +1,4 @@
-"""TopicLike, ProducerLike, ConsumerLike: topics here and at servers, with partitions and without, as types."""
+"""TopicLike, ProducerLike, ConsumerLike: the types of topics here and at servers, with partitions and without."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyreplog.topic.model.times import Time, Times
 
 AnyStart = datetime | Literal["earliest", "latest"]
-"""A place that every topic has: a moment of publishing, with a time zone, or an end."""
+"""A start that applies to every topic: a time of publishing, with a time zone, or an end."""
 
 AnyOffset = int | PartitionOffset
 AnyOffsets = range | list[PartitionRange]
@@ -55,9 +55,9 @@ class _Handle(Protocol):
 
 
 class ConsumerLike(_Handle, Protocol):
-    """What receives messages: a Consumer or a PartitionedConsumer; made by `TopicLike.subscribe`.
+    """A Consumer or a PartitionedConsumer, as a type; made by `TopicLike.subscribe`.
 
-    The parameters mean what they mean for `Consumer`. Guide: docs/topics.md.
+    The parameters have the same meaning as those of `Consumer`. See docs/topics.md.
     """
 
     @property
@@ -77,7 +77,7 @@ class ConsumerLike(_Handle, Protocol):
 
     @property
     def is_active(self) -> bool:
-        """Whether messages come: of a failover subscription, to one consumer at a time."""
+        """Whether messages come here; a failover subscription has one active consumer at a time."""
         ...
 
     @overload
@@ -88,8 +88,8 @@ class ConsumerLike(_Handle, Protocol):
         """Wait for the next message, or for a list of 1 to `max_messages`.
 
         Args:
-            max_messages: at most so many, as a list; None: one message.
-            timeout: seconds; None: as long as it takes. When they are over: None, or an empty list.
+            max_messages: most messages of the list; None: one message.
+            timeout: seconds; None: without limit. After them the result is None, or an empty list.
 
         Raises:
             TopicFencedError: another process owns the topic now.
@@ -101,7 +101,7 @@ class ConsumerLike(_Handle, Protocol):
         """Wait for the next messages, as columns.
 
         Args:
-            timeout: seconds; None: as long as it takes. When they are over: None.
+            timeout: seconds; None: without limit. After them the result is None.
 
         Raises:
             ReplogError: as `receive`.
@@ -139,7 +139,7 @@ class ConsumerLike(_Handle, Protocol):
     def __aiter__(self) -> AsyncIterator[Message]: ...
 
     def acknowledge(self, what: Delivered, /) -> None:
-        """Record that messages are done with. It does not wait; `flush` does.
+        """Acknowledge messages: they do not come again. It does not wait; `flush` does.
 
         Args:
             what: a message, a batch, or several messages.
@@ -150,11 +150,11 @@ class ConsumerLike(_Handle, Protocol):
         ...
 
     def acknowledge_cumulative(self, what: Message | MessageBatch, *, timeout: float | None = None) -> None:
-        """Record that a message and all before it, in its partition, are done with.
+        """Acknowledge a message and all before it in its partition.
 
         Args:
-            what: a message, or a batch, of which the last one counts.
-            timeout: seconds, as of `flush`.
+            what: a message, or a batch, of which the last message counts.
+            timeout: seconds, as in `flush`.
 
         Raises:
             InvalidArgumentError: the subscription is shared.
@@ -163,10 +163,10 @@ class ConsumerLike(_Handle, Protocol):
         ...
 
     def acknowledge_cumulative_async(self, what: Message | MessageBatch) -> AppendFuture[None]:
-        """Return a future that is done when a message and all before it are recorded as done with.
+        """Return a future that is done when a message and all before it are acknowledged.
 
         Args:
-            what: as of `acknowledge_cumulative`.
+            what: as in `acknowledge_cumulative`.
 
         Raises:
             InvalidArgumentError: the subscription is shared.
@@ -174,11 +174,11 @@ class ConsumerLike(_Handle, Protocol):
         ...
 
     def nack(self, what: Delivered, *, delay: float | None = None) -> None:
-        """Give messages back: they come again.
+        """Refuse messages: they come again.
 
         Args:
-            what: as of `acknowledge`.
-            delay: seconds; None: the subscription's back-off.
+            what: as in `acknowledge`.
+            delay: seconds until they come again; None: the back-off of the subscription.
 
         Raises:
             ClosedError: as `receive`.
@@ -186,7 +186,7 @@ class ConsumerLike(_Handle, Protocol):
         ...
 
     def redeliver(self) -> None:
-        """Give all messages back that this consumer has not acknowledged.
+        """Refuse all messages that this consumer has not acknowledged: they come again now.
 
         Raises:
             ClosedError: as `receive`.
@@ -197,10 +197,10 @@ class ConsumerLike(_Handle, Protocol):
         """Wait until all acknowledgements so far are durable.
 
         Args:
-            timeout: seconds; None: the client's time-out, of a topic of this process no limit.
+            timeout: seconds; None: the timeout of the client; without limit for a topic of this process.
 
         Raises:
-            OutcomeUnknownError: the time ran out, or nobody can tell whether all of them count.
+            OutcomeUnknownError: the time ran out, or it is not known whether all of them count.
         """
         ...
 
@@ -213,14 +213,14 @@ class ConsumerLike(_Handle, Protocol):
         ...
 
     def seek(self, start: AnyStart, *, timeout: float | None = None) -> int | list[PartitionOffset]:
-        """Move the whole subscription; return where it goes on.
+        """Move the whole subscription, including its other consumers; return where it goes on.
 
         Args:
-            start: a moment of publishing, "earliest" or "latest".
-            timeout: seconds, as of `flush`.
+            start: a time of publishing, "earliest" or "latest".
+            timeout: seconds, as in `flush`.
 
         Raises:
-            TrimmedError: the messages there were removed.
+            TrimmedError: the messages at the start were removed.
             OutcomeUnknownError: the time ran out.
         """
         ...
@@ -229,18 +229,18 @@ class ConsumerLike(_Handle, Protocol):
         """Move the whole subscription, in a coroutine; see `seek`.
 
         Args:
-            start: as of `seek`.
+            start: as in `seek`.
 
         Raises:
-            TrimmedError: the messages there were removed.
+            TrimmedError: the messages at the start were removed.
         """
         ...
 
 
 class ProducerLike(_Handle, Protocol):
-    """What publishes under a name: a Producer or a PartitionedProducer; made by `TopicLike.producer`.
+    """A Producer or a PartitionedProducer, as a type; made by `TopicLike.producer`.
 
-    The parameters mean what they mean for `TopicLike.publish`. Guide: docs/topics.md.
+    The parameters have the same meaning as those of `TopicLike.publish`. See docs/topics.md.
     """
 
     @property
@@ -260,7 +260,18 @@ class ProducerLike(_Handle, Protocol):
         sequence: int | None = None,
         timeout: float | None = None,
     ) -> AnyOffset:
-        """Publish one message, and wait until it is confirmed; see `TopicLike.publish`."""
+        """Publish one message, and wait until it is confirmed; see `TopicLike.publish`.
+
+        Args:
+            value: as in `TopicLike.publish`.
+            key: as in `TopicLike.publish`.
+            properties: as in `TopicLike.publish`.
+            event_time: as in `TopicLike.publish`.
+            deliver_at: as in `TopicLike.publish`.
+            delay: as in `TopicLike.publish`.
+            sequence: as in `TopicLike.publish`.
+            timeout: as in `TopicLike.publish`.
+        """
         ...
 
     @form_of(publish)
@@ -280,7 +291,18 @@ class ProducerLike(_Handle, Protocol):
         sequence: int | None = None,
         timeout: float | None = None,
     ) -> OffsetFuture:
-        """Publish one message without waiting; see `TopicLike.submit`."""
+        """Publish one message without waiting; see `TopicLike.submit`.
+
+        Args:
+            value: as in `TopicLike.submit`.
+            key: as in `TopicLike.submit`.
+            properties: as in `TopicLike.submit`.
+            event_time: as in `TopicLike.submit`.
+            deliver_at: as in `TopicLike.submit`.
+            delay: as in `TopicLike.submit`.
+            sequence: as in `TopicLike.submit`.
+            timeout: as in `TopicLike.submit`.
+        """
         ...
 
     def publish_batch(
@@ -295,7 +317,18 @@ class ProducerLike(_Handle, Protocol):
         sequences: ArrayLike | None = None,
         timeout: float | None = None,
     ) -> AnyOffsets:
-        """Publish several messages, and wait until all are confirmed; see `TopicLike.publish_batch`."""
+        """Publish several messages, and wait until all are confirmed; see `TopicLike.publish_batch`.
+
+        Args:
+            values: as in `TopicLike.publish_batch`.
+            keys: as in `TopicLike.publish_batch`.
+            properties: as in `TopicLike.publish_batch`.
+            event_times: as in `TopicLike.publish_batch`.
+            deliver_at: as in `TopicLike.publish_batch`.
+            delay: as in `TopicLike.publish_batch`.
+            sequences: as in `TopicLike.publish_batch`.
+            timeout: as in `TopicLike.publish_batch`.
+        """
         ...
 
     @form_of(publish_batch)
@@ -315,7 +348,18 @@ class ProducerLike(_Handle, Protocol):
         sequences: ArrayLike | None = None,
         timeout: float | None = None,
     ) -> OffsetsFuture:
-        """Publish several messages without waiting; see `TopicLike.submit_batch`."""
+        """Publish several messages without waiting; see `TopicLike.submit_batch`.
+
+        Args:
+            values: as in `TopicLike.submit_batch`.
+            keys: as in `TopicLike.submit_batch`.
+            properties: as in `TopicLike.submit_batch`.
+            event_times: as in `TopicLike.submit_batch`.
+            deliver_at: as in `TopicLike.submit_batch`.
+            delay: as in `TopicLike.submit_batch`.
+            sequences: as in `TopicLike.submit_batch`.
+            timeout: as in `TopicLike.submit_batch`.
+        """
         ...
 
     def room(self) -> AppendFuture[None]:
@@ -323,10 +367,10 @@ class ProducerLike(_Handle, Protocol):
         ...
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send what lingers, and wait until every message submitted so far has an outcome.
+        """Send lingering messages, and wait until every message submitted so far has an outcome.
 
         Args:
-            timeout: seconds; None: the client's time-out, of a topic of this process no limit.
+            timeout: seconds; None: the timeout of the client; without limit for a topic of this process.
 
         Raises:
             OutcomeUnknownError: the time ran out.
@@ -334,7 +378,7 @@ class ProducerLike(_Handle, Protocol):
         ...
 
     def flush_async(self) -> AppendFuture[None]:
-        """Send what lingers; return a future that is done when every message submitted so far has an outcome.
+        """Send lingering messages; return a future that is done when all submitted ones have an outcome.
 
         Raises:
             ClosedError: the producer was closed.
@@ -343,16 +387,21 @@ class ProducerLike(_Handle, Protocol):
 
 
 class TopicLike(_Handle, Protocol):
-    """A topic: a Topic, a RemoteTopic, a PartitionedTopic or a RemotePartitionedTopic. `Cluster.topic` and
-    `Client.topic` return one; write functions against this type, and tests may pass `Mock(spec=TopicLike)`:
+    """A topic, as a type: a Topic, a RemoteTopic, a PartitionedTopic or a RemotePartitionedTopic.
 
+    `Cluster.topic` and `Client.topic` return one. Write functions for this type, and tests may pass
+    `Mock(spec=TopicLike)`. An offset is an int; in a topic with partitions it is a PartitionOffset. `isinstance(topic,
+    pyreplog.Topic)` tells a type checker which topic it is.
+
+    Example:
+        ```python
         def work(topic: pyreplog.TopicLike) -> None:
             with topic.subscribe("workers", type="shared") as consumer:
                 for message in consumer:
                     consumer.acknowledge(message)
+        ```
 
-    An offset is an int, and of a topic with partitions a PartitionOffset. `isinstance(topic, pyreplog.Topic)` tells a
-    type checker which one it is. Guide: docs/topics.md.
+    See docs/topics.md.
     """
 
     @property
@@ -382,17 +431,17 @@ class TopicLike(_Handle, Protocol):
             key: likewise; messages of one key have an order, also in a topic with partitions.
             properties: names and values.
             event_time: when it happened: a datetime with a time zone, or microseconds since 1970-01-01 UTC.
-            deliver_at: when shared subscriptions get it, likewise, from 2001 on; None, 0: at once.
-            delay: seconds from now, in place of `deliver_at`.
-            sequence: number of the producer for this message; where the topic deduplicates, a number that was published
-                before is dropped, and the offset is -1. None: the next one.
+            deliver_at: when shared subscriptions get it, likewise, from 2001 on; None or 0: at once.
+            delay: seconds from now, instead of `deliver_at`.
+            sequence: number of the message, if the topic deduplicates: a message whose number was published before is
+                dropped, and the offset is -1. None: the next number.
             producer: name of the producer.
-            timeout: seconds; None: the client's time-out, of a topic of this process no limit.
+            timeout: seconds; None: the timeout of the client; without limit for a topic of this process.
 
         Raises:
-            WindowFullError: there was no room all that time; nothing was published.
+            WindowFullError: there was no room all the time; nothing was published.
             BacklogFullError, RecordTooLargeError, WrongTypeError, InvalidArgumentError: nothing was published.
-            OutcomeUnknownError: the time ran out, or the connection was lost: it is published, or will be, or not.
+            OutcomeUnknownError: the time ran out, or the connection was lost: it is published, will be, or not.
             TopicFencedError: another process owns the topic now; the outcome is unknown.
             ClosedError: the topic was closed.
         """
@@ -419,19 +468,19 @@ class TopicLike(_Handle, Protocol):
         """Publish one message without waiting; return the future of its offset.
 
         Args:
-            value: as of `publish`, and so are the others.
-            key: as of `publish`.
-            properties: as of `publish`.
-            event_time: as of `publish`.
-            deliver_at: as of `publish`.
-            delay: as of `publish`.
-            sequence: as of `publish`.
-            producer: as of `publish`.
+            value: as in `publish`.
+            key: as in `publish`.
+            properties: as in `publish`.
+            event_time: as in `publish`.
+            deliver_at: as in `publish`.
+            delay: as in `publish`.
+            sequence: as in `publish`.
+            producer: as in `publish`.
             timeout: seconds that a thread waits for room.
 
         Raises:
             WindowFullError: there is no room; a coroutine awaits `room()` before.
-            ReplogError: as `publish`, of the arguments; others are the future's.
+            ReplogError: as `publish`, for the arguments; other errors are those of the future.
         """
         ...
 
@@ -456,14 +505,14 @@ class TopicLike(_Handle, Protocol):
             properties: one mapping, or None, for each value.
             event_times: one time, or None, for each value.
             deliver_at: one time, or None, for each value.
-            delay: seconds from now, of all of them.
+            delay: seconds from now, for all of them.
             sequences: ascending numbers, one for each value.
-            producer: as of `publish`.
-            timeout: as of `publish`.
+            producer: as in `publish`.
+            timeout: as in `publish`.
 
         Raises:
             SequenceError: the sequences do not ascend.
-            ReplogError: as `publish`; when the outcome is unknown a part may be stored.
+            ReplogError: as `publish`; after an unknown outcome a part may be stored.
         """
         ...
 
@@ -488,14 +537,14 @@ class TopicLike(_Handle, Protocol):
         """Publish several messages without waiting; return the future of their offsets.
 
         Args:
-            values: as of `publish_batch`, and so are the others.
-            keys: as of `publish_batch`.
-            properties: as of `publish_batch`.
-            event_times: as of `publish_batch`.
-            deliver_at: as of `publish_batch`.
-            delay: as of `publish_batch`.
-            sequences: as of `publish_batch`.
-            producer: as of `publish`.
+            values: as in `publish_batch`.
+            keys: as in `publish_batch`.
+            properties: as in `publish_batch`.
+            event_times: as in `publish_batch`.
+            deliver_at: as in `publish_batch`.
+            delay: as in `publish_batch`.
+            sequences: as in `publish_batch`.
+            producer: as in `publish`.
             timeout: seconds that a thread waits for room.
 
         Raises:
@@ -508,10 +557,10 @@ class TopicLike(_Handle, Protocol):
         ...
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send what lingers, and wait until every message submitted so far has an outcome.
+        """Send lingering messages, and wait until every message submitted so far has an outcome.
 
         Args:
-            timeout: as of `publish`.
+            timeout: as in `publish`.
 
         Raises:
             OutcomeUnknownError: the time ran out.
@@ -519,7 +568,7 @@ class TopicLike(_Handle, Protocol):
         ...
 
     def flush_async(self) -> AppendFuture[None]:
-        """Send what lingers; return a future that is done when every message submitted so far has an outcome.
+        """Send lingering messages; return a future that is done when all submitted ones have an outcome.
 
         Raises:
             ClosedError: the topic was closed.
@@ -555,21 +604,21 @@ class TopicLike(_Handle, Protocol):
         priority: int = 0,
         **settings: Unpack[SubscriptionSettings],
     ) -> ConsumerLike:
-        """Make a consumer of a subscription; make the subscription if there is none.
+        """Make a consumer of a subscription; create the subscription if it does not exist.
 
         Args:
-            subscription: its name.
+            subscription: name of the subscription.
             start: where a new subscription begins.
-            durable: keep the subscription, and what it has not acknowledged, until it is deleted; False: it ends with
-                its last consumer.
-            name: of the consumer; None: a random one.
-            queue: messages that may wait in the consumer.
-            priority: of several consumers, those with the lowest number are served first.
+            durable: keep the subscription, and the messages that it has not acknowledged, until it is deleted; False:
+                it ends with its last consumer.
+            name: name of the consumer; None: a random one.
+            queue: most messages that wait in the consumer.
+            priority: consumers with the lowest number are served first.
             settings: fields of SubscriptionConfig, which the subscription keeps.
 
         Raises:
             SubscriptionBusyError: it has consumers, and takes no more, or no other settings.
-            ConfigError, InvalidArgumentError: a setting, or the start.
+            ConfigError, InvalidArgumentError: a setting, or the start, is invalid.
             TopicFencedError: another process owns the topic now.
         """
         ...
@@ -587,13 +636,13 @@ class TopicLike(_Handle, Protocol):
         properties: Mapping[str, str] | None = None,
         **settings: Unpack[SubscriptionSettings],
     ) -> None:
-        """Make a durable subscription, unless it is there: it keeps messages from now on.
+        """Create a durable subscription, unless it exists; it keeps messages from now on.
 
         Args:
-            subscription: its name.
+            subscription: name of the subscription.
             start: where a new subscription begins.
             properties: names and values, for statistics.
-            settings: as of `subscribe`.
+            settings: as in `subscribe`.
 
         Raises:
             SubscriptionBusyError: a setting differs from that of a subscription with consumers.
@@ -607,15 +656,15 @@ class TopicLike(_Handle, Protocol):
         ...
 
     def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
-        """Delete a subscription with its acknowledgements; nothing is kept for it any more.
+        """Delete a subscription with its acknowledgements; it keeps no messages any more.
 
         Args:
-            subscription: its name.
-            force: though it has consumers, which fail then.
+            subscription: name of the subscription.
+            force: delete it even if it has consumers, which fail then.
 
         Raises:
-            NoSuchSubscriptionError: the topic has no subscription of that name.
-            SubscriptionBusyError: it has consumers.
+            NoSuchSubscriptionError: the topic has no such subscription.
+            SubscriptionBusyError: it has consumers, and `force` is False.
         """
         ...
 
@@ -637,12 +686,12 @@ class TopicLike(_Handle, Protocol):
         """Move a subscription; return where it goes on.
 
         Args:
-            subscription: its name.
-            start: a moment of publishing, "earliest" or "latest".
+            subscription: name of the subscription.
+            start: a time of publishing, "earliest" or "latest".
 
         Raises:
-            NoSuchSubscriptionError: the topic has no subscription of that name.
-            TrimmedError: the messages there were removed.
+            NoSuchSubscriptionError: the topic has no such subscription.
+            TrimmedError: the messages at the start were removed.
         """
         ...
 
@@ -652,13 +701,13 @@ class TopicLike(_Handle, Protocol):
         ...
 
     def clear(self, subscription: str) -> None:
-        """Record that all messages of now are done with, for a subscription.
+        """Acknowledge all present messages for a subscription.
 
         Args:
-            subscription: its name.
+            subscription: name of the subscription.
 
         Raises:
-            NoSuchSubscriptionError: the topic has no subscription of that name.
+            NoSuchSubscriptionError: the topic has no such subscription.
         """
         ...
 
@@ -678,14 +727,14 @@ class TopicLike(_Handle, Protocol):
         timeout: float = 30.0,
         on_progress: Callable[[RedriveReport], object] | None = None,
     ) -> RedriveReport:
-        """Send the dead letters of this dead-letter topic back to where they come from.
+        """Send the dead letters of this dead-letter topic back to the topics that they come from.
 
         Args:
-            subscription: whose unacknowledged messages these are.
+            subscription: subscription whose unacknowledged messages are sent.
             to: another topic, for all of them.
-            limit: send so many at most; None for all.
-            where: called with each; one for which it is false stays.
-            dry_run: count, send nothing.
+            limit: most messages to send; None: all.
+            where: called with each message; those for which it returns False stay.
+            dry_run: count, and send nothing.
             timeout: seconds to wait for dead letters that do not come although some are left.
             on_progress: called with the report after each batch.
 
@@ -693,7 +742,7 @@ class TopicLike(_Handle, Protocol):
             How many were sent, to which topics.
 
         Raises:
-            NoSuchSubscriptionError: the topic has no subscription of that name.
+            NoSuchSubscriptionError: the topic has no such subscription.
             NoSuchTopicError: there is no topic `to`.
             SubscriptionBusyError: the subscription is exclusive and has a consumer, or was moved meanwhile.
         """
@@ -707,13 +756,13 @@ class TopicLike(_Handle, Protocol):
     # ---- the topic ------------------------------------------------------------------------------------------
 
     def configure(self, **settings: Unpack[TopicSettings]) -> None:
-        """Change settings; those of publishing hold when the topic is opened next.
+        """Change settings; those of publishing apply when the topic is opened next.
 
         Args:
             settings: fields of TopicConfig.
 
         Raises:
-            ConfigError: a setting.
+            ConfigError: a setting is unknown or invalid.
             TopicFencedError: another process owns the topic now.
         """
         ...
@@ -724,7 +773,7 @@ class TopicLike(_Handle, Protocol):
         ...
 
     def trim(self) -> int | list[PartitionOffset]:
-        """Remove the ledgers that nothing keeps; return the first message left."""
+        """Remove the ledgers that nothing keeps; return the first message that is kept."""
         ...
 
     @form_of(trim)

@@ -1,4 +1,4 @@
-"""What callers give to topics and consumers, here or at another process, checked before anything is done or sent."""
+"""Checks of the arguments of topics and consumers, local or remote, before anything is done or sent."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ QUEUE_MAX = 1 << 20
 OFFSET_MAX = 1 << 62
 DELAY_MAX_S = 10_000 * 366 * 86_400
 REASON_BYTES_MAX = 1024
-"""Of the text that a consumer refuses messages with, as UTF-8."""
+"""Most bytes, as UTF-8, of the reason that a consumer gives in `nack`."""
 
 
 def check_may_block(call: str) -> None:
-    """Refuse a blocking call in a coroutine, whose event loop it would stop, and in a callback.
+    """Raise InvalidArgumentError if a blocking call would stop an event loop, or comes from a callback.
 
-    call: its name; with `_async` behind it, the one that coroutines await. Raises: InvalidArgumentError.
+    call: name of the call; with `_async` appended it is the name of its coroutine.
     """
     if _get_running_loop() is not None:
         refuse_to_block(call)
@@ -36,14 +36,14 @@ def check_may_block(call: str) -> None:
 def refuse_to_block(call: str) -> None:
     """Raise InvalidArgumentError in an event loop, which a blocking call would stop; see `check_may_block`.
 
-    The loop of a notebook's kernel serves nothing but the cell that runs: there a cell may block it.
+    In a notebook a cell may block the loop: it serves nothing but the cell that runs.
     """
     if "ipykernel" not in sys.modules:
         raise InvalidArgumentError(f"{call}() would block the running event loop: await {call}_async() instead")
 
 
 def check_consumer(name: str | None, durable: bool, priority: int) -> None:
-    """What a consumer attaches with. Errors: WrongTypeError; InvalidArgumentError."""
+    """Check the arguments of a new consumer. Raises WrongTypeError or InvalidArgumentError."""
     if name is not None:
         check_text("name", name)
     check_bool("durable", durable)
@@ -52,14 +52,14 @@ def check_consumer(name: str | None, durable: bool, priority: int) -> None:
 
 
 def check_queue(queue: int) -> int:
-    """How many messages may wait in a consumer. InvalidArgumentError."""
+    """Return the number of messages that may wait in a consumer. Raises InvalidArgumentError."""
     if isinstance(queue, bool) or not isinstance(queue, int) or not 1 <= queue <= QUEUE_MAX:
         raise InvalidArgumentError(f"queue: expected 1 to {QUEUE_MAX} messages, found {queue!r}")
     return queue
 
 
 def as_offset(what: str, value: Any) -> int:
-    """Errors: WrongTypeError; OutOfRangeError, no message can have it."""
+    """Return a value as an offset. Raises WrongTypeError, or OutOfRangeError if no message can have that offset."""
     offset = as_int(what, value)
     if not 0 <= offset < OFFSET_MAX:
         raise OutOfRangeError(f"{what}: expected an offset from 0 on, of 62 bits, found {offset}")
@@ -67,20 +67,20 @@ def as_offset(what: str, value: Any) -> int:
 
 
 def as_offsets(what: Message | int | Iterable[Message | int]) -> NDArray[np.int64]:
-    """Ascending, each once; of an empty list, none. Errors: as as_offset."""
+    """Return the offsets of messages, ascending and distinct. Raises the errors of `as_offset`."""
     is_text = isinstance(what, str | bytes | bytearray | memoryview)  # bytes are integers, too
-    several: Iterable[Any] = what if isinstance(what, Iterable) and not is_text else (what,)
-    found = []
-    for one in several:
-        offset = one.offset if isinstance(one, Message) else one
+    items: Iterable[Any] = what if isinstance(what, Iterable) and not is_text else (what,)
+    offsets = []
+    for item in items:
+        offset = item.offset if isinstance(item, Message) else item
         if isinstance(offset, bool) or not isinstance(offset, int | np.integer):
-            raise WrongTypeError(f"what: expected messages, a batch of them, or offsets, found {type(one).__name__}")
-        found.append(as_offset("messages", offset))
-    return np.unique(np.array(found, np.int64))
+            raise WrongTypeError(f"what: expected messages, a batch of them, or offsets, found {type(item).__name__}")
+        offsets.append(as_offset("messages", offset))
+    return np.unique(np.array(offsets, np.int64))
 
 
 def as_delay_us(delay: float | None) -> int | None:
-    """Seconds as microseconds; what was to be before now is now. Errors: WrongTypeError; InvalidArgumentError."""
+    """Return seconds as microseconds; a negative delay counts as 0. Raises WrongTypeError or InvalidArgumentError."""
     if delay is None:
         return None
     if isinstance(delay, bool) or not isinstance(delay, int | float):
@@ -91,7 +91,7 @@ def as_delay_us(delay: float | None) -> int | None:
 
 
 def as_reason(reason: str | None) -> str | None:
-    """The beginning of a text, of as many bytes as are kept; None: there is none. Errors: WrongTypeError."""
+    """Return the first REASON_BYTES_MAX bytes of a text; None: there is no text. Raises WrongTypeError."""
     if reason is None:
         return None
     data = check_text("reason", reason).encode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Backlog quotas: what is to be done when a topic's slowest subscription falls too far behind. Pure: decisions only."""
+"""Backlog quotas: decide what happens when a topic's slowest subscription falls too far behind. No I/O."""
 
 from __future__ import annotations
 
@@ -10,24 +10,30 @@ from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.positions import TopicPosition
 
 SYSTEM_PREFIX = "pyreplog."
-"""Cursors whose names begin like this are pyreplog's own: nothing is ever skipped or expired for them."""
+"""Prefix of pyreplog's own cursors, for which nothing is ever skipped or expired."""
 
 RESUME_PERCENT = 90
-"""Of a quota: what was too much is fine again at it, and eviction frees down to it."""
+"""Share of a quota at which publishers go on, and down to which eviction frees."""
 
 Kind = Literal["bytes", "age"]
 Publishing = Literal["open", "held", "refused"]
 
 
 def is_system(cursor: str) -> bool:
-    """Whether a cursor belongs to this package."""
+    """Return whether a cursor belongs to this package."""
     return cursor.startswith(SYSTEM_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class CursorBacklog:
-    """One cursor, as quotas and expiry see it. mark: everything before it is acknowledged. oldest_us: append time of
-    the first message that is not; None: there is none, or it is not known."""
+    """One cursor, as quotas and expiry see it.
+
+    Attributes:
+        name: name of the cursor.
+        durable: it keeps messages from being trimmed.
+        mark: everything before it is acknowledged.
+        oldest_us: append time of the first message that is not acknowledged; None: no such message, or unknown.
+    """
 
     name: str
     durable: bool
@@ -37,9 +43,14 @@ class CursorBacklog:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """What is to be acknowledged for a cursor that did not: whole entries up to `to_size` bytes of the topic
-    (`TopicPosition.size`; the entry that it lies in goes too) and those appended before `before_us`; None: not by
-    that."""
+    """Messages that are to be acknowledged for a cursor.
+
+    Attributes:
+        cursor: name of the cursor.
+        to_size: acknowledge whole entries up to this many bytes of the topic (`TopicPosition.size`), including the
+            entry in which the limit lies; None: no limit by bytes.
+        before_us: acknowledge messages that were appended before this time; None: no limit by age.
+    """
 
     cursor: str
     to_size: int | None = None
@@ -48,8 +59,15 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class QuotaDecision:
-    """publishing: "held", publishers wait; "refused", they get BacklogFullError. reason: why, "" when open. exceeded:
-    the quotas that are. evictions: carry out now. catch_up: system cursors whose owners are to move them on, now."""
+    """The decision about a topic's quotas.
+
+    Attributes:
+        publishing: "held": publishers wait; "refused": publishers get BacklogFullError.
+        reason: why publishing is not open; "" if it is.
+        exceeded: the quotas that are exceeded.
+        evictions: to be carried out now.
+        catch_up: system cursors whose owners have to move them on now.
+    """
 
     publishing: Publishing = "open"
     reason: str = ""
@@ -59,15 +77,17 @@ class QuotaDecision:
 
 
 class Quota:
-    """The quotas of one topic, looked at now and then. Remembers which stop publishers: one that does goes on until the
-    backlog is down to 90 % of it, so that publishers are not let in and shut out entry by entry.
+    """The quotas of one topic, checked from time to time.
 
-    Only durable cursors count: others keep nothing from being trimmed. A cursor's bytes are those from its mark to the
-    end, acknowledged holes included: what it keeps on disk. An age that is not known counts as none.
+    A quota that stops publishers does so until the backlog is down to 90 % of it; otherwise publishers would be let in
+    and stopped again entry by entry.
 
-    A system cursor is never evicted. Its owner is asked to catch up from 90 % on, so before anybody has to wait. If it
-    does not, it stops publishers as any other cursor by "hold" and "error". By "evict" it stops them for the bytes
-    only: those fill the disk, and nothing else can be done about them.
+    Only durable cursors count: others keep nothing from being trimmed. The bytes of a cursor are those from its mark to
+    the end, including messages acknowledged between them: so much it keeps on disk. An unknown age does not count.
+
+    A system cursor is never evicted. Its owner is asked to catch up from 90 % on, before publishers have to wait. If it
+    does not catch up, the policies "hold" and "error" stop publishers as for any other cursor. "evict" stops them for
+    the bytes only, which fill the disk and cannot be freed otherwise.
     """
 
     def __init__(self) -> None:
@@ -76,40 +96,52 @@ class Quota:
     def decide(
         self, config: TopicConfig, end: TopicPosition, cursors: Iterable[CursorBacklog], now_us: int
     ) -> QuotaDecision:
-        """What to do now. end: of the topic. cursors: all of them."""
+        """Return the decision for this moment.
+
+        Args:
+            config: settings of the topic.
+            end: end of the topic.
+            cursors: all cursors of the topic.
+            now_us: the time.
+        """
         durable = [cursor for cursor in cursors if cursor.durable]
         sizes = {cursor.name: end.size - cursor.mark.size for cursor in durable}
         ages = {cursor.name: now_us - cursor.oldest_us for cursor in durable if cursor.oldest_us is not None}
-        looks: dict[Kind, _Look] = {}
+        checks: dict[Kind, _QuotaCheck] = {}
         if config.quota_bytes is not None:
-            looks["bytes"] = _Look(sizes, config.quota_bytes)
+            checks["bytes"] = _QuotaCheck(sizes, config.quota_bytes)
         if config.quota_ms is not None:
-            looks["age"] = _Look(ages, config.quota_ms * 1000)
-        reasons = {kind: self._stop(kind, look, config.quota_policy) for kind, look in looks.items()}
+            checks["age"] = _QuotaCheck(ages, config.quota_ms * 1000)
+        reasons = {kind: self._stop(kind, check, config.quota_policy) for kind, check in checks.items()}
         self._stopping = {kind for kind, reason in reasons.items() if reason}
         stop: Publishing = "refused" if config.quota_policy == "error" else "held"
         return QuotaDecision(
             publishing=stop if self._stopping else "open",
             reason="; ".join(reason for reason in reasons.values() if reason),
-            exceeded=tuple(kind for kind, look in looks.items() if look.over or kind in self._stopping),
-            evictions=tuple(_evictions(looks, end, now_us)) if config.quota_policy == "evict" else (),
-            catch_up=tuple(sorted({name for look in looks.values() for name in look.late if is_system(name)})),
+            exceeded=tuple(kind for kind, check in checks.items() if check.over or kind in self._stopping),
+            evictions=tuple(_evictions(checks, end, now_us)) if config.quota_policy == "evict" else (),
+            catch_up=tuple(sorted({name for check in checks.values() for name in check.late if is_system(name)})),
         )
 
-    def _stop(self, kind: Kind, look: _Look, policy: str) -> str:
-        """Why publishers may not go on, or ""."""
-        names = look.late if kind in self._stopping else look.over
+    def _stop(self, kind: Kind, check: _QuotaCheck, policy: str) -> str:
+        """Return the reason why publishers may not go on, or ""."""
+        names = check.late if kind in self._stopping else check.over
         if policy == "evict":
             names = [name for name in names if is_system(name) and kind == "bytes"]
         if not names:
             return ""
-        slowest = max(names, key=lambda name: (look.levels[name], name))
-        level, limit = _amount(kind, look.levels[slowest]), _amount(kind, look.limit)
+        slowest = max(names, key=lambda name: (check.levels[name], name))
+        level, limit = _amount(kind, check.levels[slowest]), _amount(kind, check.limit)
         return f"subscription {slowest} has {level} to acknowledge, the quota is {limit}"
 
 
-class _Look:
-    """How cursors stand to one quota. over: those beyond it; late: those beyond what it is fine again at."""
+class _QuotaCheck:
+    """The cursors compared with one quota.
+
+    Attributes:
+        over: cursors beyond the quota.
+        late: cursors beyond the level at which publishing goes on.
+    """
 
     def __init__(self, levels: Mapping[str, int], limit: int) -> None:
         self.levels, self.limit, self.resume = levels, limit, limit * RESUME_PERCENT // 100
@@ -117,10 +149,10 @@ class _Look:
         self.late = [name for name, level in levels.items() if level > self.resume]
 
 
-def _evictions(looks: Mapping[Kind, _Look], end: TopicPosition, now_us: int) -> Iterator[Eviction]:
-    """Of the cursors that are over a quota; who is not over it loses nothing."""
-    size, age = looks.get("bytes"), looks.get("age")
-    names = {name for look in looks.values() for name in look.over if not is_system(name)}
+def _evictions(checks: Mapping[Kind, _QuotaCheck], end: TopicPosition, now_us: int) -> Iterator[Eviction]:
+    """Yield the evictions of the cursors that are over a quota; other cursors lose nothing."""
+    size, age = checks.get("bytes"), checks.get("age")
+    names = {name for check in checks.values() for name in check.over if not is_system(name)}
     for name in sorted(names):
         yield Eviction(
             name,

@@ -1,8 +1,8 @@
-"""The chain of ledgers of a topic, as the metadata store keeps it. Immutable; every change makes another one.
+"""The chain of ledgers of a topic, as the metadata store keeps it. Immutable; every change returns a new chain.
 
-Offsets, entries and bytes are counted since the topic began, so the chain keeps where the first ledger starts, and of
-every closed ledger what it holds. A change that was made already changes nothing: who does not know whether it was
-stored may make it again.
+Offsets, entries and bytes are counted since the topic began, so the chain keeps the start of the first ledger and the
+counts of every closed one. A change that was made already changes nothing: a caller that does not know whether the
+change was stored may make it again.
 """
 
 from __future__ import annotations
@@ -23,19 +23,29 @@ from pyreplog.topic.model.positions import ORIGIN, TopicPosition
 VERSION = 2
 _NEW = Kept(VERSION, VERSION)
 RESERVE_BYTES = 4096
-"""Are left free by every change that adds a ledger: closing and trimming always fit."""
+"""Left free by every change that adds a ledger, so that closing and trimming always fit."""
 
 ROW_BYTES = 256
 
 _INT_MAX = (1 << 63) - 1
 ANY_US = _INT_MAX
-"""When the last entry of a ledger was appended is not known."""
+"""`last_us` of a ledger whose last append time is not known."""
 
 
 class ChainLedger(NamedTuple):
-    """One ledger. start: of the topic, before its first entry. closed_us: when it got its end; 0: it has none yet, and
-    entries, messages, size (value bytes) and last_us are 0. last_us: no entry was appended later, as they say; within a
-    ledger append times never go back, from one to the next they do where a clock was set back."""
+    """One ledger of a topic.
+
+    Attributes:
+        ledger: id of the ledger.
+        start: position in the topic before its first entry.
+        created_us: when it was created.
+        closed_us: when it was closed; 0: it is open, and the counts and `last_us` are 0.
+        entries: number of entries.
+        messages: number of messages.
+        size: bytes of values.
+        last_us: highest append time of its entries. Append times never go back within a ledger; from one ledger to the
+            next they do if a clock was set back.
+    """
 
     ledger: int
     start: TopicPosition
@@ -52,14 +62,14 @@ class ChainLedger(NamedTuple):
 
     @property
     def end(self) -> TopicPosition:
-        """Of the topic, behind its last entry; of one that is not closed: its start."""
+        """Position in the topic behind its last entry; of an open ledger its start."""
         return TopicPosition(
             self.start.offset + self.messages, self.start.entries + self.entries, self.start.size + self.size
         )
 
 
 class LedgerTotals(NamedTuple):
-    """What a ledger holds, once that is certain."""
+    """The final counts of a ledger."""
 
     ledger: int
     entries: int
@@ -73,11 +83,21 @@ class LedgerTotals(NamedTuple):
 class LedgerChain:
     """A topic in the metadata store.
 
-    topic: its name. token: random, of its creation. epoch: raised by every owner that takes over; owner, nonce: who
-    that was, and something random, so that no two write the same. start: of the first ledger, behind what was trimmed.
-    ledgers: in order; only the last one may lack an end. doomed: ledgers taken off the chain, yet to be deleted.
-    deleted: the topic is gone, its remains are to be removed. unknown_settings, kept: settings, and fields, that a
-    newer version stored, and this one does not know; every change keeps them.
+    Attributes:
+        topic: name of the topic.
+        token: random, of its creation.
+        epoch: raised by every owner that takes over.
+        owner: the owner of this epoch.
+        nonce: random, so that two owners never write the same value.
+        created_us: when the topic was created.
+        config: settings of the topic.
+        properties: properties of the topic.
+        start: start of the first ledger, behind the trimmed ones.
+        ledgers: in order; only the last one may be open.
+        doomed: ledgers that were taken off the chain and are to be deleted.
+        deleted: the topic was deleted; its ledgers are to be removed.
+        unknown_settings: settings that a newer version stored; every change keeps them.
+        kept: fields that a newer version stored; every change keeps them.
     """
 
     topic: str
@@ -95,7 +115,7 @@ class LedgerChain:
     unknown_settings: Mapping[str, Any] = field(default_factory=dict)
     kept: Kept = _NEW
 
-    # ---- where things are -----------------------------------------------------------------------------------
+    # ---- positions -----------------------------------------------------------------------------------
 
     @property
     def last(self) -> ChainLedger | None:
@@ -103,12 +123,12 @@ class LedgerChain:
 
     @property
     def open_ledger(self) -> ChainLedger | None:
-        """The last one, if it has no end yet."""
+        """The last ledger, if it is open."""
         return self.ledgers[-1] if self.ledgers and not self.ledgers[-1].is_closed else None
 
     @property
     def end(self) -> TopicPosition:
-        """Behind the last entry of the closed ledgers."""
+        """Position behind the last entry of the closed ledgers."""
         return self.ledgers[-1].end if self.ledgers else self.start
 
     @cached_property
@@ -116,9 +136,12 @@ class LedgerChain:
         return frozenset(item.ledger for item in self.ledgers)
 
     def index_of(self, offset: int) -> int:
-        """Place in `ledgers` of the one that holds this offset, or is to hold it; -1: none. Empty ones hold nothing."""
+        """Return the index in `ledgers` of the one that holds this offset, or will hold it; -1: none does.
+
+        Empty ledgers hold no offset.
+        """
         at = len(self.ledgers) - 1
-        if at >= 0 and offset < self.ledgers[at].start.offset:  # mostly it is in the last one
+        if at >= 0 and offset < self.ledgers[at].start.offset:  # most offsets are in the last one
             at = bisect_right(self.ledgers, offset, key=lambda item: item.start.offset) - 1
         if at < 0 or (self.ledgers[at].is_closed and offset >= self.ledgers[at].end.offset):
             return -1
@@ -127,11 +150,11 @@ class LedgerChain:
     # ---- changes --------------------------------------------------------------------------------------------
 
     def taken(self, owner: str, nonce: str) -> Self:
-        """A new owner."""
+        """Return the chain with a new owner."""
         return dataclasses.replace(self, epoch=self.epoch + 1, owner=owner, nonce=nonce)
 
     def closed(self, counts: LedgerTotals) -> Self:
-        """The last ledger has its end; when it is empty, it goes."""
+        """Return the chain with its last ledger closed, or removed if that is empty."""
         last = self.open_ledger
         if last is None or last.ledger != counts.ledger:
             return self
@@ -145,29 +168,37 @@ class LedgerChain:
         return dataclasses.replace(self, ledgers=(*self.ledgers[:-1], ended))
 
     def _without_last(self) -> Self:
-        *rest, last = self.ledgers
-        return dataclasses.replace(self, ledgers=tuple(rest), doomed=(*self.doomed, last.ledger))
+        *others, last = self.ledgers
+        return dataclasses.replace(self, ledgers=tuple(others), doomed=(*self.doomed, last.ledger))
 
     def added(self, ledger: int, created_us: int) -> Self:
-        """Another ledger follows. Errors: TopicFullError, the metadata store could not hold it; NoSuchTopicError."""
+        """Return the chain with another ledger behind.
+
+        Raises:
+            TopicFullError: the metadata store could not hold it.
+            NoSuchTopicError: the topic was deleted.
+            InvalidMetadataError: the last ledger is open.
+        """
         if ledger in self.ids:
             return self
         if self.deleted:
             raise NoSuchTopicError(self.topic, "it was deleted")
         if self.open_ledger is not None:
             raise InvalidMetadataError(f"ledger {self.ledgers[-1].ledger} has no end yet: {ledger} cannot follow it")
-        made = dataclasses.replace(self, ledgers=(*self.ledgers, ChainLedger(ledger, self.end, max(created_us, 1))))
-        made.check_room(0)
-        return made
+        chain = dataclasses.replace(self, ledgers=(*self.ledgers, ChainLedger(ledger, self.end, max(created_us, 1))))
+        chain.check_room(0)
+        return chain
 
     def check_room(self, more: int = ROW_BYTES) -> None:
-        """TopicFullError: there are so many ledgers that `more` bytes do not fit; another one needs no more than
-        ROW_BYTES, together with the counts of the one before."""
+        """Raise TopicFullError if `more` bytes do not fit into the metadata.
+
+        Another ledger, with the counts of the one before it, needs at most ROW_BYTES.
+        """
         if len(self.encode()) + more > VALUE_MAX - RESERVE_BYTES:
             raise TopicFullError(self.topic, f"{len(self.ledgers)} ledgers are all that its metadata can hold")
 
     def trimmed(self, offset: int) -> Self:
-        """Without its first ledgers, those that are closed and end at `offset` or before."""
+        """Return the chain without its first ledgers, those that are closed and end at `offset` or before."""
         count = 0
         for item in self.ledgers:
             if not item.is_closed or item.end.offset > offset:
@@ -175,23 +206,23 @@ class LedgerChain:
             count += 1
         if not count:
             return self
-        gone, kept = self.ledgers[:count], self.ledgers[count:]
-        doomed = (*self.doomed, *(item.ledger for item in gone))
-        return dataclasses.replace(self, start=gone[-1].end, ledgers=kept, doomed=doomed)
+        removed, kept = self.ledgers[:count], self.ledgers[count:]
+        doomed = (*self.doomed, *(item.ledger for item in removed))
+        return dataclasses.replace(self, start=removed[-1].end, ledgers=kept, doomed=doomed)
 
     def without_deleted(self, ledgers: Collection[int]) -> Self:
-        """These doomed ledgers have been deleted."""
+        """Return the chain without doomed ledgers that were deleted."""
         return dataclasses.replace(self, doomed=tuple(ledger for ledger in self.doomed if ledger not in ledgers))
 
-    def condemned(self) -> Self:
-        """The topic is to be deleted, with all that it has."""
+    def marked_deleted(self) -> Self:
+        """Return the chain of a deleted topic, all of whose ledgers are to be deleted."""
         doomed = (*self.doomed, *(item.ledger for item in self.ledgers))
         return dataclasses.replace(self, ledgers=(), doomed=doomed, start=self.end, deleted=True)
 
     # ---- bytes ----------------------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """Of a ledger, seven numbers; its start follows from those before it."""
+        """Encode the chain: seven numbers for each ledger, whose start follows from those before it."""
         body = {name: getattr(self, name) for name in _TYPES}
         body["config"] = {**dataclasses.asdict(self.config), **self.unknown_settings}
         body["properties"] = dict(self.properties)
@@ -201,8 +232,12 @@ class LedgerChain:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """InvalidMetadataError when it is none, or contradicts itself; MetadataVersionError when it needs a newer
-        reader."""
+        """Decode a chain.
+
+        Raises:
+            InvalidMetadataError: the value is malformed, or contradicts itself.
+            MetadataVersionError: a newer version of pyreplog is needed to read it.
+        """
         try:
             body, kept = split_object("topic metadata", data, _TYPES, VERSION)
             _check_types(body)
@@ -238,25 +273,26 @@ def _check_types(body: dict[str, Any]) -> None:
         raise ValueError(f"epoch: expected 1 or more, found {body['epoch']}")
 
 
-def _numbers(found: Sequence[Any], count: int | None) -> list[int]:
-    """`found`, if it is so many (None: any) numbers from 0 on."""
-    if type(found) is not list or (count is not None and len(found) != count):
-        raise ValueError(f"expected {count} numbers, found {found!r}"[:200])
-    if not all(type(number) is int and 0 <= number <= _INT_MAX for number in found):
-        raise ValueError(f"expected numbers from 0 on, found {found!r}"[:200])
-    return found
+def _numbers(values: Sequence[Any], count: int | None) -> list[int]:
+    """Return `values` if they are `count` numbers from 0 on; None: any number of them. Raises ValueError."""
+    if type(values) is not list or (count is not None and len(values) != count):
+        raise ValueError(f"expected {count} numbers, found {values!r}"[:200])
+    if not all(type(number) is int and 0 <= number <= _INT_MAX for number in values):
+        raise ValueError(f"expected numbers from 0 on, found {values!r}"[:200])
+    return values
 
 
 def _chained(rows: Sequence[Any], start: TopicPosition) -> Iterable[ChainLedger]:
+    """Yield the ledgers of decoded rows. Raises ValueError if they contradict each other."""
     seen: set[int] = set()
     for at, row in enumerate(rows):
         row = _numbers(row, None)
-        if len(row) == 6:  # as they were before append times were noted
+        if len(row) == 6:  # a row of a version that noted no append times
             row = [*row, ANY_US if row[2] else 0]
         ledger, created_us, *ended = _numbers(row, 7)
         item = ChainLedger(ledger, start, created_us, *ended)
         if ledger in seen:
-            raise ValueError(f"ledger {ledger} is there twice")
+            raise ValueError(f"ledger {ledger} occurs twice")
         if not item.is_closed and (at + 1 < len(rows) or any(ended)):
             raise ValueError(f"ledger {ledger} has no end, and is not the last one or has counts")
         if item.messages < item.entries:

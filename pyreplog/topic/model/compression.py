@@ -1,6 +1,6 @@
-"""Codecs that entries may be compressed with: their names and numbers, and what compresses and decompresses.
+"""Codecs of entries: their names and numbers, compression and decompression.
 
-The libraries come with the extra `compression` and are loaded by the first entry that needs them.
+The libraries come with the extra `compression`; the first entry that needs one loads it.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 NONE, ZSTD, LZ4 = range(3)
-"""Numbers of codecs in an entry's header: their places in COMPRESSIONS."""
+"""Numbers of codecs in an entry's header: their indexes in COMPRESSIONS."""
 
 ZSTD_LEVEL = 3
 RAW_BYTES_MAX = 64 << 20
 """The largest body that is decompressed."""
 LZ4_RATIO_MAX = 255
-"""A byte of a block stands for no more."""
+"""Most bytes that one byte of a compressed block stands for."""
 
 Compress = Callable[["ReadableBuffer"], bytes]
 
 
 class _Contexts(threading.local):
-    """Of each thread: zstd's contexts must not be shared, and are dear to make."""
+    """The zstd contexts of a thread: they must not be shared, and are expensive to create."""
 
     compressor: Any = None
     decompressor: Any = None
@@ -39,12 +39,16 @@ _contexts = _Contexts()
 
 
 def codec_number(name: Compression) -> int:
-    """What an entry's header says for a codec."""
+    """Return the number of a codec in an entry's header."""
     return COMPRESSIONS.index(name)
 
 
 def compressor(name: Compression) -> Compress | None:
-    """What compresses with a codec, from any thread; None: "none". MissingExtraError: its library is not installed."""
+    """Return the function that compresses with a codec, for any thread; None for "none".
+
+    Raises:
+        MissingExtraError: the library of the codec is not installed.
+    """
     if name == "none":
         return None
     _library(codec_number(name))
@@ -52,9 +56,11 @@ def compressor(name: Compression) -> Compress | None:
 
 
 def decompress(codec: int, body: ReadableBuffer, raw_size: int) -> bytes:
-    """`body` as it was before compression: of `raw_size` bytes, as its header says; never more is allocated.
+    """Return a body as it was before compression, of `raw_size` bytes. Never allocates more.
 
-    Errors: ValueError, it is damaged, or not of that size or codec: `decode_messages` says where; MissingExtraError.
+    Raises:
+        ValueError: the body is damaged, or has another size or codec; `decode_messages` adds the place.
+        MissingExtraError: the library of the codec is not installed.
     """
     if not 0 <= raw_size <= RAW_BYTES_MAX:
         raise ValueError(f"expected a body of at most {RAW_BYTES_MAX} bytes, found {raw_size}")
@@ -78,8 +84,8 @@ def _library(codec: int) -> Any:
 def _zstd_compress(body: ReadableBuffer) -> bytes:
     if _contexts.compressor is None:
         _contexts.compressor = _library(ZSTD).ZstdCompressor(level=ZSTD_LEVEL)
-    made: bytes = _contexts.compressor.compress(body)
-    return made
+    compressed: bytes = _contexts.compressor.compress(body)
+    return compressed
 
 
 def _zstd_decompress(body: ReadableBuffer, raw_size: int) -> bytes:
@@ -87,7 +93,7 @@ def _zstd_decompress(body: ReadableBuffer, raw_size: int) -> bytes:
     if _contexts.decompressor is None:
         _contexts.decompressor = zstandard.ZstdDecompressor()
     try:
-        # The library allocates what the frame says, whatever limit it is given.
+        # The library allocates what the frame claims, whatever the limit is.
         claimed = zstandard.frame_content_size(body)
         if claimed != raw_size:
             raise ValueError(f"zstd: expected a frame of {raw_size} bytes, found one of {claimed}")
@@ -98,8 +104,8 @@ def _zstd_decompress(body: ReadableBuffer, raw_size: int) -> bytes:
 
 
 def _lz4_compress(body: ReadableBuffer) -> bytes:
-    made: bytes = _library(LZ4).compress(body, store_size=False)
-    return made
+    compressed: bytes = _library(LZ4).compress(body, store_size=False)
+    return compressed
 
 
 def _lz4_decompress(body: ReadableBuffer, raw_size: int) -> bytes:

@@ -28,26 +28,38 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 def _is_zero(value: object) -> bool:
-    """Of a limit that was not checked yet."""
+    """Return whether a limit, not yet checked, is 0."""
     return type(value) is int and value == 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopicConfig(Settings):
-    """Settings of a topic, kept with it.
+    """Settings of a topic, stored with the topic.
 
-    ensemble, write_quorum, ack_quorum, durability: of its ledgers, see `Cluster.create_ledger`.
-    roll_entries, roll_bytes, roll_ms: a new ledger is begun when one holds so much, or is so old.
-    retention_bytes, retention_ms: what every durable subscription has acknowledged is kept while the topic is not
-    larger, and it is not older; None: no limit of this kind; 0, the default: nothing is kept. One that is set alone, to
-    anything but 0, takes a 0 of the other one away (`changed`); a 0 in one makes both 0.
-    ttl_ms: messages older than this are acknowledged for subscriptions that have not; None: never.
-    quota_bytes, quota_ms, quota_policy: when the slowest subscription's backlog is larger, or its oldest message older:
-    "hold", publishers wait; "error", they get BacklogFullError; "evict", the oldest messages are acknowledged for it.
-    subscription_expiry_ms: durable subscriptions without consumers for so long are deleted; None: never.
-    deduplicate: drop messages whose (producer, sequence) was published before.
-    linger_ms, batch_messages, batch_bytes: single messages are gathered into one entry for so long, up to so many.
-    compression: of entries; "zstd" and "lz4" need the extra `compression`.
+    Attributes:
+        ensemble: bookies of each ledger; see `Cluster.create_ledger`.
+        write_quorum: copies of each entry; None: as many as the ensemble.
+        ack_quorum: copies that acknowledge an entry; None: a majority of them.
+        durability: "synced": a copy counts once it is on disk; "appended": once it is in the log of the bookie.
+        roll_entries: a ledger is closed, and the next one begun, when it holds so many entries.
+        roll_bytes: the same for bytes.
+        roll_ms: the same for the age of the ledger, in milliseconds.
+        retention_bytes: messages that every durable subscription has acknowledged are kept while the topic has at most
+            so many bytes, and `retention_ms` holds. None: no limit by size; 0, the default: nothing is kept. A limit
+            that is set alone, to anything but 0, replaces the default 0 of the other one by None; a 0 in one makes both
+            0.
+        retention_ms: the same for the age of a ledger since it was closed, in milliseconds.
+        ttl_ms: messages older than this are acknowledged for all subscriptions; None: never.
+        quota_bytes: most bytes of the slowest durable subscription's backlog; None: no limit.
+        quota_ms: highest age of its oldest message, in milliseconds; None: no limit.
+        quota_policy: what happens beyond a quota: "hold": publishers wait; "error": they get BacklogFullError; "evict":
+            the oldest messages are acknowledged for the subscription.
+        subscription_expiry_ms: durable subscriptions that had no consumer for so long are deleted; None: never.
+        deduplicate: drop messages whose (producer, sequence) was published before.
+        linger_ms: single messages are collected into one entry for so long.
+        batch_messages: most messages of an entry that is collected.
+        batch_bytes: most bytes of an entry that is collected.
+        compression: codec of entries; "zstd" and "lz4" need the extra `compression`.
     """
 
     ensemble: int = 3
@@ -82,7 +94,7 @@ class TopicConfig(Settings):
         for name in ("retention_ms", "ttl_ms", "quota_ms", "subscription_expiry_ms"):
             self._check_int(name, 0, _YEARS_MS, optional=True)
         check_retention(self.retention_bytes, self.retention_ms)
-        if 0 in (self.retention_bytes, self.retention_ms):  # metadata say it so, and know no other way
+        if 0 in (self.retention_bytes, self.retention_ms):  # the only form in which metadata store it
             object.__setattr__(self, "retention_bytes", 0)
             object.__setattr__(self, "retention_ms", 0)
         self._check_int("quota_bytes", 1, 1 << 62, optional=True)
@@ -96,14 +108,14 @@ class TopicConfig(Settings):
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """From keyword settings, of a topic that is made with them. ConfigError names the first unknown key."""
+        """Create the settings of a new topic from keywords. Raises ConfigError, which names the first unknown key."""
         for name, other in (_RETENTION, _RETENTION[::-1]):
             if name in settings and other not in settings and not _is_zero(settings[name]):
                 settings = {**settings, other: None}
         return super().of(settings)
 
     def changed(self, settings: Mapping[str, Any]) -> Self:
-        """These settings with others in their place. ConfigError names the first unknown key."""
+        """Return these settings with others in their place. Raises ConfigError, which names the first unknown key."""
         known = vars(self)
         if 0 in (self.retention_bytes, self.retention_ms) and not set(_RETENTION) <= settings.keys():
             known = {name: value for name, value in known.items() if name not in _RETENTION}
@@ -111,8 +123,11 @@ class TopicConfig(Settings):
 
     @classmethod
     def stored(cls, settings: dict[str, Any]) -> Self:
-        """From metadata, or another process. There a 0 beside anything else was no limit (the other one decided): it
-        is read as None, and keeps its meaning. ConfigError: as of."""
+        """Create settings from metadata, or from those of another process. Raises ConfigError as `of` does.
+
+        There a 0 next to another value meant that only the other limit decides: it is read as None, which keeps the
+        meaning.
+        """
         values = [settings.get(name, 0) for name in _RETENTION]
         if not all(map(_is_zero, values)):
             limits = [None if _is_zero(value) else value for value in values]
@@ -121,17 +136,17 @@ class TopicConfig(Settings):
 
     @property
     def copies(self) -> int:
-        """Qw."""
+        """Copies of each entry (Qw)."""
         return self.ensemble if self.write_quorum is None else self.write_quorum
 
     @property
     def acks(self) -> int:
-        """Qa: a majority of the copies unless told otherwise."""
+        """Copies that acknowledge an entry (Qa): by default a majority."""
         return self.copies // 2 + 1 if self.ack_quorum is None else self.ack_quorum
 
 
 class TopicSettings(TypedDict, total=False):
-    """The settings of a TopicConfig, as keywords of `Cluster.topic`, `Client.topic` and `configure`."""
+    """The fields of TopicConfig, as keywords of `Cluster.topic`, `Client.topic` and `configure`."""
 
     ensemble: int
     write_quorum: int | None
@@ -156,19 +171,22 @@ class TopicSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class SubscriptionConfig(Settings):
-    """Settings of a subscription, kept with it. A durable one keeps them in the metadata store.
+    """Settings of a subscription, stored with it if it is durable.
 
-    They are given when the subscription is made. Those that are given later, while it has no consumers, replace them
-    (`changed`); the others stay as they are.
+    They are set when the subscription is created. Settings that are passed later, while it has no consumers, replace
+    them (`changed`); the others stay.
 
-    type: "exclusive", one consumer; "failover", one of several at a time; "shared", messages are spread; "key_shared",
-    messages of one key go to one consumer at a time, in order.
-    ack_timeout_ms: what is not acknowledged for so long is delivered again; None: never.
-    nack_min_ms, nack_max_ms: a refused message comes again after nack_min_ms, doubled each time up to nack_max_ms.
-    max_redeliveries: a message delivered again so often goes to the dead-letter topic instead; None: never.
-    dead_letter: name of that topic; None: "<topic>-<subscription>-DLQ".
-    max_unacked, max_unacked_consumer: messages on their way without an acknowledgement, of the subscription and of each
-    consumer; delivery goes on at half of it.
+    Attributes:
+        type: "exclusive": one consumer; "failover": one of several at a time; "shared": messages are distributed;
+            "key_shared": messages of one key go to one consumer at a time, in order.
+        ack_timeout_ms: a message that is not acknowledged for so long is delivered again; None: never.
+        nack_min_ms: delay of the redelivery of a refused message; it doubles each time up to `nack_max_ms`.
+        nack_max_ms: see `nack_min_ms`.
+        max_redeliveries: a message that was delivered again so often goes to the dead-letter topic; None: never.
+        dead_letter: name of that topic; None: "<topic>-<subscription>-DLQ".
+        max_unacked: most messages that the consumers of the subscription have without an acknowledgement; at the limit
+            delivery stops until half of them are acknowledged.
+        max_unacked_consumer: the same for each consumer.
     """
 
     type: SubscriptionType = "exclusive"
@@ -192,12 +210,12 @@ class SubscriptionConfig(Settings):
         self._check_int("max_unacked_consumer", 1, 1 << 40)
 
     def changed(self, settings: Mapping[str, Any]) -> Self:
-        """These settings with others in their place. ConfigError names the first unknown key."""
+        """Return these settings with others in their place. Raises ConfigError, which names the first unknown key."""
         return self.of({**vars(self), **settings})
 
 
 class SubscriptionSettings(TypedDict, total=False):
-    """The settings of a SubscriptionConfig, as keywords of `subscribe` and `create_subscription`."""
+    """The fields of SubscriptionConfig, as keywords of `subscribe` and `create_subscription`."""
 
     type: SubscriptionType
     ack_timeout_ms: int | None

@@ -1,8 +1,11 @@
-"""A cursor: what one subscription has acknowledged, what is left for it, and what is to be written of that. Pure.
+"""A cursor: which messages one subscription has acknowledged, its backlog, and the records that are written of it.
 
-Rules and their sources (Pulsar's managed cursor): everything below the mark is acknowledged; acknowledgements beyond it
-are ranges, and the mark jumps over those it reaches; a cumulative acknowledgement may not go back; a seek may. What is
-written may be older than what was acknowledged, never newer: after a crash messages come again, none is lost.
+No I/O.
+
+The rules are those of Pulsar's managed cursor. Everything below the mark is acknowledged. Acknowledgements beyond the
+mark are ranges; the mark moves over those that it reaches. A cumulative acknowledgement may not go back; a seek may.
+The written state may be older than the acknowledgements, never newer: after a crash messages are delivered again, and
+none is lost.
 """
 
 from __future__ import annotations
@@ -26,20 +29,20 @@ if TYPE_CHECKING:
     from pyreplog._native.topic.messages import MessageBatch
 
 ACKS_BYTES_MAX = 60 << 20
-"""Acknowledgements in one record; those beyond are in the next."""
+"""Most bytes of acknowledgements in one record; the next record has the others."""
 
 SNAPSHOT_AFTER_BYTES = 16 << 10
-"""So many bytes of changes may follow a snapshot, or as many as it has, before the next one."""
+"""A new snapshot is written when the changes have more bytes than this, and than the last snapshot."""
 
 ERA = "era"
-"""The property that holds it."""
+"""Name of the property that holds the era."""
 
 SAMPLES_MAX = 64
 SAMPLE_US = 10_000_000
 
 
 class Backlog(NamedTuple):
-    """What is not acknowledged; an entry counts with all its bytes until its last message is."""
+    """Messages that are not acknowledged; an entry counts with all its bytes until its last message is acknowledged."""
 
     messages: int
     entries: int
@@ -47,9 +50,14 @@ class Backlog(NamedTuple):
 
 
 class Cursor:
-    """The cursor `name` of a topic, everything before `mark` acknowledged. durable: it is to be written.
+    """The cursor `name` of a topic, everything before `mark` acknowledged. Not for several threads at once.
 
-    `end`: offset behind the topic's last confirmed message. Not for several threads at once.
+    The argument `end` of its methods is the offset behind the topic's last confirmed message.
+
+    Args:
+        name: name of the cursor.
+        mark: position up to which everything is acknowledged.
+        durable: its records are written.
     """
 
     def __init__(self, name: str, mark: TopicPosition, *, durable: bool = True) -> None:
@@ -57,30 +65,30 @@ class Cursor:
         self.acks = AckSet(mark)
         self.samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
         self.last_acked_us: int | None = None
-        """When anything was last acknowledged, or the position set."""
+        """When messages were last acknowledged, or the position was set."""
         self.records_lost = 0
-        """Records that `restore` could not use: one before them is missing."""
+        """Number of records that `restore` could not use, because an earlier one is missing."""
         self._sequence = 0  # of the last record
         self._properties: dict[str, int] = {}
         self._properties_version = 0
         self._written_state = (-1, -1)  # of the last record
         self._stored_mark = mark
-        # (sequence, mark) of records that may be stored or not
+        # (sequence, mark) of records whose outcome is not known
         self._unconfirmed: deque[tuple[int, TopicPosition]] = deque()
         self._begins = True  # the next record is a snapshot
-        self._has_rest = False  # the last record could not hold all
-        self._snapshot_bytes = self._change_bytes = 0  # of the last snapshot, and of what followed
+        self._is_partial = False  # the last record could not hold all changes
+        self._snapshot_bytes = self._change_bytes = 0  # of the last snapshot, and of the changes since
 
-    # ---- where it stands ------------------------------------------------------------------------------------
+    # ---- state ------------------------------------------------------------------------------------
 
     @property
     def mark(self) -> TopicPosition:
-        """Everything below its offset is acknowledged, the message at it is not."""
+        """Everything below its offset is acknowledged; the message at it is not."""
         return TopicPosition(*self.acks.mark)
 
     @property
     def durable_mark(self) -> TopicPosition:
-        """The lowest mark that a crash, now, may leave: this cursor needs nothing below it any more."""
+        """The lowest mark that would be left after a crash now; the cursor needs no message below it."""
         if not self.durable:
             return self.mark
         return min(self.mark, self._stored_mark, *(mark for _, mark in self._unconfirmed))
@@ -90,8 +98,10 @@ class Cursor:
         return MappingProxyType(self._properties)
 
     def set_properties(self, properties: Mapping[str, int]) -> None:
-        """Add properties, or give them other values; they are stored with the mark. InvalidArgumentError: too many, or
-        one cannot be stored."""
+        """Add properties, or change their values; they are stored with the mark.
+
+        Raises InvalidArgumentError if there are too many, or one cannot be stored.
+        """
         merged = {**self._properties, **properties}
         check_properties(merged)
         self._properties = merged
@@ -99,17 +109,17 @@ class Cursor:
 
     @property
     def era(self) -> int:
-        """A random number, 1 or more, from one seek to the next; 0: there was none yet."""
+        """A random number, 1 or more, that changes with each seek; 0: there was no seek yet."""
         return self._properties.get(ERA, 0)
 
     def begin_era(self) -> int:
-        """What was acknowledged before is not any more. Returns the new era, which is stored with the mark."""
+        """Begin a new era, because earlier acknowledgements no longer hold; return it. It is stored with the mark."""
         era = 1 + secrets.randbits(61)
         self.set_properties({ERA: era})
         return era
 
     def backlog(self, end: TopicPosition) -> Backlog:
-        """What is not acknowledged of the topic up to its end. InvalidArgumentError: the mark is beyond it."""
+        """Return the backlog up to the end of the topic. Raises InvalidArgumentError if the mark is beyond it."""
         acks, mark = self.acks, self.mark
         if end.offset < mark.offset:
             raise InvalidArgumentError(f"cursor {self.name}: end {end.offset} is below its mark {mark.offset}")
@@ -120,61 +130,69 @@ class Cursor:
         )
 
     def sample(self, now_us: int, end: TopicPosition, first: int | None = None) -> None:
-        """Remember how it stands; at most once in 10 s. end: of the topic. first: see `Sample`."""
+        """Take a sample for trends, at most once in 10 s. end: of the topic. first: see `Sample`."""
         if self.samples and 0 <= now_us - self.samples[-1].at_us < SAMPLE_US:
             return
         self.samples.append(Sample(now_us, end.offset, self.acks.mark_offset, self.backlog(end).messages, first))
 
     def mask(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """bool[n]: which of the messages are acknowledged."""
+        """Return bool[n]: which of the messages are acknowledged."""
         return self.acks.mask(offsets)
 
     def next_unacked(self, at: int) -> int:
-        """The lowest offset from `at` on that is not acknowledged."""
+        """Return the lowest offset from `at` on that is not acknowledged."""
         return self.acks.next_unacked(at)
 
     def offset_behind(self, messages: int, end: int) -> int:
-        """What to acknowledge up to, to be rid of so many messages that are not yet, or of all."""
+        """Return the offset up to which to acknowledge to skip so many unacknowledged messages, or all of them."""
         return min(self.acks.behind(messages), end)
 
     # ---- acknowledging --------------------------------------------------------------------------------------
 
     def deliver(self, batch: MessageBatch) -> None:
-        """Its entries go out: their messages can be acknowledged by offsets alone. Once for all slices of a batch."""
+        """Note the entries of a batch, so that their messages can be acknowledged by offset.
+
+        Once for all slices of a batch.
+        """
         self.acks.deliver(batch)
 
     def note(self, place: EntryPosition) -> None:
-        """As `deliver`, of an entry that somebody located."""
+        """Note an entry that was located, as `deliver` does."""
         self.acks.note(place)
 
     def find(self, offset: int) -> EntryPosition | None:
-        """The entry that holds a message, or that ends before it, if it went out and is not done; its ids are -1."""
-        found = self.acks.find(offset) or self.acks.find(offset - 1)
-        return None if found is None else EntryPosition(-1, -1, *found)
+        """Return the noted entry that holds a message, or ends before it; None: not noted, or done. Its ids are -1."""
+        entry = self.acks.find(offset) or self.acks.find(offset - 1)
+        return None if entry is None else EntryPosition(-1, -1, *entry)
 
     def acknowledge(self, offsets: NDArray[np.int64], end: int, now_us: int) -> NDArray[np.int64]:
-        """Acknowledge messages; once more is no error. Returns those whose entries are not known, which are not done:
-        locate and `note` each entry, then acknowledge them again. OutOfRangeError: one is not below `end`; none is
-        done."""
+        """Acknowledge messages; doing so again is no error.
+
+        Returns the offsets whose entries are not known. They are not acknowledged: locate and `note` each entry, and
+        call this again. Raises OutOfRangeError, and acknowledges nothing, if an offset is not below `end`.
+        """
         unknown = self.acks.acknowledge(offsets, end)
         self.last_acked_us = now_us
         return unknown
 
     def acknowledge_range(self, start: int, stop: int, end: int, now_us: int) -> list[tuple[int, int]]:
-        """As `acknowledge`, all of [start, stop); returns ranges."""
+        """Acknowledge all messages of [start, stop), as `acknowledge` does; returns ranges."""
         unknown = self.acks.acknowledge_range(start, stop, end)
         self.last_acked_us = now_us
         return unknown
 
     def cumulative_start(self, to: int) -> int:
-        """The message whose entry, or the entry before that, `cumulative` needs: `to`, or where its range begins."""
+        """Return the offset whose entry, or the entry before it, `cumulative` needs: `to`, or the start of its acked
+        range.
+        """
         return self.acks.cumulative_start(to)
 
     def cumulative(self, place: EntryPosition, to: int, end: int, now_us: int) -> None:
-        """Acknowledge everything below `to`; below the mark already: no error only if that is the mark.
+        """Acknowledge everything below `to`.
 
-        place: of the entry that `cumulative_start(to)` lies in, or at whose end it does. InvalidArgumentError: `to` is
-        below the mark, or the place is another; OutOfRangeError: it is beyond `end`. Nothing is done then.
+        place: the entry that contains `cumulative_start(to)`, or ends there. Nothing is acknowledged if an error is
+        raised: InvalidArgumentError if `to` is below the mark, or the place is another; OutOfRangeError if it is beyond
+        `end`.
         """
         if to > end:
             raise OutOfRangeError(f"cursor {self.name}: cannot acknowledge up to {to}: the topic ends at {end}")
@@ -187,8 +205,11 @@ class Cursor:
         self.last_acked_us = now_us
 
     def advance(self, total: TopicPosition, now_us: int) -> None:
-        """Everything before an entry is gone: so much of the topic, `total`, lies before it. If it is acknowledged and
-        the one before it is too, what is acknowledged beyond is forgotten, unless where that range begins is known."""
+        """Move the mark to `total`, the position of an entry, because everything before the entry was removed.
+
+        If that entry and the one before it are acknowledged, the acknowledgements beyond are forgotten, unless the
+        start of their range is known.
+        """
         if total.offset <= self.acks.mark_offset:
             return
         start = self.acks.cumulative_start(total.offset)
@@ -201,30 +222,30 @@ class Cursor:
         self.last_acked_us = now_us
 
     def seek(self, total: TopicPosition, now_us: int) -> None:
-        """Everything before `total` is acknowledged and nothing behind it; it may lie below the mark."""
+        """Set the mark to `total`, which may lie below the mark; nothing behind it is acknowledged then."""
         self.acks.reset(total)
         self._begins = True
         self.last_acked_us = now_us
 
-    # ---- what is to be written ------------------------------------------------------------------------------
+    # ---- records ------------------------------------------------------------------------------
 
     @property
     def has_changes(self) -> bool:
-        """Whether there is anything that no record holds."""
-        return self.durable and (self._has_rest or self._state != self._written_state)
+        """Whether there are changes that no record holds."""
+        return self.durable and (self._is_partial or self._state != self._written_state)
 
     @property
     def _state(self) -> tuple[int, int]:
         return self.acks.version, self._properties_version
 
     def take_changes(self) -> tuple[int, bytes] | None:
-        """(sequence, record) of what has changed since the last record, or of all that there is; None: nothing has.
+        """Return (sequence, record) of the changes since the last record, or of the whole state; None: nothing changed.
 
-        Sequences ascend by one. If a record is lost, or may be, the next one must be a `snapshot_record`.
+        Sequences ascend by one. After a record that is lost, or may be, the next one must be a `snapshot_record`.
         """
         if not self.has_changes:
             return None
-        outgrown = self._change_bytes > max(self._snapshot_bytes, SNAPSHOT_AFTER_BYTES) and not self._has_rest
+        outgrown = self._change_bytes > max(self._snapshot_bytes, SNAPSHOT_AFTER_BYTES) and not self._is_partial
         if self._begins or outgrown:
             return self.snapshot_record()
         properties = self._properties if self._properties_version != self._written_state[1] else None
@@ -233,32 +254,35 @@ class Cursor:
         return sequence, record
 
     def snapshot_record(self) -> tuple[int, bytes]:
-        """(sequence, record) of the whole state."""
+        """Return (sequence, record) of the whole state."""
         sequence, record = self._record(True, self._properties, self.acks.snapshot(ACKS_BYTES_MAX))
         self._snapshot_bytes, self._change_bytes, self._begins = len(record), 0, False
         return sequence, record
 
     def _record(self, is_snapshot: bool, properties: Mapping[str, int] | None, acks: bytes) -> tuple[int, bytes]:
-        self._written_state, self._has_rest = self._state, self.acks.has_changes
+        self._written_state, self._is_partial = self._state, self.acks.has_changes
         self._sequence += 1
         self._unconfirmed.append((self._sequence, self.mark))
         return self._sequence, CursorRecord(self._sequence, is_snapshot, properties, acks).to_bytes()
 
     def persisted(self, sequence: int) -> None:
-        """That record is stored, and all that it needs."""
+        """Note that a record is stored, with all that it needs."""
         while self._unconfirmed and self._unconfirmed[0][0] <= sequence:
             self._stored_mark = self._unconfirmed.popleft()[1]
 
     @classmethod
     def restore(cls, name: str, records: Iterable[bytes]) -> Cursor:
-        """The durable cursor of which these records were written, in any order: the last snapshot and what follows it
-        without a gap. InvalidRecordsError: one is none, or cannot follow the others, or there is no snapshot."""
-        found, behind = usable(records)
+        """Return the durable cursor of these records, in any order: the last snapshot and what follows it without a
+        gap.
+
+        Raises InvalidRecordsError if a record is malformed or does not fit the others, or there is no snapshot.
+        """
+        consecutive, unusable = usable(records)
         cursor = cls(name, ORIGIN)
-        for record in found:
+        for record in consecutive:
             cursor.acks.apply(record.acks)
             if record.properties is not None:
                 cursor._properties = dict(record.properties)
-        cursor._sequence, cursor.records_lost = [*found, *behind][-1].sequence, len(behind)
+        cursor._sequence, cursor.records_lost = [*consecutive, *unusable][-1].sequence, len(unusable)
         cursor._stored_mark, cursor._written_state = cursor.mark, cursor._state
         return cursor

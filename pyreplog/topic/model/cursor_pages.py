@@ -1,4 +1,4 @@
-"""Entries of a cursor ledger: each holds records of several cursors, or parts of them (bytes: FORMAT.md)."""
+"""Entries of a cursor ledger: each holds records of several cursors, or parts of them. FORMAT.md has the bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RECORD_BYTES_MAX = 64 << 20
 MAGIC = b"RPCU"
 VERSION = 1
 
-_HEADER = struct.Struct("<4sHHI")  # magic, version, min_reader, how many parts
+_HEADER = struct.Struct("<4sHHI")  # magic, version, min_reader, number of parts
 _PART = struct.Struct("<HHIB3x")  # bytes of the topic, the subscription and the record; flags
 _FIRST, _LAST, _WHOLE = 1, 2, 4
 
@@ -22,7 +22,15 @@ Key = tuple[str, str]
 
 
 class RecordPart(NamedTuple):
-    """Of a record; data: its next bytes. whole: the record is a snapshot."""
+    """A part of a record.
+
+    Attributes:
+        key: topic and subscription.
+        data: the next bytes of the record.
+        is_first: the record begins with this part.
+        is_last: the record ends with this part.
+        whole: the record is a snapshot.
+    """
 
     key: Key
     data: bytes
@@ -32,7 +40,7 @@ class RecordPart(NamedTuple):
 
 
 class Pages:
-    """The entries of one flush, in the making."""
+    """Builds the entries of one flush."""
 
     def __init__(self) -> None:
         self._done: list[bytes] = []
@@ -40,14 +48,14 @@ class Pages:
         self._count = 0
         self._filled = _HEADER.size
         self.size = 0
-        """Bytes of all records."""
+        """Bytes of all records so far."""
 
     def add(self, key: Key, record: bytes, *, whole: bool) -> int:
-        """In which of the entries the record begins, from 0."""
+        """Add a record; return the index, from 0, of the entry in which it begins."""
         topic, name = key[0].encode(), key[1].encode()
         overhead = _PART.size + len(topic) + len(name)
         if self._count and self._filled + overhead + len(record) > PAGE_BYTES:
-            self._turn()
+            self._next_page()
         first, at = len(self._done), 0
         self.size += len(record)
         while True:
@@ -60,21 +68,21 @@ class Pages:
             self._filled += overhead + len(data)
             if at == len(record):
                 return first
-            self._turn()
+            self._next_page()
 
-    def _turn(self) -> None:
+    def _next_page(self) -> None:
         self._done.append(_HEADER.pack(MAGIC, VERSION, VERSION, self._count) + b"".join(self._parts))
         self._parts, self._count, self._filled = [], 0, _HEADER.size
 
     def finish(self) -> list[bytes]:
-        """All entries; nothing is added then."""
+        """Return all entries; nothing can be added afterwards."""
         if self._count:
-            self._turn()
+            self._next_page()
         return self._done
 
 
 def parse_page(page: bytes, ledger: int, entry: int) -> Iterator[RecordPart]:
-    """The parts that an entry holds. Errors: InvalidEntryError says where it is wrong."""
+    """Yield the parts that an entry holds. Raises InvalidEntryError, which says where the entry is malformed."""
 
     def demand(fine: bool, at: int, expected: str, found: object) -> None:
         if not fine:
@@ -103,24 +111,24 @@ def parse_page(page: bytes, ledger: int, entry: int) -> Iterator[RecordPart]:
 
 
 class _Chain:
-    """Records of one cursor, since its last snapshot; and the parts of one that has not ended."""
+    """The records of one cursor since its last snapshot, and the parts of a record that has not ended."""
 
     def __init__(self) -> None:
-        self.records: list[tuple[int, bytes]] = []  # (entry it begins in, record)
+        self.records: list[tuple[int, bytes]] = []  # (entry in which it begins, record)
         self.parts: list[bytes] = []
         self.begun = -1
         self.size = 0
 
 
 class Chains:
-    """What a cursor ledger says, cursor by cursor; entries are added in their order."""
+    """Collects the records of a cursor ledger by cursor; entries are added in their order."""
 
     def __init__(self) -> None:
         self._chains: dict[Key, _Chain] = {}
         self.nbytes = 0
 
     def add(self, page: bytes, ledger: int, entry: int) -> None:
-        """Errors: as parse_page; what came before stays."""
+        """Add an entry. Raises InvalidEntryError as `parse_page` does; earlier entries stay."""
         for part in list(parse_page(page, ledger, entry)):
             chain = self._chains.setdefault(part.key, _Chain())
             if part.is_first:
@@ -147,6 +155,6 @@ class Chains:
         self.nbytes += len(record)
 
     def records(self, key: Key, since: int) -> list[bytes]:
-        """Of one cursor, from an entry on: since its last snapshot."""
+        """Return the records of one cursor since its last snapshot that begin in entry `since` or later."""
         chain = self._chains.get(key)
         return [] if chain is None else [record for entry, record in chain.records if entry >= since]

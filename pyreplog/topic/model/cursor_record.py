@@ -1,4 +1,4 @@
-"""Records of a cursor: what is written of its state, see FORMAT.md, "Cursor record"."""
+"""Records of a cursor: the written form of its state. FORMAT.md, "Cursor record", has the bytes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,14 @@ _PROPERTIES = 1
 
 
 class CursorRecord(NamedTuple):
-    """sequence: that of the record before, and 1. is_snapshot: it needs no record before it. properties: all of them,
-    None: as before. acks: all, or what changed, for `AckSet.apply`."""
+    """A record of a cursor.
+
+    Attributes:
+        sequence: the sequence of the record before, plus 1.
+        is_snapshot: the record needs no record before it.
+        properties: all properties; None: as in the record before.
+        acks: all acknowledgements, or what changed, for `AckSet.apply`.
+    """
 
     sequence: int
     is_snapshot: bool
@@ -34,13 +40,13 @@ class CursorRecord(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> CursorRecord:
-        """InvalidRecordsError: it is none. What `acks` holds is checked when it is applied."""
+        """Decode a record. Raises InvalidRecordsError if it is malformed; `acks` is checked when it is applied."""
         if len(data) < _HEAD.size:
             raise InvalidRecordsError(0, f"at least {_HEAD.size} bytes of a cursor record", f"{len(data)}")
         version, kind, flags, size, sequence = _HEAD.unpack_from(data)
         if version != VERSION or kind not in (_SNAPSHOT, _DELTA) or flags & ~_PROPERTIES or sequence < 0:
-            found = f"version {version}, kind {kind}, flags {flags}, number {sequence}"
-            raise InvalidRecordsError(0, f"a cursor record of version {VERSION}", found)
+            head = f"version {version}, kind {kind}, flags {flags}, number {sequence}"
+            raise InvalidRecordsError(0, f"a cursor record of version {VERSION}", head)
         has_properties = flags == _PROPERTIES
         if size > len(data) - _HEAD.size or (not has_properties and (size or kind == _SNAPSHOT)):
             raise InvalidRecordsError(4, f"properties within {len(data)} bytes", f"{size} bytes, flags {flags}")
@@ -50,12 +56,12 @@ class CursorRecord(NamedTuple):
 
 
 def is_snapshot(record: bytes) -> bool:
-    """Whether a record needs none before it."""
+    """Return whether a record needs no record before it."""
     return record[1:2] == bytes([_SNAPSHOT])
 
 
 def check_properties(properties: Mapping[str, int]) -> None:
-    """InvalidArgumentError: too many, a name too long, a value that is no integer of 64 bits."""
+    """Raise InvalidArgumentError if there are too many, a name is too long, or a value is no integer of 64 bits."""
     if len(properties) > PROPERTIES_MAX:
         raise InvalidArgumentError(f"properties: at most {PROPERTIES_MAX}, found {len(properties)}")
     for name, value in properties.items():
@@ -74,26 +80,26 @@ def _encode_properties(properties: Mapping[str, int]) -> bytes:
 
 
 def _decode_properties(data: bytes, at: int, stop: int) -> dict[str, int]:
-    found: dict[str, int] = {}
+    properties: dict[str, int] = {}
     while at < stop:
         end = at + 1 + data[at]
-        if end + _VALUE.size > stop or len(found) == PROPERTIES_MAX:
+        if end + _VALUE.size > stop or len(properties) == PROPERTIES_MAX:
             raise InvalidRecordsError(at, f"at most {PROPERTIES_MAX} properties up to byte {stop}", f"one up to {end}")
         try:
             name = data[at + 1 : end].decode()
         except UnicodeDecodeError as error:
             raise InvalidRecordsError(at + 1, "the name of a property, UTF-8", str(error)) from None
-        if name in found:
+        if name in properties:
             raise InvalidRecordsError(at, "each property once", repr(name))
-        found[name] = _VALUE.unpack_from(data, end)[0]
+        properties[name] = _VALUE.unpack_from(data, end)[0]
         at = end + _VALUE.size
-    return found
+    return properties
 
 
 def usable(records: Iterable[bytes]) -> tuple[list[CursorRecord], list[CursorRecord]]:
-    """Of records in any order, the last snapshot and what follows it without a gap; and those behind a gap.
+    """Split records, in any order, into the last snapshot with its consecutive successors, and those behind a gap.
 
-    InvalidRecordsError: one is none, or there is no snapshot.
+    Raises InvalidRecordsError if a record is malformed, or there is no snapshot.
     """
     decoded = {record.sequence: record for record in map(CursorRecord.from_bytes, records)}
     start = max((record.sequence for record in decoded.values() if record.is_snapshot), default=None)

@@ -11,12 +11,16 @@ from pyreplog.topic.model.dispatch.redelivery import Failure
 
 @dataclass(frozen=True)
 class RedriveReport:
-    """The outcome of `redrive`, or how far it has come.
+    """The outcome of `redrive`, or its progress.
 
-    sent: dead letters that are in their topics again, and acknowledged; of a dry run, those that would be. repeated: of
-    these, those that an earlier, interrupted run had sent, and that the topic dropped as duplicates. skipped: `where`
-    left them out. stranded: they do not say which topic they come from, or it does not exist any more. The last two
-    stay in the dead-letter topic. topics: of `sent`, how many went to each topic.
+    Attributes:
+        sent: dead letters that were published to their topics again, and acknowledged; of a dry run, those that would
+            be.
+        repeated: those of `sent` that an earlier, interrupted run had published already; the topic dropped them as
+            duplicates.
+        skipped: dead letters that `where` excluded. They stay in the dead-letter topic.
+        stranded: dead letters that do not name their topic, or whose topic does not exist. They stay, too.
+        topics: the number of `sent` for each topic.
     """
 
     sent: int = 0
@@ -48,13 +52,13 @@ REASON = "pyreplog.reason"
 REDRIVES = "pyreplog.redrives"
 
 _OF_DEAD_LETTERS = frozenset((TOPIC, OFFSET, PUBLISH_TIME, REDELIVERIES, CAUSE, REASON))
-"""What a message has no more when it was sent back."""
+"""Properties of a dead letter that the redriven message does not have."""
 
 Properties = dict[str, str | bytes]
 
 
 def dead_letter_properties(message: Message, topic: str, subscription: str, failure: Failure) -> Properties:
-    """Those of a message's dead letter: its own, and where it comes from and why."""
+    """Return the properties of a message's dead letter: those of the message, its origin, and the cause."""
     properties: Properties = {
         **message.properties,
         TOPIC: topic,
@@ -70,24 +74,23 @@ def dead_letter_properties(message: Message, topic: str, subscription: str, fail
 
 
 def redriven_properties(properties: Mapping[str, str | bytes]) -> Properties:
-    """Those of the message that a dead letter becomes again: its own, which subscription failed, how often it was sent
-    back."""
+    """Return the properties of the message that a dead letter becomes: its own, the subscription, and its redrives."""
     return {**own_properties(properties), REDRIVES: str(redrives(properties) + 1)}
 
 
 def own_properties(properties: Mapping[str, str | bytes]) -> Properties:
-    """Those of the message that became a dead letter, and which subscription failed."""
+    """Return the properties of the message that became a dead letter, and the subscription that failed."""
     return {name: value for name, value in properties.items() if name not in _OF_DEAD_LETTERS}
 
 
 def redrives(properties: Mapping[str, str | bytes]) -> int:
-    """How often a message was sent back from a dead-letter topic."""
+    """Return how often a message was sent back from a dead-letter topic."""
     text = _text(properties.get(REDRIVES))
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 def origin(properties: Mapping[str, str | bytes]) -> str | None:
-    """The topic, or partition of one, that a dead letter comes from; None: it does not say."""
+    """Return the topic, or partition of one, that a dead letter comes from; None: the dead letter does not name it."""
     return _text(properties.get(TOPIC)) or None
 
 

@@ -1,8 +1,8 @@
-"""Sequence numbers: those that callers give, and which messages of named producers were published before; pure.
+"""Deduplication: which messages of named producers were published before, by their sequence numbers. No I/O.
 
-Of each producer: the highest number that was stored, the highest on its way, and which below these are known to have
-failed. A number at or below the first is a duplicate, one between them is in doubt until the outcome of what is on its
-way is known: unknown is not no. A number that failed is new again, whatever was stored behind it since.
+For each producer it keeps the highest number that was stored, the highest number in flight, and the lower numbers that
+are known to have failed. A number at or below the first is a duplicate. A number between them is in doubt until the
+outcome of the messages in flight is known. A number that failed is new again, whatever was stored behind it since.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 PRODUCERS_MAX = 10_000
 FAILED_RANGES_MAX = 1024
-"""Of each producer; beyond, the lowest are forgotten, and taken for duplicates."""
+"""Most ranges of failed numbers of a producer; beyond, the lowest are forgotten, and count as duplicates."""
 
 Sequences = range | NDArray[numpy.int64] | Sequence[int]
-"""Ascending."""
+"""Ascending sequence numbers."""
 
 
 class StoredMessages(Protocol):
-    """What `Producers.replay` needs of a MessageBatch."""
+    """The part of a MessageBatch that `Producers.replay` uses."""
 
     @property
     def sequence(self) -> NDArray[numpy.int64]: ...
@@ -48,7 +48,7 @@ class StoredMessages(Protocol):
 
 
 class DedupVerdict(Enum):
-    """What to do with a message: publish it; nothing, it is there; wait."""
+    """What to do with a message: NEW: publish it; DUPLICATE: drop it; IN_DOUBT: wait."""
 
     NEW = 0
     DUPLICATE = 1
@@ -56,15 +56,15 @@ class DedupVerdict(Enum):
 
 
 class _Producer:
-    """Where one stands. -1: no number yet."""
+    """The state of one producer. -1: no number yet."""
 
-    __slots__ = ("active_us", "failed", "flying", "persisted", "pushed", "retried", "waiting")
+    __slots__ = ("active_us", "failed", "in_flight", "persisted", "pushed", "retried", "waiting")
 
     def __init__(self) -> None:
         self.persisted = self.pushed = -1
-        self.flying = 0  # messages on their way
-        self.failed: RangeSet | None = None  # numbers known not to be stored that have been passed, or may be
-        self.retried: RangeSet | None = None  # those of them that are on their way again
+        self.in_flight = 0  # number of messages
+        self.failed: RangeSet | None = None  # numbers known not to be stored, below `pushed`
+        self.retried: RangeSet | None = None  # numbers below `pushed` that are in flight again
         self.waiting: list[Any] = []
         self.active_us = 0
 
@@ -76,10 +76,10 @@ class _Producer:
         return DedupVerdict.DUPLICATE
 
     def settle(self, sequences: Sequences) -> None:
-        self.flying -= len(sequences)
+        self.in_flight -= len(sequences)
         if self.retried:
             self.retried.remove_offsets(_column(sequences))
-        if not self.flying:
+        if not self.in_flight:
             self.pushed = self.persisted
 
     def fail(self, sequences: NDArray[numpy.int64]) -> None:
@@ -91,143 +91,155 @@ class _Producer:
 
 
 class Producers:
-    """The producers of a topic. Threads: the caller's lock.
+    """The producers of a topic. The caller has to hold its lock.
 
-    Numbers of one producer that are on their way are stored in the order in which they were pushed, or not at all.
-    At most `producers_max` are known: those that published longest ago are forgotten first, and what they publish then
-    is new; never those that have something on its way.
+    Messages of one producer that are in flight are stored in the order in which they were pushed, or not at all. At
+    most `producers_max` producers are known. Those that published longest ago are forgotten first, never those with
+    messages in flight; a message of a forgotten producer is new.
     """
 
-    is_last_word = True
-    """What is new is decided here, and nowhere else."""
+    is_authoritative = True
+    """Whether the decisions about duplicates are final; those of a client are not."""
 
     def __init__(self, *, producers_max: int = PRODUCERS_MAX) -> None:
         self._producers_max = producers_max
-        self._producers: OrderedDict[bytes, _Producer] = OrderedDict()  # who was active last is last
+        self._producers: OrderedDict[bytes, _Producer] = OrderedDict()  # the producer that was active last is last
         self.has_new_failures = False
-        """Messages have failed since the last snapshot: one should be stored soon. A successor that does not know of
-        them takes them for duplicates, when they are published again behind later ones."""
+        """Messages have failed since the last snapshot, so another one should be stored soon.
+
+        An owner that does not know of them would drop them as duplicates if they are published again after later ones.
+        """
 
     def __len__(self) -> int:
         return len(self._producers)
 
     def last_sequence(self, name: bytes) -> int:
-        """The highest number of a producer that is stored; -1: none."""
-        known = self._producers.get(name)
-        return -1 if known is None else known.persisted
+        """Return the highest stored number of a producer; -1: none is stored."""
+        producer = self._producers.get(name)
+        return -1 if producer is None else producer.persisted
 
     def next_sequence(self, name: bytes) -> int:
-        """The number behind all that a producer has stored, or on its way."""
-        known = self._producers.get(name)
-        return 0 if known is None else known.pushed + 1
+        """Return the number behind all numbers of a producer that are stored or in flight."""
+        producer = self._producers.get(name)
+        return 0 if producer is None else producer.pushed + 1
 
     # ---- publishing -----------------------------------------------------------------------------------------
 
     def judge(self, name: bytes, sequence: int) -> DedupVerdict:
-        """What to do with one message."""
-        known = self._producers.get(name)
-        return DedupVerdict.NEW if known is None else known.judge(sequence)
+        """Return what to do with one message."""
+        producer = self._producers.get(name)
+        return DedupVerdict.NEW if producer is None else producer.judge(sequence)
 
-    def sift(self, name: bytes, sequences: Sequences) -> NDArray[numpy.bool_] | None:
-        """Which messages of a batch are new; None: some are in doubt, so all of it has to wait."""
-        known = self._producers.get(name)
-        if known is None or sequences[0] > known.pushed:
+    def find_new(self, name: bytes, sequences: Sequences) -> NDArray[numpy.bool_] | None:
+        """Return which messages of a batch are new; None: some are in doubt, so the whole batch has to wait."""
+        producer = self._producers.get(name)
+        if producer is None or sequences[0] > producer.pushed:
             return numpy.ones(len(sequences), numpy.bool_)
         column = _column(sequences)
-        new = column > known.pushed
-        if known.failed:
-            new |= known.failed.mask(column)
-        doubtful = column > known.persisted
-        if known.retried:
-            doubtful |= known.retried.mask(column)
+        new = column > producer.pushed
+        if producer.failed:
+            new |= producer.failed.mask(column)
+        doubtful = column > producer.persisted
+        if producer.retried:
+            doubtful |= producer.retried.mask(column)
         return None if (doubtful & ~new).any() else new
 
     def push(self, name: bytes, sequences: Sequences) -> None:
-        """New messages are on their way: `persisted` or `failed` will say what became of them."""
-        known = self._producers.get(name)
-        if known is None:
+        """Note that new messages are in flight; `persisted` or `failed` reports their outcome."""
+        producer = self._producers.get(name)
+        if producer is None:
             self._make_room()
-            known = self._producers[name] = _Producer()
-        known.flying += len(sequences)
-        if known.failed:
+            producer = self._producers[name] = _Producer()
+        producer.in_flight += len(sequences)
+        if producer.failed:
             column = _column(sequences)
-            known.failed.remove_offsets(column)
-            again = column[column <= known.pushed]
+            producer.failed.remove_offsets(column)
+            again = column[column <= producer.pushed]
             if len(again):
-                known.retried = known.retried or RangeSet()
-                known.retried.add_offsets(again)
-        known.pushed = max(known.pushed, int(sequences[-1]))
+                producer.retried = producer.retried or RangeSet()
+                producer.retried.add_offsets(again)
+        producer.pushed = max(producer.pushed, int(sequences[-1]))
 
-    def wait(self, name: bytes, who: Any) -> None:
-        """`who` has messages in doubt: `persisted` or `failed` will give it back, to be judged again."""
-        self._producers[name].waiting.append(who)
+    def wait(self, name: bytes, waiter: Any) -> None:
+        """Register a waiter with messages in doubt. `persisted` or `failed` returns it, to be judged again."""
+        self._producers[name].waiting.append(waiter)
 
     def persisted(self, name: bytes, sequences: Sequences, now_us: int) -> list[Any]:
-        """They are stored. Returns who waited for that."""
-        known = self._producers[name]
-        known.persisted = max(known.persisted, int(sequences[-1]))
-        known.active_us = now_us
+        """Note that messages are stored; return the waiters."""
+        producer = self._producers[name]
+        producer.persisted = max(producer.persisted, int(sequences[-1]))
+        producer.active_us = now_us
         self._producers.move_to_end(name)
-        return self._settle(known, sequences)
+        return self._settle(producer, sequences)
 
     def failed(self, name: bytes, sequences: Sequences) -> list[Any]:
-        """They are not stored, and never will be. Returns who waited for that."""
-        known = self._producers[name]
-        known.fail(_column(sequences))
+        """Note that messages are not stored and never will be; return the waiters."""
+        producer = self._producers[name]
+        producer.fail(_column(sequences))
         self.has_new_failures = True
-        return self._settle(known, sequences)
+        return self._settle(producer, sequences)
 
-    def _settle(self, known: _Producer, sequences: Sequences) -> list[Any]:
-        known.settle(sequences)
-        waiting, known.waiting = known.waiting, []
+    def _settle(self, producer: _Producer, sequences: Sequences) -> list[Any]:
+        producer.settle(sequences)
+        waiting, producer.waiting = producer.waiting, []
         return waiting
 
     def drop_waiting(self) -> list[Any]:
-        """All who wait: nobody will tell them."""
+        """Remove and return all waiters."""
         waiting: list[Any] = []
-        for known in self._producers.values():
-            waiting += known.waiting
-            known.waiting = []
+        for producer in self._producers.values():
+            waiting += producer.waiting
+            producer.waiting = []
         return waiting
 
     def purge(self, before_us: int) -> int:
-        """Forget those whose last message was stored before that time; returns how many."""
-        idle = [name for name, known in self._producers.items() if not known.flying and known.active_us < before_us]
+        """Forget the producers whose last message was stored before a time; return their number."""
+        idle = [
+            name
+            for name, producer in self._producers.items()
+            if not producer.in_flight and producer.active_us < before_us
+        ]
         for name in idle:
             del self._producers[name]
         return len(idle)
 
     def _make_room(self) -> None:
-        """For one more, if there is any: those that came while all had something on their way are forgotten, too."""
+        """Forget idle producers, so that one more fits; more of them if the limit was exceeded while all had messages
+        in flight.
+        """
         surplus = len(self._producers) + 1 - self._producers_max
         if surplus > 0:
-            idle = (name for name, known in self._producers.items() if not known.flying)
+            idle = (name for name, producer in self._producers.items() if not producer.in_flight)
             for name in list(islice(idle, surplus)):
                 del self._producers[name]
 
     # ---- after a restart ------------------------------------------------------------------------------------
 
     def snapshot(self, ahead_us: int = 0) -> bytes:
-        """What is stored of each producer, for `restore`; FORMAT.md has the bytes. Its times are those of the wall's
-        clock, which is `ahead_us` ahead of the one that the other calls are told: that one ends with its machine.
+        """Return the stored state of each producer, for `restore`; FORMAT.md has the bytes.
+
+        Its times are those of the wall clock. The clock of the other calls, which ends with its machine, is `ahead_us`
+        behind.
         """
         states = [_state(name, known, ahead_us) for name, known in self._producers.items()]
         self.has_new_failures = False
         return producersnapshot.encode([state for state in states if state.persisted >= 0 or state.failed])
 
     def restore(self, data: bytes, ahead_us: int = 0) -> None:
-        """Begin with what a snapshot says. InvalidMetadataError: it is none."""
+        """Set the state to that of a snapshot. Raises InvalidMetadataError if it is malformed."""
         states = producersnapshot.decode(data)
         self._producers.clear()
         for state in states[-self._producers_max :]:
-            known = self._producers[state.name] = _Producer()
-            known.persisted = known.pushed = state.persisted
-            known.active_us = state.active_us - ahead_us
-            known.failed = state.failed if state.failed else None
+            producer = self._producers[state.name] = _Producer()
+            producer.persisted = producer.pushed = state.persisted
+            producer.active_us = state.active_us - ahead_us
+            producer.failed = state.failed if state.failed else None
 
     def replay(self, batch: StoredMessages, ahead_us: int = 0) -> None:
-        """Entries of the topic, as read: in order from the end of what the snapshot knows, or from before. Nothing is
-        on its way yet."""
+        """Apply entries of the topic, in order, from the end of the snapshot or from before.
+
+        Nothing may be in flight.
+        """
         first = 0
         times, sequences = batch.publish_time, batch.sequence
         for name, last, count in zip(
@@ -238,15 +250,15 @@ class Producers:
             first += count
 
     def _note(self, name: bytes, last: int, time_us: int, sequences: NDArray[numpy.int64]) -> None:
-        known = self._producers.get(name)
-        if known is None:
+        producer = self._producers.get(name)
+        if producer is None:
             self._make_room()
-            known = self._producers[name] = _Producer()
+            producer = self._producers[name] = _Producer()
         self._producers.move_to_end(name)
-        known.persisted = known.pushed = max(known.persisted, last)
-        known.active_us = max(known.active_us, time_us)
-        if known.failed:
-            known.failed.remove_offsets(sequences)
+        producer.persisted = producer.pushed = max(producer.persisted, last)
+        producer.active_us = max(producer.active_us, time_us)
+        if producer.failed:
+            producer.failed.remove_offsets(sequences)
 
 
 def _column(sequences: Sequences) -> NDArray[numpy.int64]:
@@ -255,17 +267,17 @@ def _column(sequences: Sequences) -> NDArray[numpy.int64]:
     return numpy.asarray(sequences, numpy.int64)
 
 
-def _state(name: bytes, known: _Producer, ahead_us: int) -> ProducerState:
-    failed = known.failed
-    if known.retried:
-        failed = RangeSet.load(known.failed.dump()) if known.failed else RangeSet()
-        for starts, ends in known.retried.chunks():
+def _state(name: bytes, producer: _Producer, ahead_us: int) -> ProducerState:
+    failed = producer.failed
+    if producer.retried:
+        failed = RangeSet.load(producer.failed.dump()) if producer.failed else RangeSet()
+        for starts, ends in producer.retried.chunks():
             failed.add_ranges(starts, ends)
-    return ProducerState(name, known.persisted, known.active_us + ahead_us, failed or None)
+    return ProducerState(name, producer.persisted, producer.active_us + ahead_us, failed or None)
 
 
 def check_sequence(sequence: int | None) -> int:
-    """The number of one message; -1: it has none. Errors: WrongTypeError, InvalidArgumentError."""
+    """Return the number of one message; -1: it has none. Raises WrongTypeError or InvalidArgumentError."""
     if sequence is None:
         return -1
     if isinstance(sequence, bool) or not isinstance(sequence, int):
@@ -276,9 +288,9 @@ def check_sequence(sequence: int | None) -> int:
 
 
 def check_sequences(topic: str, sequences: ArrayLike, count: int) -> range | NDArray[numpy.int64]:
-    """The numbers of `count` messages, a range if they are consecutive.
+    """Return the numbers of `count` messages, as a range if they are consecutive.
 
-    Errors: SequenceError, they do not ascend; WrongTypeError; InvalidArgumentError.
+    Raises SequenceError if they do not ascend; WrongTypeError; InvalidArgumentError.
     """
     column = numpy.asarray(sequences)
     if column.ndim != 1 or (column.dtype.kind not in "iu" and len(column)):
@@ -289,7 +301,7 @@ def check_sequences(topic: str, sequences: ArrayLike, count: int) -> range | NDA
         return range(0)
     for number in (int(column.min()), int(column.max())):
         check_sequence(number)
-    column = numpy.array(column, numpy.int64)  # the caller's may change before it is used
+    column = numpy.array(column, numpy.int64)  # the caller may change its array before it is used
     descends = numpy.flatnonzero(column[1:] <= column[:-1])
     if len(descends):
         at = int(descends[0]) + 1

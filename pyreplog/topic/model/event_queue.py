@@ -1,4 +1,7 @@
-"""Events of one thing, taken one at a time by whoever finds nobody at work; no thread waits for another."""
+"""Runs the queued events of a topic one at a time, on whichever thread finds the queue idle.
+
+No thread waits for another.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,21 @@ Event = Callable[[], object]
 
 
 class EventQueue(SerialExecutor):
-    """Steps of a driver of topics: they take turns with those of ledgers, so callbacks of topics are callbacks of
-    ledgers too, which must not wait (see `serial_executor.check_may_wait`). What a step raises is logged."""
+    """The serial executor of a topic's driver.
+
+    Its steps share the rules of those of ledgers: callbacks of topics are callbacks of ledgers too, and must not wait
+    (see `serial_executor.check_may_wait`). Errors that a step raises are logged.
+    """
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
-        self._turn = threading.Lock()  # held while callbacks run, so never waited for
+        self._turn = threading.Lock()  # held while callbacks run, so no thread waits for it
 
     def post(self, event: Event) -> None:
-        """Have it done: now, or by the thread that is at it. Events are done in the order they are posted."""
+        """Run an event now, or have the thread run it that is running events.
+
+        Events run in the order of their posts.
+        """
         with defer_sigint:
             self._events.append(event)
             self._go_on()

@@ -1,4 +1,4 @@
-"""A turn that threads and coroutines take one after the other, in the order they come."""
+"""A lock that threads and coroutines get in the order in which they ask for it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pyreplog.future import AppendFuture
 
 
 class FairLock:
-    """Whoever `enter`s has it once the AppendFuture is done, and must `leave`; who does not wait any more must
-    `give_up`."""
+    """A lock whose `enter` returns a future that is done once the caller has the lock.
+
+    The caller then has to `leave`; a caller that does not wait any longer has to `give_up`.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -18,6 +20,7 @@ class FairLock:
         self._waiting: deque[AppendFuture[None]] = deque()
 
     def enter(self) -> AppendFuture[None]:
+        """Ask for the lock."""
         future: AppendFuture[None] = AppendFuture()
         with self._lock:
             if self._taken:
@@ -28,6 +31,7 @@ class FairLock:
         return future
 
     def leave(self) -> None:
+        """Release the lock."""
         while True:
             with self._lock:
                 if not self._waiting:
@@ -38,6 +42,6 @@ class FairLock:
                 return
 
     def give_up(self, future: AppendFuture[None]) -> None:
-        """It may have had its turn meanwhile."""
-        if not future.fail(TimeoutError("nobody waits for it any more")):
+        """Stop waiting, and release the lock if it was granted meanwhile."""
+        if not future.fail(TimeoutError("the caller does not wait for it any more")):
             self.leave()

@@ -1,4 +1,4 @@
-"""What is between a consumer and its subscription, which may be in another process."""
+"""The interfaces between a consumer and its subscription, which may be in another process."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from pyreplog.future import AppendFuture
 from pyreplog.topic.model.positions import Start
 
 T = TypeVar("T")
-Noted = tuple[int, int] | NDArray[np.int64]
-"""Offsets: from and up to, or one by one, ascending, each once."""
+AckedOffsets = tuple[int, int] | NDArray[np.int64]
+"""Offsets to acknowledge: a half-open range, or ascending distinct offsets."""
 
 
 class WaitFunction(Protocol):
-    """`ledger.driver.Runtime.wait`."""
+    """The signature of `ledger.driver.Runtime.wait`."""
 
     def __call__(self, future: AppendFuture[T], timeout: float | None = None) -> T: ...
 
 
 class DeliveredMessages(NamedTuple):
-    """Messages for one consumer. redelivered: by offset, how often those that were delivered before were."""
+    """Messages for one consumer. redelivered: how often each message was delivered before, by offset, if it was."""
 
     batch: MessageBatch
     redelivered: Mapping[int, int]
 
 
 class SubscriptionLike(Protocol):
-    """The subscription of a consumer, here or behind a connection. Calls come from any thread; none waits.
+    """The subscription of a consumer, in this process or behind a connection. Any thread may call it; no call waits.
 
-    timeout: seconds that calls wait which do not say how long; None: as long as it takes.
+    timeout: seconds that blocking calls of the consumer wait by default; None: without limit.
     """
 
     @property
@@ -42,25 +42,28 @@ class SubscriptionLike(Protocol):
 
     @property
     def era(self) -> int:
-        """A random number from its beginning, or from a seek, up to the next seek; 0: not known."""
+        """A random number that changes with each seek; 0: not known."""
         ...
 
     def flow(self, consumer: int, messages: int) -> None:
-        """It has room for so many more."""
+        """Permit so many more messages to be delivered."""
         ...
 
     def acknowledge(self, consumer: int, offsets: NDArray[np.int64]) -> None: ...
     def acknowledge_range(self, consumer: int, start: int, end: int) -> None: ...
 
-    def acknowledge_noted(self, consumer: int, take: Callable[[], Noted | None]) -> None:
-        """What `take` gives. It is called in turn with all other calls: those that another thread makes meanwhile come
-        before it, or behind what it took."""
+    def acknowledge_noted(self, consumer: int, take: Callable[[], AckedOffsets | None]) -> None:
+        """Acknowledge the offsets that `take` returns.
+
+        `take` is called in order with all other calls: a call of another thread comes before it, or behind what it
+        took.
+        """
         ...
 
     def acknowledge_cumulative(self, consumer: int, end: int) -> AppendFuture[None]: ...
 
     def nack(self, consumer: int, offsets: NDArray[np.int64], delay_us: int | None, reason: str | None = None) -> None:
-        """reason: text of at most `REASON_BYTES_MAX` bytes."""
+        """Refuse messages. reason: text of at most `REASON_BYTES_MAX` bytes."""
         ...
 
     def redeliver(self, consumer: int) -> None: ...
@@ -68,35 +71,42 @@ class SubscriptionLike(Protocol):
     def flush_async(self) -> AppendFuture[None]: ...
 
     def detach(self, consumer: int) -> None:
-        """Its place is free when this returns; in a callback or coroutine, which does not wait for that: soon."""
+        """Detach a consumer.
+
+        Its place is free on return; in a callback or coroutine, which must not wait, soon after.
+        """
         ...
 
     def abandon(self, consumer: int) -> None:
-        """As detach, for finalizers, which may run anywhere: another thread does it."""
+        """Detach a consumer in another thread; for finalizers, which may run anywhere."""
         ...
 
     def wait(self, future: AppendFuture[T], timeout: float | None = None) -> T:
-        """As `ledger.driver.Runtime.wait`."""
+        """Wait for a future, as `ledger.driver.Runtime.wait` does."""
         ...
 
     def wake_after(self, seconds: float, call: Callable[[], None]) -> object: ...
 
 
 class DeliveryTarget(Protocol):
-    """What a subscription delivers to: a Consumer, or what stands for one of another process. Calls come one at a time;
-    none waits."""
+    """The receiver of a subscription's messages: a Consumer, or the proxy of a remote one.
+
+    Calls come one at a time; none waits.
+    """
 
     name: str
 
     def deliver(self, delivery: DeliveredMessages) -> None: ...
 
     def discard(self, *, sought: bool = False) -> None:
-        """What waits is not its own any more. sought: it was told to `forget_acks` for the same seek."""
+        """Discard the messages that wait. sought: `forget_acks` was called for the same seek."""
         ...
 
     def forget_acks(self, era: int) -> None:
-        """Those that it has gathered came before a seek, which is being done: in the middle of that step. era: the
-        subscription's from now on, see `Subscription.era`."""
+        """Discard collected acknowledgements, in the middle of a seek that they precede.
+
+        era: the era of the subscription from now on, see `SubscriptionLike.era`.
+        """
         ...
 
     def became(self, active: bool) -> None: ...

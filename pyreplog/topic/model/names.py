@@ -1,4 +1,4 @@
-"""Names of topics, and the keys they are kept under in the metadata store."""
+"""Names of topics, and their keys in the metadata store."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ _KEY_MAX = 255
 
 
 def check_name(name: str, what: str = "name") -> str:
-    """`name`, if it is one: 1 to 200 bytes of UTF-8 without control characters, at most 255 once it is quoted. what:
-    the argument's name.
+    """Return a name if it is valid: 1 to 200 bytes of UTF-8, at most 255 when quoted, without control characters.
 
-    Errors: WrongTypeError, InvalidArgumentError.
+    what: name of the argument. Raises WrongTypeError or InvalidArgumentError.
     """
     check_text(what, name)
     try:
@@ -36,15 +35,15 @@ def check_name(name: str, what: str = "name") -> str:
 
 
 def quote_name(name: str) -> str:
-    """A name as one name of a key."""
+    """Quote a name for use in a key."""
     return quote(name, safe="") if name not in (".", "..") else name.replace(".", "%2E")
 
 
 def unquote_name(quoted: str) -> str:
-    """What `quote_name` was given."""
+    """Return the name that `quote_name` quoted."""
     return unquote(quoted)
 
 
 def topic_key(name: str) -> str:
-    """Where the metadata store keeps a topic. Errors: as `check_name`."""
+    """Return the key of a topic in the metadata store. Raises the errors of `check_name`."""
     return f"{TOPICS}/{quote_name(check_name(name))}"

@@ -1,4 +1,4 @@
-"""What the metadata store keeps of a partitioned topic: how many partitions it has. These are topics of their own."""
+"""Metadata of partitioned topics: the number of partitions, each of which is a topic of its own."""
 
 from __future__ import annotations
 
@@ -27,8 +27,14 @@ ROOT = "/partitioned-topics"
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionedMetadata:
-    """One partitioned topic. token: random, of its creation. kept: what a newer version stored, and this one does not
-    know; every change keeps it."""
+    """A partitioned topic in the metadata store.
+
+    Attributes:
+        partitions: number of partitions.
+        created_us: when it was created.
+        token: random, of its creation.
+        kept: fields that a newer version stored; every change keeps them.
+    """
 
     partitions: int
     created_us: int
@@ -40,87 +46,94 @@ class PartitionedMetadata:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """InvalidMetadataError when it is none; MetadataVersionError when it needs a newer reader."""
+        """Decode metadata.
+
+        Raises InvalidMetadataError if malformed, MetadataVersionError if a newer reader is needed.
+        """
         try:
             body, kept = split_object("partitioned topic", data, _FIELDS, VERSION)
-            found = cls(**body, kept=kept)
-            if type(found.partitions) is not int or not 1 <= found.partitions <= PARTITIONS_MAX:
-                raise ValueError(f"partitions: expected 1 to {PARTITIONS_MAX}, found {found.partitions!r}")
-            if type(found.created_us) is not int or type(found.token) is not str:
-                raise TypeError("a field is of another type")
+            metadata = cls(**body, kept=kept)
+            if type(metadata.partitions) is not int or not 1 <= metadata.partitions <= PARTITIONS_MAX:
+                raise ValueError(f"partitions: expected 1 to {PARTITIONS_MAX}, found {metadata.partitions!r}")
+            if type(metadata.created_us) is not int or type(metadata.token) is not str:
+                raise TypeError("a field has the wrong type")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise InvalidMetadataError(f"partitioned topic: {data[:80]!r}: {error}") from error
-        return found
+        return metadata
 
 
 _FIELDS = ("partitions", "created_us", "token")
 
 
 def partitioned_key(topic: str) -> str:
-    """Where the metadata store keeps it. Errors: as `check_name`."""
+    """Return the key of a partitioned topic in the metadata store. Raises the errors of `check_name`."""
     return f"{ROOT}/{quote_name(check_name(topic))}"
 
 
 def find_partitioned(store: MetadataStore, topic: str) -> PartitionedMetadata | None:
-    """None: there is no partitioned topic of that name. Errors: InvalidMetadataError; those of the store."""
-    there = store.get(partitioned_key(topic))
-    return None if there is None else PartitionedMetadata.decode(there.value)
+    """Return the metadata of a partitioned topic; None: it does not exist.
+
+    Raises InvalidMetadataError, and errors of the store.
+    """
+    stored = store.get(partitioned_key(topic))
+    return None if stored is None else PartitionedMetadata.decode(stored.value)
 
 
 def list_partitioned(store: MetadataStore) -> list[str]:
-    """Names of all partitioned topics. Errors: those of the store."""
+    """Return the names of all partitioned topics. Raises errors of the store."""
     return sorted(unquote_name(name) for name in store.list(ROOT))
 
 
 def create_partitioned(store: MetadataStore, topic: str, partitions: int, now_us: int) -> PartitionedMetadata:
-    """Store a new one; when the reply was lost, its token tells whether it is there.
+    """Store a new partitioned topic. If the reply was lost, the token tells whether it was stored.
 
-    Errors: KeyExistsError; those of the store.
+    Raises KeyExistsError, and errors of the store.
     """
-    made = PartitionedMetadata(partitions=partitions, created_us=now_us, token=secrets.token_hex(16))
+    metadata = PartitionedMetadata(partitions=partitions, created_us=now_us, token=secrets.token_hex(16))
     try:
-        store.create(partitioned_key(topic), made.encode())
+        store.create(partitioned_key(topic), metadata.encode())
     except (KeyExistsError, OutcomeUnknownError):
-        found = find_partitioned(store, topic)
-        if found is None or found.token != made.token:
+        stored = find_partitioned(store, topic)
+        if stored is None or stored.token != metadata.token:
             raise
-    return made
+    return metadata
 
 
 def grow_partitioned(store: MetadataStore, topic: str, partitions: int) -> PartitionedMetadata:
-    """Give it at least so many partitions; what is stored then. It may be called again after an OutcomeUnknownError.
+    """Raise the number of partitions to at least `partitions`; return the stored metadata.
 
-    Errors: NoSuchTopicError; InvalidMetadataError; those of the store.
+    It may be called again after an OutcomeUnknownError. Raises NoSuchTopicError, InvalidMetadataError, and errors of
+    the store.
     """
     while True:
-        there = store.get(partitioned_key(topic))
-        if there is None:
+        stored = store.get(partitioned_key(topic))
+        if stored is None:
             raise NoSuchTopicError(topic, "it was deleted")
-        found = PartitionedMetadata.decode(there.value)
-        if found.partitions >= partitions:
-            return found
-        grown = replace(found, partitions=partitions)
+        metadata = PartitionedMetadata.decode(stored.value)
+        if metadata.partitions >= partitions:
+            return metadata
+        grown = replace(metadata, partitions=partitions)
         try:
-            store.put(partitioned_key(topic), grown.encode(), there.version)
+            store.put(partitioned_key(topic), grown.encode(), stored.version)
         except (VersionConflictError, NoSuchKeyError):
             continue
         return grown
 
 
 def delete_partitioned(store: MetadataStore, topic: str) -> None:
-    """Does nothing when it is gone. Errors: those of the store."""
+    """Delete the metadata of a partitioned topic, if they exist. Raises errors of the store."""
     while True:
-        there = store.get(partitioned_key(topic))
-        if there is None:
+        stored = store.get(partitioned_key(topic))
+        if stored is None:
             return
         try:
-            store.delete(partitioned_key(topic), there.version)
+            store.delete(partitioned_key(topic), stored.version)
         except (VersionConflictError, NoSuchKeyError):
             continue
 
 
 def check_partitions(topic: str, partitions: int) -> int:
-    """`partitions`, if a topic can have so many. Errors: InvalidArgumentError."""
+    """Return a number of partitions. Raises InvalidArgumentError if a topic cannot have so many."""
     if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= PARTITIONS_MAX:
         raise InvalidArgumentError(f"topic {topic}: partitions: expected 1 to {PARTITIONS_MAX}, found {partitions!r}")
     return partitions

@@ -1,4 +1,4 @@
-"""Places in a topic: where readers and subscriptions may start, offsets, entries of ledgers, offsets of partitions."""
+"""Positions in a topic: starts of readers and subscriptions, offsets, entries of ledgers, offsets of partitions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from pyreplog.topic.model.times import moment_us
 
 
 class TopicPosition(NamedTuple):
-    """Messages, entries and their value bytes of a topic before a point, counted since the topic began: what was
-    trimmed counts on. `offset` is therefore the offset of the first message behind the point."""
+    """A position in a topic: the messages, entries and bytes of values before it, counted since the topic began.
+
+    Trimmed messages count, so `offset` is the offset of the first message behind the position.
+    """
 
     offset: int
     entries: int
@@ -28,8 +30,17 @@ ORIGIN = TopicPosition(0, 0, 0)
 
 
 class EntryPosition(NamedTuple):
-    """One entry of a topic. first: offset of its first message; count: its messages; size: its value bytes;
-    entries_before, bytes_before: of the topic."""
+    """One entry of a topic.
+
+    Attributes:
+        ledger: id of its ledger.
+        entry: its number in the ledger.
+        first: offset of its first message.
+        count: number of its messages.
+        size: bytes of its values.
+        entries_before: entries of the topic before it.
+        bytes_before: bytes of values of the topic before it.
+    """
 
     ledger: int
     entry: int
@@ -46,23 +57,23 @@ class EntryPosition(NamedTuple):
 
     @property
     def before(self) -> TopicPosition:
-        """What lies before it."""
+        """Position in front of it."""
         return TopicPosition(self.first, self.entries_before, self.bytes_before)
 
     @property
     def behind(self) -> TopicPosition:
-        """What lies before the next entry."""
+        """Position behind it."""
         return TopicPosition(self.end, self.entries_before + 1, self.bytes_before + self.size)
 
 
 T = TypeVar("T")
 
 Start = int | datetime | Literal["earliest", "latest"]
-"""An offset; a moment of publishing, with a time zone; or an end of the topic."""
+"""An offset; a time of publishing, with a time zone; or an end of the topic."""
 
 
-class Located(Protocol):
-    """What can tell where messages are: a ManagedLedger."""
+class MessageLocator(Protocol):
+    """Finds the positions of messages; a ManagedLedger does."""
 
     @property
     def start(self) -> TopicPosition: ...
@@ -73,7 +84,10 @@ class Located(Protocol):
 
 
 def check_start(start: Start) -> Start:
-    """Errors: WrongTypeError, InvalidArgumentError: it is none, or a datetime without a time zone."""
+    """Return a start if it is valid.
+
+    Raises WrongTypeError, or InvalidArgumentError for a datetime without a time zone.
+    """
     if isinstance(start, str) and start not in ("earliest", "latest"):
         raise InvalidArgumentError(f"start: expected an offset, a datetime, 'earliest' or 'latest', found {start!r}")
     if isinstance(start, bool) or not isinstance(start, int | np.integer | datetime | str):
@@ -83,9 +97,12 @@ def check_start(start: Start) -> Start:
     return start
 
 
-def position(log: Located, start: Start) -> AppendFuture[TopicPosition]:
-    """What lies before a place. An offset below the first message that is kept, or beyond the end, is an error of the
-    AppendFuture: TrimmedError, OutOfRangeError; others are those of `ManagedLedger.locate`."""
+def position(log: MessageLocator, start: Start) -> AppendFuture[TopicPosition]:
+    """Return the position of a start.
+
+    The future fails with TrimmedError or OutOfRangeError if the offset is below the first message that is kept, or
+    beyond the end, and with the errors of `ManagedLedger.locate`.
+    """
     done: AppendFuture[TopicPosition] = AppendFuture()
     if isinstance(check_start(start), str):
         done.complete(log.start if start == "earliest" else log.end)
@@ -96,7 +113,7 @@ def position(log: Located, start: Start) -> AppendFuture[TopicPosition]:
     return done
 
 
-def _at_offset(log: Located, offset: int, done: AppendFuture[TopicPosition]) -> None:
+def _at_offset(log: MessageLocator, offset: int, done: AppendFuture[TopicPosition]) -> None:
     end = log.end
     if offset == end.offset:
         done.complete(end)
@@ -109,7 +126,7 @@ def _at_offset(log: Located, offset: int, done: AppendFuture[TopicPosition]) -> 
 
 
 def then(future: AppendFuture[T], done: AppendFuture[Any], go_on: Callable[[T], object]) -> None:
-    """Go on with the result of an AppendFuture; its error, or one that is raised, is the error of `done`."""
+    """Call `go_on` with the result of a future; an error of the future, or of `go_on`, becomes the error of `done`."""
 
     def came(_: AppendFuture[T]) -> None:
         error = future.exception()
@@ -124,15 +141,15 @@ def then(future: AppendFuture[T], done: AppendFuture[Any], go_on: Callable[[T], 
     future.add_done_callback(came)
 
 
-def done_ack() -> AppendFuture[None]:
-    """One of something that needs no waiting."""
+def completed_future() -> AppendFuture[None]:
+    """Return a future that is done."""
     future: AppendFuture[None] = AppendFuture()
     future.complete(None)
     return future
 
 
 def after_all(futures: Sequence[AppendFuture[Any]], call: Callable[[], object]) -> None:
-    """Call when all of them are done, whatever they give; at once, if they are."""
+    """Call `call` when all futures are done, whatever their outcomes; now, if they are done."""
     left, lock = len(futures), threading.Lock()
 
     def came(_: AppendFuture[Any] | None) -> None:
@@ -149,7 +166,7 @@ def after_all(futures: Sequence[AppendFuture[Any]], call: Callable[[], object]) 
 
 
 def all_done(futures: Sequence[AppendFuture[Any]]) -> AppendFuture[None]:
-    """Done when all of them are; it fails with the error of the first in order that failed."""
+    """Return a future that is done when all are; it fails with the error of the first one, in order, that failed."""
     done: AppendFuture[None] = AppendFuture()
 
     def settle() -> None:
@@ -164,61 +181,72 @@ def all_done(futures: Sequence[AppendFuture[Any]]) -> AppendFuture[None]:
 
 
 class PartitionOffset(NamedTuple):
-    """One message: an offset says nothing without its partition. offset: DUPLICATE (-1), it was published before."""
+    """The place of a message in a partitioned topic.
+
+    Attributes:
+        partition: number of the partition.
+        offset: offset within the partition; DUPLICATE (-1): the message was published before.
+    """
 
     partition: int
     offset: int
 
 
 class PartitionRange(NamedTuple):
-    """Messages of one partition, published together."""
+    """The places of messages that were published together to one partition.
+
+    Attributes:
+        partition: number of the partition.
+        offsets: their offsets within the partition.
+    """
 
     partition: int
     offsets: range
 
 
 PartitionedStart = PartitionOffset | datetime | Literal["earliest", "latest"]
-"""A message, of one partition; or of all: a moment of publishing, or their ends."""
+"""A message of one partition; or, for all partitions, a time of publishing or an end."""
 
 PartitionedWhat = Message | MessageBatch | PartitionOffset | Iterable[Message | PartitionOffset]
-"""One message, a batch of them, a place, or several."""
+"""A message, a batch, a place, or several messages or places."""
 
 
 def is_offset(start: Any) -> bool:
-    """Of which nobody knows in what partition. Errors: as check_start."""
+    """Return whether a start is an offset without a partition. Raises the errors of `check_start`."""
     return not isinstance(check_start(start), datetime | str)
 
 
 def by_partition(what: Iterable[Message | PartitionOffset]) -> dict[int, list[int]]:
-    """Offsets of each partition; of an empty list, none. Errors: WrongTypeError."""
+    """Return the offsets of messages for each partition. Raises WrongTypeError."""
     if not isinstance(what, Iterable) or isinstance(what, str | bytes | bytearray | memoryview):
         raise WrongTypeError(
             f"what: expected messages, a batch of them, or PartitionOffsets, found {type(what).__name__}"
         )
-    found: dict[int, list[int]] = {}
-    for one in what:
-        if not isinstance(one, Message | PartitionOffset):
-            raise WrongTypeError(f"what: expected messages or PartitionOffsets, found {type(one).__name__}")
-        found.setdefault(one.partition, []).append(one.offset)
-    return found
+    offsets: dict[int, list[int]] = {}
+    for item in what:
+        if not isinstance(item, Message | PartitionOffset):
+            raise WrongTypeError(f"what: expected messages or PartitionOffsets, found {type(item).__name__}")
+        offsets.setdefault(item.partition, []).append(item.offset)
+    return offsets
 
 
 class OffsetSearch:
-    """The entry that holds `offset`, of a ledger with `entries` entries that hold the offsets from `start` up to `end`.
+    """Searches a ledger for the entry that holds `offset`, with as few reads as possible.
 
-    Entries mostly hold about as many messages each, so it looks where the entry should be, and in every other step in
-    the middle of what is left: at most about twice as many steps as bisection, and mostly one or two.
+    The ledger has `entries` entries with the offsets from `start` up to `end`. Most entries hold about as many messages
+    each, so the search interpolates, and bisects in every other step: at most about twice as many steps as bisection,
+    and mostly one or two.
     """
 
     def __init__(self, offset: int, entries: int, start: int, end: int) -> None:
         self._offset = offset
-        self._low, self._high = 0, entries  # it is one of these, `_high` excluded
-        self._start, self._end = start, end  # offsets these hold
+        self._low, self._high = 0, entries  # the entry is in this range, `_high` excluded
+        self._start, self._end = start, end  # the offsets of that range
         self._middle = False
         self.found: EntryPosition | None = None
 
     def next(self) -> int | None:
-        """The entry to look at; None: it was found, or is nowhere."""
+        """Return the entry to read next; None: the entry was found, or does not exist."""
         if self.found is not None or self._low >= self._high:
             return None
         count = self._high - self._low
@@ -230,7 +258,7 @@ class OffsetSearch:
         return self._low + min(max(guess, 0), count - 1)
 
     def saw(self, place: EntryPosition, time_us: int) -> None:
-        """What is there."""
+        """Note an entry that was read."""
         if self._offset < place.first:
             self._high, self._end = place.entry, place.first
         elif self._offset >= place.end:
@@ -240,8 +268,10 @@ class OffsetSearch:
 
 
 class FirstSearch:
-    """The first entry for which `is_behind(place, append time)`; once it holds it does for all that follow. guess: the
-    entry that is looked at first, None: the middle."""
+    """Searches for the first entry for which `is_behind(place, append time)` holds; it holds for all later ones.
+
+    guess: the entry to read first; None: the middle one.
+    """
 
     def __init__(
         self, entries: int, is_behind: Callable[[EntryPosition, int], bool], *, guess: int | None = None
@@ -249,15 +279,17 @@ class FirstSearch:
         self._is_behind, self._guess = is_behind, guess
         self._low, self._high = 0, entries
         self.found: EntryPosition | None = None
-        """The best so far; None in the end: there is none."""
+        """The best entry so far; None in the end: no entry fulfills the condition."""
 
     def next(self) -> int | None:
+        """Return the entry to read next; None: the search is complete."""
         guess, self._guess = self._guess, None
         if guess is not None:
             return guess
         return (self._low + self._high) // 2 if self._low < self._high else None
 
     def saw(self, place: EntryPosition, time_us: int) -> None:
+        """Note an entry that was read."""
         if self._is_behind(place, time_us):
             self._high, self.found = place.entry, place
         else:

@@ -1,4 +1,4 @@
-"""The producers of a topic as bytes; FORMAT.md, "Producer snapshot", has them."""
+"""Encodes the producers of a topic; FORMAT.md, "Producer snapshot", has the bytes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,14 @@ _PRODUCER = struct.Struct("<HHIqq")
 
 
 class ProducerState(NamedTuple):
-    """One producer. persisted: its highest number that is stored, -1: none. active_us: when that was. failed: numbers
-    known not to be stored."""
+    """The state of one producer.
+
+    Attributes:
+        name: its name.
+        persisted: its highest stored number; -1: none.
+        active_us: when that was stored.
+        failed: numbers that are known not to be stored.
+    """
 
     name: bytes
     persisted: int
@@ -27,7 +33,7 @@ class ProducerState(NamedTuple):
 
 
 def encode(states: Sequence[ProducerState]) -> bytes:
-    """In the order given."""
+    """Encode producers in their order."""
     parts = [_HEADER.pack(VERSION, 0, len(states))]
     for state in states:
         failed = state.failed.dump() if state.failed else b""
@@ -37,8 +43,7 @@ def encode(states: Sequence[ProducerState]) -> bytes:
 
 
 def decode(data: bytes) -> list[ProducerState]:
-    """In the order in which they were encoded. InvalidMetadataError: these are none; MetadataVersionError: a newer
-    reader is needed."""
+    """Decode producers. Raises InvalidMetadataError if malformed, MetadataVersionError if a newer reader is needed."""
     if len(data) < _HEADER.size:
         raise InvalidMetadataError(f"producer snapshot: expected {_HEADER.size} bytes or more, found {len(data)}")
     version, min_reader, count = _HEADER.unpack_from(data)

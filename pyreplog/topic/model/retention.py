@@ -1,5 +1,5 @@
 """Retention and expiry: which closed ledgers of a topic may be deleted, which messages are too old for a subscription,
-and which subscriptions nobody uses. Decisions only, without I/O or clock.
+and which subscriptions are not used. Decisions only, without I/O or clock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ from pyreplog.topic.model.positions import TopicPosition
 
 
 class ClosedLedger(NamedTuple):
-    """end: of the topic, behind its last entry. closed_us: when. size: value bytes."""
+    """A closed ledger, as retention sees it.
+
+    Attributes:
+        end: position in the topic behind its last entry.
+        closed_us: when it was closed.
+        size: bytes of its values.
+    """
 
     end: TopicPosition
     closed_us: int
@@ -29,21 +35,26 @@ def trimmable(
     retention_ms: int | None,
     now_us: int,
 ) -> int:
-    """How many ledgers, from the front, may be deleted.
+    """Return how many ledgers, from the front, may be deleted.
 
-    ledgers: the closed ones, oldest first. slowest: the lowest durable mark of all durable cursors, as it is stored: an
-    owner that crashes goes back to it; None: there are none. kept_bytes: of all ledgers that there are, the open one
-    included. retention_bytes, retention_ms: as in TopicConfig.
+    Ledgers that every durable cursor has passed are kept up to the limit that is reached first: None is no limit of
+    this kind, 0 keeps nothing. A ledger stays together with all behind it.
 
-    What every durable cursor has passed is kept up to the limit that is reached first: None is no limit of this kind, 0
-    keeps nothing. A ledger stays with all that are behind it.
+    Args:
+        ledgers: the closed ledgers, oldest first.
+        slowest: the lowest durable mark of all durable cursors, as it is stored: a new owner goes back to it after a
+            crash. None: there is no durable cursor.
+        kept_bytes: bytes of all ledgers, including the open one.
+        retention_bytes: as in TopicConfig.
+        retention_ms: as in TopicConfig.
+        now_us: the time.
     """
     count = 0
     for ledger in ledgers:
         kept_bytes -= ledger.size
         if slowest is not None and ledger.end.offset > slowest.offset:
             break
-        keeps_none = retention_ms == 0  # whatever the clock says, which may have been set back
+        keeps_none = retention_ms == 0  # independent of the clock, which may have been set back
         is_old = retention_ms is not None and now_us - ledger.closed_us > retention_ms * 1000
         is_spare = retention_bytes is not None and kept_bytes >= retention_bytes
         if not (keeps_none or is_old or is_spare):
@@ -54,15 +65,17 @@ def trimmable(
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """Everything appended before `before_us` is to be acknowledged for the cursor."""
+    """Everything that was appended before `before_us` is to be acknowledged for the cursor."""
 
     cursor: str
     before_us: int
 
 
 def expired(cursors: Iterable[CursorBacklog], ttl_ms: int | None, now_us: int) -> list[Expiry]:
-    """The cursors that have messages older than `ttl_ms` (None: there is no such age); never a system cursor, nor one
-    of whose oldest message nothing is known."""
+    """Return the cursors that have messages older than `ttl_ms`; None: messages do not expire.
+
+    System cursors are never returned, nor those whose oldest message is not known.
+    """
     if ttl_ms is None:
         return []
     bound = now_us - ttl_ms * 1000
@@ -74,15 +87,22 @@ def expired(cursors: Iterable[CursorBacklog], ttl_ms: int | None, now_us: int) -
 
 
 def next_expiry(cursors: Iterable[CursorBacklog], ttl_ms: int | None) -> int | None:
-    """When `expired` will have more, if nothing is published or acknowledged until then; None: never."""
+    """Return when `expired` will return more, if nothing is published or acknowledged until then; None: never."""
     oldest = [cursor.oldest_us for cursor in cursors if cursor.oldest_us is not None and not is_system(cursor.name)]
     return None if ttl_ms is None or not oldest else min(oldest) + ttl_ms * 1000 + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How a subscription is used. consumers: connected now. last_us: when it last had one, or was made; on a clock that
-    nobody sets, as all times of `unused`: a step of it deletes nothing."""
+    """The usage of a subscription.
+
+    Attributes:
+        name: its name.
+        durable: it is durable.
+        consumers: number of connected consumers.
+        last_us: when it last had a consumer, or was created; like all times of `unused` on the monotonic clock,
+            so a step of the wall clock deletes nothing.
+    """
 
     name: str
     durable: bool
@@ -91,10 +111,11 @@ class Usage:
 
 
 def unused(subscriptions: Iterable[Usage], expiry_ms: int | None, owned_since_us: int, now_us: int) -> list[str]:
-    """The durable subscriptions without consumers for more than `expiry_ms` (None: never), to be deleted; never one of
-    this package.
+    """Return the durable subscriptions that had no consumer for more than `expiry_ms`; None: they do not expire.
 
-    owned_since_us: when this process began to serve the topic: before, nobody could connect, and that time does not
+    System subscriptions are never returned.
+
+    owned_since_us: when this process began to serve the topic. Nobody could connect before, so that time does not
     count.
     """
     if expiry_ms is None:
@@ -110,7 +131,7 @@ def unused(subscriptions: Iterable[Usage], expiry_ms: int | None, owned_since_us
 
 
 def next_unused(subscriptions: Iterable[Usage], expiry_ms: int | None, owned_since_us: int) -> int | None:
-    """When `unused` will have more, if none is used until then; None: never."""
+    """Return when `unused` will return more, if no consumer connects until then; None: never."""
     last = [
         usage.last_us for usage in subscriptions if usage.durable and not usage.consumers and not is_system(usage.name)
     ]

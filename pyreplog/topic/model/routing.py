@@ -1,4 +1,4 @@
-"""Which partition of a partitioned topic a message goes to; Pulsar's producers choose the same one."""
+"""Chooses the partition of a message; Pulsar's producers choose the same one."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _PARTITION = re.compile(rf"(.+){_SUFFIX}(0|[1-9]\d{{0,4}})", re.DOTALL | re.ASCI
 
 
 def partition_name(topic: str, partition: int) -> str:
-    """Name of the topic that is a partition."""
+    """Return the name of the topic that is a partition."""
     return f"{topic}{_SUFFIX}{partition}"
 
 
 def partition_of(name: str) -> tuple[str, int] | None:
-    """(topic, partition) of a name that `partition_name` may have made; None: of no other."""
-    found = _PARTITION.fullmatch(name)
-    return None if found is None else (found[1], int(found[2]))
+    """Return (topic, partition) for a name made by `partition_name`; None for other names."""
+    match = _PARTITION.fullmatch(name)
+    return None if match is None else (match[1], int(match[2]))
 
 
 def key_hash(key: ReadableBuffer) -> int:
-    """Pulsar's Murmur3_32Hash of a key: 0 to 2^31 - 1."""
+    """Return Pulsar's Murmur3_32Hash of a key: 0 to 2^31 - 1."""
     try:
         return mmh3.hash(key if type(key) is bytes else bytes(key), 0, signed=False) & _POSITIVE
     except TypeError:
@@ -45,10 +45,10 @@ def key_hash(key: ReadableBuffer) -> int:
 
 
 class Router:
-    """Chooses partitions: by the key, and in turn for what has none. Any thread may call anything."""
+    """Chooses partitions by the key, or in turn for messages without a key. Any thread may use it."""
 
     def __init__(self, topic: str, partitions: int) -> None:
-        """partitions: 1 to 65536, else InvalidArgumentError."""
+        """Create a router for 1 to 65536 partitions. Raises InvalidArgumentError for any other number."""
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidArgumentError(f"partitions: expected 1 to {PARTITIONS_MAX}, found {partitions}")
         self.topic, self.partitions = topic, partitions
@@ -56,15 +56,18 @@ class Router:
 
     @property
     def names(self) -> list[str]:
-        """The topics that are its partitions, in order."""
+        """Names of the topics that are its partitions, in order."""
         return [partition_name(self.topic, partition) for partition in range(self.partitions)]
 
     def route(self, key: ReadableBuffer | None) -> int:
-        """The partition of one message."""
+        """Return the partition of one message."""
         return self._next() if key is None else key_hash(key) % self.partitions
 
     def split(self, keys: Iterable[ReadableBuffer | None]) -> list[NDArray[numpy.int64]]:
-        """Of each partition: which rows of a batch go there, ascending. All that have no key go to the same one."""
+        """Return, for each partition, the ascending rows of a batch that go there.
+
+        All messages without a key go to the same partition.
+        """
         hashes, keyed = hash_keys(keys)
         chosen = self._chosen(hashes)
         if not keyed.all():
@@ -72,11 +75,11 @@ class Router:
         return self._group(chosen)
 
     def split_column(self, keys: _Column) -> list[NDArray[numpy.int64]]:
-        """As `split`, of keys as a column: (offsets, data), a numpy or an Arrow array."""
+        """Split a batch as `split` does; the keys are a column: (offsets, data), a numpy or an Arrow array."""
         return self._group(self.route_column(keys))
 
     def route_column(self, keys: _Column) -> NDArray[numpy.int64]:
-        """The partition of each row, by its key."""
+        """Return the partition of each row, by its key."""
         return self._chosen(hash_column(keys))
 
     def _next(self) -> int:

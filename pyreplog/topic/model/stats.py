@@ -1,5 +1,7 @@
-"""What is known of a topic at a moment, for people and programs. Times are microseconds since 1970, 0: never; rates are
-per second, over about the last minute."""
+"""Statistics of topics, for people and programs.
+
+Times are microseconds since 1970, 0: never. Rates are per second, over about the last minute.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,20 @@ _STEPS = 6
 
 
 class RateMeter:
-    """How fast counters grow: told them now and then, it compares with what they were about `window_s` seconds before,
-    or at the latest time before that. Counters that went back begin anew. For one thread at a time."""
+    """Measures how fast counters grow. For one thread at a time.
+
+    Each look compares the counters with their values about `window_s` seconds before. If a counter went back, all start
+    again.
+    """
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._window_us = round(window_s * 1e6)
         self._seen: deque[tuple[int, dict[str, int]]] = deque()
 
     def look(self, now_us: int, counts: Mapping[str, int]) -> dict[str, float]:
-        """Per second, for each of `counts`; 0.0 at the first look. now_us: of a clock that does not go back."""
+        """Return the growth per second of each counter; 0.0 at the first look. now_us: on a clock that does not go
+        back.
+        """
         seen = self._seen
         if seen and any(counts.get(name, before) < before for name, before in seen[-1][1].items()):
             seen.clear()
@@ -38,28 +45,44 @@ class RateMeter:
 
 
 def _growth(before: int, now: int) -> int:
-    """How much a counter grew; it may have begun anew meanwhile."""
+    """Return how much a counter grew; it may have started from 0 since."""
     return now - before if now >= before else now
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stats:
-    """Base of what can be told as JSON."""
+    """Base of statistics that can be converted to JSON."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Dicts, lists, texts and numbers only."""
+        """Return the statistics as dicts, lists, texts and numbers only."""
         return {item.name: _plain(getattr(self, item.name)) for item in dataclasses.fields(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerStats(Stats):
-    """One consumer. address: HOST:PORT of a remote one; "": in the owner's process. connected_us: since when it is
-    attached. *_bytes: of values. last_*_us: when something was delivered to it, or acknowledged by it, last; 0: never.
+    """One consumer. Fields named *_bytes count bytes of values.
 
-    permits: messages it may yet be sent. unacked: sent, not acknowledged. blocked: it gets no more
-    until it acknowledges some. active: it is the one that is sent messages, of those that take turns. delivered: those
-    sent again included; redelivered: those alone. draining_hashes: keys that move to it when another has acknowledged
-    them."""
+    Attributes:
+        name: name of the consumer.
+        consumer: number of the consumer.
+        address: HOST:PORT of a remote one; "": in the owner's process.
+        connected_us: when it was attached.
+        active: it receives messages; False for the waiting consumers of failover subscriptions.
+        blocked: it gets no more messages until it acknowledges some.
+        permits: number of messages that it may still be sent.
+        unacked: messages that were sent and not acknowledged.
+        draining_hashes: keys that move to it once another consumer has acknowledged them.
+        delivered_messages: includes redelivered messages.
+        delivered_bytes: includes redelivered messages.
+        redelivered_messages: messages that were delivered again.
+        acked_messages: messages that it acknowledged.
+        rate_delivered: messages per second.
+        rate_delivered_bytes: bytes per second.
+        rate_redelivered: messages per second.
+        rate_acked: messages per second.
+        last_delivered_us: when messages were last delivered to it.
+        last_acked_us: when it last acknowledged messages.
+    """
 
     name: str
     consumer: int
@@ -86,14 +109,48 @@ class ConsumerStats(Stats):
 class SubscriptionStats(Stats):
     """One subscription.
 
-    at_us: the moment. type: None when nobody is connected and it is not known. backlog_*: not acknowledged; entries and
-    bytes count in full when any of their messages is not. oldest_us: since when the first message that is not
-    could have been delivered, its append time or a later deliver_at; None: there is none, or it could not be read.
-    unacked: sent, not acknowledged. delayed: wait for their deliver_at. With consumers: of those that were read for
-    them. Without: of the whole backlog, which is read for that if it has at most 1 MiB and 65,536 messages, once; None:
-    it is longer, or could not be read. replay: to be sent again. blocked: nobody gets more until some are acknowledged.
-    ack_ranges, ack_bytes: what is acknowledged behind the mark. drain_s, stalled: see `trend`. persists: times its
-    state was stored.
+    Attributes:
+        name: name of the subscription.
+        at_us: when the statistics were taken.
+        type: type of the subscription; None: not known, because no consumer is connected.
+        durable: its cursor is stored.
+        mark: everything before it is acknowledged.
+        backlog_messages: messages that are not acknowledged.
+        backlog_entries: entries with a message that is not acknowledged.
+        backlog_bytes: bytes of these entries.
+        oldest_us: when the first unacknowledged message could be delivered: its append time, or a later deliver_at;
+            None: there is no such message, or it could not be read.
+        unacked: messages that were sent and not acknowledged.
+        delayed: messages that wait for their deliver_at. With consumers: of those that were read. Without: of the whole
+            backlog, which is read once for this if it has at most 1 MiB and 65,536 messages; None: it has more, or
+            could not be read.
+        replay: messages to be sent again.
+        blocked: no consumer gets more messages until some are acknowledged.
+        ack_ranges: ranges of messages acknowledged behind the mark.
+        ack_bytes: memory of these ranges.
+        delivered_messages: includes redelivered messages.
+        delivered_bytes: bytes of values.
+        redelivered_messages: messages that were delivered again.
+        acked_messages: messages that were acknowledged.
+        expired_messages: messages that were acknowledged because of `ttl_ms`.
+        evicted_messages: messages that were acknowledged because of a quota.
+        dead_lettered_messages: messages that went to the dead-letter topic.
+        rate_delivered: messages per second.
+        rate_delivered_bytes: bytes per second.
+        rate_redelivered: messages per second.
+        rate_acked: messages per second.
+        rate_expired: messages per second.
+        last_flow_us: when a consumer last asked for messages.
+        last_delivered_us: when messages were last delivered.
+        last_acked_us: when messages were last acknowledged.
+        last_mark_us: when the mark last moved.
+        last_expired_us: when messages last expired.
+        persists: how often its state was stored.
+        drain_s: seconds until the backlog is empty at the present rate; None: never, or not known.
+        stalled: the mark does not move; see docs/topics.md.
+        active_consumer: name of the active consumer of an exclusive or failover subscription.
+        consumers: the consumers.
+        properties: its properties.
     """
 
     name: str
@@ -142,13 +199,16 @@ class SubscriptionStats(Stats):
 
     @property
     def lag_s(self) -> float | None:
-        """Age of the oldest message that is not acknowledged, whoever is connected: a delayed one's begins when it is
-        due; 0.0: there is none, None: its age could not be read."""
+        """Age in seconds of the oldest unacknowledged message, counted for a delayed one from when it is due.
+
+        0.0: there is no such message. None: its age could not be read.
+        """
         if self.backlog_no_delayed == 0:
             return 0.0
         return None if self.oldest_us is None else max(self.at_us - self.oldest_us, 0) / 1e6
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the statistics, with computed properties, as dicts, lists, texts and numbers only."""
         return {**super().to_dict(), "backlog_no_delayed": self.backlog_no_delayed, "lag_s": self.lag_s}
 
 
@@ -156,12 +216,35 @@ class SubscriptionStats(Stats):
 class TopicStats(Stats):
     """A topic, as its owner knows it.
 
-    at_us: the moment. owner: address of the process that serves it, "" when it is reached from within only. start, end:
-    of what is kept. storage_bytes: of it. quota_*: limits, None: there are none; quota_exceeded: "bytes", "age", those
-    that are; quota_evictions: times that messages were acknowledged for a subscription, by the same names. publishing:
-    "open", "held" or "refused". pending_*: published, not confirmed yet. duplicates: messages dropped because their
-    sequence was published before. waits_for: what is in the way of a new ledger, such as bookies that are missing, ""
-    nothing: as long as no ledger is open, publishers wait.
+    Attributes:
+        name: name of the topic.
+        at_us: when the statistics were taken.
+        owner: address of the process that serves it; "": no other process can reach it.
+        epoch: epoch of the owner.
+        start: position of the first message that is kept.
+        end: position behind the last confirmed message.
+        storage_bytes: bytes between them.
+        producers: producers that deduplication knows.
+        published_messages: messages that were published.
+        published_entries: entries that were published.
+        published_bytes: bytes of values that were published.
+        publish_errors: entries that were not published.
+        pending_entries: entries that are not confirmed yet.
+        pending_bytes: bytes that are not confirmed yet.
+        duplicates: messages that were dropped because their sequence was published before.
+        rate_published: messages per second.
+        rate_published_bytes: bytes per second.
+        rate_delivered: messages per second.
+        rate_delivered_bytes: bytes per second.
+        deduplicates: `deduplicate` is set.
+        publishing: "open", "held" or "refused"; see `TopicConfig.quota_policy`.
+        waits_for: why no ledger can be opened, for example missing bookies; publishers wait for that. "": no reason.
+        quota_bytes: the quota; None: no quota.
+        quota_ms: the quota; None: no quota.
+        quota_exceeded: the exceeded quotas: "bytes", "age".
+        quota_evictions: how often messages were acknowledged because of a quota, by the same names.
+        subscriptions: the subscriptions.
+        properties: properties of the topic.
     """
 
     name: str
@@ -195,19 +278,21 @@ class TopicStats(Stats):
 
     @property
     def backlog_bytes(self) -> int:
-        """From the slowest durable subscription's mark to the end: what it keeps, and what a quota is about."""
+        """Bytes from the mark of the slowest durable subscription to the end, which a quota limits."""
         marks = [sub.mark.size for sub in self.subscriptions if sub.durable]
         return max(self.end.size - min(marks), 0) if marks else 0
 
     @property
     def oldest(self) -> tuple[str, float] | None:
-        """(subscription, seconds) of the durable one whose oldest message that is not acknowledged is the oldest; None:
-        all are, or no age could be read."""
+        """(subscription, seconds) of the durable subscription with the oldest unacknowledged message.
+
+        None: all is acknowledged, or no age could be read.
+        """
         lags = [(sub.lag_s, sub.name) for sub in self.subscriptions if sub.durable and sub.lag_s]
-        return None if not lags else max(((name, lag) for lag, name in lags), key=lambda found: found[1])
+        return None if not lags else max(((name, lag) for lag, name in lags), key=lambda oldest: oldest[1])
 
     def to_dict(self) -> dict[str, Any]:
-        """`subscriptions` by their names."""
+        """Return the statistics as dicts, lists, texts and numbers only; `subscriptions` is a dict by name."""
         subscription, age = self.oldest or (None, 0.0)
         return {
             **super().to_dict(),
@@ -220,8 +305,18 @@ class TopicStats(Stats):
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerStats(Stats):
-    """One ledger of a topic. closed_us: None while it is open. below_write_quorum: copies that are missing, None: not
-    looked at."""
+    """One ledger of a topic.
+
+    Attributes:
+        ledger: id of the ledger.
+        start: position of its first entry in the topic.
+        entries: number of entries.
+        messages: number of messages.
+        size: bytes of values.
+        created_us: when it was created.
+        closed_us: when it was closed; None: it is open.
+        below_write_quorum: number of missing copies; None: not checked.
+    """
 
     ledger: int
     start: TopicPosition
@@ -235,10 +330,27 @@ class LedgerStats(Stats):
 
 @dataclass(frozen=True, kw_only=True)
 class CursorStats(Stats):
-    """One cursor. durable_mark: the mark as it is stored: what is trimmed depends on it. read: offset that is read
-    next; behind the end with `mark` before it: sent and not acknowledged, or a hole. reads_pending, replays_pending:
-    reads under way. waiting: for messages to be published. cursor_ledger, cursor_entry: where its state is stored last,
-    -1: in the metadata store. dirty: there are acknowledgements that are not stored yet."""
+    """One cursor.
+
+    Attributes:
+        name: name of the subscription.
+        durable: the cursor is stored.
+        state: state of the cursor.
+        mark: everything before it is acknowledged.
+        durable_mark: the mark as it is stored; trimming depends on it.
+        read: offset that is read next. At the end with `mark` before it: messages are sent and not acknowledged.
+        entries_behind_mark: entries behind the mark.
+        acked_messages: messages acknowledged behind the mark.
+        ack_ranges: ranges of these messages.
+        ack_bytes: memory of these ranges.
+        reads_pending: pending reads.
+        replays_pending: pending reads of messages to be delivered again.
+        waiting: it waits for messages to be published.
+        dirty: acknowledgements are not stored yet.
+        cursor_ledger: ledger of its last stored state; -1: the metadata store.
+        cursor_entry: entry of its last stored state; -1: the metadata store.
+        properties: its properties.
+    """
 
     name: str
     durable: bool = True
@@ -261,9 +373,22 @@ class CursorStats(Stats):
 
 @dataclass(frozen=True, kw_only=True)
 class InternalStats(Stats):
-    """A topic's ledgers and cursors, to find out why something stands still. state: of the chain of ledgers. end: all
-    before it is confirmed. last_entry: (ledger, entry) that is confirmed last, None: there is none. entries_added:
-    since the owner began."""
+    """The ledgers and cursors of a topic, to find out why it makes no progress.
+
+    Attributes:
+        name: name of the topic.
+        state: state of the chain of ledgers.
+        epoch: epoch of the owner.
+        start: position of the first message that is kept.
+        end: position behind the last confirmed message.
+        last_entry: (ledger, entry) that was confirmed last; None: none was.
+        entries_added: entries that this owner added.
+        pending_entries: entries that are not confirmed yet.
+        pending_bytes: bytes that are not confirmed yet.
+        waiting_cursors: cursors that wait for messages to be published.
+        ledgers: the ledgers.
+        cursors: the cursors.
+    """
 
     name: str
     state: str
@@ -280,16 +405,16 @@ class InternalStats(Stats):
 
     @property
     def entries(self) -> int:
-        """Of all that is kept."""
+        """Number of entries that are kept."""
         return self.end.entries - self.start.entries
 
     @property
     def size(self) -> int:
-        """Its value bytes."""
+        """Bytes of values that are kept."""
         return self.end.size - self.start.size
 
     def to_dict(self) -> dict[str, Any]:
-        """`cursors` by their names."""
+        """Return the statistics as dicts, lists, texts and numbers only; `cursors` is a dict by name."""
         cursors = {cursor.name: cursor.to_dict() for cursor in self.cursors}
         return {**super().to_dict(), "cursors": cursors, "entries": self.entries, "size": self.size}
 
@@ -320,9 +445,16 @@ _PUBLISHING = ("open", "held", "refused")
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionedStats(Stats):
-    """A partitioned topic. partitions: how many it has. total: of those that this process owns, together: counts,
-    rates and totals are sums, and what is true of one partition (a limit exceeded, a subscription blocked or stalled)
-    is told; a subscription's consumers are listed once for each partition. parts: the same, one by one."""
+    """A partitioned topic.
+
+    Attributes:
+        name: name of the topic.
+        partitions: number of its partitions.
+        total: the partitions that this process owns, together. Counts, rates and positions are sums. A state of one
+            partition (an exceeded quota, a blocked or stalled subscription) is that of the whole. A subscription's
+            consumers are listed once for each partition.
+        parts: statistics of each partition that this process owns.
+    """
 
     name: str
     partitions: int
@@ -330,27 +462,35 @@ class PartitionedStats(Stats):
     parts: Mapping[int, TopicStats]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the statistics as dicts, lists, texts and numbers only."""
         return {**super().to_dict(), "parts": {str(at): part.to_dict() for at, part in self.parts.items()}}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionedInternalStats(Stats):
-    """Ledgers and cursors of a partitioned topic. partitions: how many it has. parts: those that this process owns."""
+    """The ledgers and cursors of a partitioned topic.
+
+    Attributes:
+        name: name of the topic.
+        partitions: number of its partitions.
+        parts: statistics of each partition that this process owns.
+    """
 
     name: str
     partitions: int
     parts: Mapping[int, InternalStats]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the statistics as dicts, lists, texts and numbers only."""
         return {**super().to_dict(), "parts": {str(at): part.to_dict() for at, part in self.parts.items()}}
 
 
 def partitioned_stats(name: str, partitions: int, parts: Mapping[int, TopicStats]) -> PartitionedStats:
-    """parts: one at least."""
-    return PartitionedStats(name=name, partitions=partitions, total=_together(name, list(parts.values())), parts=parts)
+    """Combine the statistics of at least one partition."""
+    return PartitionedStats(name=name, partitions=partitions, total=_combined(name, list(parts.values())), parts=parts)
 
 
-def _together(name: str, parts: Sequence[TopicStats]) -> TopicStats:
+def _combined(name: str, parts: Sequence[TopicStats]) -> TopicStats:
     subscriptions: dict[str, list[SubscriptionStats]] = {}
     for part in parts:
         for sub in part.subscriptions:

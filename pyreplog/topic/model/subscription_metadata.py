@@ -1,7 +1,7 @@
-"""What the metadata store keeps of a durable subscription: what it is, who persists its cursor, and where.
+"""Metadata of a durable subscription: its settings, the owner of its cursor, and where the cursor is stored.
 
-Every change is a compare-and-set by its owner, a token that whoever opens the subscription puts there first: from then
-on a former owner's changes fail, and nothing that it reports as persisted is newer than what the new owner reads.
+Every change is a compare-and-set by the owner, a token that a process stores first when it opens the subscription. From
+then on the changes of a former owner fail, and it reports nothing as persisted that the new owner does not read.
 """
 
 from __future__ import annotations
@@ -32,34 +32,44 @@ from pyreplog.topic.model.names import check_name, quote_name, topic_key, unquot
 VERSION = 2
 _NEW = Kept(VERSION, VERSION)
 SNAPSHOT_BYTES_MAX = 64 << 10
-"""Of a cursor record that is kept in the metadata store; larger ones stay in a ledger."""
+"""Most bytes of a cursor record in the metadata store; larger records stay in a ledger."""
 
 SETTINGS_PROPERTY = "pyreplog.settings"
-"""Name of the property that has the settings, but for the type, as JSON: readers of version 1 refused a field that they
-did not know, and kept all properties."""
+"""Name of the property that holds the settings, except the type, as JSON.
+
+They are no field of their own, because readers of version 1 refuse unknown fields but keep all properties."""
 
 _TYPES = {"token": str, "owner": str, "type": str, "created_us": int, "cursor_ledger": int, "cursor_from": int}
 
 
 def subscriptions_key(topic: str) -> str:
-    """Below it are the subscriptions of a topic."""
+    """Return the key below which the subscriptions of a topic are stored."""
     return f"{topic_key(topic)}/subscriptions"
 
 
 def subscription_key(topic: str, name: str) -> str:
-    """Where the metadata of a subscription are kept. Errors: as `check_name`."""
+    """Return the key of a subscription's metadata. Raises the errors of `check_name`."""
     return f"{subscriptions_key(topic)}/{quote_name(check_name(name))}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubscriptionMetadata:
-    """One durable subscription.
+    """One durable subscription in the metadata store.
 
-    token: random, of who created it. owner: of who may change it and persist its cursor. snapshot: a cursor record;
-    b"", none. cursor_ledger: where newer records are, from a snapshot in entry `cursor_from` on; -1: there are none.
-    moved_us: when its mark last moved, or was set, as of when the place of its records was last stored; 0: not known.
-    settings: the fields of SubscriptionConfig, without the type, that are not the defaults; those that this build does
-    not know are kept. kept: what a newer version stored beside; every change keeps it.
+    Attributes:
+        token: random, of its creation.
+        created_us: when it was created.
+        type: its type.
+        settings: the fields of SubscriptionConfig, without the type, that differ from the defaults. Fields that this
+            version does not know are kept.
+        durable: its cursor is stored.
+        properties: its properties.
+        owner: token of the process that may change it and persist its cursor.
+        snapshot: a cursor record; b"": none.
+        cursor_ledger: ledger of newer records, which begin with a snapshot in entry `cursor_from`; -1: none.
+        cursor_from: see `cursor_ledger`.
+        moved_us: when its mark last moved or was set, as known when `cursor_ledger` was last stored; 0: not known.
+        kept: fields that a newer version stored; every change keeps them.
     """
 
     token: str
@@ -76,7 +86,7 @@ class SubscriptionMetadata:
     kept: Kept = _NEW
 
     def __post_init__(self) -> None:
-        _ = self.config  # it raises
+        _ = self.config  # raises InvalidMetadataError
         self._demand(self.cursor_ledger >= -1, "the id of a ledger, or -1", self.cursor_ledger)
         self._demand(self.cursor_from >= 0, "an entry from 0 on", self.cursor_from)
         self._demand(type(self.moved_us) is int and self.moved_us >= 0, "a time of a move", self.moved_us)
@@ -91,7 +101,7 @@ class SubscriptionMetadata:
 
     @property
     def config(self) -> SubscriptionConfig:
-        """Its settings, as far as this build knows them. InvalidMetadataError: one has no valid value."""
+        """Its settings, as far as this version knows them. Raises InvalidMetadataError if one is invalid."""
         known = {item.name for item in dataclasses.fields(SubscriptionConfig)} - {"type"}
         settings = {key: value for key, value in self.settings.items() if key in known}
         try:
@@ -100,11 +110,11 @@ class SubscriptionMetadata:
             raise InvalidMetadataError(f"metadata of a subscription: {error}") from error
 
     def with_config(self, config: SubscriptionConfig) -> Self:
-        """The same subscription with other settings."""
+        """Return the subscription with other settings."""
         defaults, chosen = vars(SubscriptionConfig()), vars(config)
         unknown = {key: value for key, value in self.settings.items() if key not in chosen}
-        given = {key: value for key, value in chosen.items() if key != "type" and value != defaults[key]}
-        return dataclasses.replace(self, type=config.type, settings={**unknown, **given})
+        changed = {key: value for key, value in chosen.items() if key != "type" and value != defaults[key]}
+        return dataclasses.replace(self, type=config.type, settings={**unknown, **changed})
 
     def encode(self) -> bytes:
         body = {name: getattr(self, name) for name in _FIELDS}
@@ -116,8 +126,11 @@ class SubscriptionMetadata:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """InvalidMetadataError when it is none, or contradicts itself; MetadataVersionError when it needs a newer
-        reader."""
+        """Decode metadata.
+
+        Raises InvalidMetadataError if they are malformed or contradict themselves, MetadataVersionError if a newer
+        reader is needed.
+        """
         try:
             body, kept = split_object("subscription metadata", data, _FIELDS, VERSION)
             for name, expected in _TYPES.items():
@@ -140,87 +153,95 @@ Change = Callable[[SubscriptionMetadata], SubscriptionMetadata]
 
 
 def load_subscription(store: MetadataStore, topic: str, name: str) -> SubscriptionMetadata:
-    """Errors: NoSuchSubscriptionError; InvalidMetadataError; those of the store."""
+    """Return the metadata of a subscription.
+
+    Raises NoSuchSubscriptionError, InvalidMetadataError, and errors of the store.
+    """
     return _load(store, topic, name)[0]
 
 
 def _load(store: MetadataStore, topic: str, name: str) -> tuple[SubscriptionMetadata, int]:
-    there = store.get(subscription_key(topic, name))
-    if there is None:
+    stored = store.get(subscription_key(topic, name))
+    if stored is None:
         raise NoSuchSubscriptionError(topic, f"there is no subscription {name}, or it was deleted")
-    return SubscriptionMetadata.decode(there.value), there.version
+    return SubscriptionMetadata.decode(stored.value), stored.version
 
 
 def list_subscriptions(store: MetadataStore, topic: str) -> list[str]:
-    """Names of a topic's durable subscriptions. Errors: those of the store."""
+    """Return the names of a topic's durable subscriptions. Raises errors of the store."""
     return sorted(unquote_name(name) for name in store.list(subscriptions_key(topic)))
 
 
-def create_subscription(store: MetadataStore, topic: str, name: str, made: SubscriptionMetadata) -> None:
-    """Store a new subscription; when the reply was lost, its token tells whether it is there.
+def create_subscription(store: MetadataStore, topic: str, name: str, metadata: SubscriptionMetadata) -> None:
+    """Store a new subscription. If the reply was lost, the token tells whether it was stored.
 
-    Errors: KeyExistsError; those of the store.
+    Raises KeyExistsError, and errors of the store.
     """
     try:
-        store.create(subscription_key(topic, name), made.encode())
+        store.create(subscription_key(topic, name), metadata.encode())
     except (KeyExistsError, OutcomeUnknownError):
-        there = store.get(subscription_key(topic, name))
-        if there is None or SubscriptionMetadata.decode(there.value).token != made.token:
+        stored = store.get(subscription_key(topic, name))
+        if stored is None or SubscriptionMetadata.decode(stored.value).token != metadata.token:
             raise
 
 
 def change_subscription(
     store: MetadataStore, topic: str, name: str, owner: str, change: Change
 ) -> SubscriptionMetadata:
-    """`change` what is there, if it is `owner`'s; what is there then. `change` may be called several times, and again
-    when this is called again after an OutcomeUnknownError.
+    """Apply `change` to the metadata of a subscription that `owner` owns; return the stored metadata.
 
-    Errors: TopicFencedError, it is somebody else's; as load_subscription.
+    `change` may be called several times, and again if this is called again after an OutcomeUnknownError. Raises
+    TopicFencedError if another process owns it, and the errors of `load_subscription`.
     """
     while True:
-        found, version = _load(store, topic, name)
-        if found.owner != owner:
-            raise TopicFencedError(topic, f"subscription {name} was taken over by {found.owner}")
-        wanted = change(found)
-        if _put(store, topic, name, found, version, wanted):
-            return wanted
+        current, version = _load(store, topic, name)
+        if current.owner != owner:
+            raise TopicFencedError(topic, f"subscription {name} was taken over by {current.owner}")
+        changed = change(current)
+        if _put(store, topic, name, current, version, changed):
+            return changed
 
 
 def take_over(store: MetadataStore, topic: str, name: str, owner: str) -> SubscriptionMetadata:
-    """Make `owner`, which nobody ever was, its owner; what is there then. Errors: as load_subscription."""
+    """Make `owner`, a new token, the owner; return the stored metadata. Raises the errors of `load_subscription`."""
     while True:
-        found, version = _load(store, topic, name)
-        wanted = dataclasses.replace(found, owner=owner)
+        current, version = _load(store, topic, name)
+        changed = dataclasses.replace(current, owner=owner)
         try:
-            if _put(store, topic, name, found, version, wanted):
-                return wanted
+            if _put(store, topic, name, current, version, changed):
+                return changed
         except OutcomeUnknownError:
             continue
 
 
 def delete_subscription(store: MetadataStore, topic: str, name: str, owner: str | None = None) -> None:
-    """Delete it, if it is `owner`'s; None: whoever's it is. Errors: as change_subscription."""
+    """Delete a subscription that `owner` owns; None: whoever owns it. Raises the errors of `change_subscription`."""
     while True:
-        there = store.get(subscription_key(topic, name))
-        if there is None:
+        stored = store.get(subscription_key(topic, name))
+        if stored is None:
             raise NoSuchSubscriptionError(topic, f"there is no subscription {name}, or it was deleted")
-        if owner is not None and (found := SubscriptionMetadata.decode(there.value).owner) != owner:
-            raise TopicFencedError(topic, f"subscription {name} was taken over by {found}")
+        if owner is not None and (current := SubscriptionMetadata.decode(stored.value).owner) != owner:
+            raise TopicFencedError(topic, f"subscription {name} was taken over by {current}")
         try:
-            store.delete(subscription_key(topic, name), there.version)
+            store.delete(subscription_key(topic, name), stored.version)
         except (VersionConflictError, NoSuchKeyError):
             continue
         return
 
 
 def _put(
-    store: MetadataStore, topic: str, name: str, found: SubscriptionMetadata, version: int, wanted: SubscriptionMetadata
+    store: MetadataStore,
+    topic: str,
+    name: str,
+    current: SubscriptionMetadata,
+    version: int,
+    changed: SubscriptionMetadata,
 ) -> bool:
-    """False: it has been changed meanwhile."""
-    if wanted == found:
+    """Store changed metadata; return False if they were changed by another process meanwhile."""
+    if changed == current:
         return True
     try:
-        store.put(subscription_key(topic, name), wanted.encode(), version)
+        store.put(subscription_key(topic, name), changed.encode(), version)
     except (VersionConflictError, NoSuchKeyError):
         return False
     return True

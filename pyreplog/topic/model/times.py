@@ -1,4 +1,4 @@
-"""Times as callers give them: a datetime with a time zone, or microseconds since 1970-01-01 UTC."""
+"""Times as arguments: a datetime with a time zone, or microseconds since 1970-01-01 UTC."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ YEAR_2001_US = 978_307_200_000_000
 YEAR_2100_US = 4_102_444_800_000_000
 
 PLAIN_MIN_US, PLAIN_MAX_US = YEAR_2100_US // 1_000, YEAR_2001_US * 1_000
-"""Integers from the one up to the other are no seconds, milliseconds or nanoseconds of a moment from 2001 to 2100."""
+"""An integer between them is no number of seconds, milliseconds or nanoseconds of a moment from 2001 to 2100."""
 
 
 class KnownTime(int):
-    """Microseconds since the epoch that were a datetime, or were stored: their unit is not in doubt."""
+    """Microseconds since the epoch from a datetime or a stored message: the unit is not in doubt."""
 
 
 class KnownTimes(np.ndarray[Any, np.dtype[np.int64]]):
@@ -36,13 +36,15 @@ class KnownTimes(np.ndarray[Any, np.dtype[np.int64]]):
 
 
 def known_time(time_us: int | None) -> KnownTime | None:
-    """Return a time of a stored message for publishing it again."""
+    """Return the time of a stored message, for publishing that message again."""
     return None if time_us is None else KnownTime(time_us)
 
 
 def moment_us(name: str, moment: datetime) -> int:
-    """Return the microseconds since the epoch of a datetime. Raises: InvalidArgumentError, it has no time zone, or its
-    time zone takes it out of all years."""
+    """Return the microseconds since the epoch of a datetime.
+
+    Raises InvalidArgumentError if it has no time zone, or its time zone moves it out of the valid years.
+    """
     if moment.utcoffset() is None:
         raise InvalidArgumentError(
             f"{name}: expected a datetime with a time zone, found {moment!r}: give it one, as in "
@@ -55,14 +57,14 @@ def moment_us(name: str, moment: datetime) -> int:
 
 
 def moment_at(time_us: int) -> datetime:
-    """Return the datetime of microseconds since the epoch. Raises: OverflowError, there is none."""
+    """Return the datetime of microseconds since the epoch. Raises OverflowError if no datetime is so early or late."""
     return EPOCH + timedelta(microseconds=time_us)
 
 
 def as_time_us(name: str, time: Time) -> int:
     """Return the microseconds since the epoch of one time.
 
-    Raises: WrongTypeError; InvalidArgumentError, a datetime without a time zone, or an integer that can only be
+    Raises WrongTypeError; InvalidArgumentError for a datetime without a time zone, or for an integer that can only be
     seconds, milliseconds or nanoseconds.
     """
     if type(time) is int and PLAIN_MIN_US <= time < PLAIN_MAX_US:
@@ -72,8 +74,8 @@ def as_time_us(name: str, time: Time) -> int:
     if isinstance(time, datetime):
         return moment_us(name, time)
     if isinstance(time, bool) or not isinstance(time, SupportsIndex):
-        found = type(time).__name__
-        raise WrongTypeError(f"{name}: expected an int, of microseconds, or an aware datetime, found {found}")
+        kind = type(time).__name__
+        raise WrongTypeError(f"{name}: expected an int, of microseconds, or an aware datetime, found {kind}")
     time_us = as_int(name, time)
     if has_other_unit(time_us):
         refuse_unit(name, time_us)
@@ -81,7 +83,10 @@ def as_time_us(name: str, time: Time) -> int:
 
 
 def as_times_us(name: str, times: Times | None) -> Any:
-    """Return a column of times as `Messages` takes it, or refuses it with WrongTypeError. Raises: as `as_time_us`."""
+    """Return a column of times in the form that `Messages` takes. Raises the errors of `as_time_us`.
+
+    A value of the wrong type is returned as it is, because `Messages` refuses it with WrongTypeError.
+    """
     if times is None or isinstance(times, KnownTimes):
         return times
     if isinstance(times, np.ndarray) and times.dtype.kind in "iu":
@@ -89,10 +94,10 @@ def as_times_us(name: str, times: Times | None) -> Any:
         return times
     if not isinstance(times, Iterable) or isinstance(times, str | bytes) or hasattr(times, "buffers"):
         return times
-    several: Any = times if isinstance(times, list | tuple) else list(times)
-    if all(type(time) is int and PLAIN_MIN_US <= time < PLAIN_MAX_US for time in several):
-        return several
-    return [_time_of_row(name, time, row) for row, time in enumerate(several)]
+    items: Any = times if isinstance(times, list | tuple) else list(times)
+    if all(type(time) is int and PLAIN_MIN_US <= time < PLAIN_MAX_US for time in items):
+        return items
+    return [_time_of_row(name, time, row) for row, time in enumerate(items)]
 
 
 def _time_of_row(name: str, time: Any, row: int) -> Any:
@@ -113,7 +118,7 @@ def _check_column(name: str, times: Any) -> None:
 
 
 def has_other_unit(time: int) -> bool:
-    """Whether an integer is a number of seconds, milliseconds or nanoseconds, of a moment from 2001 to 2100."""
+    """Return whether an integer must be seconds, milliseconds or nanoseconds of a moment from 2001 to 2100."""
     return (
         time >= YEAR_2001_US * 1_000
         or YEAR_2001_US // 1_000 <= time < YEAR_2100_US // 1_000
@@ -122,8 +127,10 @@ def has_other_unit(time: int) -> bool:
 
 
 def refuse_unit(name: str, time: int, where: str = "", *, bounds: str = "", otherwise: str = "") -> NoReturn:
-    """Raise InvalidArgumentError: these are no microseconds since the epoch, in `bounds`. otherwise: what else may be
-    given than a datetime."""
+    """Raise InvalidArgumentError: a number is not in microseconds since the epoch.
+
+    bounds: the expected range, as text. otherwise: alternatives to a datetime, as text.
+    """
     hint = f"give an aware datetime{otherwise}"
     if time >= YEAR_2001_US * 1_000:
         hint = f"these look like nanoseconds: divide by 1,000, or {hint}"

@@ -1,4 +1,4 @@
-"""Trends: how fast a subscription works its backlog off, when it will be done, and whether it stands still. Pure."""
+"""Trends: how fast a subscription works off its backlog, when it will be done, and whether it is stalled. No I/O."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 WINDOW_S = 300.0
-"""Rates are of the last so many seconds."""
+"""Seconds over which rates are computed."""
 
 STALLED_S = 60.0
-"""A mark that has not moved for so long, with messages behind it, stands still."""
+"""A subscription is stalled if the mark has not moved for so many seconds, with messages behind it."""
 
 
 class Sample(NamedTuple):
-    """A cursor at a moment, of a clock that nobody sets. end: offset behind the topic's last message; mark: all before
-    it are acknowledged; backlog: messages behind it that are not. first: the first of these whose time has come; `end`,
-    if there is none; None: the one at the mark."""
+    """The state of a cursor at a moment.
+
+    Attributes:
+        at_us: the moment, on the monotonic clock.
+        end: offset behind the topic's last message.
+        mark: everything before it is acknowledged.
+        backlog: unacknowledged messages from the mark on.
+        first: the first of these that is due; `end`: none is due; None: the one at the mark.
+    """
 
     at_us: int
     end: int
@@ -25,10 +31,16 @@ class Sample(NamedTuple):
 
 
 class Trend(NamedTuple):
-    """rate_in, rate_out: messages published, and taken off the backlog, per second; None: there is too little to go by.
-    drain_s: seconds until there is no backlog, 0.0: there is none, None: never at this rate, or not known. stalled_s:
-    for how long the first message that is due has stayed the same. stalled: that is too long. Messages behind it may
-    well be acknowledged (`rate_out`): then it is a single one that holds up the mark."""
+    """The trend of a subscription.
+
+    Attributes:
+        rate_in: messages published per second; None: there are too few samples.
+        rate_out: messages taken off the backlog per second; None: there are too few samples.
+        drain_s: seconds until the backlog is empty; 0.0: it is empty; None: never at this rate, or not known.
+        stalled_s: seconds for which the first message that is due has stayed the same.
+        stalled: `stalled_s` is too long. Messages behind it may well be acknowledged (`rate_out`): then a single
+            message holds up the mark.
+    """
 
     rate_in: float | None
     rate_out: float | None
@@ -38,7 +50,7 @@ class Trend(NamedTuple):
 
 
 def trend(samples: Sequence[Sample], *, stalled_s: float = STALLED_S) -> Trend:
-    """samples: in the order they were taken, the last one now; at least one."""
+    """Return the trend of samples, at least one, in the order in which they were taken; the last one is the present."""
     now = samples[-1]
     first = _first_of_window(samples)
     seconds = (now.at_us - first.at_us) / 1e6
@@ -55,7 +67,7 @@ def trend(samples: Sequence[Sample], *, stalled_s: float = STALLED_S) -> Trend:
 
 
 def _first_of_window(samples: Sequence[Sample]) -> Sample:
-    """The oldest sample that says something of now: not from before the mark went back, by a seek, nor the clock."""
+    """Return the oldest sample of the window, and not from before the mark, by a seek, or the clock went back."""
     first = samples[-1]
     for sample in reversed(samples):
         if sample.mark > first.mark or sample.at_us > first.at_us:
@@ -67,8 +79,7 @@ def _first_of_window(samples: Sequence[Sample]) -> Sample:
 
 
 def _stalled_us(samples: Sequence[Sample]) -> int:
-    """Time since the first of the samples, up to the last one, between which the same message was the first that was
-    due, and none of those before it was acknowledged."""
+    """Return the time for which the first message that is due stayed the same, and none before it was acknowledged."""
     now = first = samples[-1]
     for sample in reversed(samples):
         if _due(sample) != _due(now) or sample.mark != now.mark or sample.backlog == 0 or _due(sample) >= sample.end:

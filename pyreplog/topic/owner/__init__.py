@@ -2,17 +2,17 @@
 
 | module | what it holds |
 |---|---|
-| `topics`, `topic` | the topics of this process; one of them |
-| `topic_context` | what the parts of a topic have in common |
-| `partitioned_topic` | the same for topics with partitions |
-| `ownership` | takes and keeps the ownership of topics; what the metadata store says of an owner |
+| `topics`, `topic` | the topics of this process; one topic |
+| `topic_context` | the objects that the parts of a topic share |
+| `partitioned_topic` | topics with partitions |
+| `ownership` | claims topics under a lease; the owner of a topic in the metadata store |
 | `managed` | the messages: a chain of ledgers |
-| `cursors` | stores what subscriptions have acknowledged |
-| `subscriptions`, `subscription` | the subscriptions of a topic; one of them |
+| `cursors` | stores the acknowledgements of subscriptions |
+| `subscriptions`, `subscription` | the subscriptions of a topic; one subscription |
 | `locator` | finds the entries of messages that were never delivered |
-| `dead_letters` | publishes messages elsewhere that were delivered too often |
-| `maintenance` | quotas, expiry, retention, now and then |
-| `dedup_cursor` | keeps and restores what deduplication knows of producers |
+| `dead_letters` | publishes messages that were delivered too often to another topic |
+| `maintenance` | quotas, expiry and retention, checked periodically |
+| `dedup_cursor` | stores and restores the producers that deduplication knows |
 | `report` | statistics of a topic; metrics of all |
-| `delayed_count` | how many messages of a subscription are not due yet |
+| `delayed_count` | counts the delayed messages of a subscription |
 """

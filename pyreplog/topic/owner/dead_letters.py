@@ -8,7 +8,7 @@ from typing import Any
 from pyreplog._native.topic.messages import Message
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError
 from pyreplog.future import AppendFuture
-from pyreplog.topic.client.partitions.partitioned_producer import gathered
+from pyreplog.topic.client.partitions.partitioned_producer import all_results
 from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.dead_letter import REASON, Properties, dead_letter_properties
 from pyreplog.topic.model.dispatch.effects import DeadLetter
@@ -20,27 +20,34 @@ from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.topic_context import DeadLetterTopic, TopicContext
 
 INHERITED = ("ensemble", "write_quorum", "ack_quorum", "durability", "compression")
-"""Settings that a dead-letter topic has from the topic it is made for: there may not be bookies for others."""
+"""Settings that a new dead-letter topic inherits; the cluster may not have the bookies for the defaults."""
 
 
 def dead_letter_topic(topic: str, subscription: str, name: str | None) -> str:
-    """Where a subscription's dead letters go: Pulsar's name, unless it has another."""
+    """Return the name of a subscription's dead-letter topic: `name`, or the one that Pulsar would use."""
     return name or f"{topic}-{subscription}-DLQ"
 
 
 def check_dead_letters(topic: str, subscription: str, settings: SubscriptionConfig) -> None:
-    """Whether its dead letters can go anywhere. Errors: as `check_name`; InvalidArgumentError, it would be this one."""
+    """Check that a subscription's dead letters can be published.
+
+    Raises the errors of `check_name`, and InvalidArgumentError if they would go to the same topic.
+    """
     if settings.max_redeliveries is None:
         return
     name = check_name(dead_letter_topic(topic, subscription, settings.dead_letter))
     part = partition_of(topic)
     if name == topic or (part is not None and name == part[0]):
-        raise InvalidArgumentError(f"dead_letter: expected another topic than {name}: they would come again for ever")
+        raise InvalidArgumentError(
+            f"dead_letter: expected another topic than {name}: its dead letters would be delivered again for ever"
+        )
 
 
 def publish_dead(context: TopicContext, subscription: Subscription, dead: DeadLetter) -> AppendFuture[Any]:
-    """Publish them, with where they come from, and why, in their properties. Where they were they are acknowledged
-    afterwards: after a crash they may be published again. A dead-letter topic that does not exist is made."""
+    """Publish dead letters, with their origin and cause in their properties; create the topic if it does not exist.
+
+    They are acknowledged in their own topic afterwards, so after a crash they may be published again.
+    """
     done: AppendFuture[Any] = AppendFuture()
     name = dead_letter_topic(context.name, subscription.name, subscription.settings.dead_letter)
 
@@ -66,14 +73,14 @@ def _submit(target: DeadLetterTopic, topic: str, subscription: str, dead: DeadLe
             batch.values(),
             batch.keys(),
             properties=properties,
-            event_times=[known_time(one.event_time) for one in batch],
+            event_times=[known_time(message.event_time) for message in batch],
         )
     except RecordTooLargeError:
-        return gathered([_submit_one(target, *one) for one in zip(batch, properties, strict=True)])
+        return all_results([_submit_one(target, *row) for row in zip(batch, properties, strict=True)])
 
 
 def _submit_one(target: DeadLetterTopic, message: Message, properties: Properties) -> AppendFuture[Any]:
-    """One that leaves no room for the reason goes without that, or without all that says where it comes from."""
+    """Publish one dead letter. If it is too large, its reason is left out, or all properties about its origin."""
     event_time = known_time(message.event_time)
     without_reason = {name: value for name, value in properties.items() if name != REASON}
     for kept in (properties, without_reason):

@@ -1,4 +1,4 @@
-"""The cursor of duplicate detection: up to where the topic is known to it, and what it knows of the producers."""
+"""The cursor of deduplication: the position up to which the producers are known, and their state."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SNAPSHOT_US = 120_000_000
 IDLE_US = 6 * 3_600_000_000
 """Producers that published nothing for so long are forgotten."""
 
-_HEAD = struct.Struct("<4Q")  # sequence of the record; messages, entries, bytes before the place it knows
+_HEAD = struct.Struct("<4Q")  # sequence of the record; messages, entries, bytes before its position
 
 
 def mark_of(record: bytes) -> TopicPosition:
-    """Where the cursor stands, by its last record: it needs nothing before that. InvalidMetadataError: it is none."""
+    """Return the mark of the cursor from its last record. Raises InvalidMetadataError if the record is malformed."""
     try:
         return TopicPosition(*_HEAD.unpack_from(record)[1:])
     except struct.error as error:
@@ -37,9 +37,9 @@ def mark_of(record: bytes) -> TopicPosition:
 
 
 class DedupCursor:
-    """Of one topic. What is behind its mark is read again when the topic is opened, so it is not trimmed before that.
+    """The deduplication cursor of one topic: a `CursorSource` whose records are whole snapshots, see FORMAT.md.
 
-    A `CursorSource`: its records are whole snapshots, see FORMAT.md.
+    Messages behind its mark are read again when the topic is opened, so they are not trimmed.
     """
 
     name = DEDUP
@@ -49,24 +49,24 @@ class DedupCursor:
         self._publisher: Publisher | None = None
         self.producers = Producers()
         self.mark = ORIGIN
-        """As it is stored."""
+        """The mark as it is stored."""
         self._lock = threading.Lock()
         self._slot: CursorSlot | None = None
         self._sequence = 0
         self._known = (ORIGIN, b"")
         self._is_new = False
-        self._on_their_way: dict[int, TopicPosition] = {}
+        self._in_flight: dict[int, TopicPosition] = {}
         self._taken_us: int | None = None
 
     def recover(self) -> None:
-        """Read what was stored, and all that was published since."""
+        """Read the stored state, and all messages that were published since."""
         context, managed = self._context, self._context.managed
         record = _HEAD.pack(0, *managed.start) + self.producers.snapshot()
-        made = SubscriptionMetadata(
+        metadata = SubscriptionMetadata(
             token=secrets.token_hex(16), created_us=context.clock.now_us(), snapshot=record
         )  # fmt: skip
         with suppress(KeyExistsError):
-            create_subscription(context.metadata, context.name, DEDUP, made)
+            create_subscription(context.metadata, context.name, DEDUP, metadata)
         recovered = context.cursors.recover(context.name, DEDUP)
         ahead = ahead_us(context.clock)
         self._begin(recovered.records, ahead)
@@ -78,11 +78,11 @@ class DedupCursor:
         self._slot = context.cursors.attach(recovered, self)
 
     def follow(self, publisher: Publisher) -> None:
-        """Take snapshots from this publisher, which has been given `producers`."""
+        """Take snapshots from this publisher, which uses `producers`."""
         self._publisher = publisher
 
     def _begin(self, records: list[bytes], ahead: int) -> None:
-        """With the newest. InvalidMetadataError."""
+        """Begin with the newest record. Raises InvalidMetadataError."""
         try:
             sequence, *total = _HEAD.unpack_from(records[-1])
         except (struct.error, IndexError) as error:
@@ -93,8 +93,8 @@ class DedupCursor:
 
     # ---- storing --------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Store a snapshot if there is much to be read again, or for long."""
+    def store_if_due(self) -> None:
+        """Store a snapshot if many messages would have to be read again, or the last one is old."""
         if self._publisher is None:
             return
         now_us = self._context.clock.monotonic_us()
@@ -106,7 +106,7 @@ class DedupCursor:
             self.store()
 
     def store(self) -> AppendFuture[None]:
-        """Store a snapshot of now."""
+        """Store a snapshot of the present state."""
         done: AppendFuture[None] = AppendFuture()
         taken = None if self._publisher is None else self._publisher.snapshot()
         if taken is None or self._slot is None:
@@ -117,13 +117,13 @@ class DedupCursor:
         def located(total: TopicPosition) -> None:
             assert self._slot is not None
             with self._lock:
-                if total.offset >= self._known[0].offset:  # one that was taken later may have been located before
+                if total.offset >= self._known[0].offset:  # a later snapshot may have been located first
                     self._known, self._is_new = (total, data), True
             self._slot.dirty()
             then(self._slot.flush(), done, stored)
 
         def stored(_: None) -> None:
-            self._context.touch()  # there may be something to trim now, or room for publishers
+            self._context.touch()  # ledgers may be trimmed now, or publishers may go on
             done.complete(None)
 
         then(position(self._context.managed, offset), done, located)
@@ -140,20 +140,20 @@ class DedupCursor:
             self._sequence += 1
             self._is_new = False
             total, data = self._known
-            self._on_their_way[self._sequence] = total
+            self._in_flight[self._sequence] = total
             return self._sequence, _HEAD.pack(self._sequence, *total) + data
 
     def persisted(self, sequence: int) -> None:
         with self._lock:
-            for number in [number for number in self._on_their_way if number <= sequence]:
-                self.mark = self._on_their_way.pop(number)
+            for number in [number for number in self._in_flight if number <= sequence]:
+                self.mark = self._in_flight.pop(number)
 
     def lost(self, error: ReplogError) -> None:
-        """The topic has another owner: its ledgers say so, too."""
+        """Do nothing: the topic has another owner, which its ledgers report, too."""
 
     # ---- the end --------------------------------------------------------------------------------------------
 
     def close(self, *, deleted: bool = False) -> None:
-        """Nothing is stored any more."""
+        """Store nothing any more."""
         if self._slot is not None:
             self._slot.close(deleted=deleted)

@@ -1,4 +1,4 @@
-"""Counts the delayed messages of a subscription without consumers, by reading its backlog, where that is short."""
+"""Counts the delayed messages of a subscription without consumers, by reading its backlog if that is short."""
 
 from __future__ import annotations
 
@@ -16,28 +16,33 @@ from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 
 BYTES_MAX = 1 << 20
 MESSAGES_MAX = 1 << 16
-"""A longer backlog is not read: statistics are asked for often, and of many subscriptions."""
+"""A longer backlog is not read, because statistics are requested often and for many subscriptions."""
 
 _READ_BYTES_MIN = 16 << 10
-"""A read counts as at least so many bytes: between acknowledged ranges, reads may be many and short."""
+"""A read counts as at least so many bytes, because there may be many short reads between acknowledged ranges."""
 
 
 class _Scan(NamedTuple):
-    """What was found below `reached`, while the acknowledgements had this version. deliver_at: of messages that have
-    one."""
+    """The result of reading a backlog.
+
+    Attributes:
+        version: version of the acknowledgements.
+        reached: offset up to which the backlog was read.
+        deliver_at: due times of unacknowledged messages that have one.
+    """
 
     version: int
     reached: int
     deliver_at: NDArray[np.int64]
 
 
-_NOTHING = _Scan(-1, 0, np.empty(0, np.int64))
+_EMPTY_SCAN = _Scan(-1, 0, np.empty(0, np.int64))
 
 
 class DelayedCount:
-    """lock: of the cursor. wait: for an AppendFuture, until it is done.
+    """Counts delayed messages. Any thread; two threads may read the same messages.
 
-    Messages are read once, for as long as nothing is acknowledged. Any thread; two at a time may read the same.
+    Messages are read once, as long as nothing is acknowledged. lock: of the cursor. wait: waits for a future.
     """
 
     def __init__(
@@ -48,12 +53,12 @@ class DelayedCount:
         wait: Callable[[AppendFuture[Any]], Any],
     ) -> None:
         self._managed, self._cursor, self._lock, self._wait = managed, cursor, lock, wait
-        self._scan = _NOTHING
+        self._scan = _EMPTY_SCAN
 
     def count(self, now_us: int) -> int | None:
-        """Messages of the backlog whose time has not come; None: the backlog is too long to be read for that. Waits.
+        """Return the number of messages that are not due; None: the backlog is too long to be read. Blocks.
 
-        Errors: those of `ManagedLedger.read`.
+        Raises the errors of `ManagedLedger.read`.
         """
         with self._lock:
             end, mark = self._managed.end, self._cursor.mark
@@ -61,19 +66,19 @@ class DelayedCount:
                 return 0
             backlog, version = self._cursor.backlog(end), self._cursor.acks.version
         if backlog.messages > MESSAGES_MAX or backlog.size > BYTES_MAX:
-            self._scan = _NOTHING
+            self._scan = _EMPTY_SCAN
             return None
         scan = self._scan
         if scan.version != version or scan.reached > end.offset:
-            scan = _Scan(version, max(mark.offset, self._managed.start.offset), _NOTHING.deliver_at)
-        longer = self._go_on(scan, end.offset)
-        if longer is None:
+            scan = _Scan(version, max(mark.offset, self._managed.start.offset), _EMPTY_SCAN.deliver_at)
+        extended = self._go_on(scan, end.offset)
+        if extended is None:
             return None
-        self._scan = longer
-        return int(np.count_nonzero(longer.deliver_at > now_us))
+        self._scan = extended
+        return int(np.count_nonzero(extended.deliver_at > now_us))
 
     def _go_on(self, scan: _Scan, end: int) -> _Scan | None:
-        """Read up to `end`; None: there is too much in between."""
+        """Read up to `end`; None: there is too much to read."""
         at, times, left = scan.reached, [scan.deliver_at], 2 * BYTES_MAX
         while at < end:
             if left <= 0:

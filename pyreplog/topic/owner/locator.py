@@ -1,4 +1,4 @@
-"""Finds the entries of acknowledged messages that were never delivered here, so that the cursor knows them."""
+"""Finds the entries of acknowledged messages that were never delivered here, so that the cursor can note them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 logger = logging.getLogger(__name__)
 
 BYTES_FIRST, BYTES_MAX = 64 << 10, 4 << 20
-"""Bytes of entries that are read at once while the offsets lie close together; else one entry is."""
+"""Bytes of entries that are read at once while the offsets lie close together; otherwise one entry is read."""
 
 
 class LocatedEntries(NamedTuple):
-    """Entries, and the messages of them to acknowledge, as ascending ranges of offsets. era: as it was given."""
+    """Located entries, and the messages in them to acknowledge, as ascending ranges of offsets.
+
+    era: see `Locator.add`.
+    """
 
     consumer: int
     era: int
@@ -33,9 +36,11 @@ class LocatedEntries(NamedTuple):
 
 
 class Locator:
-    """One pass over all that is asked for, in the order of the offsets; what is asked for meanwhile is in the next one.
-    Steps of the caller's queue of events; nothing waits. on_located: told of entries as they are read. label: for log
-    lines."""
+    """Locates entries in passes, each in the order of the offsets; requests that come meanwhile are in the next pass.
+
+    Its steps are events of the caller's queue; nothing waits. on_located: called with entries as they are read. label:
+    for log lines.
+    """
 
     def __init__(
         self, label: str, managed: ManagedLedger, events: EventQueue, on_located: Callable[[LocatedEntries], object]
@@ -43,19 +48,19 @@ class Locator:
         self._label, self._managed, self._events, self._on_located = label, managed, events, on_located
         self._queue: dict[tuple[int, int], list[Locate]] = {}  # by consumer and era
         self._is_busy = False
-        self._behind = self._span = 0  # of what was read last: its end, and how many messages it had
+        self._behind = self._span = 0  # end and number of messages of the last read
         self._bytes = 1
         self._settled: list[AppendFuture[None]] = []
 
     def add(self, locate: Locate, era: int) -> None:
-        """Locate these as well. era: of the cursor."""
+        """Locate the entries of these messages. era: of the cursor."""
         self._queue.setdefault((locate.consumer, era), []).append(locate)
         if not self._is_busy:
             self._is_busy = True
             self._next_pass()
 
     def settled(self) -> AppendFuture[None]:
-        """Done when all that was asked for before has been looked for."""
+        """Return a future that is done when all earlier requests have been handled."""
         future: AppendFuture[None] = AppendFuture()
         self._events.post(lambda: self._settled.append(future) if self._is_busy else future.complete(None))
         return future
@@ -66,14 +71,14 @@ class Locator:
             settled, self._settled = self._settled, []
             settle_all([(future, None) for future in settled])
             return
-        (consumer, era), asked = self._queue.popitem()
-        starts, ends = joined(asked)
+        (consumer, era), requests = self._queue.popitem()
+        starts, ends = joined(requests)
         self._go_on(consumer, era, starts, ends)
 
     def _go_on(self, consumer: int, era: int, starts: Offsets, ends: Offsets) -> None:
-        """Read the first of the entries that are left."""
+        """Read the first of the remaining entries."""
         if not len(starts):
-            self._events.post(self._next_pass)  # behind what the last step asked for
+            self._events.post(self._next_pass)  # behind the events of the last step
             return
         start = int(starts[0])
         is_near = 0 <= start - self._behind <= self._span
@@ -107,16 +112,16 @@ class Locator:
         self._go_on(consumer, era, np.maximum(starts, batch.end), ends)
 
     def _not_found(self, error: BaseException, consumer: int, era: int, starts: Offsets, ends: Offsets) -> None:
-        """The first of them come again; others may be in another ledger."""
-        logger.info("%s: %d is not acknowledged: %s", self._label, starts[0], error)
+        """Skip the first range, whose messages are delivered again; other ranges may be in another ledger."""
+        logger.info("%s: message %d is not acknowledged, its entry was not found: %s", self._label, starts[0], error)
         left = len(starts) if isinstance(error, TopicFencedError | ClosedError) else 1
         self._go_on(consumer, era, starts[left:], ends[left:])
 
 
-def joined(asked: list[Locate]) -> tuple[Offsets, Offsets]:
-    """All their ranges, ascending; those that overlap or touch are one."""
-    starts = np.concatenate([locate.starts for locate in asked])
-    ends = np.concatenate([locate.ends for locate in asked])
+def joined(requests: list[Locate]) -> tuple[Offsets, Offsets]:
+    """Return the ranges of all requests, ascending; overlapping and adjacent ones are joined."""
+    starts = np.concatenate([locate.starts for locate in requests])
+    ends = np.concatenate([locate.ends for locate in requests])
     order = np.argsort(starts, kind="stable")
     starts, reach = starts[order], np.maximum.accumulate(ends[order])
     is_new = np.append(True, starts[1:] > reach[:-1])
@@ -124,7 +129,7 @@ def joined(asked: list[Locate]) -> tuple[Offsets, Offsets]:
 
 
 def offsets_in(starts: Offsets, ends: Offsets) -> Offsets:
-    """All of these ranges, one by one."""
+    """Return the offsets of all ranges, one by one."""
     counts = ends - starts
     firsts = starts - (np.cumsum(counts) - counts)
     offsets: Offsets = np.arange(counts.sum(), dtype=np.int64) + np.repeat(firsts, counts)

@@ -1,4 +1,4 @@
-"""Upkeep of a topic: now and then old ledgers end and go, quotas hold, messages and subscriptions expire."""
+"""Periodic maintenance of a topic: rolls old ledgers, enforces quotas, expires messages and subscriptions, trims."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ logger = logging.getLogger(__name__)
 
 
 class TopicMaintenance:
-    """Any thread; calls wait.
-
-    dedup: None, the topic does not deduplicate.
-    """
+    """The maintenance of one topic. Any thread; calls block. dedup: None: the topic does not deduplicate."""
 
     def __init__(self, context: TopicContext, subscriptions: Subscriptions, dedup: DedupCursor | None) -> None:
         self._context, self._managed, self._clock = context, context.managed, context.clock
         self._subscriptions, self._dedup = subscriptions, dedup
         self._publisher: Publisher | None = None
-        self._lock = threading.Lock()  # while it looks
+        self._lock = threading.Lock()  # held while `run` runs
         self._quota = Quota()
         self._since_us = context.clock.monotonic_us()
-        self._due_us: dict[str, int | None] = {}  # by the wall
-        self._unused_us: int | None = None  # on the clock that nobody sets, as `_since_us`
+        self._due_us: dict[str, int | None] = {}  # on the wall clock
+        self._unused_us: int | None = None  # on the monotonic clock, like `_since_us`
         self.decision = QuotaDecision()
         self.evictions: dict[str, int] = {"bytes": 0, "age": 0}
 
     def follow(self, publisher: Publisher) -> None:
-        """Hold or refuse what this publisher is given while a quota is used up."""
+        """Hold or refuse the messages of this publisher while a quota is exceeded."""
         self._publisher = publisher
 
-    def look(self) -> None:
-        """All of it. What fails is logged, and done again the next time. ClosedError: the topic was closed."""
+    def run(self) -> None:
+        """Run all steps.
+
+        A failure is logged, and the step repeated the next time. Raises ClosedError if the topic was closed.
+        """
         with self._lock:
-            self._managed.look(self._clock.now_us())
+            self._managed.roll_if_old(self._clock.now_us())
             steps = (
                 self._sample, self._watch_backlogs, self._drop_unused, self._subscriptions.store_settings,
                 self._store_producers, self.trim,
@@ -59,7 +59,7 @@ class TopicMaintenance:
                     logger.warning("topic %s: %s", self._context.name, error)
 
     def is_due(self) -> bool:
-        """Whether time alone has brought something to do: the topic is looked at, though nobody has used it."""
+        """Return whether a step is due by time alone, so that an idle topic has to be maintained, too."""
         now_us = self._clock.now_us()
         if any(due_us is not None and due_us <= now_us for due_us in self._due_us.values()):
             return True
@@ -68,7 +68,9 @@ class TopicMaintenance:
     def _sample(self) -> None:
         end, now_us = self._managed.end, self._clock.monotonic_us()
         for subscription in self._subscriptions.all():
-            subscription.look(lambda cursor, dispatcher: cursor.sample(now_us, end, dispatcher.first_due(end.offset)))
+            subscription.inspect(
+                lambda cursor, dispatcher: cursor.sample(now_us, end, dispatcher.first_due(end.offset))
+            )
 
     # ---- backlogs -------------------------------------------------------------------------------------------
 
@@ -76,8 +78,8 @@ class TopicMaintenance:
         config, now_us = self._managed.config, self._clock.now_us()
         ages = config.quota_ms is not None or config.ttl_ms is not None
         cursors = [
-            CursorBacklog(there.name, there.cursor.durable, there.cursor.mark, _oldest_us(there) if ages else None)
-            for there in self._subscriptions.all()
+            CursorBacklog(sub.name, sub.cursor.durable, sub.cursor.mark, _oldest_us(sub) if ages else None)
+            for sub in self._subscriptions.all()
         ]
         if self._dedup is not None:
             cursors.append(CursorBacklog(self._dedup.name, True, self._dedup.mark))
@@ -90,7 +92,7 @@ class TopicMaintenance:
         if self._publisher is not None:
             self._publisher.set_quota(decision.publishing, decision.reason)
         if decision.publishing != "open":
-            self._context.touch()  # somebody may be waiting
+            self._context.touch()  # publishers may be waiting
         if decision.catch_up and self._dedup is not None:
             self._dedup.store()
         for eviction in decision.evictions:
@@ -100,51 +102,48 @@ class TopicMaintenance:
         self._context.check_open()
         return self._subscriptions.get(name)
 
-    def _expire(self, there: Subscription, before_us: int) -> None:
+    def _expire(self, subscription: Subscription, before_us: int) -> None:
         wait = self._context.runtime.wait
-        before = there.cursor.mark.offset
-        wait(there.skip_to(wait(self._managed.offset_at_time(before_us))))
-        there.counts.expired += max(there.cursor.mark.offset - before, 0)
-        there.counts.last_expired_us = self._clock.now_us()
+        before = subscription.cursor.mark.offset
+        wait(subscription.skip_to(wait(self._managed.offset_at_time(before_us))))
+        subscription.counts.expired += max(subscription.cursor.mark.offset - before, 0)
+        subscription.counts.last_expired_us = self._clock.now_us()
 
-    def _evict(self, there: Subscription, eviction: Eviction) -> None:
+    def _evict(self, subscription: Subscription, eviction: Eviction) -> None:
         wait, managed = self._context.runtime.wait, self._managed
-        before = there.cursor.mark.offset
+        before = subscription.cursor.mark.offset
         if eviction.before_us is not None:
             self.evictions["age"] += 1
-            wait(there.skip_to(wait(managed.offset_at_time(eviction.before_us))))
+            wait(subscription.skip_to(wait(managed.offset_at_time(eviction.before_us))))
         if eviction.to_size is not None:
             self.evictions["bytes"] += 1
-            wait(there.skip_to(wait(managed.offset_at_size(eviction.to_size))))
-        there.counts.evicted += max(there.cursor.mark.offset - before, 0)
+            wait(subscription.skip_to(wait(managed.offset_at_size(eviction.to_size))))
+        subscription.counts.evicted += max(subscription.cursor.mark.offset - before, 0)
         logger.warning(
             "topic %s: %d messages were evicted from the backlog of %s", self._context.name,
-            there.cursor.mark.offset - before, there.name,
+            subscription.cursor.mark.offset - before, subscription.name,
         )  # fmt: skip
 
     def _drop_unused(self) -> None:
         expiry_ms, now_us = self._managed.config.subscription_expiry_ms, self._clock.monotonic_us()
-        usages = [
-            Usage(there.name, there.cursor.durable, there.consumers, there.used_us)
-            for there in self._subscriptions.all()
-        ]
+        usages = [Usage(sub.name, sub.cursor.durable, sub.consumers, sub.used_us) for sub in self._subscriptions.all()]
         self._unused_us = next_unused(usages, expiry_ms, self._since_us)
         for name in unused(usages, expiry_ms, self._since_us, now_us):
             logger.warning(
-                "topic %s: subscription %s was not used for too long: it is deleted", self._context.name, name
+                "topic %s: subscription %s expired without consumers, and is deleted", self._context.name, name
             )
             self._context.check_open()
             self._subscriptions.delete(name, force=False)
 
     def _store_producers(self) -> None:
         if self._dedup is not None:
-            self._dedup.look()
+            self._dedup.store_if_due()
 
     # ---- ledgers --------------------------------------------------------------------------------------------
 
     def trim(self) -> AppendFuture[int]:
-        """Drop the ledgers that nothing keeps; gives how many."""
-        marks = [there.durable_mark() for there in self._subscriptions.all() if there.cursor.durable]
+        """Drop the ledgers that nothing keeps; the future gives their number."""
+        marks = [sub.durable_mark() for sub in self._subscriptions.all() if sub.cursor.durable]
         if self._dedup is not None:
             marks.append(self._dedup.mark.offset)
         done: AppendFuture[int] = AppendFuture()
@@ -160,10 +159,15 @@ class TopicMaintenance:
         done.complete(count)
 
 
-def _oldest_us(there: Subscription) -> int | None:
-    """As far as it can be read now."""
+def _oldest_us(subscription: Subscription) -> int | None:
+    """Return the append time of the oldest unacknowledged message; None: none, or it cannot be read now."""
     try:
-        return there.oldest_us()
+        return subscription.oldest_us()
     except ReplogError as error:
-        logger.warning("%s, %s: its oldest message: %s", there.managed.name, there.name, error)
+        logger.warning(
+            "topic %s: the oldest message of subscription %s cannot be read: %s",
+            subscription.managed.name,
+            subscription.name,
+            error,
+        )
         return None

@@ -1,6 +1,9 @@
-"""Who serves which topic: keys under a lease, one lease per process. They say whom to ask, and keep two owners from
-taking a topic from each other by turns; they give no safety. That is the topic's epoch and the fencing of its ledgers:
-who still believes in a lost claim can do no harm."""
+"""Which process serves which topic: keys under a lease, one lease per process.
+
+The keys tell clients which server to ask, and keep two owners from taking a topic from each other in turns. They give
+no safety: that comes from the topic's epoch and the fencing of its ledgers. A process that still believes in a lost
+claim can do no harm.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +45,15 @@ _ROOT = "/topic-owners"
 
 @dataclass(frozen=True, slots=True)
 class TopicOwner:
-    """Who serves a topic. address: "host:port", "" when it is reached from within its process only. incarnation: of its
-    lease, no two have the same. since_us: when it claimed the topic."""
+    """The owner of a topic.
+
+    Attributes:
+        address: "host:port"; "": only code in its process can reach it.
+        pid: id of its process.
+        host: name of its host.
+        incarnation: id of its lease, unique.
+        since_us: when it claimed the topic.
+    """
 
     address: str
     pid: int
@@ -56,18 +66,20 @@ class TopicOwner:
 
     @classmethod
     def decode(cls, data: bytes) -> TopicOwner:
-        """InvalidMetadataError; MetadataVersionError when it needs a newer reader. Unknown fields are ignored: nobody
-        but the owner writes this."""
+        """Decode an owner; unknown fields are ignored, because only the owner writes this.
+
+        Raises InvalidMetadataError if malformed, MetadataVersionError if a newer reader is needed.
+        """
         try:
             body = decode_object(data)
             check_reader("owner of a topic", body, VERSION)
-            found = cls(*(body[item.name] for item in fields(cls)))
-            texts, numbers = (found.address, found.host, found.incarnation), (found.pid, found.since_us)
+            owner = cls(*(body[item.name] for item in fields(cls)))
+            texts, numbers = (owner.address, owner.host, owner.incarnation), (owner.pid, owner.since_us)
             if not all(type(text) is str for text in texts) or not all(type(number) is int for number in numbers):
-                raise TypeError("a field is of another type")
+                raise TypeError("a field has the wrong type")
         except (ValueError, TypeError, KeyError) as error:
             raise InvalidMetadataError(f"owner of a topic: {data[:80]!r}: {error}") from error
-        return found
+        return owner
 
     def __str__(self) -> str:
         where = f"at {self.address}" if self.address else "without an address"
@@ -75,14 +87,16 @@ class TopicOwner:
 
 
 def owner_of(store: MetadataStore, topic: str) -> TopicOwner | None:
-    """Who serves a topic now, or None. Errors: InvalidMetadataError; those of `owner_key` and of the
-    store."""
-    found = store.get(owner_key(topic))
-    return None if found is None else TopicOwner.decode(found.value)
+    """Return the owner of a topic, or None.
+
+    Raises InvalidMetadataError, and the errors of `owner_key` and of the store.
+    """
+    stored = store.get(owner_key(topic))
+    return None if stored is None else TopicOwner.decode(stored.value)
 
 
 def owner_key(topic: str) -> str:
-    """The key that says who serves a topic. Errors: as `names.check_name`."""
+    """Return the key of a topic's owner. Raises the errors of `names.check_name`."""
     return f"{_ROOT}/{quote_name(check_name(topic))}"
 
 
@@ -91,12 +105,12 @@ class _State(enum.Enum):
     HELD = enum.auto()
     RELEASING = enum.auto()
     UNRELEASED = enum.auto()
-    """Its key may be there yet: the store did not say."""
+    """The key may still exist: the outcome of its deletion is unknown."""
     OVER = enum.auto()
 
 
 class _LeaseSession:
-    """One lease, and what is claimed under it, by topic."""
+    """One lease, and the claims under it by topic."""
 
     def __init__(self) -> None:
         self.incarnation = uuid.uuid4().hex
@@ -105,7 +119,7 @@ class _LeaseSession:
         self.is_over = False
 
     def end(self) -> list[Claim]:
-        """Nothing is claimed any more; returns what was held."""
+        """End all claims; return those that were held."""
         self.is_over = True
         held = [claim for claim in self.claims.values() if claim._state is _State.HELD]
         for claim in self.claims.values():
@@ -122,8 +136,10 @@ class _LeaseSession:
 
 
 class Claim:
-    """A topic that this process serves, from `Ownership.claim` until it is released or lost. Any thread may call.
-    Released by `with`, too."""
+    """A topic that this process serves, from `Ownership.claim` until the claim is released or lost.
+
+    Any thread may use it. `with` releases it, too.
+    """
 
     def __init__(
         self, session: _LeaseSession, ownership: Ownership, topic: str, on_lost: Callable[[], object] | None
@@ -131,22 +147,22 @@ class Claim:
         self.topic = topic
         self._session, self._ownership, self._on_lost = session, ownership, on_lost
         self._state = _State.TAKING
-        self._refused: set[threading.Event] = set()  # of those who wait, and were refused while this one tried
+        self._refused: set[threading.Event] = set()  # of waiting callers that were refused during this attempt
 
     @property
     def is_held(self) -> bool:
-        """Whether others find this process; False also while the store has not been heard of for too long."""
+        """Whether clients find this process; False also while the store was not reached for too long."""
         return self._state is _State.HELD and self._session.state is LeaseState.HELD
 
     @property
     def is_lost(self) -> bool:
-        """Whether others may claim the topic, as `on_lost` was told; also when it was released."""
+        """Whether others may claim the topic, after `on_lost` was called, or after a release."""
         return self._state is _State.OVER
 
     def release(self) -> None:
-        """Let others claim it; `on_lost` is not called any more. Does nothing when it is released or lost.
+        """Let others claim the topic; `on_lost` is not called any more. No effect if the claim was released or lost.
 
-        Errors: those of the store: the topic stays claimed until this is called again, or the Ownership is closed.
+        Raises errors of the store: the topic stays claimed until this is called again, or the Ownership is closed.
         """
         self._ownership._release(self)
 
@@ -158,33 +174,40 @@ class Claim:
 
 
 class Ownership(Handle):
-    """The topics that this process serves. One lease for all of them: made by the first claim, and anew by the first
-    one after it was lost. Any thread may call anything; an embedded cluster of one process uses it just the same.
+    """The topics that this process serves, under one lease.
 
-    store: shared by all who may serve the topics; closed by the caller behind this. address: "host:port" at which this
-    process answers for its topics, "" when it does not. lease_s: after about that long the topics of a process that
-    died are free. When the lease is lost, every claim's `on_lost` is called once, from the lease's thread.
+    The first claim creates the lease, and again after it was lost. Any thread may use it. An embedded cluster of one
+    process uses it in the same way. When the lease is lost, `on_lost` of each claim is called once, in the lease's
+    thread.
+
+    Args:
+        store: shared by all processes that may serve the topics; the caller closes it after this.
+        address: "host:port" at which this process serves its topics; "": it does not serve them.
+        lease_s: seconds after which the topics of a dead process are free.
     """
 
     def __init__(self, store: MetadataStore, *, address: str = "", lease_s: float = LEASE_S) -> None:
         self._store, self._address, self._lease_s = store, address, lease_s
         self._clock = SystemClock()
-        self._beginning = threading.Lock()  # while a lease is made
-        self._lock = threading.Lock()  # of what follows, and of claims' states; never while the store is asked
+        self._beginning = threading.Lock()  # held while a lease is created
+        self._lock = threading.Lock()  # guards what follows, and states of claims; never held during calls of the store
         self._current: _LeaseSession | None = None
-        # by incarnation; of others than the current one the lease is lost
+        # by incarnation; all but the current one have lost their leases
         self._sessions: dict[str, _LeaseSession] = {}
         self._waiting: set[threading.Event] = set()
         super().__init__("ownership of topics")
 
     def claim(self, topic: str, *, wait: float = 0.0, on_lost: Callable[[], object] | None = None) -> Claim:
-        """Serve a topic.
+        """Claim a topic for this process.
 
-        topic: its name. wait: seconds to wait for another owner to go. on_lost: called once when the claim is lost,
-        perhaps before this returns; it should be short.
-        Errors: TopicOwnedError names the owner, which may be this process; LeaseLostError, try again; ClosedError;
-        InvalidMetadataError; those of `names.check_name`; those of the store, of which OutcomeUnknownError may leave
-        the topic claimed: claim again.
+        Raises TopicOwnedError, which names the owner, perhaps this process; LeaseLostError: try again; ClosedError;
+        InvalidMetadataError; the errors of `names.check_name`; errors of the store. After an OutcomeUnknownError the
+        topic may be claimed: claim it again.
+
+        Args:
+            topic: name of the topic.
+            wait: seconds to wait for another owner to go.
+            on_lost: called once when the claim is lost, perhaps before this returns; should be short.
         """
         self._check_open()
         deadline = self._clock.monotonic_us() + round(min(wait, threading.TIMEOUT_MAX) * 1e6)
@@ -216,18 +239,18 @@ class Ownership(Handle):
                     raise
 
     def owner_of(self, topic: str) -> TopicOwner | None:
-        """As the function of that name."""
+        """Return the owner of a topic, see the function of this name."""
         self._check_open()
         return owner_of(self._store, topic)
 
     # ---- taking and releasing -------------------------------------------------------------------------------
 
     def _take(self, topic: str, on_lost: Callable[[], object] | None, changed: threading.Event | None = None) -> Claim:
-        """changed: set when it is worth while to try again; the store's watch sets it, too."""
+        """Try to claim a topic. changed: set when another attempt may succeed; the store's watch sets it, too."""
         session = self._session()
         try:
             return self._take_under(session, topic, on_lost, changed)
-        except LeaseLostError:  # while nobody looked: the lease's thread will hear of it
+        except LeaseLostError:  # the lease's thread will hear of it
             with self._lock:
                 self._current = None if self._current is session else self._current
         return self._take_under(self._session(), topic, on_lost, changed)
@@ -238,12 +261,12 @@ class Ownership(Handle):
         claim = Claim(session, self, topic, on_lost)
         owner = TopicOwner(self._address, os.getpid(), socket.gethostname(), session.incarnation, self._clock.now_us())
         with self._lock:
-            other = session.claims.get(topic)
-            if other is not None and other._state is not _State.UNRELEASED:
-                if changed is not None and other._state is _State.TAKING:
-                    other._refused.add(changed)
+            former = session.claims.get(topic)
+            if former is not None and former._state is not _State.UNRELEASED:
+                if changed is not None and former._state is _State.TAKING:
+                    former._refused.add(changed)
                 raise TopicOwnedError(topic, f"this process ({owner}) serves it already")
-            session.claims[topic] = claim  # from now on nobody else of this process tries
+            session.claims[topic] = claim  # from now on no other call in this process tries
         try:
             self._create(session, topic, owner)
             with self._lock:
@@ -252,25 +275,25 @@ class Ownership(Handle):
                 claim._state = _State.HELD
         except BaseException:
             self._forget(claim)
-            for refused in claim._refused:  # not all who wait: they, and this one, would try again and again
+            for refused in claim._refused:  # not all waiting callers: they would go on trying in turns
                 refused.set()
             raise
         return claim
 
     def _create(self, session: _LeaseSession, topic: str, owner: TopicOwner) -> None:
-        """Make the key, or find it made by a call of this process whose outcome was unknown."""
+        """Create the key, or accept a key that an earlier call of this process created with an unknown outcome."""
         assert session.lease is not None, "a session begins with its lease"
         while True:
             try:
                 session.lease.create(owner_key(topic), owner.encode())
                 return
             except (KeyExistsError, OutcomeUnknownError) as error:
-                found = owner_of(self._store, topic)
-                if found is None and isinstance(error, OutcomeUnknownError):
+                current = owner_of(self._store, topic)
+                if current is None and isinstance(error, OutcomeUnknownError):
                     raise
-            if found is not None and found.incarnation != session.incarnation:
-                raise TopicOwnedError(topic, f"{found} serves it")
-            if found is not None:
+            if current is not None and current.incarnation != session.incarnation:
+                raise TopicOwnedError(topic, f"{current} serves it")
+            if current is not None:
                 return
 
     def _release(self, claim: Claim) -> None:
@@ -289,16 +312,18 @@ class Ownership(Handle):
         self._wake()
 
     def _delete(self, claim: Claim) -> None:
-        """Not what others made there, if the lease was lost; the same version may be another life of the key, but then
-        they only seem to be gone."""
+        """Delete the key, unless another process created it after the lease was lost.
+
+        The version may match another life of the key; then the topic only seems to have no owner.
+        """
         key = owner_key(claim.topic)
-        found = self._store.get(key)
-        if found is not None and TopicOwner.decode(found.value).incarnation == claim._session.incarnation:
+        stored = self._store.get(key)
+        if stored is not None and TopicOwner.decode(stored.value).incarnation == claim._session.incarnation:
             with suppress(NoSuchKeyError):
-                self._store.delete(key, found.version)
+                self._store.delete(key, stored.version)
 
     def _is_last(self, claim: Claim) -> bool:
-        """Whether its topic was not claimed anew in this process."""
+        """Return whether the topic was not claimed again in this process."""
         return claim._session.claims.get(claim.topic) is claim
 
     def _forget(self, claim: Claim) -> None:
@@ -308,14 +333,14 @@ class Ownership(Handle):
                 del claim._session.claims[claim.topic]
 
     def _wake(self) -> None:
-        """Those who wait for a topic look again."""
+        """Have waiting callers try again."""
         for changed in list(self._waiting):
             changed.set()
 
     # ---- leases ---------------------------------------------------------------------------------------------
 
     def _session(self) -> _LeaseSession:
-        """The current one. Errors: ClosedError; those of the store."""
+        """Return the current session. Raises ClosedError, and errors of the store."""
         with self._beginning:
             self._check_open()
             current = self._current
@@ -328,7 +353,7 @@ class Ownership(Handle):
                 session.lease = self._store.lease(
                     self._lease_s, partial(weak_callback(self._lost), session.incarnation)
                 )
-                make_part_of(session.lease, self)  # not of the store alone, which bookies of this process have, too
+                make_part_of(session.lease, self)  # not only of the store, which bookies of this process use, too
             except BaseException:
                 with self._lock:
                     self._sessions.pop(session.incarnation, None)
@@ -341,12 +366,12 @@ class Ownership(Handle):
         raise LeaseLostError("the lease for topics was lost as soon as it was made")
 
     def _lost(self, incarnation: str) -> None:
-        """In the lease's thread."""
+        """End the claims of a lost lease; called in the lease's thread."""
         with self._lock:
             session = self._sessions.pop(incarnation, None)
             claims = [] if session is None else session.end()
         if claims:
-            logger.warning("the lease is lost under which %d topics were served", len(claims))
+            logger.warning("the lease of %d topics that this process serves was lost", len(claims))
         for claim in claims:
             try:
                 if claim._on_lost is not None:
@@ -357,13 +382,13 @@ class Ownership(Handle):
             session.lease.close()
 
     def _let_go(self) -> None:
-        """The keys go with the leases; nobody is told of a loss."""
+        """End the leases, and with them the keys; `on_lost` is not called."""
         self._wake()
         with self._beginning, self._lock:
-            tenures = list(self._sessions.values())
+            sessions = list(self._sessions.values())
             self._sessions.clear()
-            for session in tenures:
+            for session in sessions:
                 session.end()
-        for session in tenures:
+        for session in sessions:
             if session.lease is not None:
                 session.lease.close()

@@ -1,4 +1,4 @@
-"""PartitionedTopic, of which this process owns some or all partitions, and those that are open in this process."""
+"""PartitionedTopic: a topic whose partitions this process owns, some or all; and those open in this process."""
 
 from __future__ import annotations
 
@@ -40,37 +40,40 @@ logger = logging.getLogger(__name__)
 
 
 class PartitionOpener(Protocol):
-    """The topics of this process, as far as partitioned ones need them."""
+    """The topics of this process, as far as partitioned topics use them."""
 
     @property
     def runtime(self) -> Runtime: ...
 
     def get(self, name: str) -> Topic | None:
-        """The topic, if this process owns it already."""
+        """Return the topic, if this process owns it already."""
         ...
 
     def open(
         self, name: str, *, create: bool = True, wait: float = 0.0, settings: Mapping[str, Any] | None = None
     ) -> Topic:
-        """As `Cluster.topic`, of one without partitions."""
+        """Open a topic without partitions, as `Cluster.topic` does."""
         ...
 
 
 class PartitionedTopicRegistry(Protocol):
-    """The partitioned topics of this process, as far as one of them needs them."""
+    """The partitioned topics of this process, as far as one of them uses them."""
 
     def remove(self, name: str) -> None:
-        """Its partitions were deleted."""
+        """Remove a topic whose partitions were deleted."""
         ...
 
     def forget(self, topic: PartitionedTopic) -> None:
-        """It was closed."""
+        """Forget a topic that was closed."""
         ...
 
 
 class PartitionedTopic(PartitionedHandle[Topic]):
-    """Made by `Cluster.topic`: the same object for the same name. As `PartitionedHandle`; other processes may own some
-    of the partitions: what needs one of these is a TopicOwnedError."""
+    """A topic with partitions, some or all owned by this process; made by `Cluster.topic`: one object for each name.
+
+    Other processes may own some of the partitions: a call that needs one of these raises TopicOwnedError. Any thread
+    may use it. See `PartitionedHandle` and docs/topics.md.
+    """
 
     def __init__(self, topics: PartitionOpener, registry: PartitionedTopicRegistry, name: str, partitions: int) -> None:
         self._topics, self._registry = topics, registry
@@ -78,14 +81,23 @@ class PartitionedTopic(PartitionedHandle[Topic]):
         super().__init__(name, partitions, topics.runtime.wait, f"partitioned topic {name}")
 
     def own(self, partitions: int, wait: float, settings: Mapping[str, Any]) -> None:
-        """Open so many partitions, those that are not; for who makes it. Consumers that there are receive from new
-        ones, too. Errors: as `Cluster.topic`; TopicOwnedError only when others have all."""
+        """Open the partitions that are not open yet, and have existing consumers receive from new ones.
+
+        Args:
+            partitions: number of partitions that the topic has.
+            wait: seconds to wait for another owner to go.
+            settings: fields of TopicConfig.
+
+        Raises:
+            TopicOwnedError: others own all partitions.
+            ReplogError: as `Cluster.topic`.
+        """
         with self._changing:
             grown = range(len(self._served), partitions)
             for partition in range(partitions):
                 self._served[partition : partition + 1] = [self._open(partition, wait, settings)]
             self.publisher.router.partitions = partitions
-            errors = [found for found in self._served if isinstance(found, TopicOwnedError)]
+            errors = [topic for topic in self._served if isinstance(topic, TopicOwnedError)]
             if len(errors) == partitions:
                 raise errors[0]
             self._follow(grown)
@@ -101,26 +113,34 @@ class PartitionedTopic(PartitionedHandle[Topic]):
 
     @property
     def served(self) -> list[int]:
-        """Those that this process owns."""
-        return [at for at, found in enumerate(self._served) if not isinstance(found, TopicOwnedError)]
+        """The partitions that this process owns."""
+        return [at for at, topic in enumerate(self._served) if not isinstance(topic, TopicOwnedError)]
 
     def partition(self, partition: int) -> Topic:
-        """One of them, owned by this process from now on. Errors: TopicOwnedError, and as `Cluster.topic`;
-        InvalidArgumentError."""
+        """Return a partition, which this process owns from now on.
+
+        Args:
+            partition: number of the partition, from 0.
+
+        Raises:
+            TopicOwnedError: another process owns the partition.
+            InvalidArgumentError: the topic has no such partition.
+            ReplogError: as `Cluster.topic`.
+        """
         self._check_partition(partition)
         name = partition_name(self.name, partition)
-        found = self._topics.get(name) or self._topics.open(name)
-        self._served[partition] = found
-        return found
+        topic = self._topics.get(name) or self._topics.open(name)
+        self._served[partition] = topic
+        return topic
 
     def _serving(self, partition: int) -> Topic:
         self._check_open()
-        found = self._served[partition]
-        if isinstance(found, TopicOwnedError):
-            raise TopicOwnedError(found.topic, found.message)
-        return found
+        topic = self._served[partition]
+        if isinstance(topic, TopicOwnedError):
+            raise TopicOwnedError(topic.topic, topic.message)
+        return topic
 
-    def _joined(
+    def _attached(
         self, topic: Topic, part: PartitionConsumer, start: Any, options: SubscribeOptions
     ) -> tuple[Subscription, int]:
         return topic.attach(part, part.subscription, start, options.durable, options.settings, options.priority)
@@ -131,52 +151,57 @@ class PartitionedTopic(PartitionedHandle[Topic]):
         self._registry.remove(self.name)
 
     def close(self) -> None:
-        """Close its partitions and its consumers; as `Topic.close`."""
+        """Close the partitions and the consumers, as `Topic.close` does.
+
+        Raises:
+            InvalidArgumentError: called in a callback.
+            OutcomeUnknownError: some messages have no outcome.
+        """
         if os.getpid() == self._pid:
             check_may_wait()
         super().close()
 
     def _let_go(self) -> None:
-        with ExitStack() as rest:
-            rest.callback(self._registry.forget, self)
-            for found in self._served:
-                if not isinstance(found, TopicOwnedError):
-                    rest.callback(found.close)
+        with ExitStack() as stack:
+            stack.callback(self._registry.forget, self)
+            for topic in self._served:
+                if not isinstance(topic, TopicOwnedError):
+                    stack.callback(topic.close)
             for consumer in list(self._options):
-                rest.callback(consumer.close)
+                stack.callback(consumer.close)
 
 
 class PartitionedTopicHost(PartitionOpener, Protocol):
-    """The topics of this process, as far as making partitioned ones needs them."""
+    """The topics of this process, as far as the creation of partitioned ones uses them."""
 
     @property
     def ownership(self) -> Ownership: ...
 
     def config_of(self, name: str, settings: Mapping[str, Any]) -> TopicConfig:
-        """Check settings that topics are made with."""
+        """Return the settings of a new topic."""
         ...
 
     def adopt(self, topic: PartitionedTopic) -> None:
-        """It is closed with all topics."""
+        """Close the topic together with all others."""
         ...
 
 
 class PartitionedTopics:
-    """Made by Topics; any thread may call anything, and calls wait as of Topics."""
+    """The partitioned topics of this process, created by Topics. Any thread; calls block as those of Topics do."""
 
     def __init__(self, topics: PartitionedTopicHost, metadata: MetadataStore, clock: Clock) -> None:
         self._topics, self._store, self._clock = topics, metadata, clock
-        self._lock = threading.Lock()  # of the table; never while anything waits
+        self._lock = threading.Lock()  # guards the table; never held while anything waits
         self._opening: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()  # names in use
         self._open: dict[str, PartitionedTopic] = {}
-        self._coming: set[str] = set()  # partitions that are made before the topic has them
+        self._coming: set[str] = set()  # partitions that are created before the topic counts them
 
     def names(self) -> list[str]:
-        """Of all partitioned topics there are."""
+        """Return the names of all partitioned topics."""
         return list_partitioned(self._store)
 
     def has(self, name: str) -> bool:
-        """Whether there is one of that name."""
+        """Return whether there is a partitioned topic of that name."""
         if self._topics.get(check_name(name)) is not None:
             return False
         with self._lock:
@@ -185,106 +210,112 @@ class PartitionedTopics:
         return find_partitioned(self._store, name) is not None
 
     def check_regular(self, name: str) -> None:
-        """Whether a topic of that name may be made or opened: TopicExistsError, there is a partitioned one;
-        NoSuchTopicError, it would be a partition that its topic does not have."""
-        found = find_partitioned(self._store, name)
-        if found is not None:
-            raise TopicExistsError(name, f"it has {found.partitions} partitions, and is no topic of one")
+        """Check that a topic without partitions may be created or opened under a name.
+
+        Raises TopicExistsError if there is a partitioned one; NoSuchTopicError if the name is that of a partition that
+        its topic does not have.
+        """
+        metadata = find_partitioned(self._store, name)
+        if metadata is not None:
+            raise TopicExistsError(name, f"it has {metadata.partitions} partitions, and is no topic of one")
         part = partition_of(name)
         if part is None or name in self._coming:
             return
-        found = find_partitioned(self._store, part[0])
-        if found is not None and part[1] >= found.partitions:
-            raise NoSuchTopicError(name, f"topic {part[0]} has {found.partitions} partitions")
+        metadata = find_partitioned(self._store, part[0])
+        if metadata is not None and part[1] >= metadata.partitions:
+            raise NoSuchTopicError(name, f"topic {part[0]} has {metadata.partitions} partitions")
 
     def open(
         self, name: str, partitions: int | None, *, create: bool, wait: float, settings: Mapping[str, Any]
     ) -> PartitionedTopic:
-        """See `Cluster.topic`. partitions: None, those it has."""
-        with self._turn(name):
+        """Open a partitioned topic, see `Cluster.topic`. partitions: None: those that it has."""
+        with self._opening_lock(name):
             count = self._stored(name, partitions, create, wait, settings)
-            there = self._open.get(name)
-            if there is not None:
-                there.own(count, wait, settings)
-                return there
-            made = PartitionedTopic(self._topics, self, name, count)
-            self._topics.adopt(made)
+            topic = self._open.get(name)
+            if topic is not None:
+                topic.own(count, wait, settings)
+                return topic
+            topic = PartitionedTopic(self._topics, self, name, count)
+            self._topics.adopt(topic)
             try:
-                made.own(count, wait, settings)
+                topic.own(count, wait, settings)
                 with self._lock:
-                    self._open[name] = made
+                    self._open[name] = topic
             except BaseException:
-                made.close()
+                topic.close()
                 raise
-            return made
+            return topic
 
     def stored(self, name: str, partitions: int, *, create: bool, wait: float, settings: Mapping[str, Any]) -> int:
-        """How many partitions it has, once it has so many at least: as `open`, for others to own."""
-        with self._turn(name):
+        """Return how many partitions a topic has, after creating or growing it as `open` does, for others to own."""
+        with self._opening_lock(name):
             return self._stored(name, partitions, create, wait, settings)
 
     def find(self, name: str) -> int | None:
-        """How many partitions it has; None: there is no partitioned topic of that name."""
+        """Return how many partitions a topic has; None: there is no partitioned topic of that name."""
         if self._topics.get(check_name(name)) is not None:
             return None
-        found = find_partitioned(self._store, name)
-        return None if found is None else found.partitions
+        metadata = find_partitioned(self._store, name)
+        return None if metadata is None else metadata.partitions
 
-    def _turn(self, name: str) -> threading.Lock:
+    def _opening_lock(self, name: str) -> threading.Lock:
         with self._lock:
             return self._opening.setdefault(check_name(name), threading.Lock())
 
     def _stored(self, name: str, wanted: int | None, create: bool, wait: float, settings: Mapping[str, Any]) -> int:
-        """How many partitions it has, when it has as many as are wanted."""
+        """Return how many partitions a topic has, once it has as many as wanted."""
         if wanted is not None:
             check_partitions(name, wanted)
-        found = find_partitioned(self._store, name)
-        if found is None:
+        metadata = find_partitioned(self._store, name)
+        if metadata is None:
             if wanted is None or not create:
                 raise NoSuchTopicError(name, "there is no partitioned topic of that name")
             self._topics.config_of(name, settings)
-            return self._make(name, wanted, wait)
-        if wanted is None or wanted == found.partitions:
-            return found.partitions
-        if wanted < found.partitions:
-            raise InvalidArgumentError(f"topic {name}: partitions: expected {found.partitions} or more, found {wanted}")
+            return self._create(name, wanted, wait)
+        if wanted is None or wanted == metadata.partitions:
+            return metadata.partitions
+        if wanted < metadata.partitions:
+            least = metadata.partitions
+            raise InvalidArgumentError(f"topic {name}: partitions: expected {least} or more, found {wanted}")
         return self._grow(name, wanted, wait, settings)
 
-    def _make(self, name: str, partitions: int, wait: float) -> int:
+    def _create(self, name: str, partitions: int, wait: float) -> int:
         if partition_of(name) is not None:
-            raise InvalidArgumentError(f"topic {name}: this is the name of a partition, and a partition has none")
+            raise InvalidArgumentError(f"topic {name}: this is the name of a partition, which has no partitions")
         check_name(partition_name(name, partitions - 1))
         self._check_free(name, partitions)
-        with self._topics.ownership.claim(name, wait=wait):  # as whoever makes a topic of that name without partitions
-            found = find_partitioned(self._store, name)
-            if found is None:
+        with self._topics.ownership.claim(name, wait=wait):  # as the creation of a topic without partitions does
+            metadata = find_partitioned(self._store, name)
+            if metadata is None:
                 self._check_free(name, partitions)
-                found = create_partitioned(self._store, name, partitions, self._clock.now_us())
-        if found.partitions < partitions:
-            raise TopicExistsError(name, f"somebody else made it just now, with {found.partitions} partitions")
-        return found.partitions
+                metadata = create_partitioned(self._store, name, partitions, self._clock.now_us())
+        if metadata.partitions < partitions:
+            raise TopicExistsError(name, f"another process has just created it with {metadata.partitions} partitions")
+        return metadata.partitions
 
     def _check_free(self, name: str, partitions: int) -> None:
-        for one in (name, *(partition_name(name, partition) for partition in range(partitions))):
+        for topic in (name, *(partition_name(name, partition) for partition in range(partitions))):
             check_wanted()
-            found = find_chain(self._store, one)
-            if found is not None and found.chain is not None:
-                raise TopicExistsError(one, f"it is there, and neither has nor is one of {partitions} partitions")
+            stored = find_chain(self._store, topic)
+            if stored is not None and stored.chain is not None:
+                raise TopicExistsError(topic, f"it exists, neither with nor as one of {partitions} partitions")
 
     def _grow(self, name: str, wanted: int, wait: float, settings: Mapping[str, Any]) -> int:
-        """New partitions are as the first one, and have its subscriptions before anybody publishes to them."""
+        """Create more partitions with the settings and subscriptions of the first one, before messages are published to
+        them.
+        """
         check_name(partition_name(name, wanted - 1))
         first = partition_name(name, 0)
         chain = find_chain(self._store, first)
         if chain is not None and chain.chain is not None:
             settings = vars(chain.chain.config.changed(settings))
-        with self._topics.ownership.claim(name, wait=wait), ExitStack() as rest:
-            found = find_partitioned(self._store, name)
-            for partition in range(wanted if found is None else found.partitions, wanted):
+        with self._topics.ownership.claim(name, wait=wait), ExitStack() as stack:
+            metadata = find_partitioned(self._store, name)
+            for partition in range(wanted if metadata is None else metadata.partitions, wanted):
                 check_wanted()  # there may be thousands
                 coming = partition_name(name, partition)
                 self._coming.add(coming)
-                rest.callback(self._coming.discard, coming)
+                stack.callback(self._coming.discard, coming)
                 topic = self._topics.open(coming, wait=wait, settings=settings)
                 for subscription in list_subscriptions(self._store, first):
                     if is_system(subscription):
@@ -296,22 +327,25 @@ class PartitionedTopics:
             return grow_partitioned(self._store, name, wanted).partitions
 
     def remove(self, name: str) -> None:
-        """Its partitions were deleted. TopicExistsError: one was not, or has been made anew."""
-        found = find_partitioned(self._store, name)
-        if found is not None:
-            self._check_free(name, found.partitions)
+        """Remove the metadata of a topic whose partitions were deleted.
+
+        Raises TopicExistsError if a partition was not deleted, or was created again.
+        """
+        metadata = find_partitioned(self._store, name)
+        if metadata is not None:
+            self._check_free(name, metadata.partitions)
             delete_partitioned(self._store, name)
 
     def forget(self, topic: PartitionedTopic) -> None:
-        """It was closed."""
+        """Forget a topic that was closed."""
         with self._lock:
             if self._open.get(topic.name) is topic:
                 del self._open[topic.name]
 
     def close(self) -> None:
-        """Close those that are open."""
+        """Close all open partitioned topics."""
         with self._lock:
             opened = list(self._open.values())
-        with ExitStack() as rest:
-            for there in opened:
-                rest.callback(there.close)
+        with ExitStack() as stack:
+            for topic in opened:
+                stack.callback(topic.close)

@@ -1,4 +1,4 @@
-"""Statistics of a topic, gathered from its parts, and metrics of all topics of this process."""
+"""Statistics of a topic, collected from its parts, and the metrics of all topics of this process."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ T = TypeVar("T")
 
 
 class _Column(NamedTuple, Generic[T]):
-    """A metric that each topic, or subscription, has. read: its value, None: no sample, as it is not known or there is
-    none."""
+    """A metric of each topic or subscription. read: returns its value; None: no sample."""
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -118,7 +117,10 @@ _SUBSCRIPTION: tuple[_Column[SubscriptionStats], ...] = (
 
 
 def topic_metrics(topics: Iterable[TopicStats]) -> list[Metric]:
-    """Of all topics that this process owns, each metric once. Labels: topic; of subscriptions, subscription too."""
+    """Return the metrics of all topics that this process owns, each once.
+
+    Labels: topic, and for subscriptions also subscription.
+    """
     topics = list(topics)
     of_topics = [({"topic": topic.name}, topic) for topic in topics]
     of_subscriptions = [
@@ -133,10 +135,10 @@ def topic_metrics(topics: Iterable[TopicStats]) -> list[Metric]:
 
 def _metric(prefix: str, column: _Column[T], rows: Iterable[tuple[Labels, T]]) -> Metric:
     values = ((labels, column.read(row)) for labels, row in rows)
-    found: list[tuple[Labels, float | Histogram]] = [
+    samples: list[tuple[Labels, float | Histogram]] = [
         (labels, float(value)) for labels, value in values if value is not None
     ]
-    return Metric(prefix + column.name, column.kind, column.help, found)
+    return Metric(prefix + column.name, column.kind, column.help, samples)
 
 
 def _quotas(topics: Iterable[TopicStats]) -> list[Metric]:
@@ -154,38 +156,44 @@ def _quotas(topics: Iterable[TopicStats]) -> list[Metric]:
 
 
 def _seconds(us: int) -> float | None:
-    """A moment, if it ever came."""
+    """Return a time in seconds; None: it never happened."""
     return us / 1e6 if us else None
 
 
 class TopicReport:
-    """Any thread. Rates are those since the last call of `stats`."""
+    """The statistics of one topic. Any thread. Rates are those since the last call of `stats`."""
 
     def __init__(
         self,
         context: TopicContext,
         subscriptions: Subscriptions,
-        upkeep: TopicMaintenance,
+        maintenance: TopicMaintenance,
         dedup: DedupCursor | None,
         *,
         address: str,
     ) -> None:
-        """dedup: None, the topic does not deduplicate. address: at which this process answers for the topic, or ""."""
+        """Create the report.
+
+        dedup: None: the topic does not deduplicate. address: where this process serves the topic, or "".
+        """
         self._context, self._subscriptions = context, subscriptions
-        self._upkeep, self._dedup, self._address = upkeep, dedup, address
+        self._maintenance, self._dedup, self._address = maintenance, dedup, address
         self._rates = RateMeter()
 
     def stats(self, publisher: Publisher) -> TopicStats:
-        """Reads an entry of each subscription whose oldest message it does not know yet; of each without consumers, a
-        short backlog, whose delayed messages it has not counted yet."""
+        """Return the statistics of the topic.
+
+        Reads one entry of each subscription whose oldest message is not known yet; for each one without consumers it
+        reads a short backlog whose delayed messages were not counted yet.
+        """
         managed, config, now_us = self._context.managed, self._context.managed.config, self._context.clock.now_us()
         counts, chain = publisher.counts, managed.stats()
-        subscriptions = tuple(_subscription(self._context, there, now_us) for there in self._subscriptions.all())
+        subscriptions = tuple(_subscription(self._context, sub, now_us) for sub in self._subscriptions.all())
         rates = self._rates.look(
             self._context.clock.monotonic_us(), _counted(counts.messages, counts.bytes, subscriptions)
         )
         rated = tuple(_with_rates(sub, rates) for sub in subscriptions)
-        decision = self._upkeep.decision
+        decision = self._maintenance.decision
         return TopicStats(
             name=self._context.name, at_us=now_us, owner=self._address, epoch=chain.epoch, start=chain.start,
             end=chain.end, storage_bytes=chain.end.size - chain.start.size,
@@ -198,35 +206,36 @@ class TopicReport:
             rate_delivered_bytes=sum(sub.rate_delivered_bytes for sub in rated),
             deduplicates=config.deduplicate, publishing=decision.publishing, waits_for=chain.waits_for,
             quota_bytes=config.quota_bytes,
-            quota_ms=config.quota_ms, quota_exceeded=decision.exceeded, quota_evictions=dict(self._upkeep.evictions),
+            quota_ms=config.quota_ms, quota_exceeded=decision.exceeded,
+            quota_evictions=dict(self._maintenance.evictions),
             subscriptions=rated, properties=dict(managed.chain.properties),
         )  # fmt: skip
 
     def internal_stats(self, publisher: Publisher) -> InternalStats:
-        """Ledgers and cursors."""
+        """Return the ledgers and cursors of the topic."""
         managed, now_us = self._context.managed, self._context.clock.monotonic_us()
         chain, stats = managed.chain, managed.stats()
-        cursors = tuple(_cursor(there, now_us) for there in self._subscriptions.all())
+        cursors = tuple(_cursor(subscription, now_us) for subscription in self._subscriptions.all())
         ledgers = tuple(_ledger(item, stats.end) for item in chain.ledgers)
         return InternalStats(
             name=self._context.name, state=stats.state, epoch=stats.epoch, start=stats.start, end=stats.end,
             entries_added=publisher.counts.entries, pending_entries=stats.pending_entries,
-            pending_bytes=stats.pending_bytes, waiting_cursors=sum(one.waiting for one in cursors),
+            pending_bytes=stats.pending_bytes, waiting_cursors=sum(cursor.waiting for cursor in cursors),
             ledgers=ledgers, cursors=cursors, last_entry=_last_entry(ledgers),
         )  # fmt: skip
 
 
 def _counted(messages: int, size: int, subscriptions: Sequence[SubscriptionStats]) -> dict[str, int]:
-    """What rates are computed of, by name."""
+    """Return the counters, by name, of which rates are computed."""
     return {
         "published": messages,
         "published_bytes": size,
         **{f"{name}/{sub.name}": value for sub in subscriptions for name, value in _counters(sub).items()},
         **{
-            f"{name}/{sub.name}/{one.consumer}": value
+            f"{name}/{sub.name}/{consumer.consumer}": value
             for sub in subscriptions
-            for one in sub.consumers
-            for name, value in _consumer_counters(one).items()
+            for consumer in sub.consumers
+            for name, value in _consumer_counters(consumer).items()
         },
     }
 
@@ -241,47 +250,47 @@ def _counters(sub: SubscriptionStats) -> dict[str, int]:
     }
 
 
-def _consumer_counters(one: ConsumerStats) -> dict[str, int]:
+def _consumer_counters(consumer: ConsumerStats) -> dict[str, int]:
     return {
-        "delivered": one.delivered_messages,
-        "delivered_bytes": one.delivered_bytes,
-        "redelivered": one.redelivered_messages,
-        "acked": one.acked_messages,
+        "delivered": consumer.delivered_messages,
+        "delivered_bytes": consumer.delivered_bytes,
+        "redelivered": consumer.redelivered_messages,
+        "acked": consumer.acked_messages,
     }
 
 
 def _with_rates(sub: SubscriptionStats, rates: dict[str, float]) -> SubscriptionStats:
-    found = {f"rate_{name}": rates[f"{name}/{sub.name}"] for name in _counters(sub)}
+    sub_rates = {f"rate_{name}": rates[f"{name}/{sub.name}"] for name in _counters(sub)}
     consumers = tuple(
-        replace(one, **{f"rate_{name}": rates[f"{name}/{sub.name}/{one.consumer}"] for name in _consumer_counters(one)})  # type: ignore[arg-type]
-        for one in sub.consumers
+        replace(row, **{f"rate_{name}": rates[f"{name}/{sub.name}/{row.consumer}"] for name in _consumer_counters(row)})  # type: ignore[arg-type]
+        for row in sub.consumers
     )
-    return replace(sub, consumers=consumers, **found)  # type: ignore[arg-type]
+    return replace(sub, consumers=consumers, **sub_rates)  # type: ignore[arg-type]
 
 
-def _subscription(context: TopicContext, there: Subscription, now_us: int) -> SubscriptionStats:
+def _subscription(context: TopicContext, subscription: Subscription, now_us: int) -> SubscriptionStats:
     end, clock_us = context.managed.end, context.clock.monotonic_us()
 
-    def look(cursor: Cursor, dispatcher: Dispatcher) -> tuple[DispatchStatus, Backlog, Trend]:
+    def read(cursor: Cursor, dispatcher: Dispatcher) -> tuple[DispatchStatus, Backlog, Trend]:
         reached = max(end, cursor.mark)
         backlog = cursor.backlog(reached)
         first = dispatcher.first_due(reached.offset)
         now = Sample(clock_us, reached.offset, cursor.mark.offset, backlog.messages, first)
         return dispatcher.status(clock_us), backlog, trend([*cursor.samples, now])
 
-    status, backlog, course = there.look(look)
+    status, backlog, course = subscription.inspect(read)
     try:
-        oldest = there.oldest_due_us() if backlog.messages else None
+        oldest = subscription.oldest_due_us() if backlog.messages else None
     except ReplogError:
         oldest = None
     try:
-        delayed = status.delayed if status.consumers else there.count_delayed()
+        delayed = status.delayed if status.consumers else subscription.count_delayed()
     except ReplogError:
         delayed = None
-    cursor, counts, acked_us = there.cursor, there.counts, there.cursor.last_acked_us
-    active = [one.name for one in status.consumers if one.is_active]
+    cursor, counts, acked_us = subscription.cursor, subscription.counts, subscription.cursor.last_acked_us
+    active = [consumer.name for consumer in status.consumers if consumer.is_active]
     return SubscriptionStats(
-        name=there.name, at_us=now_us, type=there.settings.type, durable=cursor.durable, mark=cursor.mark,
+        name=subscription.name, at_us=now_us, type=subscription.settings.type, durable=cursor.durable, mark=cursor.mark,
         backlog_messages=backlog.messages, backlog_entries=backlog.entries, backlog_bytes=backlog.size,
         oldest_us=oldest, unacked=status.unacked, delayed=delayed, replay=status.replay,
         blocked=any(wait.startswith("max_unacked") for wait in status.waits), ack_ranges=cursor.acks.ranges,
@@ -292,11 +301,11 @@ def _subscription(context: TopicContext, there: Subscription, now_us: int) -> Su
         last_acked_us=0 if acked_us is None else now_us - max(clock_us - acked_us, 0), last_mark_us=counts.last_mark_us,
         last_expired_us=counts.last_expired_us,
         persists=counts.persists, drain_s=course.drain_s, stalled=course.stalled,
-        active_consumer=active[0] if there.settings.type == "failover" and active else None,
+        active_consumer=active[0] if subscription.settings.type == "failover" and active else None,
         consumers=tuple(
-            _consumer(one, there.consumer_counts(one.id)) for one in status.consumers
+            _consumer(consumer, subscription.consumer_counts(consumer.id)) for consumer in status.consumers
         ),
-        properties=dict(there.properties),
+        properties=dict(subscription.properties),
     )  # fmt: skip
 
 
@@ -311,7 +320,7 @@ def _consumer(status: ConsumerStatus, counts: ConsumerCounters) -> ConsumerStats
 
 
 def _ledger(item: ChainLedger, topic_end: TopicPosition) -> LedgerStats:
-    """The open one reaches as far as the topic."""
+    """Return the statistics of a ledger; the open one ends with the topic."""
     end = item.end if item.is_closed else topic_end
     return LedgerStats(
         ledger=item.ledger, start=item.start, entries=end.entries - item.start.entries,
@@ -324,13 +333,16 @@ def _last_entry(ledgers: Sequence[LedgerStats]) -> tuple[int, int] | None:
     return next(((item.ledger, item.entries - 1) for item in reversed(ledgers) if item.entries), None)
 
 
-def _cursor(there: Subscription, now_us: int) -> CursorStats:
-    status, durable_mark = there.look(lambda cursor, dispatcher: (dispatcher.status(now_us), cursor.durable_mark))
-    cursor, home = there.cursor, None if there.slot is None else there.slot.home
+def _cursor(subscription: Subscription, now_us: int) -> CursorStats:
+    status, durable_mark = subscription.inspect(
+        lambda cursor, dispatcher: (dispatcher.status(now_us), cursor.durable_mark)
+    )
+    cursor, stored_in = subscription.cursor, None if subscription.slot is None else subscription.slot.cursor_ledger
     return CursorStats(
-        name=there.name, durable=cursor.durable, mark=cursor.mark, durable_mark=durable_mark, read=status.position,
+        name=subscription.name, durable=cursor.durable, mark=cursor.mark, durable_mark=durable_mark,
+        read=status.position,
         entries_behind_mark=cursor.acks.entries_out, acked_messages=cursor.acks.acked_messages,
         ack_ranges=cursor.acks.ranges, ack_bytes=cursor.acks.nbytes, reads_pending=status.reads,
         replays_pending=status.replay, waiting="all is read" in status.waits, dirty=cursor.has_changes,
-        cursor_ledger=-1 if home is None else home.ledger, properties=dict(cursor.properties),
+        cursor_ledger=-1 if stored_in is None else stored_in.ledger, properties=dict(cursor.properties),
     )  # fmt: skip

@@ -36,8 +36,8 @@ from pyreplog.topic.model.dispatch.effects import (
     WakeAt,
 )
 from pyreplog.topic.model.event_queue import EventQueue
-from pyreplog.topic.model.interfaces import DeliveredMessages, DeliveryTarget, Noted
-from pyreplog.topic.model.positions import EntryPosition, Start, TopicPosition, done_ack, position, then
+from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages, DeliveryTarget
+from pyreplog.topic.model.positions import EntryPosition, Start, TopicPosition, completed_future, position, then
 from pyreplog.topic.owner.cursors.slot import CursorSlot
 from pyreplog.topic.owner.delayed_count import DelayedCount
 from pyreplog.topic.owner.locator import LocatedEntries, Locator, offsets_in
@@ -46,7 +46,10 @@ from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 
 @dataclass
 class ConsumerCounters:
-    """Of one consumer, since it was attached. address: HOST:PORT of a remote one. *_us: time of day, 0: never."""
+    """Counters of one consumer since it was attached.
+
+    address: HOST:PORT of a remote one. *_us: time of day, 0: never.
+    """
 
     address: str
     connected_us: int
@@ -63,7 +66,10 @@ class ConsumerCounters:
 
 @dataclass
 class SubscriptionCounters:
-    """Messages, and bytes of their values; persists: stored records of the cursor; *_us: when last, 0: never."""
+    """Counters of messages, and bytes of their values.
+
+    persists: stored records of the cursor. *_us: time of day, 0: never.
+    """
 
     delivered: int = 0
     delivered_bytes: int = 0
@@ -78,10 +84,10 @@ class SubscriptionCounters:
     last_expired_us: int = 0
 
     begun_at: int = 0
-    """Messages that were acknowledged when the topic was opened, those that are trimmed included."""
+    """Messages that were acknowledged when the topic was opened, including trimmed ones."""
 
     def acked(self, cursor: Cursor) -> int:
-        """Messages acknowledged since; less after a seek back."""
+        """Return the messages acknowledged since; a seek back reduces the number."""
         return max(cursor.mark.offset + cursor.acks.acked_messages - self.begun_at, 0)
 
     def deliver(self, batch: MessageBatch, redelivered: Mapping[int, int], now_us: int) -> None:
@@ -95,11 +101,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 NOBODY = -1
-"""Acknowledges for no consumer."""
+"""The number that stands for no consumer in `acknowledge`."""
 
 
 class _Discard(NamedTuple):
-    """An effect: these consumers drop the messages that they have not handed out. sought: for a seek."""
+    """An effect: consumers drop the messages that they have not handed out. sought: because of a seek."""
 
     consumers: tuple[int, ...]
     sought: bool = False
@@ -113,18 +119,26 @@ class _Attachment(NamedTuple):
 
 
 Step = Callable[[int], Iterable[Effect | _Discard]]
-"""A change of the dispatcher and the cursor; gets the time, returns effects."""
+"""A change of the dispatcher and the cursor: takes the time, returns effects."""
 
 
 class Subscription:
-    """The source of a `Consumer`; made by its topic. Any thread may call anything; no call waits.
+    """The subscription of `Consumer`s; created by its topic. Any thread may use it; no call waits.
 
-    It drives its dispatcher: brings it events, one at a time, as steps under one lock, and carries out the effects in
-    their order, without the lock. Consumers are held weakly: who attaches one keeps it. It is a `CursorSource`: the
-    cursor log takes records from it.
+    It drives its dispatcher: it passes events to it, one at a time, as steps under one lock, and carries out the
+    effects in their order without the lock. Consumers are held weakly: the caller that attaches one keeps it. It is a
+    `CursorSource`, from which the cursor log takes records.
 
-    publish_dead: publishes messages that were delivered too often elsewhere. on_change: called when anything is
-    acknowledged, and when that is stored; on_over: when one that is not durable ends, with its last consumer.
+    Args:
+        name: its name.
+        managed: the messages of the topic.
+        cursor: its cursor.
+        settings: its settings.
+        runtime: waits, timers and threads of the cluster.
+        clock: source of time.
+        publish_dead: publishes dead letters.
+        on_change: called when messages are acknowledged, and when that is stored.
+        on_over: called when a subscription that is not durable ends with its last consumer.
     """
 
     timeout = None
@@ -146,19 +160,19 @@ class Subscription:
         self.wait = runtime.wait
         self.wake_after = runtime.wake_after
         self.events = EventQueue()
-        """Effects are carried out as events of this queue, in turn."""
+        """Effects are carried out as events of this queue."""
         self._work = runtime.work
         self._label = f"{managed.name}, {name}"
         self.slot: CursorSlot | None = None
-        """Where its state is stored; None: it is not."""
+        """The slot of its cursor; None: the cursor is not stored."""
         self.stored_settings: SubscriptionConfig | None = None
-        """Its settings in the metadata store; None: it has none there, or they are not known."""
+        """Its settings in the metadata store; None: not stored, or unknown."""
         self.properties: Mapping[str, str] = {}
         self.created_us = clock.now_us()
         self.used_us = clock.monotonic_us()
-        """When it last had a consumer, or this process took it over: on the clock that nobody sets."""
+        """When it last had a consumer, or this process took it over, on the monotonic clock."""
         self.first_era = 1 + secrets.randbits(61)
-        """Its era before the first seek: that of who created it."""
+        """Its era before the first seek."""
         self.counts = SubscriptionCounters(begun_at=cursor.mark.offset + cursor.acks.acked_messages)
         self._mark = cursor.mark.offset
         self._clock, self._publish_dead, self._on_change, self._on_over = clock, publish_dead, on_change, on_over
@@ -166,15 +180,15 @@ class Subscription:
             cursor, settings, topic=managed.name, start=managed.start.offset, end=managed.end.offset,
             wall_us=clock.now_us,
         )  # fmt: skip
-        self._lock = Lock()  # of the cursor and the dispatcher, held for steps alone
+        self._lock = Lock()  # guards the cursor and the dispatcher, held only for steps
         self._effects: deque[Effect | _Discard] = deque()
         self._locator = Locator(self._label, managed, self.events, self._located)
         self._wake: tuple[int, TimerLike] | None = None
-        self._era = 0  # counts seeks: what was acknowledged before one is not afterwards
+        self._era = 0  # counts seeks, which discard earlier acknowledgements
         self._is_stopped = False
         self._delayed = DelayedCount(managed, cursor, self._lock, runtime.wait)
         self._oldest = (-1, 0)  # offset and append time of the message at the mark
-        self._oldest_due = (-1, 0)  # of the first that is due, and since when it is
+        self._oldest_due = (-1, 0)  # offset and due time of the first message that is due
         self._consumers: dict[int, _Attachment] = {}
         self._next_id = 0
         self._failed: ReplogError | None = None
@@ -182,7 +196,7 @@ class Subscription:
     # ---- steps and effects ----------------------------------------------------------------------------------
 
     def _do(self, step: Step) -> None:
-        """Take a step. Its errors are raised here; its effects are carried out behind those of earlier steps."""
+        """Take a step. Its errors are raised here; its effects are carried out after those of earlier steps."""
         self._take(step)
         self.events.post(self._carry_out)
 
@@ -219,7 +233,7 @@ class Subscription:
         if attachment is None:
             return
         consumer = attachment.reference()
-        if consumer is not None:  # else it comes again to others when it is detached, which its finalizer asks for
+        if consumer is not None:  # otherwise its finalizer detaches it, and others get the messages
             attachment.counts.deliver(effect.batch, effect.redelivered, now_us)
             consumer.deliver(DeliveredMessages(effect.batch, effect.redelivered))
 
@@ -255,9 +269,9 @@ class Subscription:
             error = future.exception()
             if error is None:
                 self.acknowledge(NOBODY, offsets)
-                self.counts.dead_lettered += len(offsets)  # a reader of the count finds them acknowledged
+                self.counts.dead_lettered += len(offsets)  # after the acknowledgement, for readers of the counter
                 return
-            logger.warning("%s: dead letters stay here: %s", self._label, error)
+            logger.warning("%s: dead letters could not be published, another attempt follows: %s", self._label, error)
             self._do(lambda now: self._dispatcher.dead_letters_failed(offsets, now))
 
         self._publish_dead(self, effect).add_done_callback(published)
@@ -266,27 +280,27 @@ class Subscription:
 
     def grew(self) -> None:
         """Note that the topic's confirmed end moved; called by its `ManagedLedger`."""
-        if self._consumers:  # the first one will be told
+        if self._consumers:  # the first consumer gets the end when it is attached
             self._do(lambda now: self._dispatcher.grew(self.managed.end.offset, now))
 
     def _read(self, read: ReadEntries) -> None:
         try:
-            answer = self.managed.read(read.offset, bytes_max=read.bytes_max, end=read.end)
+            result = self.managed.read(read.offset, bytes_max=read.bytes_max, end=read.end)
         except ReplogError as error:
             self._not_read(read, error)
             return
-        if answer.done() and answer.exception() is None:  # mostly; its effects are carried out in this same event
-            batch = answer.result()
+        if result.done() and result.exception() is None:  # the usual case; its effects are carried out in this event
+            batch = result.result()
             self._take(lambda now: self._dispatcher.entries(read.id, batch, now))
         else:
-            answer.add_done_callback(lambda _: self._was_read(read, answer))
+            result.add_done_callback(lambda _: self._was_read(read, result))
 
-    def _was_read(self, read: ReadEntries, answer: AppendFuture[MessageBatch]) -> None:
-        error = answer.exception()
+    def _was_read(self, read: ReadEntries, result: AppendFuture[MessageBatch]) -> None:
+        error = result.exception()
         if error is not None:
             self._not_read(read, error)
         else:
-            batch = answer.result()
+            batch = result.result()
             self._do(lambda now: self._dispatcher.entries(read.id, batch, now))
 
     def _not_read(self, read: ReadEntries, error: BaseException) -> None:
@@ -299,7 +313,7 @@ class Subscription:
         self._do(lambda now: self._dispatcher.read_failed(read.id, reason, now))
 
     def trimmed(self, start: TopicPosition) -> None:
-        """Nothing below is left: a cursor that would have needed it moves on."""
+        """Note that all messages below a position were removed; move the cursor if it is below."""
 
         def trimmed(now_us: int) -> list[Effect]:
             moved: list[Effect] = []
@@ -321,7 +335,7 @@ class Subscription:
         self._wake = None if timer is None else (at_us, timer)
 
     def _woken(self, at_us: int) -> None:
-        """The timer fired; the clock that it was set by may be a little behind."""
+        """Note that the timer fired; the clock of the timer may be a little behind."""
         self.events.post(self._wake_is_over)
         self._do(lambda now: self._dispatcher.woken(max(now, at_us)))
 
@@ -329,8 +343,8 @@ class Subscription:
         self._wake = None
 
     def clock_was_set(self) -> None:
-        """Note that the time of day jumped: delayed messages may be due earlier than the timer, or later."""
-        if self._consumers:  # for nobody nothing is due
+        """Note that the wall clock jumped: delayed messages may be due earlier than the timer, or later."""
+        if self._consumers:  # without consumers no timer runs
             self._do(lambda now: self._dispatcher.woken(now))
 
     # ---- consumers ------------------------------------------------------------------------------------------
@@ -340,7 +354,7 @@ class Subscription:
         return self._dispatcher.settings
 
     def configure(self, settings: SubscriptionConfig) -> None:
-        """Change its settings, here alone. SubscriptionBusyError: it has consumers."""
+        """Change the settings in this process. Raises SubscriptionBusyError if there are consumers."""
 
         def configure(_: int) -> list[Effect]:
             self._dispatcher.configure(settings)
@@ -350,27 +364,27 @@ class Subscription:
 
     @property
     def consumers(self) -> int:
-        """How many are attached."""
+        """Number of attached consumers."""
         return len(self._consumers)
 
     def attached(self) -> list[DeliveryTarget]:
-        """The consumers that are attached, without those that were forgotten."""
+        """Return the attached consumers, without those that were forgotten."""
         with self._lock:
             references = [attachment.reference for attachment in self._consumers.values()]
         return [consumer for reference in references if (consumer := reference()) is not None]
 
     @property
     def is_over(self) -> bool:
-        """Whether it takes no consumers any more."""
+        """Whether no more consumers may attach."""
         return self._failed is not None
 
     def attach(
         self, consumer: DeliveryTarget, settings: SubscriptionConfig | None, *, priority: int = 0, address: str = ""
     ) -> int:
-        """Attach a consumer; returns its number. settings: those that it expects, None: any. address: HOST:PORT of a
-        remote one, for statistics.
+        """Attach a consumer; return its number.
 
-        Errors: SubscriptionBusyError, an exclusive one has a consumer, or the settings are other ones.
+        settings: those that the consumer expects; None: any. address: HOST:PORT of a remote one, for statistics. Raises
+        SubscriptionBusyError if it is exclusive and has a consumer, or has other settings.
         """
         with self._lock:
             self._next_id = number = self._next_id + 1
@@ -383,7 +397,7 @@ class Subscription:
             effects = self._dispatcher.attach(number, consumer.name, now_us, priority=priority)
             consumer.became(self._dispatcher.settings.type != "failover")
             counts = ConsumerCounters(address, self._clock.now_us())
-            self._consumers[number] = _Attachment(weakref.ref(consumer), counts)  # from now on `grew` tells the end
+            self._consumers[number] = _Attachment(weakref.ref(consumer), counts)  # from now on `grew` passes the end on
             self.used_us = now_us
             return effects + self._dispatcher.grew(self.managed.end.offset, now_us)
 
@@ -391,7 +405,7 @@ class Subscription:
         return number
 
     def detach(self, consumer: int) -> None:
-        """Detach a consumer: others get all that it has not acknowledged."""
+        """Detach a consumer; others get all that it has not acknowledged."""
 
         def detach(now_us: int) -> list[Effect]:
             self._consumers.pop(consumer, None)
@@ -423,7 +437,7 @@ class Subscription:
         self._note_acknowledging(consumer)
         self._do(lambda now: self._dispatcher.acknowledge_range(consumer, start, end, now))
 
-    def acknowledge_noted(self, consumer: int, take: Callable[[], Noted | None]) -> None:
+    def acknowledge_noted(self, consumer: int, take: Callable[[], AckedOffsets | None]) -> None:
         def acknowledge(now_us: int) -> list[Effect]:
             noted = take()
             if noted is None:
@@ -441,14 +455,16 @@ class Subscription:
             attachment.counts.last_acked_us = self._clock.now_us()
 
     def consumer_counts(self, consumer: int) -> ConsumerCounters:
-        """Counters of a consumer's messages; of one that has gone, zeros."""
+        """Return the counters of a consumer's messages; zeros for one that is detached."""
         attachment = self._consumers.get(consumer)
         return ConsumerCounters("", 0) if attachment is None else attachment.counts
 
     @property
     def era(self) -> int:
-        """A random number from its beginning, or from a seek, up to the next seek, whoever owns it: what is
-        acknowledged in one era does not count in another. In a step it does not change."""
+        """A random number that changes with each seek, the same for all owners.
+
+        Acknowledgements of one era do not count in another. It does not change during a step.
+        """
         return self.cursor.era or self.first_era
 
     @property
@@ -459,16 +475,19 @@ class Subscription:
     def acknowledge_again(
         self, consumer: int, end: int, ranges: NDArray[np.int64], if_: Callable[[], bool]
     ) -> AppendFuture[None]:
-        """All below `end`, and the rows of `ranges`, from and up to, were acknowledged once, maybe to an owner that did
-        not store it. if_: asked in the step; False: nothing is done. Done when the cursor knows them."""
+        """Repeat acknowledgements that a former owner may not have stored: all below `end`, and the half-open rows of
+        `ranges`.
+
+        if_: called in the step; False: do nothing. The future is done when the cursor has them.
+        """
         done: AppendFuture[None] = AppendFuture()
 
         def acknowledge(now_us: int) -> list[Effect]:
             effects: list[Effect] = []
             if if_():
                 lengths = ranges[:, 1] - ranges[:, 0]
-                if len(alone := ranges[lengths == 1, 0]):
-                    effects += self._dispatcher.acknowledge(consumer, alone, now_us)
+                if len(singles := ranges[lengths == 1, 0]):
+                    effects += self._dispatcher.acknowledge(consumer, singles, now_us)
                 for start, stop in ranges[lengths > 1].tolist():
                     effects += self._dispatcher.acknowledge_range(consumer, start, stop, now_us)
             return effects
@@ -484,7 +503,7 @@ class Subscription:
         return done
 
     def _located(self, located: LocatedEntries) -> None:
-        """Acknowledge messages of entries that never went out, and that the cursor gets to know now."""
+        """Acknowledge messages of entries that were never delivered, and that were located for the cursor."""
 
         def acknowledge(now_us: int) -> list[Effect]:
             if located.era != self._era:
@@ -498,8 +517,8 @@ class Subscription:
         self._do(acknowledge)
 
     def _settled(self) -> AppendFuture[None]:
-        """Done when all that was acknowledged before is known to the cursor, and to its slot."""
-        self._do(lambda _: ())  # behind the steps of threads that are at one, and what follows from them
+        """Return a future that is done when the cursor, and its slot, have all earlier acknowledgements."""
+        self._do(lambda _: ())  # waits for the steps of other threads, and their effects
         return self._locator.settled()
 
     def _settle(self, done: AppendFuture[None]) -> None:
@@ -508,14 +527,14 @@ class Subscription:
     def acknowledge_cumulative(
         self, consumer: int, end: int, *, if_: Callable[[], bool] = lambda: True
     ) -> AppendFuture[None]:
-        """if_: asked in the step; False: nothing is done."""
+        """Acknowledge everything below `end`. if_: called in the step; False: do nothing."""
         self._note_acknowledging(consumer)
         return self._at_place(
             end, lambda place, now: self._dispatcher.cumulative(consumer, place, end, now) if if_() else []
         )
 
     def skip_to(self, end: int) -> AppendFuture[None]:
-        """Acknowledge everything below `end`, whichever consumer has it: it expired, or is to be skipped."""
+        """Acknowledge everything below `end`, whichever consumer has it, because it expired or is to be skipped."""
 
         def skip(place: EntryPosition, now_us: int) -> list[Effect]:
             before = self.cursor.mark.offset
@@ -524,35 +543,35 @@ class Subscription:
             self.cursor.cumulative(place, end, self.managed.end.offset, now_us)
             return self._dispatcher.moved(before, now_us)
 
-        return self._at_place(end, skip) if end > self.cursor.mark.offset else done_ack()
+        return self._at_place(end, skip) if end > self.cursor.mark.offset else completed_future()
 
     def skip(self, messages: int) -> AppendFuture[None]:
-        """Acknowledge the next `messages` that are not yet."""
+        """Acknowledge the next `messages` unacknowledged messages."""
         end = self.managed.end.offset
-        return self.skip_to(self.look(lambda cursor, _: cursor.offset_behind(messages, end)))
+        return self.skip_to(self.inspect(lambda cursor, _: cursor.offset_behind(messages, end)))
 
     def _at_place(self, to: int, step: Callable[[EntryPosition, int], list[Effect]]) -> AppendFuture[None]:
-        """Do it with the place that a cumulative acknowledgement up to `to` needs."""
+        """Do a step with the entry that a cumulative acknowledgement up to `to` needs."""
         done: AppendFuture[None] = AppendFuture()
         nowhere = EntryPosition(-1, -1, to, 0, 0, 0, 0)
 
         def attempt(place: EntryPosition | None) -> None:
-            lacking: int | None = None
+            missing: int | None = None
 
             def once(now_us: int) -> list[Effect]:
-                nonlocal lacking
+                nonlocal missing
                 start, end = self.cursor.cumulative_start(to), self.managed.end.offset  # others acknowledge meanwhile
                 known = place if place is not None and place.first <= start <= place.end else self.cursor.find(start)
                 if known is None and self.cursor.mark.offset < to <= end:
-                    lacking = min(start, end - 1)
+                    missing = min(start, end - 1)
                     return []
                 return step(known or nowhere, now_us)
 
             self._do(once)
-            if lacking is None:
+            if missing is None:
                 done.complete(None)
             else:
-                then(self.managed.locate(lacking), done, attempt)
+                then(self.managed.locate(missing), done, attempt)
 
         try:
             attempt(None)
@@ -567,18 +586,18 @@ class Subscription:
         self._do(lambda now: [_Discard((consumer,)), *self._dispatcher.redeliver_unacked(consumer, now)])
 
     def flush_async(self) -> AppendFuture[None]:
-        """Done when all acknowledgements so far are durable."""
+        """Return a future that is done when all earlier acknowledgements are durable."""
         return self._stored(CursorSlot.flush)
 
     def _stored(self, store: Callable[[CursorSlot], AppendFuture[None]]) -> AppendFuture[None]:
-        """Once all that was acknowledged so far is known to the cursor."""
+        """Store the cursor once it has all earlier acknowledgements."""
         slot = self.slot
         if slot is None:
-            return done_ack()
+            return completed_future()
         done: AppendFuture[None] = AppendFuture()
 
         def stored(future: AppendFuture[None]) -> None:
-            error = self._failed or future.exception()  # nothing of what came behind a failure is stored
+            error = self._failed or future.exception()  # nothing after a failure is stored
             if error is not None:
                 done.fail(error)
             else:
@@ -587,10 +606,10 @@ class Subscription:
         then(self._settled(), done, lambda _: store(slot).add_done_callback(stored))
         return done
 
-    # ---- what its slot stores -------------------------------------------------------------------------------
+    # ---- CursorSource -------------------------------------------------------------------------------
 
     def take_changes(self) -> tuple[int, bytes] | None:
-        """See `CursorSource`, as of the following."""
+        """Return the changes of the cursor, see `CursorSource`."""
         with self._lock:
             return self.cursor.take_changes()
 
@@ -604,7 +623,7 @@ class Subscription:
             self.cursor.persisted(sequence)
             has_more = self.cursor.has_changes
         self._on_change()
-        if has_more:  # one record could not hold all that has changed
+        if has_more:  # one record could not hold all changes
             self._note_dirty()
 
     def lost(self, error: ReplogError) -> None:
@@ -613,7 +632,7 @@ class Subscription:
     # ---- positions ------------------------------------------------------------------------------------------
 
     def seek(self, start: Start) -> AppendFuture[int]:
-        """See `Consumer.seek`. Durable when the AppendFuture is done."""
+        """Move the subscription, see `Consumer.seek`. The move is durable when the future is done."""
         done: AppendFuture[int] = AppendFuture()
 
         def seek(total: TopicPosition) -> None:
@@ -624,7 +643,7 @@ class Subscription:
         return done
 
     def _seek(self, total: TopicPosition) -> None:
-        """TrimmedError: its messages went in this moment."""
+        """Move the cursor. Raises TrimmedError if the messages were removed just now."""
 
         def seek(now_us: int) -> list[Effect | _Discard]:
             start = self.managed.start.offset
@@ -638,37 +657,43 @@ class Subscription:
 
         self._do(seek)
 
-    def settle_in(self) -> None:
-        """Begin to hear what becomes of the topic. It may have other messages than when the cursor was stored: none
-        below its start, none beyond its end."""
+    def follow_topic(self) -> None:
+        """Follow the topic from now on.
+
+        The topic may have other messages than when the cursor was stored: none below its start, and none beyond its
+        end.
+        """
         self.managed.on_grow.append(self.grew)
         start, end = self.managed.start, self.managed.end
         if self.cursor.mark.offset > end.offset:
-            logger.error("%s: is at %d, and the topic ends at %d", self._label, self.cursor.mark.offset, end.offset)
-            self.cursor.begin_era()  # before anybody acknowledges
+            mark = self.cursor.mark.offset
+            logger.error("%s: its cursor is at %d, but the topic ends at %d", self._label, mark, end.offset)
+            self.cursor.begin_era()  # before any acknowledgement
             self._do(lambda now: self._dispatcher.seek(end, now))
         elif self.cursor.mark.offset < start.offset:
             self.trimmed(start)
 
-    # ---- how it is ------------------------------------------------------------------------------------------
+    # ---- state ------------------------------------------------------------------------------------------
 
-    def look(self, call: Callable[[Cursor, Dispatcher], T]) -> T:
-        """The result of a call that reads cursor and dispatcher while neither changes."""
+    def inspect(self, call: Callable[[Cursor, Dispatcher], T]) -> T:
+        """Return the result of a call that reads the cursor and the dispatcher while neither changes."""
         with self._lock:
             return call(self.cursor, self._dispatcher)
 
     @property
     def is_unstored(self) -> bool:
-        """Whether a crash, now, would bring back messages that are acknowledged."""
-        return self.look(lambda cursor, _: cursor.has_changes or cursor.durable_mark.offset < cursor.mark.offset)
+        """Whether a crash now would bring back acknowledged messages."""
+        return self.inspect(lambda cursor, _: cursor.has_changes or cursor.durable_mark.offset < cursor.mark.offset)
 
     def durable_mark(self) -> int:
-        """The subscription never needs anything below this offset again, also after a crash."""
-        return self.look(lambda cursor, _: cursor.durable_mark.offset)
+        """Return the offset below which the subscription needs no message, even after a crash."""
+        return self.inspect(lambda cursor, _: cursor.durable_mark.offset)
 
     def oldest_us(self) -> int | None:
-        """Append time of the first message that is not acknowledged; None: there is none. May read an entry, and wait
-        for it. Errors: those of `ManagedLedger.read`."""
+        """Return the append time of the first unacknowledged message; None: there is none.
+
+        May read an entry, and wait for it. Raises the errors of `ManagedLedger.read`.
+        """
         mark = self.cursor.mark.offset
         if mark >= self.managed.end.offset:
             return None
@@ -678,10 +703,12 @@ class Subscription:
         return self._oldest[1]
 
     def oldest_due_us(self) -> int | None:
-        """The same of the first one whose time has come: since when it could have been delivered. None: there is none,
-        as far as that is known without a consumer."""
+        """Return since when the first message that is due could have been delivered; None: none is due.
+
+        Without a consumer it is not known which messages are delayed. Otherwise like `oldest_us`.
+        """
         end = self.managed.end.offset
-        first = self.look(lambda _, dispatcher: dispatcher.first_due(end))
+        first = self.inspect(lambda _, dispatcher: dispatcher.first_due(end))
         if first >= end:
             return None
         if self._oldest_due[0] != first:
@@ -693,8 +720,10 @@ class Subscription:
         return None if due_us > self._clock.now_us() else due_us
 
     def count_delayed(self) -> int | None:
-        """Messages that wait for their time, while there is no consumer; None: too many to count are left. May read the
-        backlog, and wait for it. Errors: as oldest_us."""
+        """Return the number of delayed messages while there is no consumer; None: the backlog is too long.
+
+        May read the backlog, and wait for it. Raises the errors of `ManagedLedger.read`.
+        """
         return self._delayed.count(self._clock.now_us()) if self._delays else 0
 
     @property
@@ -705,7 +734,7 @@ class Subscription:
     # ---- the end --------------------------------------------------------------------------------------------
 
     def fail(self, error: ReplogError) -> None:
-        """Deliver and store nothing any more: another process owns the topic, or it is gone."""
+        """Stop delivering and storing, because another process owns the topic, or it was deleted."""
         with self._lock:
             self._failed = self._failed or error
         consumers = self.attached()
@@ -714,9 +743,9 @@ class Subscription:
             consumer.failed(error)
 
     def _stop(self) -> None:
-        """Carry out no effects any more."""
+        """Carry out no more effects."""
         self._is_stopped = True
-        with suppress(ValueError):  # it never settled in, or was stopped before
+        with suppress(ValueError):  # it did not follow the topic (any more)
             self.managed.on_grow.remove(self.grew)
         wake, self._wake = self._wake, None
         if wake is not None:
@@ -729,7 +758,7 @@ class Subscription:
         return self._stored(CursorSlot.store_clean)
 
     def end(self, error: ReplogError, *, deleted: bool = False) -> None:
-        """End its use. deleted: it does not exist any more."""
+        """End the subscription. deleted: it does not exist any more."""
         self.fail(error)
         if self.slot is not None:
             self.slot.close(deleted=deleted)

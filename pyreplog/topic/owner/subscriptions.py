@@ -1,4 +1,4 @@
-"""The subscriptions of a topic that this process owns: found when it is opened, made, and deleted."""
+"""The subscriptions of a topic that this process owns: recovered when it is opened, created, and deleted."""
 
 from __future__ import annotations
 
@@ -45,21 +45,24 @@ logger = logging.getLogger(__name__)
 
 
 def era_of(metadata: SubscriptionMetadata) -> int:
-    """The era before the first seek. Every owner computes the same one; a subscription made anew has another."""
+    """Return the era of a subscription before its first seek.
+
+    Every owner computes the same one; a subscription that is created again has another one.
+    """
     return 1 + int.from_bytes(hashlib.blake2b(metadata.token.encode(), digest_size=7).digest())
 
 
 class Subscriptions:
-    """Any thread; making and deleting wait for the metadata store."""
+    """The subscriptions of one topic. Any thread; creating and deleting wait for the metadata store."""
 
     def __init__(self, context: TopicContext) -> None:
         self._context, self._topic = context, context.name
         self._cursors, self._metadata = context.cursors, context.metadata
-        self._lock = threading.Lock()  # of the table; never while anything waits
-        self._changing = threading.Lock()  # while one is made or deleted
+        self._lock = threading.Lock()  # guards the table; never held while anything waits
+        self._changing = threading.Lock()  # held while a subscription is created or deleted
         self._table: dict[str, Subscription] = {}
         self._error: ReplogError | None = None
-        """Why none is made any more."""
+        """Why no more subscriptions are created."""
 
     # ---- the table ------------------------------------------------------------------------------------------
 
@@ -76,21 +79,21 @@ class Subscriptions:
             return self._table.get(name)
 
     def get(self, name: str) -> Subscription:
-        """Errors: NoSuchSubscriptionError; as `check_name`."""
-        there = self.find(check_name(name, "subscription"))
-        if there is None:
+        """Return a subscription. Raises NoSuchSubscriptionError, and the errors of `check_name`."""
+        subscription = self.find(check_name(name, "subscription"))
+        if subscription is None:
             raise NoSuchSubscriptionError(self._topic, f"there is no subscription {name}")
-        return there
+        return subscription
 
-    # ---- making ---------------------------------------------------------------------------------------------
+    # ---- creating ---------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Take over all durable ones that there are."""
+        """Take over all durable subscriptions of the topic."""
         for name in list_subscriptions(self._metadata, self._topic):
             if not is_system(name):
                 self._recover(name)
 
-    def make(
+    def open(
         self,
         name: str,
         start: Start,
@@ -100,8 +103,11 @@ class Subscriptions:
         *,
         later: bool = False,
     ) -> Subscription:
-        """The one that is there, with these settings, or a new one. later: other settings of one that is there may be
-        stored later. Errors: see `Topic.create_subscription`."""
+        """Return an existing subscription, with these settings, or a new one.
+
+        later: changed settings of an existing subscription may be stored later. Raises the errors of
+        `Topic.create_subscription`.
+        """
         check_name(name, "subscription")
         check_start(start)
         check_mapping("properties", properties)
@@ -118,10 +124,10 @@ class Subscriptions:
             check_dead_letters(self._topic, name, config)
             mark = wait_wanted(self._context.runtime.wait, position(self._context.managed, start))
             if not durable:
-                return self._add(self._made(Cursor(name, mark, durable=False), config))
+                return self._add(self._new(Cursor(name, mark, durable=False), config))
             self._create(name, Cursor(name, mark), config, properties)
             subscription = self._recover(name)
-            self._configure(subscription, settings, later=later)  # it was there, and nobody here knew
+            self._configure(subscription, settings, later=later)  # it existed, unknown to this owner
             return subscription
 
     def attach(
@@ -134,24 +140,26 @@ class Subscriptions:
         priority: int,
         address: str = "",
     ) -> tuple[Subscription, int]:
-        """Make a subscription, if there is none, for a consumer; and its number there. address: as of
-        `Subscription.attach`."""
+        """Open a subscription for a consumer; return it, and the consumer's number.
+
+        address: as for `Subscription.attach`.
+        """
         while True:
-            subscription = self.make(name, start, durable, settings, {}, later=True)
+            subscription = self.open(name, start, durable, settings, {}, later=True)
             expected = subscription.settings.changed(settings) if settings else None
             try:
                 return subscription, subscription.attach(consumer, expected, priority=priority, address=address)
             except ReplogError:
                 is_gone = subscription.is_over and self.find(name) is not subscription
                 if not is_gone and expected in (None, subscription.settings):
-                    raise  # else its last consumer left in this moment, or another one changed the settings
+                    raise  # otherwise its last consumer has just left, or another one changed the settings
 
     def _configure(self, subscription: Subscription, settings: Mapping[str, Any], *, later: bool) -> None:
-        """Change these settings, and store them, while no other call changes subscriptions.
+        """Change settings, and store them, while no other call changes subscriptions.
 
-        later: while the metadata store is away the settings hold all the same, and `store_settings` stores them.
-        Errors: ConfigError; SubscriptionBusyError, there are consumers; those of `change_subscription`, after which
-        the settings are as before, or nobody knows.
+        later: while the metadata store is unavailable the settings apply nevertheless, and `store_settings` stores
+        them. Raises ConfigError; SubscriptionBusyError if there are consumers; the errors of `change_subscription`,
+        after which the settings are as before, or unknown.
         """
         if not settings:
             return
@@ -177,7 +185,7 @@ class Subscriptions:
             subscription.configure(settings)
 
     def _store(self, subscription: Subscription) -> None:
-        """Have the metadata store know its settings; without one that is durable, or when it knows them, do nothing."""
+        """Store the settings of a durable subscription, unless the metadata store has them."""
         config = subscription.settings
         if subscription.slot is None or subscription.stored_settings == config:
             return
@@ -189,10 +197,10 @@ class Subscriptions:
         subscription.stored_settings = config
 
     def store_settings(self) -> None:
-        """Store settings that could not be stored when they changed. Errors: those of the metadata store."""
-        if all(there.slot is None or there.stored_settings == there.settings for there in self.all()):
+        """Store settings that could not be stored when they changed. Raises errors of the metadata store."""
+        if all(sub.slot is None or sub.stored_settings == sub.settings for sub in self.all()):
             return
-        self._context.touch()  # until all are
+        self._context.touch()  # until all are stored
         if not self._changing.acquire(blocking=False):
             return
         try:
@@ -203,34 +211,34 @@ class Subscriptions:
 
     def _create(self, name: str, cursor: Cursor, config: SubscriptionConfig, properties: Mapping[str, str]) -> None:
         topic, managed, now_us = self._topic, self._context.managed, self._context.clock.now_us()
-        made = SubscriptionMetadata(
+        metadata = SubscriptionMetadata(
             token=secrets.token_hex(16), created_us=now_us, properties=dict(properties),
             snapshot=cursor.snapshot_record()[1], moved_us=now_us,
         ).with_config(config)  # fmt: skip
         try:
-            create_subscription(self._metadata, topic, name, made)
+            create_subscription(self._metadata, topic, name, metadata)
         except KeyExistsError:
-            logger.warning("topic %s: subscription %s was there already", topic, name)
+            logger.warning("topic %s: subscription %s existed already", topic, name)
             return
         try:
             managed.verify()
-        except (TopicFencedError, ClosedError):  # it is closed as soon as it knows
-            with suppress(ReplogError):  # the new owner may have found it: then it is that one's
-                delete_subscription(self._metadata, topic, name, made.owner)
+        except (TopicFencedError, ClosedError):  # the topic will be closed
+            with suppress(ReplogError):  # the new owner may have taken it over
+                delete_subscription(self._metadata, topic, name, metadata.owner)
             raise
 
     def _recover(self, name: str) -> Subscription:
         recovered = self._cursors.recover(self._topic, name)
         cursor = Cursor.restore(name, recovered.records)
-        there = self._made(cursor, recovered.metadata.config)
-        there.stored_settings = there.settings
-        there.properties = recovered.metadata.properties
-        there.created_us = recovered.metadata.created_us
-        there.first_era = era_of(recovered.metadata)
-        there.slot = self._cursors.attach(recovered, there)
-        return self._add(there)
+        subscription = self._new(cursor, recovered.metadata.config)
+        subscription.stored_settings = subscription.settings
+        subscription.properties = recovered.metadata.properties
+        subscription.created_us = recovered.metadata.created_us
+        subscription.first_era = era_of(recovered.metadata)
+        subscription.slot = self._cursors.attach(recovered, subscription)
+        return self._add(subscription)
 
-    def _made(self, cursor: Cursor, settings: SubscriptionConfig) -> Subscription:
+    def _new(self, cursor: Cursor, settings: SubscriptionConfig) -> Subscription:
         context = self._context
         return Subscription(
             cursor.name, context.managed, cursor, settings, context.runtime, context.clock,
@@ -238,43 +246,43 @@ class Subscriptions:
             on_change=context.touch, on_over=self._forget,
         )  # fmt: skip
 
-    def _add(self, made: Subscription) -> Subscription:
-        """From now on it hears what becomes of the topic."""
+    def _add(self, subscription: Subscription) -> Subscription:
+        """Add a subscription to the table, and have it follow the topic."""
         with self._lock:
             error = self._error
             if error is None:
-                self._table[made.name] = made
+                self._table[subscription.name] = subscription
         if error is not None:
-            made.end(error)
+            subscription.end(error)
             raise error
-        made.settle_in()
-        return made
+        subscription.follow_topic()
+        return subscription
 
-    def _forget(self, there: Subscription) -> None:
+    def _forget(self, subscription: Subscription) -> None:
         with self._lock:
-            if self._table.get(there.name) is there:
-                del self._table[there.name]
+            if self._table.get(subscription.name) is subscription:
+                del self._table[subscription.name]
 
     # ---- the end --------------------------------------------------------------------------------------------
 
     def delete(self, name: str, *, force: bool) -> None:
-        """See `Topic.delete_subscription`."""
+        """Delete a subscription, see `Topic.delete_subscription`."""
         topic = self._topic
         with self._changing:
-            there = self.get(name)
-            if there.consumers and not force:
-                raise SubscriptionBusyError(topic, f"subscription {name} has {there.consumers} consumers")
-            if there.slot is not None:
-                with suppress(NoSuchSubscriptionError):  # an earlier try, of which nobody knew the outcome
-                    delete_subscription(self._metadata, topic, name, there.slot.owner)
-            self._forget(there)
-            there.end(NoSuchSubscriptionError(topic, f"subscription {name} was deleted"), deleted=True)
+            subscription = self.get(name)
+            if subscription.consumers and not force:
+                raise SubscriptionBusyError(topic, f"subscription {name} has {subscription.consumers} consumers")
+            if subscription.slot is not None:
+                with suppress(NoSuchSubscriptionError):  # an earlier attempt with an unknown outcome deleted it
+                    delete_subscription(self._metadata, topic, name, subscription.slot.owner)
+            self._forget(subscription)
+            subscription.end(NoSuchSubscriptionError(topic, f"subscription {name} was deleted"), deleted=True)
 
     def end(self, error: ReplogError, *, deleted: bool = False) -> None:
-        """None is used, or made, any more. deleted: nor do they exist."""
+        """End all subscriptions, and create no more. deleted: they do not exist any more."""
         with self._lock:
             self._error = error
-        for there in self.all():
-            there.end(error, deleted=deleted)
+        for subscription in self.all():
+            subscription.end(error, deleted=deleted)
             if deleted:
-                self._forget(there)
+                self._forget(subscription)

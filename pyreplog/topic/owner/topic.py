@@ -1,4 +1,4 @@
-"""Topic: what user code publishes to and subscribes to, in the process that owns it."""
+"""Topic: publishes and delivers messages in the process that owns the topic."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RELEASE_S = 1.0
-"""Between tries."""
+"""Seconds between attempts to release a claim."""
 
 
 class TopicHost(Protocol):
-    """The topics of this process, as far as one of them needs them.
+    """The topics of this process, as far as one of them uses them.
 
-    address: at which this process answers for them, or "". close_s: seconds that closing may take. is_closing: all are
-    closed, and told of together.
+    address: where this process serves them, or "". close_s: seconds that closing may take. is_closing: all topics are
+    being closed, and logged together.
     """
 
     @property
@@ -74,46 +74,48 @@ class TopicHost(Protocol):
     def is_closing(self) -> bool: ...
 
     def claim(self, name: str) -> Claim:
-        """Claim a topic anew."""
+        """Claim a topic again."""
         ...
 
     def forget(self, topic: Topic) -> None:
-        """It was closed."""
+        """Forget a topic that was closed."""
         ...
 
     def work(self, job: Callable[[], object]) -> None:
-        """Have something done that may wait for ledgers."""
+        """Run a job that may wait for ledgers."""
         ...
 
     def open_any(self, name: str, settings: Mapping[str, Any]) -> DeadLetterTopic:
-        """Another topic, with partitions or without; made with these settings if there is none."""
+        """Open another topic, with or without partitions; create it with these settings if it does not exist."""
         ...
 
     def existing(self, name: str) -> RedriveTarget:
-        """Another topic, with partitions or without. NoSuchTopicError: there is none."""
+        """Open another topic, with or without partitions. Raises NoSuchTopicError."""
         ...
 
 
 class Topic(Handle):
-    """A topic that this process owns; made by `Cluster.topic`: the same object for the same name, so who closes it
-    closes it for all. Any thread may call anything; asyncio code awaits what `submit` and `submit_batch` give.
+    """A topic that this process owns; made by `Cluster.topic`: one object for each name.
 
-    publish, submit, publish_batch, submit_batch, room: see `Publisher`, whose methods they are.
+    Closing the object closes it for all its users.
+
+    Any thread may use it; asyncio code awaits the futures of `submit` and `submit_batch`. The methods that publish are
+    those of `Publisher`. See docs/topics.md.
     """
 
-    if not TYPE_CHECKING:  # for help(), inspect.signature and Mock(spec=Topic); `recover` binds those of its publisher
+    if not TYPE_CHECKING:  # for help(), inspect.signature and Mock(spec=Topic); `recover` binds the real ones
         publish, submit, room = Publisher.publish, Publisher.submit, Publisher.room
         publish_batch, submit_batch = Publisher.publish_batch, Publisher.submit_batch
         publish_async, publish_batch_async = Publisher.publish_async, Publisher.publish_batch_async
 
     def __init__(self, topics: TopicHost, managed: ManagedLedger, claim: Claim, clock: Clock) -> None:
-        """For `Topics`, which makes this a part of itself."""
+        """Create the topic; `Topics` makes it a part of itself."""
         self.name, self.managed, self._topics = managed.name, managed, topics
         self.claim, self.clock = claim, clock
-        self._claiming = threading.Lock()  # of what comes in place of `claim`; never while the store is asked
-        self._was_let_go = False
-        self.used = True
-        """Whether anything happened to it since it was last looked at."""
+        self._claiming = threading.Lock()  # guards the replacement of `claim`; never held during calls of the store
+        self._was_released = False
+        self.is_used = True
+        """Whether anything happened to it since the last maintenance."""
         self._runtime = topics.runtime
         context = TopicContext(
             managed, clock, topics.runtime, topics.metadata, topics.cursors, touch=self.touch,
@@ -121,20 +123,24 @@ class Topic(Handle):
         )  # fmt: skip
         self.dedup = DedupCursor(context) if managed.config.deduplicate else None
         self._subscriptions = Subscriptions(context)
-        self.upkeep = TopicMaintenance(context, self._subscriptions, self.dedup)
-        self._report = TopicReport(context, self._subscriptions, self.upkeep, self.dedup, address=topics.address)
-        self._stored: list[AppendFuture[Any]] = []  # of what `begin_close` began
+        self.maintenance = TopicMaintenance(context, self._subscriptions, self.dedup)
+        self._report = TopicReport(context, self._subscriptions, self.maintenance, self.dedup, address=topics.address)
+        self._stored: list[AppendFuture[Any]] = []  # futures of what `begin_close` began
         self._ended: AppendFuture[None] | None = None
         self.unstored: ReplogError | None = None
-        """Why what was acknowledged last was not stored when it was closed."""
+        """Why the last acknowledgements were not stored when it was closed."""
         self._cause: ReplogError | None = None
-        """Why it is over, if it is not that somebody closed it."""
+        """Why it ended, unless `close` was called."""
         self.gone: AppendFuture[None] = AppendFuture()
         """Done when it is closed, and may be opened again."""
         super().__init__(f"topic {self.name}")
 
     def recover(self) -> None:
-        """Open what there is of it: producers that are known, durable subscriptions. For who made it."""
+        """Open the durable subscriptions and the known producers, and create the publisher.
+
+        Raises:
+            ReplogError: as `Cluster.topic`.
+        """
         self._subscriptions.recover()
         if self.dedup is not None:
             self.dedup.recover()
@@ -143,7 +149,7 @@ class Topic(Handle):
             entry_bytes_max=self._runtime.entry_bytes_max, end=self.managed.end.offset,
             producers=None if self.dedup is None else self.dedup.producers,
         )  # fmt: skip
-        self.upkeep.follow(publisher)
+        self.maintenance.follow(publisher)
         if self.dedup is not None:
             self.dedup.follow(publisher)
         self.publish, self.submit, self.room = publisher.publish, publisher.submit, publisher.room
@@ -151,16 +157,18 @@ class Topic(Handle):
         self.publish_async, self.publish_batch_async = publisher.publish_async, publisher.publish_batch_async
         self.managed.on_grow.append(self.touch)
         self.managed.on_fenced.append(self._fenced)
-        self.managed.verify()  # nobody would have told before
+        self.managed.verify()  # a fencing before this line was not reported
 
-    # ---- where it stands ------------------------------------------------------------------------------------
+    # ---- state ------------------------------------------------------------------------------------
 
     @property
     def config(self) -> TopicConfig:
+        """Settings of the topic."""
         return self.managed.config
 
     @property
     def publisher(self) -> Publisher:
+        """The publisher of this process."""
         return self._publisher
 
     @property
@@ -174,22 +182,25 @@ class Topic(Handle):
         return self.managed.end.offset
 
     def __len__(self) -> int:
-        """How many messages are kept. A topic without any is true all the same."""
+        """Return the number of messages that are kept. An empty topic is true nevertheless."""
         return self.end - self.start
 
     def stats(self) -> TopicStats:
-        """Backlogs, rates, consumers; may read an entry of each subscription that lags, to tell its age, and a short
-        backlog without consumers, to tell how many of its messages are delayed."""
+        """Return backlogs, rates and consumers.
+
+        May read an entry of each subscription that lags, for its age, and a short backlog without consumers, for the
+        number of delayed messages.
+        """
         check_may_block("stats")
         return self.measure()
 
     def measure(self) -> TopicStats:
-        """As stats, for metrics, which an event loop may ask for: it waits for what is read."""
+        """Return `stats` for metrics: unlike `stats` this may block an event loop."""
         self._check_open()
         return self._report.stats(self._publisher)
 
     def internal_stats(self) -> InternalStats:
-        """Ledgers and cursors, to find out why something stands still."""
+        """Return ledgers and cursors, to find out why the topic makes no progress."""
         self._check_open()
         check_may_block("internal_stats")
         return self._report.internal_stats(self._publisher)
@@ -197,26 +208,53 @@ class Topic(Handle):
     # ---- publishing -----------------------------------------------------------------------------------------
 
     def producer(self, name: str) -> Producer:
-        """A named producer: its messages have sequence numbers; where the topic deduplicates, none is stored twice."""
+        """Make a named producer, whose messages have sequence numbers; if the topic deduplicates, none is stored twice.
+
+        Args:
+            name: 1 to 200 bytes of UTF-8 without control characters.
+
+        Raises:
+            ClosedError: the topic was closed.
+        """
         self._check_open()
         return Producer(self._publisher, name)
 
     def flush(self, timeout: float | None = None) -> None:
-        """As `Publisher.flush`, of all that this process publishes to the topic. ClosedError: it was closed."""
+        """Wait until every message that this process submitted to the topic has an outcome, as `Publisher.flush` does.
+
+        Args:
+            timeout: seconds; None: no limit.
+
+        Raises:
+            OutcomeUnknownError: the time ran out.
+            ClosedError: the topic was closed.
+        """
         self._check_open()
         self._publisher.flush(timeout)
 
     def flush_async(self) -> AppendFuture[None]:
-        """As `Publisher.flush_async`. ClosedError: it was closed."""
+        """Return a future that is done when every message submitted so far has an outcome.
+
+        Raises:
+            ClosedError: the topic was closed.
+        """
         self._check_open()
         return self._publisher.flush_async()
 
     # ---- reading --------------------------------------------------------------------------------------------
 
     def read(self, start: Start = "earliest", end: int | None = None) -> Iterator[MessageBatch]:
-        """Messages from a place up to an offset (default: those confirmed now), as columns; for no subscription.
+        """Iterate over messages as columns, without a subscription.
 
-        Errors: TrimmedError, OutOfRangeError; UnreadableError; ClosedError, ForkedError.
+        Args:
+            start: an offset, a time of publishing, "earliest" or "latest".
+            end: offset behind the last message; None: the end of the topic now.
+
+        Raises:
+            TrimmedError: the messages at the start were removed.
+            OutOfRangeError: the start is beyond the end.
+            UnreadableError: too few bookies answer.
+            ClosedError: the topic was closed.
         """
         self._check_open()
         check_may_block("read")
@@ -224,9 +262,15 @@ class Topic(Handle):
         return self._batches(self.offset_of(start), min(stop, self.end))
 
     def offset_of(self, start: Start) -> int:
-        """Offset of a place: of "earliest", "latest", an offset, or a moment of publishing.
+        """Return the offset of a start.
 
-        Errors: TrimmedError, OutOfRangeError; UnreadableError.
+        Args:
+            start: an offset, a time of publishing, "earliest" or "latest".
+
+        Raises:
+            TrimmedError: the message was removed.
+            OutOfRangeError: the offset is beyond the end.
+            UnreadableError: too few bookies answer.
         """
         check_may_block("offset_of")
         return self._wait(position(self.managed, start)).offset
@@ -252,14 +296,26 @@ class Topic(Handle):
         priority: int = 0,
         **settings: Unpack[SubscriptionSettings],
     ) -> Consumer:
-        """A consumer of a subscription, which is made if there is none.
+        """Make a consumer of a subscription; create the subscription if it does not exist.
 
-        start: where a new one begins. durable: it is kept, and with it the messages it has not acknowledged, until it
-        is deleted; else it ends with its last consumer. name: of the consumer, any. queue: messages that may wait in
-        it. priority: of several consumers, those with the lowest number are served first. settings: fields of
-        SubscriptionConfig. The subscription keeps them, as those of `create_subscription`.
-        Errors: SubscriptionBusyError; ConfigError, InvalidArgumentError; TrimmedError, OutOfRangeError: the start;
-        TopicFencedError; those of the metadata store.
+        Args:
+            subscription: name of the subscription.
+            start: where a new subscription begins: an offset, a time of publishing, "earliest" or "latest".
+            durable: keep the subscription, and the messages that it has not acknowledged, until it is deleted; False:
+                it ends with its last consumer.
+            name: name of the consumer; None: a random one.
+            queue: most messages that wait in the consumer.
+            priority: consumers with the lowest number are served first.
+            settings: fields of SubscriptionConfig, which the subscription keeps.
+
+        Raises:
+            SubscriptionBusyError: it has consumers, and takes no more, or no other settings.
+            ConfigError: a setting is unknown or invalid.
+            InvalidArgumentError: an argument is invalid.
+            TrimmedError: the messages at the start were removed.
+            OutOfRangeError: the start is beyond the end.
+            TopicFencedError: another process owns the topic now.
+            MetadataUnavailableError: the metadata store cannot be reached.
         """
         self._check_open()
         check_may_block("subscribe")
@@ -284,12 +340,25 @@ class Topic(Handle):
         priority: int,
         address: str = "",
     ) -> tuple[Subscription, int]:
-        """Have a subscription, which is made if there is none, take a consumer; returns the consumer's number, too.
+        """Attach a consumer to a subscription, which is created if it does not exist.
 
-        address: HOST:PORT of a remote one, for statistics. Errors: see `subscribe`.
+        Args:
+            consumer: receives the messages.
+            subscription: name of the subscription.
+            start: as in `subscribe`.
+            durable: as in `subscribe`.
+            settings: as in `subscribe`.
+            priority: as in `subscribe`.
+            address: HOST:PORT of a remote consumer, for statistics.
+
+        Returns:
+            The subscription, and the number of the consumer.
+
+        Raises:
+            ReplogError: as `subscribe`.
         """
         attached = self._subscriptions.attach(consumer, subscription, start, durable, settings, priority, address)
-        self.used = True
+        self.is_used = True
         return attached
 
     def create_subscription(
@@ -300,77 +369,134 @@ class Topic(Handle):
         properties: Mapping[str, str] | None = None,
         **settings: Unpack[SubscriptionSettings],
     ) -> None:
-        """Make a durable subscription, unless it is there: it keeps messages from now on.
+        """Create a durable subscription, which keeps messages from now on.
 
-        start, settings: as of `subscribe`. properties: names and values of text, for statistics; one that is there
-        keeps its own. The settings are kept with the subscription, and hold for all of its consumers. Of one that is
-        there those that are given change, and the others stay as they are.
-        Errors: SubscriptionBusyError, a setting differs from that of a subscription with consumers; others as
-        `subscribe`.
+        If it exists, the settings that are passed change, and the others stay; its properties stay.
+
+        Args:
+            subscription: name of the subscription.
+            start: where a new subscription begins, as in `subscribe`.
+            properties: names and values, for statistics.
+            settings: fields of SubscriptionConfig, for all consumers of the subscription.
+
+        Raises:
+            SubscriptionBusyError: a setting differs from that of a subscription with consumers.
+            ReplogError: as `subscribe`.
         """
         self._check_open()
         check_may_block("create_subscription")
-        self._subscriptions.make(subscription, start, True, settings, properties or {})
+        self._subscriptions.open(subscription, start, True, settings, properties or {})
 
     def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
-        """Delete a subscription with its acknowledgements; nothing is kept for it any more. force: though it has
-        consumers, which fail then.
+        """Delete a subscription with its acknowledgements; it keeps no messages any more.
 
-        Errors: NoSuchSubscriptionError; SubscriptionBusyError, it has consumers; those of the metadata store.
+        Args:
+            subscription: name of the subscription.
+            force: delete it even if it has consumers, which fail then.
+
+        Raises:
+            NoSuchSubscriptionError: the topic has no such subscription.
+            SubscriptionBusyError: it has consumers, and `force` is False.
+            MetadataUnavailableError: the metadata store cannot be reached.
         """
         self._check_open()
         check_may_block("delete_subscription")
         self._subscriptions.delete(subscription, force=check_bool("force", force))
 
     def subscriptions(self) -> list[str]:
-        """Names of its subscriptions."""
+        """Return the names of the subscriptions."""
         self._check_open()
         return self._subscriptions.names()
 
     def subscription(self, name: str) -> Subscription:
-        """One of them. Errors: NoSuchSubscriptionError."""
+        """Return a subscription.
+
+        Args:
+            name: name of the subscription.
+
+        Raises:
+            NoSuchSubscriptionError: the topic has no such subscription.
+        """
         self._check_open()
         return self._subscriptions.get(name)
 
     def all_subscriptions(self) -> list[Subscription]:
+        """Return all subscriptions."""
         return self._subscriptions.all()
 
     # ---- changes --------------------------------------------------------------------------------------------
 
     def seek(self, subscription: str, start: Start) -> int:
-        """Move a subscription: what lies before counts as acknowledged, what lies behind as not; returns the offset.
-        Errors: NoSuchSubscriptionError; TrimmedError, OutOfRangeError."""
+        """Move a subscription: messages before the start count as acknowledged, those behind as not.
+
+        Args:
+            subscription: name of the subscription.
+            start: an offset, a time of publishing, "earliest" or "latest".
+
+        Returns:
+            The offset at which it goes on.
+
+        Raises:
+            NoSuchSubscriptionError: the topic has no such subscription.
+            TrimmedError: the messages at the start were removed.
+            OutOfRangeError: the start is beyond the end.
+        """
         check_may_block("seek")
         return self._wait(self.subscription(subscription).seek(start))
 
     def skip(self, subscription: str, messages: int) -> None:
-        """Acknowledge the next `messages` that are not yet. Errors: NoSuchSubscriptionError; InvalidArgumentError."""
+        """Acknowledge the next unacknowledged messages of a subscription.
+
+        Args:
+            subscription: name of the subscription.
+            messages: number of messages, 0 or more.
+
+        Raises:
+            NoSuchSubscriptionError: the topic has no such subscription.
+            InvalidArgumentError: the number is negative.
+        """
         check_may_block("skip")
         if as_int("messages", messages) < 0:
             raise InvalidArgumentError(f"messages: expected 0 or more, found {messages}")
-        there = self.subscription(subscription)
-        self._wait(there.skip(min(messages, self.end)))
-        self._wait(there.flush_async())
+        target = self.subscription(subscription)
+        self._wait(target.skip(min(messages, self.end)))
+        self._wait(target.flush_async())
 
     def skip_to(self, subscription: str, offset: int, *, token: str | None = None) -> None:
-        """Acknowledge all below an offset; what is acknowledged stays so. token: of the topic's creation, when it is
-        known which one is meant. Errors: NoSuchSubscriptionError; OutOfRangeError; NoSuchTopicError, it was made anew.
+        """Acknowledge everything below an offset; later acknowledgements stay.
+
+        Args:
+            subscription: name of the subscription.
+            offset: the offset.
+            token: token of the topic's creation, if the caller means a particular one.
+
+        Raises:
+            NoSuchSubscriptionError: the topic has no such subscription.
+            OutOfRangeError: the offset is beyond the end.
+            NoSuchTopicError: the topic was deleted and created again.
         """
         check_may_block("skip_to")
-        there = self.subscription(subscription)
+        target = self.subscription(subscription)
         if token is not None and check_text("token", token) != self.managed.chain.token:
-            raise NoSuchTopicError(self.name, "it was deleted, and made anew")
+            raise NoSuchTopicError(self.name, "it was deleted, and created again")
         if not 0 <= as_int("offset", offset) <= self.end:
             raise OutOfRangeError(f"topic {self.name}: expected an offset up to its end, {self.end}, found {offset}")
-        self._wait(there.skip_to(int(offset)))
-        self._wait(there.flush_async())
+        self._wait(target.skip_to(int(offset)))
+        self._wait(target.flush_async())
 
     def clear(self, subscription: str) -> None:
-        """Acknowledge all that is there for a subscription. Errors: NoSuchSubscriptionError."""
+        """Acknowledge all present messages for a subscription.
+
+        Args:
+            subscription: name of the subscription.
+
+        Raises:
+            NoSuchSubscriptionError: the topic has no such subscription.
+        """
         check_may_block("clear")
-        there = self.subscription(subscription)
-        self._wait(there.skip_to(self.end))
-        self._wait(there.flush_async())
+        target = self.subscription(subscription)
+        self._wait(target.skip_to(self.end))
+        self._wait(target.flush_async())
 
     def redrive(
         self,
@@ -383,16 +509,29 @@ class Topic(Handle):
         timeout: float = 30.0,
         on_progress: OnProgress | None = None,
     ) -> RedriveReport:
-        """Send dead letters back, of this dead-letter topic, each to the topic or partition that it comes from; all
-        subscriptions of that get it again. A dead letter is acknowledged once its copy is durable.
+        """Send the dead letters of this dead-letter topic back to the topics or partitions that they come from.
 
-        subscription: whose unacknowledged messages these are; those that were there when this began. to: another topic
-        for all of them. limit: so many at most. where: called with each; False, it stays. dry_run: send and acknowledge
-        nothing, and count. timeout: seconds to wait for dead letters that do not come although some are left.
-        on_progress: called behind each batch, with the report so far.
-        Errors: NoSuchSubscriptionError; NoSuchTopicError, `to`; SubscriptionBusyError, it is exclusive and has a
-        consumer, a seek moved it meanwhile, or some did not come in time; those of publishing. After an error all of
-        which the report counts are sent, and the others are left: call it again.
+        All subscriptions of these topics get them again. A dead letter is acknowledged once its copy is durable. After
+        an error all that the report counts are sent, and the others are left: call it again.
+
+        Args:
+            subscription: subscription whose unacknowledged messages are sent, up to the present end.
+            to: another topic, for all of them.
+            limit: most messages to send; None: all.
+            where: called with each message; those for which it returns False stay.
+            dry_run: count, and send nothing.
+            timeout: seconds to wait for dead letters that do not come although some are left.
+            on_progress: called after each batch with the report so far.
+
+        Returns:
+            How many were sent, to which topics.
+
+        Raises:
+            NoSuchSubscriptionError: the topic has no such subscription.
+            NoSuchTopicError: there is no topic `to`.
+            SubscriptionBusyError: it is exclusive and has a consumer, a seek moved it meanwhile, or messages did not
+                come in time.
+            ReplogError: as `publish`.
         """
         check_may_block("redrive")
         return Redrive(
@@ -401,27 +540,41 @@ class Topic(Handle):
         ).run()  # fmt: skip
 
     def configure(self, **settings: Unpack[TopicSettings]) -> None:
-        """Change settings, fields of TopicConfig; those of publishing hold when the topic is opened next.
+        """Change settings; those of publishing apply when the topic is opened next.
 
-        Errors: ConfigError; TopicFencedError; those of the metadata store.
+        Args:
+            settings: fields of TopicConfig.
+
+        Raises:
+            ConfigError: a setting is unknown or invalid.
+            TopicFencedError: another process owns the topic now.
+            MetadataUnavailableError: the metadata store cannot be reached.
         """
         self._check_open()
         check_may_block("configure")
-        wanted = self.config.changed(settings)
-        if wanted != self.config:
-            self._wait(self.managed.set_config(wanted))
-            self.used = True
+        config = self.config.changed(settings)
+        if config != self.config:
+            self._wait(self.managed.set_config(config))
+            self.is_used = True
 
     def trim(self) -> int:
-        """Drop the ledgers that no durable subscription and no retention keeps, now; returns the offset of the first
-        message left, as `CommitLog.trim` the first entry. Errors: those of the metadata store."""
+        """Remove the ledgers that no durable subscription and no retention keeps, now.
+
+        Returns:
+            The offset of the first message that is kept.
+
+        Raises:
+            MetadataUnavailableError: the metadata store cannot be reached.
+        """
         self._check_open()
         check_may_block("trim")
-        self._wait(self.upkeep.trim())
+        self._wait(self.maintenance.trim())
         return self.start
 
     def _wait(self, future: AppendFuture[T]) -> T:
-        """Its result, for which it may take bookies to come back; who asked for it may have gone meanwhile."""
+        """Return the result of a future; interrupted if the remote caller has gone, because bookies may be away for
+        long.
+        """
         return wait_wanted(self._runtime.wait, future)
 
     @property
@@ -430,39 +583,47 @@ class Topic(Handle):
         return self._error is not None or self.managed.fenced
 
     def touch(self) -> None:
-        """Something happened to it: it is looked at soon."""
-        self.used = True
+        """Note that something happened to it, so that it is maintained soon."""
+        self.is_used = True
 
-    def look(self) -> None:
-        """What is done now and then; for `Topics`."""
+    def maintain(self) -> None:
+        """Run the periodic maintenance; for `Topics`."""
         was_lost = self.claim.is_lost
-        if was_lost and not self.is_closing:  # asked behind that: whoever closes it lets it go, which is no loss
+        if was_lost and not self.is_closing:  # checked after that: a release by `close` is no loss
             self._claim_again()
-        self.used = was_lost or not self.claim.is_held
-        if self.used or any(there.is_over for there in self.all_subscriptions()):
-            self.managed.verify()  # others may have taken it, and do not say so
-        self.upkeep.look()
+        self.is_used = was_lost or not self.claim.is_held
+        if self.is_used or any(sub.is_over for sub in self.all_subscriptions()):
+            self.managed.verify()  # others may have taken it without fencing it yet
+        self.maintenance.run()
 
     def _claim_again(self) -> None:
-        """The lease was lost, maybe for no more than that the store was away. That nobody has the topic now does not
-        mean that nobody had: `verify` is asked behind this."""
+        """Claim the topic again after the lease was lost, perhaps only because the store was unavailable.
+
+        That no other process has the topic now does not mean that none had it, so `verify` follows.
+        """
         try:
             claim = self._topics.claim(self.name)
         except ReplogError as error:
             logger.info("topic %s: not claimed again yet: %s", self.name, error)
             return
         with self._claiming:
-            self.claim, former = (self.claim, claim) if self._was_let_go else (claim, self.claim)
+            self.claim, former = (self.claim, claim) if self._was_released else (claim, self.claim)
         former.release()
 
     def delete(self) -> None:
-        """Delete it with its messages and subscriptions, for ever. Errors: TopicFencedError, those of the store."""
+        """Delete the topic with its messages and subscriptions, for ever.
+
+        Raises:
+            TopicFencedError: another process owns the topic now.
+            MetadataUnavailableError: the metadata store cannot be reached; the next process that opens it completes the
+                deletion.
+        """
         self._check_open()
         check_may_block("delete")
         try:
             self.managed.delete()
         finally:
-            if self._is_over:  # whoever opens it next does the rest, if it failed
+            if self._is_over:  # if it failed, the next process that opens it completes the deletion
                 self._cause = error = NoSuchTopicError(self.name, "it was deleted")
                 self._publisher.stop(error)
                 self._subscriptions.end(error, deleted=True)
@@ -491,12 +652,12 @@ class Topic(Handle):
     # ---- events ---------------------------------------------------------------------------------------------
 
     def clock_was_set(self) -> None:
-        """The wall's, that messages are delayed by."""
-        for there in self.all_subscriptions():
-            there.clock_was_set()
+        """Note that the wall clock was set, by which messages are delayed."""
+        for subscription in self.all_subscriptions():
+            subscription.clock_was_set()
 
     def _fenced(self, error: TopicFencedError) -> None:
-        """Somebody else owns it: nothing is done for it here any more."""
+        """Stop, because another process owns the topic."""
         logger.warning("%s", error)
         self._cause = error
         self._publisher.stop(error)
@@ -506,17 +667,24 @@ class Topic(Handle):
     # ---- the end --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Publish what was submitted, store what was acknowledged, and let others own it. Closing twice is fine.
+        """Publish what was submitted, store acknowledgements, and let others own the topic.
 
-        Errors: InvalidArgumentError, in a callback; OutcomeUnknownError, of messages that have no outcome.
+        Closing twice has no effect.
+
+        Raises:
+            InvalidArgumentError: called in a callback.
+            OutcomeUnknownError: some messages have no outcome.
         """
         if os.getpid() == self._pid:
             check_may_wait()
         super().close()
 
     def begin_close(self) -> AppendFuture[None]:
-        """Begin what `close` waits for, which comes behind it: who closes many waits for all of them at once. Done when
-        nothing is left to be waited for, whatever has come of it."""
+        """Begin what `close` waits for, so that a caller closes many topics at once; `close` has to follow.
+
+        Returns:
+            A future that is done when nothing is left to wait for, whatever the outcomes are.
+        """
         with self._claiming:
             ended, self._ended = self._ended, self._ended or AppendFuture()
             if ended is not None:
@@ -527,7 +695,7 @@ class Topic(Handle):
             return ended
         self._publisher.lift_quota()
         flushed = self._publisher.flush_async()
-        self._stored = [flushed, *(there.store() for there in self.all_subscriptions())]
+        self._stored = [flushed, *(subscription.store() for subscription in self.all_subscriptions())]
         if (dedup := self.dedup) is not None:
             kept: AppendFuture[None] = AppendFuture()
             flushed.add_done_callback(lambda _: then(dedup.store(), kept, kept.complete))
@@ -536,13 +704,13 @@ class Topic(Handle):
         return ended
 
     def _end_ledger(self, ended: AppendFuture[None]) -> None:
-        """Nothing is published behind it."""
+        """Stop publishing, and close the managed ledger."""
         self._publisher.stop(self._ending())
         self.managed.begin_close().add_done_callback(lambda _: ended.complete(None))
 
     @property
     def _is_over(self) -> bool:
-        """Whether nothing can be published any more: somebody else owns it, or it was deleted."""
+        """Whether nothing can be published any more, because another process owns it, or it was deleted."""
         return self.managed.stats().state in ("fenced", "closed")
 
     def _ending(self) -> ReplogError:
@@ -550,33 +718,33 @@ class Topic(Handle):
 
     def _let_go(self) -> None:
         error = self._ending()
-        with ExitStack() as rest:
-            rest.callback(self.gone.complete, None)
-            rest.callback(self._topics.forget, self)
-            rest.callback(self._release)
-            rest.callback(lambda: self.managed.close(self._topics.close_s))
-            rest.callback(self._subscriptions.end, error)
+        with ExitStack() as stack:
+            stack.callback(self.gone.complete, None)
+            stack.callback(self._topics.forget, self)
+            stack.callback(self._release)
+            stack.callback(lambda: self.managed.close(self._topics.close_s))
+            stack.callback(self._subscriptions.end, error)
             if self.dedup is not None:
-                rest.callback(self.dedup.close)
+                stack.callback(self.dedup.close)
             if not hasattr(self, "_publisher"):
                 return
             self._publisher.lift_quota()
-            rest.callback(self._publisher.stop, error)
+            stack.callback(self._publisher.stop, error)
             self.begin_close()
-            rest.callback(self._wait_stored, self._stored[1:])
+            stack.callback(self._wait_stored, self._stored[1:])
             for flushed in self._stored[:1]:
                 self._runtime.wait(flushed, self._topics.close_s)
 
     def _release(self) -> None:
-        """Others may own it from now on; while the metadata store is away, later."""
+        """Let others own the topic; later, if the metadata store is unavailable."""
         with self._claiming:
-            self._was_let_go = True
-        if not self._topics.close_s:  # all are closed, and time is over: the lease of all ends at once
+            self._was_released = True
+        if not self._topics.close_s:  # all topics are closed and the time is over: their lease ends
             return
         try:
             self.claim.release()
         except ReplogError as error:
-            logger.warning("topic %s: nobody else can own it yet: %s", self.name, error)
+            logger.warning("topic %s: its claim could not be released, another attempt follows: %s", self.name, error)
             self._runtime.wake_after(RELEASE_S, lambda: self._runtime.work(self._release))
 
     def _wait_stored(self, stored: Sequence[AppendFuture[None]]) -> None:
@@ -585,7 +753,11 @@ class Topic(Handle):
             try:
                 self._runtime.wait(future, max(deadline - time.monotonic(), 0))
             except ReplogError as error:
-                if any(there.is_unstored for there in self.all_subscriptions()):
+                if any(sub.is_unstored for sub in self.all_subscriptions()):
                     self.unstored = error
         if self.unstored is not None and not self._topics.is_closing:
-            logger.warning("topic %s: what was acknowledged last comes again: %s", self.name, self.unstored)
+            logger.warning(
+                "topic %s: the last acknowledgements were not stored, their messages come again: %s",
+                self.name,
+                self.unstored,
+            )

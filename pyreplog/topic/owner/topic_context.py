@@ -1,4 +1,4 @@
-"""TopicContext: what the parts of one topic that this process owns have in common."""
+"""TopicContext: the objects that the parts of one topic share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 
 
 class DeadLetterTopic(Protocol):
-    """A topic that dead letters are published to, with partitions or without."""
+    """A topic, with or without partitions, to which dead letters are published."""
 
     def submit(
         self,
@@ -38,11 +38,18 @@ class DeadLetterTopic(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TopicContext:
-    """Made by a topic for its parts, which know no more of it. Any thread.
+    """Created by a topic for its parts. Any thread.
 
-    touch: have the topic looked at soon. check_open: ClosedError, it was closed. work: have something done that may
-    wait for ledgers, by a thread for this. open_topic: another topic, by name; made with these settings if there is
-    none.
+    Attributes:
+        managed: the messages.
+        clock: source of time.
+        runtime: waits, timers and threads of the cluster.
+        metadata: the metadata store.
+        cursors: the cursor log of the process.
+        touch: has the topic maintained soon.
+        check_open: raises ClosedError if the topic was closed.
+        work: runs a job that may wait for ledgers in a thread for such jobs.
+        open_topic: opens another topic by name; creates it with these settings if it does not exist.
     """
 
     managed: ManagedLedger
@@ -57,5 +64,5 @@ class TopicContext:
 
     @property
     def name(self) -> str:
-        """Of the topic."""
+        """Name of the topic."""
         return self.managed.name

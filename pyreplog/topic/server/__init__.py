@@ -2,7 +2,7 @@
 
 | module | what it holds |
 |---|---|
-| `topic_server` | `TopicServer`, which a process runs, and what it answers to requests |
-| `client_session` | one connection, and what stands for each producer and consumer of the client |
+| `topic_server` | `TopicServer`, and its handling of requests |
+| `client_session` | one connection, with sessions of the client's producers and consumers |
 | `admin_calls` | rare requests by name |
 """

@@ -1,4 +1,4 @@
-"""What clients ask of topics by name, with JSON arguments: what is rare, and may wait."""
+"""Calls of topics by name, with JSON arguments: those that are rare, and may block."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from pyreplog.topic.model.wire.json_codec import decode_start, encode_stats
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.owner.topics import Topics
 
-MAKING_S = 5.0
-"""To wait for another server that makes the same partitioned topic."""
+CREATION_WAIT_S = 5.0
+"""Seconds to wait for another server that creates the same partitioned topic."""
 
 
 def call(topics: Topics, topic: str, name: str, arguments: str) -> str:
-    """The result, as JSON. Blocks. Errors: those of what is called; InvalidMessageError: there is no such call."""
+    """Do a call; return its result as JSON. Blocks.
+
+    Raises InvalidMessageError if there is no such call, and the errors of the call.
+    """
     try:
-        given: dict[str, Any] = json.loads(arguments)
-        if not isinstance(given, dict):
-            raise ValueError(f"an object of arguments, found {type(given).__name__}")
+        parameters: dict[str, Any] = json.loads(arguments)
+        if not isinstance(parameters, dict):
+            raise ValueError(f"an object of arguments, found {type(parameters).__name__}")
     except (ValueError, RecursionError) as error:
         raise InvalidMessageError(f"call of {name}: {error}") from error
-    calls = _CALLS if topic else _TOPIC_LESS
+    calls = _CALLS if topic else _CLIENT_CALLS
     if name not in calls:
         raise InvalidMessageError(f"call: expected one of {', '.join(calls)}, found {name}")
-    there = topics.open(topic, create=False) if topic else topics
+    target = topics.open(topic, create=False) if topic else topics
     try:
-        return calls[name](there, **given)
+        return calls[name](target, **parameters)
     except (TypeError, KeyError, ValueError, OverflowError) as error:
         if isinstance(error, ReplogError):
             raise
@@ -42,7 +45,7 @@ def _partitions(topics: Topics, topic: str) -> str:
 
 def _make_partitions(topics: Topics, topic: str, partitions: int, create: bool, settings: Any) -> str:
     check_name(topic)
-    stored = topics.partitioned.stored(topic, partitions, create=create, wait=MAKING_S, settings=settings)
+    stored = topics.partitioned.stored(topic, partitions, create=create, wait=CREATION_WAIT_S, settings=settings)
     return json.dumps(stored)
 
 
@@ -98,14 +101,14 @@ def _delete(topic: Topic) -> str:
     return "null"
 
 
-_TOPIC_LESS: dict[str, Callable[..., str]] = {
+_CLIENT_CALLS: dict[str, Callable[..., str]] = {
     "topics": lambda topics: json.dumps(topics.names()),
     "partitioned_topics": lambda topics: json.dumps(topics.partitioned.names()),
     "partitions": _partitions,
     "make_partitions": _make_partitions,
     "remove_partitioned": _remove_partitioned,
 }
-"""Of no topic that is open."""
+"""Calls without a topic."""
 
 _CALLS: dict[str, Callable[..., str]] = {
     "where": _where,

@@ -1,4 +1,4 @@
-"""One connection of a client at a server, with a session for each of its producers and consumers."""
+"""One connection of a client, with a session for each of its producers and consumers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from pyreplog.errors import ClosedError, InvalidMessageError, ReplogError
 from pyreplog.future import AppendFuture
 from pyreplog.net.server_connection import ServerConnection
-from pyreplog.topic.client.publishing.forwarded import Forwarded
+from pyreplog.topic.client.publishing.forwarded import ForwardedBatch
 from pyreplog.topic.model.event_queue import EventQueue
-from pyreplog.topic.model.interfaces import DeliveredMessages, Noted
-from pyreplog.topic.model.positions import done_ack, then
+from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages
+from pyreplog.topic.model.positions import completed_future, then
 from pyreplog.topic.model.wire.batches import BATCH_BYTES, Delivered, cut, encode_delivered, size_of
 from pyreplog.topic.model.wire.fields import checksum
 from pyreplog.topic.model.wire.protocol import OK, PUBLISHED, STALE, Done, Reply, Resumed, encode_fault, encode_reply
@@ -33,21 +33,27 @@ SendReply = Callable[..., object]
 
 
 class ProducerSession:
-    """Any thread; steps take turns, and none waits. producer, client: as of `protocol.Open`."""
+    """The lane of a producer.
+
+    Any thread; steps run one at a time, and none waits. producer, client: as in `protocol.Open`.
+    """
 
     def __init__(self, topic: Topic, producer: str, client: str, reply: SendReply) -> None:
         self.topic, self.producer, self.client = topic, producer, client
         self._publisher = topic.publisher
         self._reply = reply
         self._events = EventQueue()
-        self._waiting: deque[tuple[int, Forwarded]] = deque()  # for room
-        self._asks = False  # has asked for room
-        self._over: bytes | None = None  # what is answered to all that comes
-        self._left: Callable[[], object] | None = None  # nothing more comes
+        self._waiting: deque[tuple[int, ForwardedBatch]] = deque()  # batches that wait for room
+        self._asks = False  # a future of `room` is pending
+        self._over: bytes | None = None  # answer to all further requests
+        self._left: Callable[[], object] | None = None  # called when nothing waits after `leave`
 
     def publish(self, request: int, entries: Sequence[bytes]) -> None:
-        """Its answer comes when the entries have an outcome. Errors: those of Forwarded; nothing was published."""
-        forwarded = Forwarded(self.topic.name, entries)
+        """Publish entries, and answer when they have an outcome.
+
+        Raises the errors of ForwardedBatch; then nothing is published.
+        """
+        forwarded = ForwardedBatch(self.topic.name, entries)
 
         def publish() -> None:
             self._waiting.append((request, forwarded))
@@ -56,7 +62,7 @@ class ProducerSession:
         self._events.post(publish)
 
     def end(self, answer: bytes = bytes((STALE,))) -> AppendFuture[None]:
-        """Nothing is published through it any more, once the AppendFuture is done; what waits is answered so."""
+        """Publish nothing more, once the future is done; waiting requests get this answer."""
         done: AppendFuture[None] = AppendFuture()
 
         def end() -> None:
@@ -68,8 +74,10 @@ class ProducerSession:
         return done
 
     def leave(self, left: Callable[[], object]) -> None:
-        """The client sends nothing more. What waits is published as there is room, or refused as soon as a quota holds
-        publishers; left: called when nothing does any more."""
+        """Publish the waiting batches, because the client sends no more, and call `left` when none waits.
+
+        If a quota holds publishers, waiting batches are refused.
+        """
 
         def leave() -> None:
             self._left = left
@@ -79,8 +87,8 @@ class ProducerSession:
 
     def _go_on(self) -> None:
         while self._waiting:
-            if self._left is not None and self._over is None and (held := self._publisher.held()) is not None:
-                self._over = encode_fault(held)  # of what comes behind it none may be stored
+            if self._left is not None and self._over is None and (held := self._publisher.quota_error()) is not None:
+                self._over = encode_fault(held)  # no later batch may be stored
             if self._over is not None:
                 self._reply(self._waiting.popleft()[0], self._over)
                 continue
@@ -92,7 +100,7 @@ class ProducerSession:
                     self._publisher.room().add_done_callback(lambda _: self._events.post(self._has_room))
                     return
                 self._forward(*self._waiting.popleft())
-            except ReplogError as error:  # the topic was closed, or taken over: what comes later must not be stored
+            except ReplogError as error:  # the topic was closed, or taken over: no later batch may be stored
                 self._over = encode_fault(error)
         if self._left is not None:
             left, self._left = self._left, None
@@ -102,7 +110,7 @@ class ProducerSession:
         self._asks = False
         self._go_on()
 
-    def _forward(self, request: int, forwarded: Forwarded) -> None:
+    def _forward(self, request: int, forwarded: ForwardedBatch) -> None:
         try:
             offsets = self._publisher.forward(forwarded)
         except ReplogError as error:
@@ -110,16 +118,18 @@ class ProducerSession:
             raise
         offsets.add_done_callback(partial(self._settled, request, forwarded))
 
-    def _settled(self, request: int, forwarded: Forwarded, offsets: AppendFuture[range]) -> None:
+    def _settled(self, request: int, forwarded: ForwardedBatch, offsets: AppendFuture[range]) -> None:
         error = offsets.exception()
         self._reply(
             request, encode_fault(error) if error is not None else encode_published(forwarded, offsets.result())
         )
 
 
-def encode_published(forwarded: Forwarded, offsets: range) -> bytes:
-    """The reply to a PUBLISH: the offset of the first message that is stored, and which ones are, unless all."""
-    total, kept = forwarded.messages_given, forwarded.kept
+def encode_published(forwarded: ForwardedBatch, offsets: range) -> bytes:
+    """Return the reply to a PUBLISH: the offset of the first stored message, and which messages are stored, unless all
+    are.
+    """
+    total, kept = forwarded.messages_submitted, forwarded.kept
     head = bytes((OK,)) + PUBLISHED.encode((offsets[0] if offsets else -1, total, len(offsets)))
     return head if kept is None or not offsets else head + np.packbits(kept).tobytes()
 
@@ -127,14 +137,14 @@ def encode_published(forwarded: Forwarded, offsets: range) -> bytes:
 logger = logging.getLogger(__name__)
 
 WAITING_BYTES = 4 << 20
-"""About so many bytes wait in an outlet: the consumer's permits are passed on as there is room."""
+"""Approximate bytes that wait in a ConsumerSession; the consumer's permits are passed on as there is room."""
 FETCHES_MAX = 3
 _FIRST_SIZE = 16 << 10
-"""A message is taken for so large before one has come."""
+"""Assumed size of a message before the first one has arrived."""
 
 
 class ConsumerSession:
-    """A DeliveryTarget. Any thread; steps take turns, and none waits.
+    """A DeliveryTarget that stands for a remote consumer. Any thread; steps run one at a time, and none waits.
 
     reply: sends the answer to a request.
     """
@@ -142,27 +152,27 @@ class ConsumerSession:
     def __init__(self, name: str, reply: Callable[..., object]) -> None:
         self.name = name
         self.state: tuple[int, int | None] = (0, None)
-        """The consumer's generation, one more each time that messages which were delivered are not its any more; and
-        the era of these messages, None: it was not resumed."""
+        """The consumer's generation, raised each time it loses its delivered messages; and the era of its messages,
+        None: it was not resumed."""
         self._reply = reply
         self._events = EventQueue()
         self._source: Subscription | None = None
         self._id = -1
         self._active = True
         self._fetches: deque[int] = deque()
-        self._queue: deque[tuple[DeliveredMessages, int]] = deque()  # and its size
+        self._queue: deque[tuple[DeliveredMessages, int]] = deque()  # (delivery, size)
         self._queued_bytes = 0
-        self._permits = 0  # the consumer's, not passed on yet
-        self._granted = 0  # passed on, messages have not come yet
-        self._message_bytes = _FIRST_SIZE  # what one has, about
-        self._told = (0, True)  # generation and active, as the consumer knows them
+        self._permits = 0  # of the consumer, not passed on yet
+        self._granted = 0  # passed on, whose messages have not arrived
+        self._message_bytes = _FIRST_SIZE  # estimated size of a message
+        self._reported = (0, True)  # generation and active, as the consumer knows them
         self._error: ReplogError | None = None
-        self._seeks = 0  # of the subscription, since this is attached; changed in their steps
-        self._known = (0, 0)  # those whose discard came, and the first generation behind these
-        self._eras: deque[int] = deque()  # that begin with the others
+        self._seeks = 0  # seeks of the subscription since the attachment, changed in their steps
+        self._known = (0, 0)  # seeks whose discard arrived, and the first generation after these
+        self._eras: deque[int] = deque()  # eras of the other seeks
 
     def attached(self, source: Subscription, number: int) -> None:
-        """It belongs to a subscription now; detached since: it leaves."""
+        """Note the subscription; if the consumer was detached meanwhile, leave it."""
 
         def attached() -> None:
             self._source, self._id = source, number
@@ -179,26 +189,29 @@ class ConsumerSession:
 
     @property
     def source(self) -> Subscription:
-        """Where it is attached. ClosedError: nowhere."""
+        """The subscription. Raises ClosedError if it is not attached."""
         if self._source is None or self._error is not None:
             raise self._error or ClosedError(f"consumer {self.name} is not attached")
         return self._source
 
     @property
     def number(self) -> int:
-        """As its subscription knows it."""
+        """Number of the consumer at its subscription."""
         return self._id
 
     def refuse_calls(self, error: ReplogError) -> None:
-        """Refuse every request with `error` from now on, and tell nobody. For tests, as `Handle.refuse_calls`."""
+        """Refuse every request with `error` from now on. For tests, as `Handle.refuse_calls`."""
         self._error = self._error or error
 
-    # ---- what the client asks -------------------------------------------------------------------------------
+    # ---- requests of the client -------------------------------------------------------------------------------
 
     def fetch(self, request: int) -> None:
-        """To be answered as soon as there is something. InvalidMessageError: too many wait already."""
+        """Answer a FETCH as soon as there is something to report.
+
+        Raises InvalidMessageError if too many are pending.
+        """
         if len(self._fetches) >= FETCHES_MAX:
-            raise InvalidMessageError(f"consumer {self.name}: expected {FETCHES_MAX} FETCHes at most")
+            raise InvalidMessageError(f"consumer {self.name}: expected at most {FETCHES_MAX} pending FETCH requests")
 
         def fetch() -> None:
             self._fetches.append(request)
@@ -214,7 +227,7 @@ class ConsumerSession:
         self._events.post(flow)
 
     def detach(self, error: ReplogError, then: Callable[[], object] = lambda: None) -> None:
-        """The client, or its connection, has gone. then: called when its place is free."""
+        """Detach the consumer, because the client, or its connection, has gone. then: called when its place is free."""
 
         def detach() -> None:
             source = self._source if self._error is None else None
@@ -228,7 +241,7 @@ class ConsumerSession:
         self._events.post(detach)
 
     def resume(self, era: int, end: int, ranges: NDArray[np.int64]) -> AppendFuture[Resumed]:
-        """See `protocol.Resume`. Done when the subscription knows what was acknowledged."""
+        """Repeat acknowledgements, see `protocol.Resume`. The future is done when the subscription has them."""
         done: AppendFuture[Resumed] = AppendFuture()
         counts = False
 
@@ -236,10 +249,10 @@ class ConsumerSession:
             then(self.source.acknowledge_again(self._id, end, ranges, is_meant), done, lambda _: resumed())
 
         def is_meant() -> bool:
-            """In a step of the subscription."""
+            """Called in a step of the subscription."""
             nonlocal counts
-            now = 0 if self._eras else self.source.era  # a seek that is on its way here begins one
-            if self.state[1] is None:  # the first time: no event changes it meanwhile
+            now = 0 if self._eras else self.source.era  # 0: a seek that is not reported yet begins another era
+            if self.state[1] is None:  # the first time; no event changes it meanwhile
                 self.state = self.generation, now
             counts = now == era and max(end, int(ranges[-1, 1]) if len(ranges) else 0) <= self.source.known_end
             return counts
@@ -248,21 +261,21 @@ class ConsumerSession:
             generation, now = self.state
             done.complete(Resumed(generation, now or 0, counts))
 
-        self._events.post(lambda: then(done_ack(), done, lambda _: resume()))
+        self._events.post(lambda: then(completed_future(), done, lambda _: resume()))
         return done
 
-    def acknowledge(self, generation: int, noted: Noted) -> None:
-        self.source.acknowledge_noted(self._id, lambda: noted if self._knew(generation) else None)
+    def acknowledge(self, generation: int, noted: AckedOffsets) -> None:
+        self.source.acknowledge_noted(self._id, lambda: noted if self._is_current(generation) else None)
 
     def acknowledge_cumulative(self, generation: int, end: int) -> AppendFuture[None]:
-        return self.source.acknowledge_cumulative(self._id, end, if_=lambda: self._knew(generation))
+        return self.source.acknowledge_cumulative(self._id, end, if_=lambda: self._is_current(generation))
 
-    def _knew(self, generation: int) -> bool:
-        """Whether the consumer had been told of the last seek. In a step of the subscription."""
+    def _is_current(self, generation: int) -> bool:
+        """Return whether the consumer knows of the last seek. Called in a step of the subscription."""
         seeks, first = self._known
         return seeks == self._seeks and generation >= first
 
-    # ---- what the subscription says -------------------------------------------------------------------------
+    # ---- calls of the subscription -------------------------------------------------------------------------
 
     def deliver(self, delivery: DeliveredMessages) -> None:
         def deliver() -> None:
@@ -291,7 +304,7 @@ class ConsumerSession:
         self._events.post(discard)
 
     def forget_acks(self, era: int) -> None:
-        """It gathers none; those that are on their way here, from a consumer that has not been told, do not count."""
+        """Note a seek: acknowledgements in flight, from a consumer that does not know of the seek, do not count."""
         self._seeks += 1
         self._eras.append(era)
 
@@ -306,7 +319,7 @@ class ConsumerSession:
         self._events.post(lambda: self._end(error))
 
     def close(self) -> None:
-        """The topic is closed here."""
+        """Detach the consumer, because the topic is closed here."""
         self.detach(ClosedError(f"consumer {self.name}: its topic was closed at this server"))
 
     def _end(self, error: ReplogError) -> None:
@@ -322,27 +335,27 @@ class ConsumerSession:
             if self._error is not None:
                 self._reply(self._fetches.popleft(), encode_fault(self._error))
                 continue
-            if not self._queue and self._told == (self.generation, self._active):
+            if not self._queue and self._reported == (self.generation, self._active):
                 break
             self._reply(self._fetches.popleft(), *self._next())
         self._pass_on()
 
     def _next(self) -> list[ReadableBuffer]:
-        self._told = (self.generation, self._active)
+        self._reported = (self.generation, self._active)
         if not self._queue:
-            return encode_delivered(Delivered(*self._told, None, {}, self.state[1]))
+            return encode_delivered(Delivered(*self._reported, None, {}, self.state[1]))
         (batch, redelivered), size = self._queue.popleft()
         self._queued_bytes -= size
         if size > BATCH_BYTES:
             batch, rest = cut(batch, BATCH_BYTES)
             if rest is not None:
-                left = size - size_of(batch)
-                self._queue.appendleft((DeliveredMessages(rest, redelivered), left))
-                self._queued_bytes += left
-        return encode_delivered(Delivered(*self._told, batch, redelivered, self.state[1]))
+                rest_size = size - size_of(batch)
+                self._queue.appendleft((DeliveredMessages(rest, redelivered), rest_size))
+                self._queued_bytes += rest_size
+        return encode_delivered(Delivered(*self._reported, batch, redelivered, self.state[1]))
 
     def _pass_on(self) -> None:
-        """Permits, while what waits, and may come, leaves room."""
+        """Pass permits on, if waiting and expected messages leave room."""
         if self._source is None or self._error is not None or not self._permits:
             return
         room = WAITING_BYTES - self._queued_bytes - self._granted * self._message_bytes
@@ -362,13 +375,13 @@ T = TypeVar("T")
 
 
 class ClientSession:
-    """Any thread. Lanes and consumers by the handles that the client gave them."""
+    """One connection. Any thread. Lanes and consumers have the handles that the client chose."""
 
     def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
         self._answer = connection.reply
-        self._checked: set[int] = set()  # requests whose replies have a checksum
-        self._lock = threading.Lock()  # of the tables; never while anything waits
+        self._checked: set[int] = set()  # requests whose replies get a checksum
+        self._lock = threading.Lock()  # guards the tables; never held while anything waits
         self._producers: dict[int, ProducerSession] = {}
         self._consumers: dict[int, ConsumerSession] = {}
         self._error: ReplogError | None = None
@@ -376,11 +389,11 @@ class ClientSession:
     # ---- answers --------------------------------------------------------------------------------------------
 
     def checks(self, request: int) -> None:
-        """It came with a checksum, and so will its reply."""
+        """Note that a request had a checksum, so its reply gets one."""
         self._checked.add(request)
 
     def reply(self, request: int, *buffers: ReadableBuffer) -> bool:
-        """Answer a request; what follows the first buffer has checksums of its own."""
+        """Answer a request; buffers after the first one have checksums of their own."""
         if request not in self._checked:
             return self._answer(request, *buffers)
         self._checked.discard(request)
@@ -395,7 +408,7 @@ class ClientSession:
         self.reply(request, encode_fault(error, address))
 
     def answer(self, request: int, future: AppendFuture[T], made: Callable[[T], Reply]) -> None:
-        """With what an AppendFuture gives, or why it failed."""
+        """Answer a request with the result of a future, or its error."""
 
         def settled(_: AppendFuture[T]) -> None:
             error = future.exception()
@@ -415,20 +428,20 @@ class ClientSession:
         return self._consumers.get(handle)
 
     def add_producer(self, handle: int, lane: ProducerSession) -> None:
-        """Errors: InvalidMessageError; ClosedError, the connection has gone."""
+        """Add a lane. Raises InvalidMessageError; ClosedError if the connection is closed."""
         self._add(self._producers, handle, lane, LANES_MAX)
 
     def add_consumer(self, handle: int, consumer_session: ConsumerSession) -> None:
-        """Errors: as add_producer."""
+        """Add a consumer. Raises the errors of `add_producer`."""
         self._add(self._consumers, handle, consumer_session, CONSUMERS_MAX)
 
-    def _add(self, table: dict[int, Any], handle: int, what: object, most: int) -> None:
+    def _add(self, table: dict[int, Any], handle: int, session: object, most: int) -> None:
         with self._lock:
             if self._error is not None:
                 raise self._error
             if handle in table or len(table) >= most:
                 raise InvalidMessageError(f"handle {handle}: expected one of at most {most}, not in use")
-            table[handle] = what
+            table[handle] = session
 
     def remove_producer(self, handle: int) -> ProducerSession | None:
         with self._lock:
@@ -442,19 +455,19 @@ class ClientSession:
         with self._lock:
             return list(self._producers.values())
 
-    def let_consumers_go(self, error: ReplogError) -> None:
-        """Their FETCHes are answered with the error: they are to go elsewhere."""
+    def detach_consumers(self, error: ReplogError) -> None:
+        """Detach all consumers, and answer their FETCH requests with the error, so that they go to another server."""
         with self._lock:
-            outlets, self._consumers = list(self._consumers.values()), {}
-        for consumer_session in outlets:
+            consumers, self._consumers = list(self._consumers.values()), {}
+        for consumer_session in consumers:
             consumer_session.detach(error)
 
     def end(self, error: ReplogError) -> list[ProducerSession]:
-        """The connection has gone. Returns its lanes."""
+        """End all sessions, because the connection is closed; return the lanes."""
         with self._lock:
             self._error = ClosedError(f"the connection was lost: {error}")
             lanes, self._producers = list(self._producers.values()), {}
-        self.let_consumers_go(self._error)
+        self.detach_consumers(self._error)
         for lane in lanes:
             lane.end()
         return lanes

@@ -51,7 +51,7 @@ from pyreplog.topic.server.admin_calls import call
 from pyreplog.topic.server.client_session import NOT_KNOWN, ClientSession, ConsumerSession, ProducerSession
 
 SERVICE = "topics"
-"""As the hello names it."""
+"""Name of the service in the hello."""
 
 READ_BYTES_MAX = 4 << 20
 CLOSE_S = 0.5
@@ -60,14 +60,14 @@ R = TypeVar("R")
 
 
 class TopicService:
-    """A `net.connection.Handler`. Its calls come from the reactor's driver, which never waits here."""
+    """Handles the connections: a `net.connection.Handler`. The reactor's driver calls it, which never waits here."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
         self._workers = FairExecutor("pyreplog-topics")
-        self._lock = threading.Lock()  # of the tables
+        self._lock = threading.Lock()  # guards the tables
         self._sessions: dict[Connection, ClientSession] = {}
-        self._producers: dict[tuple[str, str], list[ProducerSession]] = {}  # lanes of a producer of a topic
+        self._producers: dict[tuple[str, str], list[ProducerSession]] = {}  # lanes by (topic, producer)
         self._leaving: ReplogError | None = None
         self._steps: dict[type[Any], Callable[[ClientSession, int, Any], None]] = {
             protocol.Publish: self._publish,
@@ -97,12 +97,12 @@ class TopicService:
 
     @property
     def calls(self) -> tuple[int, int]:
-        """(running, queued): calls that block, on threads of their own. For tests and for operators."""
+        """(running, queued) calls that block, on threads of their own; for tests and operators."""
         return self._workers.running, self._workers.queued
 
     @property
     def sessions(self) -> dict[Connection, ClientSession]:
-        """Sessions of the clients that are connected. For tests and for operators."""
+        """Sessions of the connected clients; for tests and operators."""
         with self._lock:
             return dict(self._sessions)
 
@@ -114,7 +114,10 @@ class TopicService:
             self._sessions[connection] = ClientSession(connection)
 
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
-        """InvalidMessageError and DamagedMessageError end the connection; what came before has been handled."""
+        """Handle requests.
+
+        InvalidMessageError and DamagedMessageError close the connection, after the requests before.
+        """
         session = self._sessions[connection]
         for number, body in batch:
             if body:
@@ -130,7 +133,7 @@ class TopicService:
                 self._handle(session, number, request)
 
     def drained(self, connection: Connection) -> None:
-        """Nothing waits for that: a consumer is sent what it asks for."""
+        """Do nothing: consumers are sent only what they ask for."""
 
     def closed(self, connection: Connection, error: ReplogError) -> None:
         with self._lock:
@@ -162,7 +165,7 @@ class TopicService:
             session.fail(number, error)
 
     def _do(self, session: ClientSession, number: int, request: Any) -> None:
-        """In a thread that may wait."""
+        """Handle a request in a thread that may wait."""
         try:
             self._check_staying()
             self._jobs[type(request)](session, number, request)
@@ -188,16 +191,18 @@ class TopicService:
             session.add_producer(request.lane, lane)
             if request.producer and topic.config.deduplicate:
                 self._take_over(lane)
-                last = topic.publisher.last_given(request.producer)
+                last = topic.publisher.last_assigned(request.producer)
         most = self._topics.runtime.entry_bytes_max
         session.reply(number, encode_reply(Opened(last, most, json.dumps(vars(topic.config)))))
 
     def _take_over(self, lane: ProducerSession) -> None:
-        """A producer numbers its messages by itself: so it is one client's at a time."""
+        """End the former lanes of a producer: its messages are numbered by the client, so one client at a time may
+        publish.
+        """
         key = lane.topic.name, lane.producer
         with self._lock:
             former, self._producers[key] = self._producers.get(key, []), [lane]
-        why = SequenceError(lane.topic.name, f"another client publishes as {lane.producer} now")
+        why = SequenceError(lane.topic.name, f"another client publishes as producer {lane.producer} now")
         for other in former:
             other.end(NOT_KNOWN if other.client == lane.client else encode_fault(why)).result()
 
@@ -220,7 +225,7 @@ class TopicService:
             session.done(number)
             return
 
-        def left() -> None:  # until then another lane of its producer ends it, and so does the end of the connection
+        def left() -> None:  # until then another lane of its producer, or the end of the connection, ends it
             session.remove_producer(request.lane)
             self._forget(lane)
             session.done(number)
@@ -254,7 +259,7 @@ class TopicService:
         else:
             consumer_session.detach(ClosedError("the consumer was closed"), then=lambda: session.done(number))
 
-    # ---- the rest -------------------------------------------------------------------------------------------
+    # ---- reads and calls -------------------------------------------------------------------------------------------
 
     def _read(self, session: ClientSession, number: int, request: protocol.ReadRequest) -> None:
         topic = self._opened_here(request.topic)
@@ -264,14 +269,14 @@ class TopicService:
         bytes_max = min(request.bytes_max, READ_BYTES_MAX)
         future = topic.managed.read(request.offset, bytes_max=bytes_max, end=request.end)
 
-        def came(_: object) -> None:
+        def on_read(_: object) -> None:
             error = future.exception()
             if error is not None:
                 session.fail(number, error)
             else:
                 session.reply(number, *encode_delivered(Delivered(0, True, future.result(), {})))
 
-        future.add_done_callback(came)
+        future.add_done_callback(on_read)
 
     def _opened_here(self, name: str) -> Topic | None:
         return self._topics.get(name)
@@ -288,27 +293,27 @@ class TopicService:
             raise self._leaving
 
     def leave(self) -> None:
-        """Topics are not opened any more; consumers are let go, so that none waits for an answer."""
+        """Open no more topics, and detach all consumers, so that none waits for an answer."""
         self._leaving = error = ClosedError("this server is about to end")
         with self._lock:
             sessions = list(self._sessions.values())
         for session in sessions:
-            session.let_consumers_go(error)
+            session.detach_consumers(error)
 
     def close(self) -> None:
-        """After the server. What still waits for bookies, or the metadata store, ends with its cluster."""
+        """End the threads, after the server; calls that wait for bookies or metadata end with the cluster."""
         self._workers.close(CLOSE_S)
 
 
 def _settings(text: str) -> dict[str, Any]:
-    """InvalidArgumentError."""
+    """Return decoded settings. Raises InvalidArgumentError."""
     try:
-        found = json.loads(text) if text else {}
+        settings = json.loads(text) if text else {}
     except (ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"settings: expected JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise InvalidArgumentError(f"settings: expected an object, found {type(found).__name__}")
-    return found
+    if not isinstance(settings, dict):
+        raise InvalidArgumentError(f"settings: expected an object, found {type(settings).__name__}")
+    return settings
 
 
 def _flow(session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Flow) -> None:
@@ -388,20 +393,32 @@ def _flush(session: ClientSession, number: int, consumer_session: ConsumerSessio
 
 
 class OwnsTopics(Protocol):
-    """What a TopicServer needs of a `Cluster`."""
+    """A `Cluster`, as a TopicServer uses it."""
 
     @property
     def topics(self) -> Topics: ...
 
 
 class TopicServer(Handle):
-    """Serves, in a thread of its own, from construction to `drain` or `close`. Topics are opened when clients ask for
-    them; those that another process owns are told where that one answers. Any thread may call anything.
+    """Serves the topics of a cluster to clients, in a thread of its own, until `drain` or `close`.
 
-    cluster: whose topics have not been used yet; it is closed behind this. host, port (0: a free one), secret, tls,
-    limits: as of net.Server. advertise: the address that clients are told (default: where it listens). lease_s: seconds
-    after which others take the topics of a server that died.
-    Errors: those of net.Server; InvalidArgumentError, topics are in use already.
+    Topics are opened when clients ask for them; clients of a topic that another process owns are sent there. Any thread
+    may use it. See docs/topics.md.
+
+    Args:
+        cluster: a cluster whose topics were not used yet; close it after the server.
+        host: address to listen on.
+        port: port to listen on; 0: any free one.
+        advertise: "host:port" that clients are told; None: where it listens.
+        secret: secret that clients need; None: no authentication.
+        tls: TLS context of a server; None: no TLS.
+        limits: limits of each connection; None: the defaults.
+        lease_s: seconds after which other servers take the topics of a server that died.
+
+    Raises:
+        InvalidArgumentError: topics of the cluster are open already.
+        DiskError: no file descriptor is left.
+        ReplogError: the address is in use, or an argument is invalid.
     """
 
     def __init__(
@@ -437,22 +454,30 @@ class TopicServer(Handle):
 
     @property
     def server(self) -> Server:
-        """The server: its address and its connections. For tests and for operators."""
+        """The server, with its address and its connections; for tests and operators."""
         return self._server
 
     @property
     def service(self) -> TopicService:
-        """The requests and sessions of clients. For tests and for operators."""
+        """The requests and sessions of clients; for tests and operators."""
         return self._service
 
     @property
     def connections(self) -> int:
-        """How many there are."""
+        """Number of connections."""
         return len(self._server.connections)
 
     def drain(self, timeout_s: float) -> bool:
-        """Take no more requests, answer those there are, for at most so many seconds, and close; returns whether all
-        were answered. Consumers are told to go elsewhere; topics are given away when the cluster is closed."""
+        """Accept no more requests, answer pending ones, and close; return whether all were answered.
+
+        Consumers go to other servers. The topics are released when the cluster is closed.
+
+        Args:
+            timeout_s: most seconds for the answers.
+
+        Raises:
+            ClosedError: the server was closed.
+        """
         self._check_open()
         self._service.leave()
         answered = self._server.drain(timeout_s)
@@ -460,7 +485,7 @@ class TopicServer(Handle):
         return answered
 
     def _let_go(self) -> None:
-        with ExitStack() as rest:
-            rest.callback(self._reactor.close)
-            rest.callback(self._service.close)
-            rest.callback(self._server.close)
+        with ExitStack() as stack:
+            stack.callback(self._reactor.close)
+            stack.callback(self._service.close)
+            stack.callback(self._server.close)

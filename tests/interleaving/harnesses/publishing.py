@@ -420,7 +420,7 @@ def dispatching_messages(world: World) -> None:
         publish_dead=lambda *_: AppendFuture(), on_change=lambda: changes.append(subscription.cursor.mark.offset),
         on_over=lambda _: None,
     )  # fmt: skip
-    subscription.settle_in()
+    subscription.follow_topic()
 
     def consume() -> None:
         number = subscription.attach(receiver, None)

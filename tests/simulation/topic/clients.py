@@ -113,7 +113,7 @@ class Line:
 class Road:
     """A `ConnectionPool`, to whoever owns the topic."""
 
-    timeout = patience = 1e6
+    timeout = close_timeout = 1e6
     address = ("an owner", 7400)
 
     def __init__(self, schedule: Schedule) -> None:

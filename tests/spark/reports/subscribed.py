@@ -94,7 +94,7 @@ class World:
         """One by one; of what was there when somebody was last connected, or the subscription was made."""
         there, some = known.topic.subscription(name), offsets_in(offsets)
         there.acknowledge(NOBODY, some)
-        until(lambda: there.look(lambda cursor, _: cursor.mask(some).all()))
+        until(lambda: there.inspect(lambda cursor, _: cursor.mask(some).all()))
         self._stored(known, name, some.tolist())
 
     def upto(self, known: Known, name: str, end: int) -> None:

@@ -2,8 +2,8 @@
 
 | module | what it holds |
 |---|---|
-| `partitioned_handle` | what topics with partitions have in common |
-| `partition_topic` | the methods of topics that it uses |
-| `partitioned_producer` | publishes, a batch cut by partition, with or without a producer name |
-| `partitioned_consumer` | receives from all partitions, by a consumer of each |
+| `partitioned_handle` | base of topics with partitions |
+| `partition_topic` | the methods of a partition's topic that are used |
+| `partitioned_producer` | publishes, and splits batches by partition, with or without a producer name |
+| `partitioned_consumer` | receives from all partitions, with one consumer for each |
 """

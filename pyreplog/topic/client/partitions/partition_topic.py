@@ -1,4 +1,4 @@
-"""What a partitioned topic uses its partitions by: topics of this process, or of other processes."""
+"""The topic of one partition, in this process or another one, as a partitioned topic uses it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PartitionSink(Protocol):
-    """What messages of one partition are published with: its topic, or a producer of that. See `Producer`."""
+    """Publishes messages to one partition: its topic, or a producer of that. See `Producer`."""
 
     def publish(
         self,
@@ -67,7 +67,7 @@ class PartitionSink(Protocol):
 
 
 class PartitionTopic(PartitionSink, Protocol):
-    """A topic of one partition, here or at another process. See `Topic`, whose methods they are."""
+    """The topic of one partition, in this process or another one. See `Topic`."""
 
     @property
     def name(self) -> str: ...

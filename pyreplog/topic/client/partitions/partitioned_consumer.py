@@ -1,4 +1,4 @@
-"""PartitionedConsumer: what user code receives the messages of all partitions with, and acknowledges them."""
+"""PartitionedConsumer: receives the messages of all partitions, and acknowledges them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _NOTHING: Any = iter(()).__next__
 
 
 class PartitionConsumer(Consumer):
-    """A Consumer that tells when something came, and is asked then: nobody waits for one partition alone.
+    """The Consumer of one partition, which is polled when it has announced messages.
 
-    on_change: called, from any thread, for every delivery, and when nothing will come any more.
+    on_change: called, from any thread, for every delivery, and when no more messages will come.
     """
 
     waiting = 0
-    """Deliveries that `on_change` has announced and no call has taken; the consumer of all partitions counts."""
+    """Announced deliveries that were not taken yet; counted by the consumer of all partitions."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class PartitionConsumer(Consumer):
         on_change: Callable[[PartitionConsumer], None],
     ) -> None:
         self.partition = partition
-        self._on_change = weak_callback(on_change)  # who forgets the whole forgets this
+        self._on_change = weak_callback(on_change)  # weak: the consumer of all partitions holds this one
         super().__init__(topic, subscription, name, queue=queue)
 
     def deliver(self, delivery: DeliveredMessages) -> None:
@@ -64,16 +64,19 @@ class PartitionConsumer(Consumer):
         self._on_change(self)
 
     def next_message(self) -> Message:
-        """Of the batch that was begun. StopIteration: there are no more."""
+        """Return the next message of the batch that was begun. Raises StopIteration at its end."""
         return self._next()
 
     def begin(self) -> bool:
-        """Begin the next batch; False: there is none. Errors: what ended the subscription; ClosedError."""
+        """Begin the next batch; return False if there is none.
+
+        Raises the error that ended the subscription, or ClosedError.
+        """
         delivery = self._poll(begin=True)
         return delivery is not None
 
     def poll(self) -> DeliveredMessages | None:
-        """The next messages, None: there are none. Errors: as begin."""
+        """Return the next messages; None: there are none. Raises the errors of `begin`."""
         return self._poll(begin=False)
 
     def _poll(self, *, begin: bool) -> DeliveredMessages | None:
@@ -83,23 +86,24 @@ class PartitionConsumer(Consumer):
                     raise self._failed
                 return None
             delivery = self._inbox.popleft()
-            if begin:  # while nobody can discard it
+            if begin:  # under the lock, so that it cannot be discarded
                 self._begin(delivery)
         self._ask(len(delivery.batch))
         return delivery
 
     def send_acks(self) -> None:
-        """Do not gather acknowledgements any longer."""
+        """Send collected acknowledgements now."""
         self._send_acks()
 
 
 class PartitionedConsumer(Handle):
-    """One consumer of a subscription of a partitioned topic; made by `PartitionedHandle.subscribe`. As a Consumer, but
-    that messages and batches have a `partition`, and that offsets are PartitionOffsets. Partitions that have messages
-    take turns, batch by batch; what has one key comes from one partition, in order.
+    """A consumer of all partitions of a topic; made by `PartitionedHandle.subscribe`. Close it, or use `with`.
 
-    Any thread may call anything, asyncio code as of Consumer. When one partition fails, all calls raise its error: open
-    the topic again, and subscribe anew.
+    It works like a Consumer, but messages and batches have a `partition`, and offsets are PartitionOffsets. Partitions
+    with messages take turns, batch by batch; messages of one key come from one partition, in order. When one partition
+    fails, all calls raise its error: open the topic again, and subscribe again.
+
+    Any thread may use it; asyncio code as described for Consumer. See docs/topics.md.
     """
 
     def __init__(
@@ -108,23 +112,31 @@ class PartitionedConsumer(Handle):
         self.topic, self.subscription, self.name = topic, subscription, name
         self._wait, self._timeout = wait, timeout
         self._parts: dict[int, PartitionConsumer] = {}
-        self._lock = threading.Lock()  # of what follows; never while anything waits
-        self._ready: deque[PartitionConsumer] = deque()  # those that have something, each once
-        self._changes = 0  # how often there was something new
+        self._lock = threading.Lock()  # guards what follows; never held while anything waits
+        self._ready: deque[PartitionConsumer] = deque()  # partitions with messages, each once
+        self._changes = 0  # number of announcements
         self._waiting: list[AppendFuture[None]] = []
         self._failed: ReplogError | None = None
-        self._turn = threading.Lock()  # of who begins the next batch for `receive`
+        self._turn = threading.Lock()  # held by the thread that begins the next batch for `receive`
         self._next: Callable[[], Message] = _NOTHING
         super().__init__(f"consumer {name} of {subscription} on {topic}")
 
     # ---- partitions -----------------------------------------------------------------------------------------
 
     def add(self, part: PartitionConsumer) -> None:
-        """A partition is received from; for who makes this. It calls `changed`."""
-        self._parts = {**self._parts, part.partition: part}  # others may go through them
+        """Add the consumer of another partition, which calls `changed`; for `PartitionedHandle`.
+
+        Args:
+            part: the consumer of the partition.
+        """
+        self._parts = {**self._parts, part.partition: part}  # replaced, because other threads may iterate over it
 
     def changed(self, part: PartitionConsumer) -> None:
-        """Of a partition came something, or nothing will any more."""
+        """Take note that a partition has a new delivery, or that its subscription ended.
+
+        Args:
+            part: the consumer of the partition.
+        """
         with self._lock:
             part.waiting += 1
             if part.waiting == 1:
@@ -133,21 +145,22 @@ class PartitionedConsumer(Handle):
 
     @property
     def partitions(self) -> list[int]:
-        """Those that are received from."""
+        """The partitions that it receives from."""
         return sorted(self._parts)
 
     @property
     def active_partitions(self) -> list[int]:
-        """Those whose messages come here: of a failover subscription, each has one consumer at a time."""
+        """The partitions whose messages come here; those of a failover subscription have one active consumer each."""
         return [partition for partition in self.partitions if self._parts[partition].is_active]
 
     @property
     def is_active(self) -> bool:
-        """Whether there is one."""
+        """Whether messages of any partition come here."""
         return bool(self.active_partitions)
 
     @property
     def is_closed(self) -> bool:
+        """Whether `close` was called."""
         return self._error is not None
 
     # ---- receiving ------------------------------------------------------------------------------------------
@@ -157,10 +170,16 @@ class PartitionedConsumer(Handle):
     @overload
     def receive(self, max_messages: int, timeout: float | None = None) -> list[Message]: ...
     def receive(self, max_messages: int | None = None, timeout: float | None = None) -> Message | list[Message] | None:
-        """The next message; None when none came within `timeout` seconds (None: waits for ever).
+        """Wait for the next message, or for a list of 1 to `max_messages`.
 
-        With `max_messages`, a list of 1 to so many of those that are there; empty when the time ran out.
-        Errors: as `Consumer.receive`, of any partition.
+        Args:
+            max_messages: most messages of the list, which are there already; None: one message.
+            timeout: seconds; None: without limit. After them the result is None, or an empty list.
+
+        Raises:
+            TopicFencedError: another process owns a partition now.
+            ClosedError: the consumer, its topic or its cluster was closed.
+            InvalidArgumentError: called in a coroutine, or `max_messages` is less than 1.
         """
         if max_messages is not None:
             return self._receive_many(max_messages, timeout)
@@ -172,21 +191,35 @@ class PartitionedConsumer(Handle):
             return self._await(self._take_message, timeout)
 
     def batches(self, timeout: float | None = None) -> Iterator[MessageBatch]:
-        """Messages as they come, many at once, as columns, each batch of one partition; ends when none came for
-        `timeout` seconds (None: never). Errors: as receive."""
+        """Iterate over batches as they come, each of one partition.
+
+        Args:
+            timeout: seconds without a message after which the iteration ends; None: it never ends.
+
+        Raises:
+            ReplogError: as `receive`.
+        """
         while (batch := self.receive_batch(timeout)) is not None:
             yield batch
 
     def receive_batch(self, timeout: float | None = None) -> MessageBatch | None:
-        """The next messages as columns; None when none came within `timeout` seconds. Errors: as receive."""
+        """Wait for the next messages of one partition, as columns.
+
+        Args:
+            timeout: seconds; None: without limit. After them the result is None.
+
+        Raises:
+            ReplogError: as `receive`.
+        """
         if timeout != 0:
             check_may_block("receive_batch")
         return self._await(self._take_batch, timeout)
 
     async def receive_async(self) -> Message:
-        """The next message, for coroutines: `asyncio.timeout` bounds it, and nothing is lost when it is cancelled.
+        """Wait for the next message, in a coroutine. No message is lost when it is cancelled.
 
-        Errors: as receive.
+        Raises:
+            ReplogError: as `receive`.
         """
         try:
             return self._next()
@@ -194,11 +227,15 @@ class PartitionedConsumer(Handle):
             return await self._await_async(self._take_message)
 
     async def receive_batch_async(self) -> MessageBatch:
-        """The next messages as columns, for coroutines. Errors: as receive."""
+        """Wait for the next messages, as columns, in a coroutine.
+
+        Raises:
+            ReplogError: as `receive`.
+        """
         return await self._await_async(self._take_batch)
 
     def __iter__(self) -> Iterator[Message]:
-        """As of Consumer."""
+        """Iterate over messages, as a Consumer does."""
         self._check_open()
         while True:
             try:
@@ -211,7 +248,7 @@ class PartitionedConsumer(Handle):
             yield message
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """As of Consumer."""
+        """Iterate over messages, as a Consumer does."""
         self._check_open()
         while True:
             try:
@@ -226,16 +263,16 @@ class PartitionedConsumer(Handle):
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise InvalidArgumentError(f"max_messages: expected 1 or more, found {count!r}")
         first = self.receive(timeout=timeout)
-        found = [] if first is None else [first]
-        while found and len(found) < count and (more := self._take_message()) is not None:
-            found.append(more)
-        return found
+        messages = [] if first is None else [first]
+        while messages and len(messages) < count and (more := self._take_message()) is not None:
+            messages.append(more)
+        return messages
 
     # ---- taking, without waiting ----------------------------------------------------------------------------
 
     def _take_message(self) -> Message | None:
         self._check_open()
-        with self._turn:  # a batch is begun when the one before is at its end, whoever else asks
+        with self._turn:  # the next batch begins only at the end of the last one
             while True:
                 try:
                     return self._next()
@@ -254,7 +291,7 @@ class PartitionedConsumer(Handle):
         return None
 
     def _take_ready(self) -> PartitionConsumer | None:
-        """Whose turn it is; one that has more is behind the others then."""
+        """Return the partition whose turn it is; if it has more, it goes behind the others."""
         self._check_usable()
         with self._lock:
             if not self._ready:
@@ -272,7 +309,7 @@ class PartitionedConsumer(Handle):
             self._failed = error
             self._wake()
             raise
-        except BaseException:  # Ctrl-C: what it has is still there
+        except BaseException:  # Ctrl-C: its delivery is still there
             self.changed(part)
             raise
 
@@ -283,9 +320,9 @@ class PartitionedConsumer(Handle):
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
             changes = self._changes
-            found = take()
-            if found is not None:
-                return found
+            result = take()
+            if result is not None:
+                return result
             future = self._expect(changes)
             try:
                 self._wait(future, None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -297,9 +334,9 @@ class PartitionedConsumer(Handle):
     async def _await_async(self, take: Callable[[], T | None]) -> T:
         while True:
             changes = self._changes
-            found = take()
-            if found is not None:
-                return found
+            result = take()
+            if result is not None:
+                return result
             future = self._expect(changes)
             try:
                 await future
@@ -307,9 +344,9 @@ class PartitionedConsumer(Handle):
                 self._forget(future)
 
     def _expect(self, changes: int) -> AppendFuture[None]:
-        """Done when there is something that was not there when so many changes had been."""
+        """Return a future that is done when there were more than `changes` announcements."""
         for part in self._parts.values():
-            part.send_acks()  # whoever waits has nothing else to acknowledge soon
+            part.send_acks()  # a waiting caller acknowledges nothing soon
         future: AppendFuture[None] = AppendFuture()
         with self._lock:
             self._waiting.append(future)
@@ -324,7 +361,7 @@ class PartitionedConsumer(Handle):
                 self._waiting.remove(future)
 
     def _wake(self) -> None:
-        """All that wait look again: one delivery may have messages for all of them."""
+        """Wake all waiting calls: one delivery may have messages for all of them."""
         with self._lock:
             self._changes += 1
             waiting, self._waiting = self._waiting, []
@@ -334,9 +371,15 @@ class PartitionedConsumer(Handle):
     # ---- acknowledging --------------------------------------------------------------------------------------
 
     def acknowledge(self, what: PartitionedWhat) -> None:
-        """These are done with: they do not come again. As `Consumer.acknowledge`.
+        """Acknowledge messages: they do not come again. It does not wait; `flush` does.
 
-        what: a message, a batch, a PartitionOffset, or several.
+        Args:
+            what: a message, a batch, a PartitionOffset, or several.
+
+        Raises:
+            WrongTypeError: `what` is none of these.
+            InvalidArgumentError: a partition is unknown.
+            ClosedError: as `receive`.
         """
         if type(what) is Message:
             self._part(what.partition).acknowledge(what)
@@ -346,50 +389,92 @@ class PartitionedConsumer(Handle):
     def acknowledge_cumulative(
         self, what: Message | MessageBatch | PartitionOffset, *, timeout: float | None = None
     ) -> None:
-        """This one is done with, and all before it of its partition, too. As `Consumer.acknowledge_cumulative`."""
+        """Acknowledge a message and all before it in its partition, and wait until the owner has done so.
+
+        Args:
+            what: a message, a PartitionOffset, or a batch, of which the last message counts.
+            timeout: seconds, as in `flush`.
+
+        Raises:
+            InvalidArgumentError: the subscription is shared.
+            OutcomeUnknownError: the time ran out.
+        """
         check_may_block("acknowledge_cumulative")
         self._await_all([self.acknowledge_cumulative_async(what)], timeout)
 
     def acknowledge_cumulative_async(self, what: Message | MessageBatch | PartitionOffset) -> AppendFuture[None]:
-        """As acknowledge_cumulative, for coroutines, which await the AppendFuture."""
+        """Return a future that is done when a message and all before it in its partition are acknowledged.
+
+        Args:
+            what: as in `acknowledge_cumulative`.
+
+        Raises:
+            WrongTypeError: `what` is no message, batch or PartitionOffset.
+            InvalidArgumentError: the subscription is shared.
+        """
         if not isinstance(what, Message | MessageBatch | PartitionOffset):
             raise WrongTypeError(f"what: expected a message, a batch or a PartitionOffset, found {type(what).__name__}")
         part = self._part(what.partition)
         return part.acknowledge_cumulative_async(what.offset if isinstance(what, PartitionOffset) else what)
 
     def nack(self, what: PartitionedWhat, *, delay: float | None = None, reason: str | None = None) -> None:
-        """These are to come again: in `delay` seconds, or after the subscription's back-off. As `Consumer.nack`."""
-        as_delay_us(delay)  # also of what is empty
+        """Refuse messages: they come again.
+
+        Args:
+            what: as in `acknowledge`.
+            delay: seconds until they come again; None: the back-off of the subscription.
+            reason: text for people, kept with dead letters: its first 1,024 bytes of UTF-8.
+
+        Raises:
+            ReplogError: as `acknowledge`.
+        """
+        as_delay_us(delay)  # checked even if there are no messages
         text = as_reason(reason)
-        self._each(what, lambda part, of_it: part.nack(of_it, delay=delay, reason=text))
+        self._each(what, lambda part, messages: part.nack(messages, delay=delay, reason=text))
 
     def _each(self, what: PartitionedWhat, call: Callable[[PartitionConsumer, Any], None]) -> None:
-        """With what is of each partition."""
+        """Call each partition's consumer with its messages."""
         if isinstance(what, Message | MessageBatch):
             call(self._part(what.partition), what)
             return
         self._check_usable()
-        several = by_partition([what] if isinstance(what, PartitionOffset) else what)
-        parts = [(self._part(partition), offsets) for partition, offsets in several.items()]
+        offsets_by_partition = by_partition([what] if isinstance(what, PartitionOffset) else what)
+        parts = [(self._part(partition), offsets) for partition, offsets in offsets_by_partition.items()]
         for part, offsets in parts:
             call(part, offsets)
 
     def redeliver(self) -> None:
-        """All that this consumer has not acknowledged is to come again, now. Errors: as acknowledge."""
+        """Refuse all messages that this consumer has not acknowledged: they come again now.
+
+        Raises:
+            ClosedError: as `receive`.
+        """
         for part in self._all():
             part.redeliver()
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all acknowledgements so far are durable. As `Consumer.flush`."""
+        """Wait until all acknowledgements so far are durable.
+
+        Args:
+            timeout: seconds; None: the timeout of the client; without limit for a topic of this process.
+
+        Raises:
+            OutcomeUnknownError: the time ran out, or it is not known whether all of them count.
+            ClosedError: as `receive`.
+        """
         check_may_block("flush")
         self._await_all([part.flush_async() for part in self._all()], timeout)
 
     def flush_async(self) -> AppendFuture[None]:
-        """As flush, for coroutines, which await the AppendFuture. As `Consumer.flush_async`."""
+        """Return a future that is done when all acknowledgements so far are durable.
+
+        Raises:
+            ClosedError: as `receive`.
+        """
         return all_done([part.flush_async() for part in self._all()])
 
     def _await_all(self, futures: Sequence[AppendFuture[T]], timeout: float | None) -> list[T]:
-        """What is not asked for until the time is over is not asked for later."""
+        """Wait for all futures; after a timeout pending requests are not sent any more."""
         seconds = self._timeout if timeout is None else as_timeout(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         try:
@@ -400,10 +485,21 @@ class PartitionedConsumer(Handle):
             raise
 
     def seek(self, start: PartitionedStart, *, timeout: float | None = None) -> list[PartitionOffset]:
-        """Go on from there: what lies before counts as acknowledged, what lies behind as not; returns where that is.
+        """Move the whole subscription, including its other consumers.
 
-        start: a PartitionOffset moves its partition; a moment of publishing, "earliest" and "latest" all. Of the whole
-        subscription, also its other consumers. timeout: as of flush. Errors: as flush; OutOfRangeError, TrimmedError.
+        Messages before the start count as acknowledged, those behind as not.
+
+        Args:
+            start: a PartitionOffset moves its partition; a time of publishing, "earliest" or "latest" all.
+            timeout: seconds, as in `flush`.
+
+        Returns:
+            Where each partition that was moved goes on.
+
+        Raises:
+            OutOfRangeError: the offset is beyond the end.
+            TrimmedError: the messages at the start were removed.
+            OutcomeUnknownError: the time ran out.
         """
         check_may_block("seek")
         moved = self._move(start)
@@ -411,11 +507,18 @@ class PartitionedConsumer(Handle):
         return [PartitionOffset(partition, offset) for partition, offset in zip(moved, offsets, strict=True)]
 
     async def seek_async(self, start: PartitionedStart) -> list[PartitionOffset]:
-        """As seek, for coroutines."""
+        """Move the whole subscription, in a coroutine; see `seek`.
+
+        Args:
+            start: as in `seek`.
+
+        Raises:
+            ReplogError: as `seek`.
+        """
         return [PartitionOffset(partition, await future) for partition, future in self._move(start).items()]
 
     def _move(self, start: PartitionedStart) -> dict[int, AppendFuture[int]]:
-        """Where each partition goes on that is moved."""
+        """Move partitions; return the futures of where they go on."""
         if isinstance(start, PartitionOffset):
             return {start.partition: self._part(start.partition).seek_async(start.offset)}
         if is_offset(start):
@@ -442,16 +545,16 @@ class PartitionedConsumer(Handle):
 
     def _let_go(self) -> None:
         self._next = _NOTHING
-        with ExitStack() as rest:
-            rest.callback(self._wake)
+        with ExitStack() as stack:
+            stack.callback(self._wake)
             for part in self._parts.values():
-                rest.callback(part.close)
+                stack.callback(part.close)
 
     def _forked(self) -> None:
         self._next = _NOTHING
 
     def __del__(self) -> None:
-        """As of Consumer; its partitions have nobody else."""
+        """Release the consumers of the partitions, as a Consumer does."""
         if getattr(self, "_error", self) is None and os.getpid() == self._pid:
             self._error = ClosedError(f"the {self._what} was forgotten")
             warn_of_leak(self._what, self, self._opened_at)
@@ -459,6 +562,6 @@ class PartitionedConsumer(Handle):
                 part.abandon()
 
 
-def left(until: float | None) -> float | None:
-    """Seconds up to a moment of the monotonic clock."""
-    return None if until is None else max(0.0, until - time.monotonic())
+def left(deadline: float | None) -> float | None:
+    """Return the seconds until a time of the monotonic clock."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -1,4 +1,4 @@
-"""PartitionedHandle: several topics that user code publishes to and subscribes to as to one, wherever they are."""
+"""PartitionedHandle: a topic of several partitions, in this process or at servers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ T = TypeVar("T", bound=PartitionTopic)
 
 
 class SubscribeOptions(NamedTuple):
-    """What a consumer was made with."""
+    """The options of a consumer, for partitions that are added later."""
 
     durable: bool
     queue: int
@@ -50,13 +50,13 @@ class SubscribeOptions(NamedTuple):
 
 
 class PartitionedHandle(Handle, Generic[T]):
-    """A topic of several partitions, which are topics of their own, called "<name>-partition-<i>". Any thread may call
-    anything; asyncio code awaits what `submit` and `submit_batch` give.
+    """A topic of several partitions, which are topics of their own, named "<name>-partition-<i>".
 
-    publish, submit, publish_batch, submit_batch: see `PartitionedPublisher`, whose methods they are.
+    Any thread may use it; asyncio code awaits the futures of `submit` and `submit_batch`. The methods that publish are
+    those of `PartitionedPublisher`. See docs/topics.md.
     """
 
-    if not TYPE_CHECKING:  # for help(), inspect.signature and Mock(spec=…); each object has those of its publisher
+    if not TYPE_CHECKING:  # for help(), inspect.signature and Mock(spec=…); each object binds those of its publisher
         publish, submit = PartitionedPublisher.publish, PartitionedPublisher.submit
         publish_batch, submit_batch = PartitionedPublisher.publish_batch, PartitionedPublisher.submit_batch
         publish_async = PartitionedPublisher.publish_async
@@ -65,7 +65,7 @@ class PartitionedHandle(Handle, Generic[T]):
     def __init__(self, name: str, partitions: int, wait: WaitFunction, what: str, timeout: float | None = None) -> None:
         self.name = name
         self._wait = wait
-        self._changing = threading.Lock()  # while partitions come, or consumers
+        self._changing = threading.Lock()  # held while partitions or consumers are added
         self._options: weakref.WeakKeyDictionary[PartitionedConsumer, SubscribeOptions] = weakref.WeakKeyDictionary()
         self.publisher = publisher = PartitionedPublisher(Router(name, partitions), self._serving, wait, timeout)
         self.publish, self.submit = publisher.publish, publisher.submit
@@ -77,27 +77,35 @@ class PartitionedHandle(Handle, Generic[T]):
 
     @property
     def partitions(self) -> int:
-        """How many there are."""
+        """Number of partitions."""
         return self.publisher.router.partitions
 
     @property
     @abstractmethod
     def served(self) -> list[int]:
-        """Those that can be used without asking others for them."""
+        """The partitions that can be used without asking their owners for them."""
 
     @abstractmethod
     def partition(self, partition: int) -> T:
-        """One of them. Errors: InvalidArgumentError; those of opening a topic."""
+        """Return one partition.
+
+        Args:
+            partition: number of the partition, from 0.
+
+        Raises:
+            InvalidArgumentError: the topic has no such partition.
+            ReplogError: as opening a topic.
+        """
 
     @abstractmethod
     def _serving(self, partition: int) -> T:
-        """As partition, for calls that must not wait."""
+        """Return a partition, for calls that must not wait."""
 
     @abstractmethod
-    def _joined(
+    def _attached(
         self, topic: T, part: PartitionConsumer, start: Any, options: SubscribeOptions
     ) -> tuple[SubscriptionLike, int]:
-        """Have a partition's subscription take a consumer; the two know each other by that number."""
+        """Attach a consumer to the subscription of a partition; return the subscription and the consumer's number."""
 
     def _check_partition(self, partition: int) -> None:
         self._check_open()
@@ -112,13 +120,13 @@ class PartitionedHandle(Handle, Generic[T]):
         return [self._serving(partition) for partition in self.served]
 
     def stats(self) -> PartitionedStats:
-        """Of those in `served`, and of all of these together; as `Topic.stats`."""
+        """Return the statistics of the partitions in `served`, one by one and together; see `Topic.stats`."""
         self._check_open()
         check_may_block("stats")
         return partitioned_stats(self.name, self.partitions, {at: self._serving(at).stats() for at in self.served})
 
     def internal_stats(self) -> PartitionedInternalStats:
-        """Of those in `served`, one by one; as `Topic.internal_stats`."""
+        """Return the ledgers and cursors of the partitions in `served`; see `Topic.internal_stats`."""
         self._check_open()
         check_may_block("internal_stats")
         parts = {at: self._serving(at).internal_stats() for at in self.served}
@@ -127,33 +135,62 @@ class PartitionedHandle(Handle, Generic[T]):
     # ---- publishing and reading -----------------------------------------------------------------------------
 
     def producer(self, name: str) -> PartitionedProducer:
-        """A named producer; as the `producer` of the partitions in `served`, each of which has one of it."""
+        """Make a named producer, with one producer for each partition in `served`.
+
+        Args:
+            name: 1 to 200 bytes of UTF-8 without control characters.
+
+        Raises:
+            ClosedError: the topic was closed.
+        """
         self._check_open()
-        made = PartitionedProducer(name, self.publisher, self._serving)
+        producer = PartitionedProducer(name, self.publisher, self._serving)
         try:
             for partition in self.served:
-                made.part(partition)
+                producer.part(partition)
         except BaseException:
-            made.close()
+            producer.close()
             raise
-        return made
+        return producer
 
     def room(self) -> AppendFuture[None]:
-        """An AppendFuture that is done as soon as there is room for messages of whatever key; as `Publisher.room`."""
+        """Return a future that is done as soon as there is room for messages of any key; see `Publisher.room`."""
         return all_done([topic.room() for topic in self._here()])
 
     def flush(self, timeout: float | None = None) -> None:
-        """As `Topic.flush`, of the partitions in `served`; timeout: for all of them together."""
+        """Wait until every message submitted so far to the partitions in `served` has an outcome.
+
+        Args:
+            timeout: seconds for all partitions together; None: the timeout of the client; without limit for a topic of
+                this process.
+
+        Raises:
+            OutcomeUnknownError: the time ran out.
+            ClosedError: the topic was closed.
+        """
         check_may_block("flush")
         seconds = self.publisher.timeout if timeout is None else as_timeout(timeout)
         self._wait(self.flush_async(), seconds)
 
     def flush_async(self) -> AppendFuture[None]:
-        """As `Topic.flush_async`, of the partitions in `served`."""
+        """Return a future that is done when every message submitted so far has an outcome; see `flush`.
+
+        Raises:
+            ClosedError: the topic was closed.
+        """
         return all_done([topic.flush_async() for topic in self._here()])
 
     def read(self, partition: int, start: Start = "earliest", end: int | None = None) -> Iterator[MessageBatch]:
-        """Messages of one partition, as columns; as `Topic.read`."""
+        """Iterate over messages of one partition, as columns, without a subscription.
+
+        Args:
+            partition: number of the partition, from 0.
+            start: as in `Topic.read`.
+            end: as in `Topic.read`.
+
+        Raises:
+            ReplogError: as `Topic.read`.
+        """
         check_may_block("read")
         return self._marked(partition, self.partition(partition).read(start, end))
 
@@ -175,12 +212,24 @@ class PartitionedHandle(Handle, Generic[T]):
         priority: int = 0,
         **settings: Unpack[SubscriptionSettings],
     ) -> PartitionedConsumer:
-        """A consumer of a subscription of all partitions; as `Topic.subscribe`.
+        """Make a consumer of a subscription of all partitions; create the subscription if it does not exist.
 
-        start: where a new one begins, a moment or an end. queue: messages that may wait in it, of all partitions, and
-        one of each at least. Of a failover subscription each partition has its own active consumer: of those of the
-        lowest `priority`, sorted by name, partition p has the one at p modulo their number.
-        Errors: as `Topic.subscribe`; TopicOwnedError, another process has a partition.
+        In a failover subscription each partition has its own active consumer: of the consumers with the lowest
+        `priority`, sorted by name, partition p has the one at p modulo their number.
+
+        Args:
+            subscription: name of the subscription.
+            start: where a new subscription begins: a time of publishing, "earliest" or "latest".
+            durable: as in `Topic.subscribe`.
+            name: as in `Topic.subscribe`.
+            queue: most messages that wait in the consumer, for all partitions together; at least one for each.
+            priority: as in `Topic.subscribe`.
+            settings: as in `Topic.subscribe`.
+
+        Raises:
+            TopicOwnedError: another process owns a partition.
+            WrongTypeError: the start is an offset.
+            ReplogError: as `Topic.subscribe`.
         """
         check_may_block("subscribe")
         check_name(subscription, "subscription")
@@ -213,15 +262,15 @@ class PartitionedHandle(Handle, Generic[T]):
             queue=max(options.queue // self.partitions, 1) if type(options.queue) is int else options.queue,
         )  # fmt: skip
         try:
-            there, number = self._joined(topic, part, start, options)
+            source, number = self._attached(topic, part, start, options)
         except BaseException:
             part.close()
             raise
         consumer.add(part)
-        part.attached(there, number)
+        part.attached(source, number)
 
     def _follow(self, grown: Iterable[int]) -> None:
-        """Consumers that there are receive from new partitions, too; while they change."""
+        """Have existing consumers receive from new partitions, too; called while `_changing` is held."""
         for consumer, options in list(self._options.items()):
             for partition in grown if not consumer.is_closed else ():
                 with suppress(TopicOwnedError):  # it was logged
@@ -235,57 +284,97 @@ class PartitionedHandle(Handle, Generic[T]):
         properties: Mapping[str, str] | None = None,
         **settings: Unpack[SubscriptionSettings],
     ) -> None:
-        """Make a durable subscription of all partitions, where it is not. As `Topic.create_subscription`."""
+        """Create a durable subscription in all partitions, where it does not exist; see `Topic.create_subscription`.
+
+        Args:
+            subscription: name of the subscription.
+            start: where a new subscription begins: a time of publishing, "earliest" or "latest".
+            properties: names and values, for statistics.
+            settings: as in `Topic.create_subscription`.
+
+        Raises:
+            ReplogError: as `subscribe`.
+        """
         check_may_block("create_subscription")
         _check_common(start)
         for topic in self._all():
             topic.create_subscription(subscription, start=start, properties=properties, **settings)  # type: ignore[arg-type]
 
     def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
-        """Delete a subscription from all partitions. As `Topic.delete_subscription`."""
+        """Delete a subscription from all partitions; see `Topic.delete_subscription`.
+
+        Args:
+            subscription: name of the subscription.
+            force: delete it even if it has consumers, which fail then.
+
+        Raises:
+            NoSuchSubscriptionError: no partition has such a subscription.
+            SubscriptionBusyError: it has consumers, and `force` is False.
+            TopicOwnedError: another process owns a partition.
+        """
         check_may_block("delete_subscription")
         check_bool("force", force)
         having = list(self._having(subscription).values())
-        there = [sub for topic in having for sub in topic.stats().subscriptions if sub.name == subscription]
-        consumers = max((len(sub.consumers) for sub in there), default=0)
+        stats = [sub for topic in having for sub in topic.stats().subscriptions if sub.name == subscription]
+        consumers = max((len(sub.consumers) for sub in stats), default=0)
         if consumers and not force:
             raise SubscriptionBusyError(self.name, f"subscription {subscription} has {consumers} consumers")
         for topic in having:
             topic.delete_subscription(subscription, force=force)
 
     def subscriptions(self) -> list[str]:
-        """Names of its subscriptions, of the partitions in `served`."""
+        """Return the names of the subscriptions, of the partitions in `served`."""
         check_may_block("subscriptions")
         return sorted({name for topic in self._here() for name in topic.subscriptions()})
 
     def _having(self, subscription: str) -> dict[int, T]:
-        """The partitions that have it: all, unless deleting it failed in the middle. NoSuchSubscriptionError: none."""
+        """Return the partitions that have a subscription: all, unless a deletion of it failed midway.
+
+        Raises NoSuchSubscriptionError if there is none.
+        """
         check_name(subscription, "subscription")
-        found = {at: topic for at, topic in enumerate(self._all()) if subscription in topic.subscriptions()}
-        if not found:
+        topics = {at: topic for at, topic in enumerate(self._all()) if subscription in topic.subscriptions()}
+        if not topics:
             raise NoSuchSubscriptionError(self.name, f"there is no subscription {subscription}")
-        return found
+        return topics
 
     # ---- changes --------------------------------------------------------------------------------------------
 
     def seek(self, subscription: str, start: PartitionedStart) -> list[PartitionOffset]:
-        """Move a subscription; as `Topic.seek`. Returns where it goes on, in each partition that was moved.
+        """Move a subscription: messages before the start count as acknowledged, those behind as not.
 
-        start: a PartitionOffset moves its partition; a moment of publishing, "earliest" and "latest" all.
-        Errors: as `Topic.seek`; TopicOwnedError, nothing was moved. After another one some partitions may be.
+        Args:
+            subscription: name of the subscription.
+            start: a PartitionOffset moves its partition; a time of publishing, "earliest" or "latest" all.
+
+        Returns:
+            Where each partition that was moved goes on.
+
+        Raises:
+            NoSuchSubscriptionError: no partition has such a subscription.
+            TopicOwnedError: another process owns a partition; nothing was moved.
+            WrongTypeError: the start is an offset without a partition.
+            ReplogError: as `Topic.seek`; some partitions may be moved.
         """
         check_may_block("seek")
         if isinstance(start, PartitionOffset):
-            found = self.partition(start.partition).seek(subscription, start.offset)
-            return [PartitionOffset(start.partition, found)]
+            offset = self.partition(start.partition).seek(subscription, start.offset)
+            return [PartitionOffset(start.partition, offset)]
         if is_offset(start):
             raise WrongTypeError("start: an offset is of one partition, expected a PartitionOffset")
         having = self._having(subscription)
         return [PartitionOffset(at, topic.seek(subscription, start)) for at, topic in having.items()]
 
     def clear(self, subscription: str) -> None:
-        """Acknowledge all that is there for a subscription, in all partitions. Errors: as `Topic.clear`;
-        TopicOwnedError, nothing was."""
+        """Acknowledge all present messages for a subscription, in all partitions.
+
+        Args:
+            subscription: name of the subscription.
+
+        Raises:
+            NoSuchSubscriptionError: no partition has such a subscription.
+            TopicOwnedError: another process owns a partition; nothing was acknowledged.
+        """
         check_may_block("clear")
         for topic in self._having(subscription).values():
             topic.clear(subscription)
@@ -301,45 +390,77 @@ class PartitionedHandle(Handle, Generic[T]):
         timeout: float = 30.0,
         on_progress: Callable[[RedriveReport], object] | None = None,
     ) -> RedriveReport:
-        """Send the dead letters of all partitions back, of one after the other. As `Topic.redrive`; limit: of all
-        partitions together. TopicOwnedError: nothing was sent."""
+        """Send the dead letters of all partitions back, one partition after the other; see `Topic.redrive`.
+
+        Args:
+            subscription: as in `Topic.redrive`.
+            to: as in `Topic.redrive`.
+            limit: most messages to send, from all partitions together; None: all.
+            where: as in `Topic.redrive`.
+            dry_run: as in `Topic.redrive`.
+            timeout: as in `Topic.redrive`.
+            on_progress: as in `Topic.redrive`.
+
+        Returns:
+            How many were sent, to which topics.
+
+        Raises:
+            TopicOwnedError: another process owns a partition; nothing was sent.
+            ReplogError: as `Topic.redrive`.
+        """
         check_may_block("redrive")
         report = RedriveReport()
 
-        def tell(part: RedriveReport) -> None:
+        def add_progress(part: RedriveReport) -> None:
             if on_progress is not None:
                 on_progress(report + part)
 
         for topic in self._having(subscription).values():
             report += topic.redrive(
                 subscription, to=to, limit=None if limit is None else limit - report.sent, where=where,
-                dry_run=dry_run, timeout=timeout, on_progress=tell,
+                dry_run=dry_run, timeout=timeout, on_progress=add_progress,
             )  # fmt: skip
             if limit is not None and report.sent >= limit:
                 break
         return report
 
     def configure(self, **settings: Unpack[TopicSettings]) -> None:
-        """Change settings of all partitions; as `Topic.configure`. TopicOwnedError: nothing was changed."""
+        """Change settings of all partitions; see `Topic.configure`.
+
+        Args:
+            settings: fields of TopicConfig.
+
+        Raises:
+            ConfigError: a setting is unknown or invalid.
+            TopicOwnedError: another process owns a partition; nothing was changed.
+        """
         check_may_block("configure")
         topics = self._all()
         for topic in topics:
-            topic.config.changed(settings)  # all can be, or none is
+            topic.config.changed(settings)  # checked first, so that none is changed if one cannot be
         for topic in topics:
             topic.configure(**settings)
 
     def trim(self) -> list[PartitionOffset]:
-        """Drop the ledgers of all partitions that nothing keeps, now; returns the first message left of each. As
-        `Topic.trim`; TopicOwnedError: nothing was dropped."""
+        """Remove the ledgers of all partitions that nothing keeps, now.
+
+        Returns:
+            The first message that is kept in each partition.
+
+        Raises:
+            TopicOwnedError: another process owns a partition; nothing was removed.
+        """
         check_may_block("trim")
         return [PartitionOffset(at, topic.trim()) for at, topic in enumerate(self._all())]
 
     # ---- the end --------------------------------------------------------------------------------------------
 
     def delete(self) -> None:
-        """Delete it with its messages and subscriptions, for ever; if that fails in the middle, again.
+        """Delete the topic with its messages and subscriptions, for ever; after an error midway it can be repeated.
 
-        Errors: TopicOwnedError, another process has a partition; those of `Topic.delete`.
+        Raises:
+            TopicOwnedError: another process owns a partition.
+            ReplogError: as `Topic.delete`.
         """
         check_may_block("delete")
         for topic in self._all():
@@ -366,10 +487,10 @@ class PartitionedHandle(Handle, Generic[T]):
 
     @abstractmethod
     def _remove(self) -> None:
-        """It is no partitioned topic any more: its partitions were deleted."""
+        """Remove the metadata of the topic, whose partitions were deleted."""
 
 
 def _check_common(start: PartitionedStart) -> None:
-    """WrongTypeError: it is no place in all partitions."""
+    """Raise WrongTypeError for a start that does not apply to all partitions."""
     if isinstance(start, PartitionOffset) or is_offset(start):
         raise WrongTypeError("start: expected a datetime, 'earliest' or 'latest': an offset is of one partition")

@@ -1,5 +1,6 @@
-"""Publishes to a partitioned topic, by key or to the partitions in turn, with or without a producer name. A batch is
-cut by partition.
+"""Publishes to a partitioned topic, by key or to the partitions in turn, with or without a producer name.
+
+Batches are split by partition.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pyreplog.topic.client.coroutines import publishing
 from pyreplog.topic.client.partitions.partition_topic import PartitionSink, PartitionTopic
 from pyreplog.topic.client.partitions.partitioned_consumer import left
 from pyreplog.topic.client.publishing.delivery_times import check_delivery, delivery_times
-from pyreplog.topic.client.publishing.outgoing import Outgoing
+from pyreplog.topic.client.publishing.outgoing import MessageColumns
 from pyreplog.topic.model.arguments import check_may_block
 from pyreplog.topic.model.dedup import check_sequences
 from pyreplog.topic.model.interfaces import WaitFunction
@@ -45,17 +46,17 @@ Rows = NDArray[np.int64]
 
 
 class PartitionBatch(NamedTuple):
-    """What one partition gets of a batch."""
+    """The messages of a batch for one partition."""
 
     partition: int
-    batch: Outgoing
+    batch: MessageColumns
     sequences: NDArray[np.int64] | None
 
 
-def split_batch(router: Router, batch: Outgoing, sequences: ArrayLike | None) -> list[PartitionBatch]:
-    """By key; messages without one go to the same partition. A batch without keys stays as it is.
+def split_batch(router: Router, batch: MessageColumns, sequences: ArrayLike | None) -> list[PartitionBatch]:
+    """Split a batch by key; messages without a key go to the same partition. A batch without keys is not split.
 
-    Errors: WrongTypeError, InvalidArgumentError; SequenceError, the sequences do not ascend.
+    Raises WrongTypeError; InvalidArgumentError; SequenceError if the sequences do not ascend.
     """
     count = batch.messages
     numbers = None if sequences is None else np.asarray(check_sequences(router.topic, sequences, count), np.int64)
@@ -69,34 +70,34 @@ def split_batch(router: Router, batch: Outgoing, sequences: ArrayLike | None) ->
     return list(_portions(batch, groups, numbers))
 
 
-def _portions(batch: Outgoing, groups: list[Rows], numbers: NDArray[np.int64] | None) -> Iterator[PartitionBatch]:
+def _portions(batch: MessageColumns, groups: list[Rows], numbers: NDArray[np.int64] | None) -> Iterator[PartitionBatch]:
     for partition, rows in enumerate(groups):
         if len(rows):
-            part = Outgoing(*(_taken(column, rows, at < 2) for at, column in enumerate(batch)))
+            part = MessageColumns(*(_take_rows(column, rows, at < 2) for at, column in enumerate(batch)))
             yield PartitionBatch(partition, part, None if numbers is None else numbers[rows])
 
 
-def _check_counts(batch: Outgoing, count: int, keys: int) -> None:
-    """Before anything is published of it."""
-    found = {"keys": keys}
+def _check_counts(batch: MessageColumns, count: int, keys: int) -> None:
+    """Check that all columns have as many rows as there are values, before anything is published."""
+    row_counts = {"keys": keys}
     for name in ("properties", "event_times", "deliver_at"):
         column = getattr(batch, name)
         if column is not None and hasattr(column, "__len__"):
-            found[name] = len(column)
-    for name, rows in found.items():
+            row_counts[name] = len(column)
+    for name, rows in row_counts.items():
         if rows != count:
             raise InvalidArgumentError(f"{name}: expected {count}, one per value, found {rows}")
 
 
 def _is_column(items: Any) -> bool:
-    """Of bytes, and no sequence of objects."""
+    """Return whether items are a column of bytes, and no sequence of objects."""
     if isinstance(items, tuple):
         return len(items) == 2 and not isinstance(items[0], bytes | bytearray | memoryview | None)
     return hasattr(items, "dtype") or hasattr(items, "buffers")
 
 
-def _taken(column: Any, rows: Rows, is_bytes: bool) -> Any:
-    """These rows of a column, in whatever form it is."""
+def _take_rows(column: Any, rows: Rows, is_bytes: bool) -> Any:
+    """Return some rows of a column of any kind."""
     if column is None:
         return None
     if is_bytes and _is_column(column):
@@ -105,14 +106,17 @@ def _taken(column: Any, rows: Rows, is_bytes: bool) -> Any:
 
 
 class PartitionedPublisher:
-    """What a partitioned topic is published with; threads and asyncio as of `Publisher`.
+    """Publishes to a partitioned topic; threads and asyncio as for `Publisher`.
 
-    Messages of one key go to one partition, in order, the same that Pulsar's clients with murmur3 choose; a message
-    without a key goes to the next partition, and those of a batch together. Each partition numbers a producer's
-    messages by itself; sequences that are given need only ascend.
+    Messages of one key go to one partition, in order: the partition that Pulsar's clients with murmur3 choose. A
+    message without a key goes to the next partition; those of a batch go there together. Each partition numbers the
+    messages of a producer by itself; sequences that a caller passes only need to ascend.
 
-    serving: the topic of a partition, or a producer of it; it raises why there is none here. wait: for outcomes.
-    timeout: as of `Publisher`.
+    Args:
+        router: chooses partitions.
+        serving: returns the topic of a partition, or a producer of it; raises an error if it is not served here.
+        wait: waits for outcomes.
+        timeout: seconds that calls wait by default; None: without limit.
     """
 
     def __init__(
@@ -138,7 +142,26 @@ class PartitionedPublisher:
         producer: str | None = None,
         timeout: float | None = None,
     ) -> PartitionOffset:
-        """As `Publisher.publish`. TopicOwnedError: another process has the message's partition."""
+        """Publish one message, and wait until it is confirmed; see `Publisher.publish`.
+
+        Args:
+            value: as in `Publisher.publish`.
+            key: as in `Publisher.publish`.
+            properties: as in `Publisher.publish`.
+            event_time: as in `Publisher.publish`.
+            deliver_at: as in `Publisher.publish`.
+            delay: as in `Publisher.publish`.
+            sequence: as in `Publisher.publish`.
+            producer: as in `Publisher.publish`.
+            timeout: as in `Publisher.publish`.
+
+        Returns:
+            The partition and the offset of the message.
+
+        Raises:
+            TopicOwnedError: another process owns the message's partition.
+            ReplogError: as `Publisher.publish`.
+        """
         check_may_block("publish")
         partition = self.router.route(key)
         offset = self._serving(partition).publish(
@@ -161,15 +184,30 @@ class PartitionedPublisher:
         producer: str | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[PartitionOffset]:
-        """As `Publisher.submit`. Errors: as publish."""
+        """Publish one message without waiting; return the future of its place. See `Publisher.submit`.
+
+        Args:
+            value: as in `Publisher.submit`.
+            key: as in `Publisher.submit`.
+            properties: as in `Publisher.submit`.
+            event_time: as in `Publisher.submit`.
+            deliver_at: as in `Publisher.submit`.
+            delay: as in `Publisher.submit`.
+            sequence: as in `Publisher.submit`.
+            producer: as in `Publisher.submit`.
+            timeout: as in `Publisher.submit`.
+
+        Raises:
+            ReplogError: as `publish`.
+        """
         partition = self.router.route(key)
-        coming = self._serving(partition).submit(
+        offset_future = self._serving(partition).submit(
             value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
             sequence=sequence, timeout=timeout,
             **_named(producer),
         )  # fmt: skip
         done: AppendFuture[PartitionOffset] = AppendFuture()
-        then(coming, done, lambda offset: done.complete(PartitionOffset(partition, offset)))
+        then(offset_future, done, lambda offset: done.complete(PartitionOffset(partition, offset)))
         return done
 
     def publish_batch(
@@ -185,16 +223,34 @@ class PartitionedPublisher:
         producer: str | None = None,
         timeout: float | None = None,
     ) -> list[PartitionRange]:
-        """As `Publisher.publish_batch`; returns the offsets in each partition that got some, ascending."""
+        """Publish several messages, and wait until all are confirmed; see `Publisher.publish_batch`.
+
+        Args:
+            values: as in `Publisher.publish_batch`.
+            keys: as in `Publisher.publish_batch`.
+            properties: as in `Publisher.publish_batch`.
+            event_times: as in `Publisher.publish_batch`.
+            deliver_at: as in `Publisher.publish_batch`.
+            delay: as in `Publisher.publish_batch`.
+            sequences: as in `Publisher.publish_batch`.
+            producer: as in `Publisher.publish_batch`.
+            timeout: as in `Publisher.publish_batch`.
+
+        Returns:
+            The offsets in each partition that got messages, ascending by partition.
+
+        Raises:
+            ReplogError: as `publish`.
+        """
         check_may_block("publish_batch")
         seconds = self.timeout if timeout is None else as_timeout(timeout)
-        until = None if seconds is None else time.monotonic() + seconds
+        deadline = None if seconds is None else time.monotonic() + seconds
         future = self.submit_batch(
             values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
             sequences=sequences, timeout=timeout,
             producer=producer,
         )  # fmt: skip
-        return self.wait(future, left(until))
+        return self.wait(future, left(deadline))
 
     def submit_batch(
         self,
@@ -209,29 +265,43 @@ class PartitionedPublisher:
         producer: str | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[list[PartitionRange]]:
-        """As `Publisher.submit_batch`; the AppendFuture gives what publish_batch returns. Errors: as publish; those of
-        a partition when others have taken their part are the AppendFuture's."""
+        """Publish several messages without waiting; return the future of their places. See `Publisher.submit_batch`.
+
+        Args:
+            values: as in `Publisher.submit_batch`.
+            keys: as in `Publisher.submit_batch`.
+            properties: as in `Publisher.submit_batch`.
+            event_times: as in `Publisher.submit_batch`.
+            deliver_at: as in `Publisher.submit_batch`.
+            delay: as in `Publisher.submit_batch`.
+            sequences: as in `Publisher.submit_batch`.
+            producer: as in `Publisher.submit_batch`.
+            timeout: as in `Publisher.submit_batch`.
+
+        Raises:
+            ReplogError: as `publish`; errors after some partitions have taken their messages are those of the future.
+        """
         due = None if check_delivery(deliver_at, delay) is None else delivery_times(deliver_at)
-        batch = Outgoing.of(values, keys, properties, as_times_us("event_times", event_times), due)
+        batch = MessageColumns.of(values, keys, properties, as_times_us("event_times", event_times), due)
         portions = split_batch(self.router, batch, sequences)
         topics = [self._serving(portion.partition) for portion in portions]
-        coming: list[AppendFuture[range]] = []
+        futures: list[AppendFuture[range]] = []
         for topic, portion in zip(topics, portions, strict=True):
             try:
-                coming.append(_submit(topic, portion, delay, producer, timeout))
+                futures.append(_submit(topic, portion, delay, producer, timeout))
             except ReplogError as error:
-                if not coming:
+                if not futures:
                     raise
-                coming.append(AppendFuture())
-                coming[-1].fail(error)
+                futures.append(AppendFuture())
+                futures[-1].fail(error)
                 break
         done: AppendFuture[list[PartitionRange]] = AppendFuture()
         parts = [portion.partition for portion in portions]
-        then(gathered(coming), done, lambda found: done.complete(list(map(PartitionRange, parts, found))))
+        then(all_results(futures), done, lambda ranges: done.complete(list(map(PartitionRange, parts, ranges))))
         return done
 
     def room(self) -> AppendFuture[None]:
-        """As `Publisher.room`, of all partitions that are served."""
+        """Return a future that is done as soon as all served partitions have room; see `Publisher.room`."""
         sinks = []
         for partition in range(self.router.partitions):
             with suppress(TopicOwnedError):
@@ -242,14 +312,14 @@ class PartitionedPublisher:
         return self
 
     publish_async = publishing(submit, _awaited)
-    """As `Publisher.publish_async`."""
+    """Do what `publish` does, in a coroutine."""
 
     publish_batch_async = publishing(submit_batch, _awaited)
-    """As `Publisher.publish_batch_async`."""
+    """Do what `publish_batch` does, in a coroutine."""
 
 
 def _named(producer: str | None) -> dict[str, Any]:
-    """What a topic is told; a producer has its name."""
+    """Return the keyword of a producer name for a topic; a producer has a name already."""
     return {} if producer is None else {"producer": producer}
 
 
@@ -267,11 +337,11 @@ def _submit(
     )  # fmt: skip
 
 
-def gathered(futures: Sequence[AppendFuture[T]]) -> AppendFuture[list[T]]:
-    """The results of all, once all have an outcome; the error of the first that has one."""
+def all_results(futures: Sequence[AppendFuture[T]]) -> AppendFuture[list[T]]:
+    """Return a future of all results, done once all have an outcome; it fails with the first error in order."""
     done: AppendFuture[list[T]] = AppendFuture()
 
-    def came(_: AppendFuture[T] | None) -> None:
+    def on_done(_: AppendFuture[T] | None) -> None:
         if not all(future.done() for future in futures):
             return
         errors = (error for future in futures if (error := future.exception()) is not None)
@@ -282,49 +352,67 @@ def gathered(futures: Sequence[AppendFuture[T]]) -> AppendFuture[list[T]]:
             done.complete([future.result() for future in futures])
 
     for future in futures:
-        future.add_done_callback(came)
+        future.add_done_callback(on_done)
     if not futures:
-        came(None)
+        on_done(None)
     return done
 
 
 class PartitionedProducer(Closeable):
-    """A named producer. Where the topic deduplicates, each partition goes on with its numbers; threads and asyncio as
-    of `Producer`.
+    """A named producer of a partitioned topic; made by `PartitionedHandle.producer`.
 
-    Who publishes from a source that has numbers of its own gives these, and after a crash begins again behind the
-    lowest of `last_sequences`: what is there already is dropped.
+    Any thread may use it; asyncio code as for `Producer`. If the topic deduplicates, each partition goes on with its
+    numbers. An application whose source has numbers passes these, and after a crash begins behind the lowest of
+    `last_sequences`: messages that are stored already are dropped.
     """
 
     def __init__(self, name: str, publisher: PartitionedPublisher, serving: Callable[[int], PartitionTopic]) -> None:
-        """name: 1 to 200 bytes of UTF-8 without control characters. publisher: of the topic; serving: its partitions.
-        Errors: WrongTypeError, InvalidArgumentError."""
+        """Create a producer; for `PartitionedHandle.producer`.
+
+        Args:
+            name: 1 to 200 bytes of UTF-8 without control characters.
+            publisher: publisher of the topic.
+            serving: returns the topic of a partition.
+
+        Raises:
+            WrongTypeError: the name is no text.
+            InvalidArgumentError: the name is invalid.
+        """
         self.name = check_name(name)
         self._serving = serving
         self._publisher = PartitionedPublisher(publisher.router, self.part, publisher.wait, publisher.timeout)
-        self._lock = threading.Lock()  # of all below
+        self._lock = threading.Lock()  # guards all below
         self._parts: dict[int, tuple[PartitionTopic, Producer]] = {}
         self._error: ReplogError | None = None
 
     def part(self, partition: int) -> Producer:
-        """Its producer of a partition. Errors: TopicOwnedError; ClosedError; those of `Topic.producer`."""
-        topic, there = self._serving(partition), self._parts.get(partition)
-        if there is not None and there[0] is topic:  # else it was closed, and opened again
-            return there[1]
-        made = topic.producer(self.name)  # which may wait, so with no lock held
+        """Return the producer of a partition.
+
+        Args:
+            partition: number of the partition, from 0.
+
+        Raises:
+            TopicOwnedError: another process owns the partition.
+            ClosedError: this producer was closed.
+            ReplogError: as `Topic.producer`.
+        """
+        topic, known = self._serving(partition), self._parts.get(partition)
+        if known is not None and known[0] is topic:  # otherwise the partition was closed, and opened again
+            return known[1]
+        producer = topic.producer(self.name)  # may wait, so without the lock
         with self._lock:
-            there = self._parts.get(partition)
-            if self._error is None and (there is None or there[0] is not topic):
-                self._parts[partition] = topic, made
-                return made
-        made.close()  # another thread was here first, or has closed this
+            known = self._parts.get(partition)
+            if self._error is None and (known is None or known[0] is not topic):
+                self._parts[partition] = topic, producer
+                return producer
+        producer.close()  # another thread was faster, or has closed this
         if self._error is not None:
             raise self._error
         return self.part(partition)
 
     @property
     def last_sequences(self) -> list[int]:
-        """Of each partition: its highest number that is stored; -1: none, or the topic does not deduplicate."""
+        """The highest stored number in each partition; -1: none, or the topic does not deduplicate."""
         return [self.part(partition).last_sequence for partition in range(self._publisher.router.partitions)]
 
     def publish(
@@ -339,7 +427,24 @@ class PartitionedProducer(Closeable):
         sequence: int | None = None,
         timeout: float | None = None,
     ) -> PartitionOffset:
-        """As `PartitionedPublisher.publish`."""
+        """Publish one message, and wait until it is confirmed; see `Publisher.publish`.
+
+        Args:
+            value: as in `Publisher.publish`.
+            key: as in `Publisher.publish`.
+            properties: as in `Publisher.publish`.
+            event_time: as in `Publisher.publish`.
+            deliver_at: as in `Publisher.publish`.
+            delay: as in `Publisher.publish`.
+            sequence: as in `Publisher.publish`.
+            timeout: as in `Publisher.publish`.
+
+        Returns:
+            The partition and the offset of the message.
+
+        Raises:
+            ReplogError: as `PartitionedPublisher.publish`.
+        """
         return self._open.publish(
             value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
             sequence=sequence, timeout=timeout,
@@ -357,7 +462,21 @@ class PartitionedProducer(Closeable):
         sequence: int | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[PartitionOffset]:
-        """As `PartitionedPublisher.submit`."""
+        """Publish one message without waiting; return the future of its place. See `Publisher.submit`.
+
+        Args:
+            value: as in `Publisher.submit`.
+            key: as in `Publisher.submit`.
+            properties: as in `Publisher.submit`.
+            event_time: as in `Publisher.submit`.
+            deliver_at: as in `Publisher.submit`.
+            delay: as in `Publisher.submit`.
+            sequence: as in `Publisher.submit`.
+            timeout: as in `Publisher.submit`.
+
+        Raises:
+            ReplogError: as `PartitionedPublisher.submit`.
+        """
         return self._open.submit(
             value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
             sequence=sequence, timeout=timeout,
@@ -375,7 +494,24 @@ class PartitionedProducer(Closeable):
         sequences: ArrayLike | None = None,
         timeout: float | None = None,
     ) -> list[PartitionRange]:
-        """As `PartitionedPublisher.publish_batch`."""
+        """Publish several messages, and wait until all are confirmed; see `Publisher.publish_batch`.
+
+        Args:
+            values: as in `Publisher.publish_batch`.
+            keys: as in `Publisher.publish_batch`.
+            properties: as in `Publisher.publish_batch`.
+            event_times: as in `Publisher.publish_batch`.
+            deliver_at: as in `Publisher.publish_batch`.
+            delay: as in `Publisher.publish_batch`.
+            sequences: as in `Publisher.publish_batch`.
+            timeout: as in `Publisher.publish_batch`.
+
+        Returns:
+            The offsets in each partition that got messages, ascending by partition.
+
+        Raises:
+            ReplogError: as `PartitionedPublisher.publish_batch`.
+        """
         return self._open.publish_batch(
             values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
             sequences=sequences, timeout=timeout,
@@ -393,7 +529,21 @@ class PartitionedProducer(Closeable):
         sequences: ArrayLike | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[list[PartitionRange]]:
-        """As `PartitionedPublisher.submit_batch`."""
+        """Publish several messages without waiting; return the future of their places. See `Publisher.submit_batch`.
+
+        Args:
+            values: as in `Publisher.submit_batch`.
+            keys: as in `Publisher.submit_batch`.
+            properties: as in `Publisher.submit_batch`.
+            event_times: as in `Publisher.submit_batch`.
+            deliver_at: as in `Publisher.submit_batch`.
+            delay: as in `Publisher.submit_batch`.
+            sequences: as in `Publisher.submit_batch`.
+            timeout: as in `Publisher.submit_batch`.
+
+        Raises:
+            ReplogError: as `PartitionedPublisher.submit_batch`.
+        """
         return self._open.submit_batch(
             values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
             sequences=sequences, timeout=timeout,
@@ -403,42 +553,66 @@ class PartitionedProducer(Closeable):
         return self._open
 
     publish_async = publishing(submit, _awaited)
-    """As `publish`, for coroutines."""
+    """Do what `publish` does, in a coroutine."""
 
     publish_batch_async = publishing(submit_batch, _awaited)
-    """As `publish_batch`, for coroutines."""
+    """Do what `publish_batch` does, in a coroutine."""
 
     def room(self) -> AppendFuture[None]:
-        """As `PartitionedHandle.room`. ClosedError: it was closed."""
+        """Return a future that is done as soon as there is room for messages of any key.
+
+        Raises:
+            ClosedError: the producer was closed.
+        """
         return self._open.room()
 
     def flush(self, timeout: float | None = None) -> None:
-        """As `Producer.flush`, of all partitions that it has published to; timeout: for all of them together."""
+        """Wait until every message submitted so far has an outcome, in all partitions that it has published to.
+
+        Args:
+            timeout: seconds for all partitions together; None: the timeout of the client; without limit for a topic of
+                this process.
+
+        Raises:
+            OutcomeUnknownError: the time ran out.
+            ClosedError: the producer was closed.
+        """
         check_may_block("flush")
         seconds = self._publisher.timeout if timeout is None else as_timeout(timeout)
         self._publisher.wait(self.flush_async(), seconds)
 
     def flush_async(self) -> AppendFuture[None]:
-        """As `Producer.flush_async`, of all partitions that it has published to."""
+        """Return a future that is done when every message submitted so far has an outcome.
+
+        Raises:
+            ClosedError: the producer was closed.
+        """
         if self._error is not None:
             raise self._error
         return all_done([producer.flush_async() for producer in self._all()])
 
     def close(self, timeout: float | None = None) -> None:
-        """As `Producer.close`; timeout: for all partitions together, unless it is None."""
+        """Close the producer, and wait until every message submitted so far has an outcome; see `Producer.close`.
+
+        Args:
+            timeout: seconds for all partitions together; None: as in `Producer.close`.
+
+        Raises:
+            OutcomeUnknownError: the time ran out.
+        """
         seconds = as_timeout(timeout)
-        until = None if seconds is None else time.monotonic() + seconds
+        deadline = None if seconds is None else time.monotonic() + seconds
         with self._lock:
             self._error = self._error or ClosedError(f"the producer {self.name!r} was closed")
-        if sys.is_finalizing():  # no thread publishes any more
+        if sys.is_finalizing():  # no thread runs that could publish
             return
         producers = self._all()
-        for producer in producers:  # all at a time: what lingers is sent before the first one is waited for
+        for producer in producers:  # first all: lingering messages are sent before the first wait
             with suppress(ClosedError):
                 producer.flush_async()
-        with ExitStack() as rest:
+        with ExitStack() as stack:
             for producer in producers:
-                rest.callback(lambda producer=producer: producer.close(left(until)))  # type: ignore[misc]
+                stack.callback(lambda producer=producer: producer.close(left(deadline)))  # type: ignore[misc]
 
     def _all(self) -> list[Producer]:
         with self._lock:

@@ -1,7 +1,7 @@
-"""Single messages gathered into entries: until enough have come, or the first has waited long enough.
+"""Collects single messages into entries: until enough have come, or the first one has waited long enough. No I/O.
 
-Without a linger time they wait for company only while an entry is on its way: those that come meanwhile go together as
-soon as it is confirmed. So a lone publisher never waits, and many share entries without a delay to tune. Pure.
+Without a linger time messages wait only while an entry is in flight: those that come meanwhile are sent together as
+soon as it is confirmed. So a lone publisher never waits, and many publishers share entries without a delay to tune.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from pyreplog.future import AppendFuture
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-GATHERED_BYTES = 4 << 20
-"""So much does not wait, of however many producers it is."""
+COLLECTED_BYTES = 4 << 20
+"""Most bytes that wait, of all producers together."""
 MESSAGE_BYTES = 64
-"""What a message takes beside its key and value, at most; an entry's own, and its record's, are not in it."""
+"""Most bytes of a message in addition to its key and value, without those of the entry and its record."""
 
 _PLAIN_TIME_US = 1 << 62
 
 
 class SingleMessage(NamedTuple):
-    """One message to be published, by whom, and who waits for its offset. sequence: -1, none. size: bytes, about."""
+    """One message to be published, its producer, and the future of its offset.
+
+    sequence: -1: none. size: estimated bytes.
+    """
 
     value: bytes
     key: bytes | None
@@ -41,11 +44,11 @@ class SingleMessage(NamedTuple):
         return 1
 
     @property
-    def messages_given(self) -> int:
+    def messages_submitted(self) -> int:
         return 1
 
     def shares(self) -> Iterator[tuple[bytes, list[int]]]:
-        """As of a PublishBatch."""
+        """Yield the producer and the number of the message, see `PublishBatch.shares`."""
         if self.producer and self.sequence >= 0:
             yield self.producer, [self.sequence]
 
@@ -60,7 +63,10 @@ class SingleMessage(NamedTuple):
         sequence: int,
         producer: bytes = b"",
     ) -> Self:
-        """Errors: those of `encode_messages`, for what cannot be encoded: it must not fail others of its entry."""
+        """Create a message.
+
+        Raises the errors of `encode_messages` now, so that other messages of its entry do not fail.
+        """
         future: AppendFuture[int] = AppendFuture()
         if (
             type(value) is bytes
@@ -85,7 +91,7 @@ class SingleMessage(NamedTuple):
         return cls(bytes(value), key, properties, event_time, deliver_at, sequence, size, future, producer)
 
     def encode(self) -> bytes:
-        """The entry of this one alone."""
+        """Return the entry of this message alone."""
         return encode_messages(
             [self.value],
             None if self.key is None else [self.key],
@@ -98,7 +104,7 @@ class SingleMessage(NamedTuple):
 
 
 class MessageGroup:
-    """Messages of one producer that are one entry; those that have sequence numbers have them ascending."""
+    """Messages of one producer that form one entry; sequence numbers, if they have any, ascend."""
 
     __slots__ = ("producer", "singles", "size")
 
@@ -113,7 +119,7 @@ class MessageGroup:
 
     @property
     def sequences(self) -> list[int] | None:
-        """None: they have no numbers."""
+        """Their sequence numbers; None: they have none."""
         return None if self.singles[0].sequence < 0 else [single.sequence for single in self.singles]
 
     def add(self, single: SingleMessage) -> None:
@@ -121,12 +127,12 @@ class MessageGroup:
         self.size += single.size
 
     def follows(self, single: SingleMessage) -> bool:
-        """Whether the number of a message lets it be the next one of this entry."""
+        """Return whether the number of a message allows it to be the next one of this entry."""
         last = self.singles[-1].sequence
         return single.sequence > last >= 0 or single.sequence == last == -1
 
     def encode(self) -> bytes:
-        """The entry."""
+        """Return the entry."""
         if len(self.singles) == 1:
             return self.singles[0].encode()
         values, keys, properties, event_times, deliver_at, sequences, *_ = zip(*self.singles, strict=True)
@@ -143,37 +149,40 @@ class MessageGroup:
 
 
 class Batcher:
-    """Messages that wait to be sent, as one entry or several per producer. Threads: the caller's lock.
+    """Messages that wait to be sent, as one or more entries for each producer. The caller has to hold its lock.
 
-    The messages of one producer stay in order; those of different producers may change places.
+    Messages of one producer stay in order; those of different producers may change places.
     """
 
     def __init__(self, *, linger_us: int, messages_max: int, bytes_max: int) -> None:
         self._linger_us, self._messages_max, self._bytes_max = linger_us, messages_max, bytes_max
         self.groups: list[MessageGroup] = []
-        """What waits."""
-        self._open: dict[bytes, MessageGroup] = {}  # the last of each producer
+        """The messages that wait."""
+        self._open: dict[bytes, MessageGroup] = {}  # the last group of each producer
         self._bytes = 0
-        self._flying = 0  # what was taken and has not landed
+        self._in_flight = 0  # batches that were taken and have no outcome
         self.due_us: int | None = None
-        """When what waits has lingered long enough; None: nothing waits, or not for the time."""
+        """When the waiting messages have lingered long enough; None: none waits, or not for the time."""
 
     def __len__(self) -> int:
         return sum(group.count for group in self.groups)
 
     def add(self, producer: bytes, single: SingleMessage, now_us: int) -> bool:
-        """Whether all that wait are to be sent now; else they are when something lands, or at `due_us`."""
+        """Add a message; return whether all waiting messages are to be sent now.
+
+        Otherwise they are sent after the next outcome, or at `due_us`.
+        """
         group = self._open.get(producer)
         if group is None or not self._fits(group, single):
             group = self._open[producer] = MessageGroup(producer)
             self.groups.append(group)
         group.add(single)
         self._bytes += single.size
-        if len(group.singles) >= self._messages_max or group.size >= self._bytes_max or self._bytes >= GATHERED_BYTES:
+        if len(group.singles) >= self._messages_max or group.size >= self._bytes_max or self._bytes >= COLLECTED_BYTES:
             return True
         if self._linger_us and self.due_us is None:
             self.due_us = now_us + self._linger_us
-        return not self._linger_us and not self._flying
+        return not self._linger_us and not self._in_flight
 
     def _fits(self, group: MessageGroup, single: SingleMessage) -> bool:
         return (
@@ -181,14 +190,14 @@ class Batcher:
         )
 
     def take(self) -> list[MessageGroup]:
-        """All that wait, to be sent together; `landed` says when their outcome is known."""
+        """Return all waiting messages, to be sent together; the caller reports the outcome by `note_outcome`."""
         groups, self.groups = self.groups, []
         self._open.clear()
         self._bytes, self.due_us = 0, None
-        self._flying += bool(groups)
+        self._in_flight += bool(groups)
         return groups
 
-    def landed(self) -> bool:
-        """Of something that was taken the outcome is known; whether what waits is to be sent now."""
-        self._flying -= 1
+    def note_outcome(self) -> bool:
+        """Note the outcome of a batch that was taken; return whether the waiting messages are to be sent now."""
+        self._in_flight -= 1
         return bool(self.groups) and not self._linger_us

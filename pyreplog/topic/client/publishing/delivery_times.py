@@ -1,4 +1,4 @@
-"""`deliver_at` and `delay` as callers give them, as microseconds since the epoch."""
+"""The arguments `deliver_at` and `delay`, as microseconds since the epoch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from pyreplog.topic.model.times import Times
 
 EARLIEST_US = YEAR_2001_US
-"""2001-01-01 UTC. Seconds and milliseconds of any later moment are less, up to the year 33000."""
+"""2001-01-01 UTC. Seconds and milliseconds of any later moment up to the year 33000 are smaller numbers."""
 
 T = TypeVar("T")
 
 
 def check_delivery(deliver_at: T, delay: float | None) -> T:
-    """`deliver_at`, if it is not given beside `delay`. Errors: WrongTypeError; InvalidArgumentError."""
+    """Return `deliver_at`, unless `delay` is passed as well. Raises WrongTypeError or InvalidArgumentError."""
     if delay is not None:
         as_delay_us(delay)
         if deliver_at is not None:
@@ -33,10 +33,10 @@ def check_delivery(deliver_at: T, delay: float | None) -> T:
 
 
 def delivery_time(deliver_at: Time | None, delay: float | None, clock: Clock) -> int | None:
-    """Of one message; None, 0: it is not delayed.
+    """Return the delivery time of one message; None or 0: it is not delayed.
 
-    Errors: WrongTypeError; InvalidArgumentError, a datetime without a time zone, a moment before 2001, nanoseconds, or
-    both are given.
+    Raises WrongTypeError; InvalidArgumentError for a datetime without a time zone, a time before 2001, nanoseconds, or
+    if both are passed.
     """
     if check_delivery(deliver_at, delay) is None:
         delay_us = as_delay_us(delay)
@@ -50,8 +50,11 @@ def delivery_time(deliver_at: Time | None, delay: float | None, clock: Clock) ->
 
 
 def delivery_times(deliver_at: Times | None) -> Any:
-    """Of several messages: a column that `Messages` takes, or refuses with WrongTypeError. None, 0: not delayed.
-    Errors: as delivery_time."""
+    """Return the delivery times of several messages as a column for `Messages`; None or 0: not delayed.
+
+    A value of the wrong type is returned as it is, because `Messages` refuses it with WrongTypeError. Raises the errors
+    of `delivery_time`.
+    """
     if isinstance(deliver_at, np.ndarray) and deliver_at.dtype.kind in "iu":
         wrong = (deliver_at < EARLIEST_US) & (deliver_at != 0) | (deliver_at >= PLAIN_MAX_US)
         if wrong.any():
@@ -73,7 +76,7 @@ def delivery_times(deliver_at: Times | None) -> Any:
 
 
 def _is_due(time: int) -> bool:
-    """Whether an integer may be a moment of delivery, or is 0."""
+    """Return whether an integer may be a delivery time, or is 0."""
     return EARLIEST_US <= time < PLAIN_MAX_US or not time
 
 

@@ -1,6 +1,6 @@
-"""Entries that another process has encoded, on their way into a topic: checked, and without what was published before.
+"""Entries that another process has encoded: checked, and without messages that were published before.
 
-Nothing that a peer says is believed: each entry is decoded before it is stored.
+Nothing from a peer is trusted: each entry is decoded before it is stored.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pyreplog.topic.model.dedup import Producers, Sequences
 
 _HEAD = struct.Struct("<4xH2xII16x")  # of an entry: producer_length, count, raw_size
 RAW_BYTES_MAX = 128 << 20
-"""All bodies that came together have no more, decompressed."""
+"""Most decompressed bytes of the bodies of one batch."""
 _NO_TIME = -(1 << 63)
 
 
 class EntryPart(NamedTuple):
-    """An entry whose messages have numbers: the one at `place` of those that came together, messages [start, stop)."""
+    """An entry with numbered messages: entry number `place` of the batch, messages [start, stop)."""
 
     place: int
     start: int
@@ -37,25 +37,25 @@ class EntryPart(NamedTuple):
     sequences: NDArray[np.int64]
 
 
-class Forwarded(BatchEntrant):
-    """Whole entries, of one producer or several. `kept` says which messages are stored."""
+class ForwardedBatch(BatchEntrant):
+    """A batch of whole entries, of one producer or several. `kept` says which messages are stored."""
 
     def __init__(self, topic: str, entries: Sequence[bytes]) -> None:
-        """Errors: InvalidEntryError, an entry is none; MissingExtraError, what decompresses it is not installed."""
-        self._topic, self._given = topic, list(entries)
-        self._batch, self._counts = decode(self._given)
+        """Decode the entries. Raises InvalidEntryError, or MissingExtraError if the codec is not installed."""
+        self._topic, self._received = topic, list(entries)
+        self._batch, self._counts = decode(self._received)
         self.numbered = _numbered(self._batch) if self._batch.is_numbered else []
-        """Those whose messages may have been published before."""
+        """The entries whose messages may have been published before."""
         self.future: AppendFuture[range] = AppendFuture()
         self.kept: NDArray[np.bool_] | None = None
-        """Of each message whether it is stored; None: all are."""
-        self.messages = self.messages_given = len(self._batch)
+        """Whether each message is stored; None: all are."""
+        self.messages = self.messages_submitted = len(self._batch)
         self.size = sum(map(len, entries))
 
-    def sift(self, producers: Producers) -> bytes | None:
+    def find_new(self, producers: Producers) -> bytes | None:
         masks = []
         for part in self.numbered:
-            new = producers.sift(part.producer, part.sequences)
+            new = producers.find_new(part.producer, part.sequences)
             if new is None:
                 return part.producer
             masks.append(new)
@@ -63,9 +63,11 @@ class Forwarded(BatchEntrant):
         return None
 
     def _keep(self, new: Sequence[NDArray[np.bool_]]) -> None:
-        """Of each of `numbered` only these messages: the others were published before. SequenceError: the numbers of
-        one producer do not ascend."""
-        kept = np.ones(self.messages_given, np.bool_)
+        """Keep only the new messages of each entry in `numbered`.
+
+        Raises SequenceError if the numbers of a producer do not ascend.
+        """
+        kept = np.ones(self.messages_submitted, np.bool_)
         highest: dict[bytes, int] = {}
         for part, mask in zip(self.numbered, new, strict=True):
             numbers = part.sequences[mask]
@@ -75,30 +77,30 @@ class Forwarded(BatchEntrant):
                 highest[part.producer] = int(numbers[-1])
             kept[part.start : part.stop] = mask
         self.messages = int(kept.sum())
-        self.kept = None if self.messages == self.messages_given else kept
+        self.kept = None if self.messages == self.messages_submitted else kept
 
     def encode(self, encoder: Encoder) -> None:
-        """Entries that are kept whole stay as they are. Errors: RecordTooLargeError."""
+        """Encode the batch; entries whose messages are all kept stay as they are. Raises RecordTooLargeError."""
         if self.kept is None:
-            self.entries, self.counts = self._given, self._counts
+            self.entries, self.counts = self._received, self._counts
         else:
             self.entries, self.counts = self._cut(encoder, self.kept)
         for entry in self.entries:
             encoder.check_size(len(entry) - _HEAD.unpack_from(entry)[0])
 
     def _cut(self, encoder: Encoder, kept: NDArray[np.bool_]) -> tuple[list[bytes], list[int]]:
-        """Entries of the messages that are kept, and how many each has."""
-        entries, counts = self._given.copy(), self._counts.copy()
+        """Return the entries of the kept messages, and the number of messages of each."""
+        entries, counts = self._received.copy(), self._counts.copy()
         for part in self.numbered:
             mask = kept[part.start : part.stop]
             counts[part.place] = int(mask.sum())
             if mask.any() and not mask.all():
-                entries[part.place] = encoder.finish([self._again(part, mask)])[0]
-        left = [at for at, count in enumerate(counts) if count]
-        return [entries[at] for at in left], [counts[at] for at in left]
+                entries[part.place] = encoder.finish([self._reencode(part, mask)])[0]
+        places = [at for at, count in enumerate(counts) if count]
+        return [entries[at] for at in places], [counts[at] for at in places]
 
-    def _again(self, part: EntryPart, mask: NDArray[np.bool_]) -> bytes:
-        """An entry of those messages only."""
+    def _reencode(self, part: EntryPart, mask: NDArray[np.bool_]) -> bytes:
+        """Return an entry of some of the messages of an entry."""
         batch = self._batch.select(part.start + np.flatnonzero(mask))
         return encode_messages(
             batch.values(),
@@ -120,7 +122,7 @@ class Forwarded(BatchEntrant):
 
 
 def raw_bytes(entries: Sequence[bytes]) -> int:
-    """Of their bodies, decompressed."""
+    """Return the decompressed bytes of the bodies of entries."""
     total = 0
     for entry in entries:
         total += _HEAD.unpack_from(entry)[2]
@@ -128,7 +130,10 @@ def raw_bytes(entries: Sequence[bytes]) -> int:
 
 
 def decode(entries: list[bytes]) -> tuple[MessageBatch, list[int]]:
-    """All messages, checked, and how many each entry has. Errors: InvalidEntryError, MissingExtraError."""
+    """Return all messages, checked, and the number of messages of each entry.
+
+    Raises InvalidEntryError or MissingExtraError.
+    """
     counts, total = [], 0
     for entry in entries:
         if len(entry) < _HEAD.size:
@@ -146,10 +151,10 @@ def decode(entries: list[bytes]) -> tuple[MessageBatch, list[int]]:
 
 
 def _numbered(batch: MessageBatch) -> list[EntryPart]:
-    found, stop = [], 0
-    described = zip(batch.entry_count.tolist(), batch.entry_producer, batch.entry_sequence.tolist(), strict=True)
-    for place, (count, producer, last) in enumerate(described):
+    parts, stop = [], 0
+    descriptions = zip(batch.entry_count.tolist(), batch.entry_producer, batch.entry_sequence.tolist(), strict=True)
+    for place, (count, producer, last) in enumerate(descriptions):
         start, stop = stop, stop + count
         if producer and last >= 0:
-            found.append(EntryPart(place, start, stop, producer, batch.sequence[start:stop]))
-    return found
+            parts.append(EntryPart(place, start, stop, producer, batch.sequence[start:stop]))
+    return parts

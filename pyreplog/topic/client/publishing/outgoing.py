@@ -1,4 +1,4 @@
-"""Messages of one call, as they were given: sequences of objects, or columns."""
+"""The messages of one call, as the caller passes them: sequences of objects, or columns."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Properties = Sequence[Mapping[str, str | bytes] | None]
 
 
-class Outgoing(NamedTuple):
-    """One column each; None: nothing is in it. Rows: what `encode_slices` takes, but for generators."""
+class MessageColumns(NamedTuple):
+    """The columns of a batch; None: the column is empty. Rows: what `encode_slices` takes, except generators."""
 
     values: Any
     keys: Any = None
@@ -37,12 +37,12 @@ class Outgoing(NamedTuple):
         event_times: Times | None = None,
         deliver_at: Times | None = None,
     ) -> Self:
-        """What is wrong with them whoever encodes them will say."""
+        """Create columns without checking them; encoding does that."""
         return cls(*(_rows(column) for column in (values, keys, properties, event_times, deliver_at)))
 
     @property
     def messages(self) -> int:
-        """How many. InvalidArgumentError: the values are no column."""
+        """Number of messages. Raises InvalidArgumentError if the values are no column."""
         if _is_packed(self.values):
             return max(len(self.values[0]) - 1, 0)
         try:
@@ -52,12 +52,12 @@ class Outgoing(NamedTuple):
 
 
 def _is_packed(column: Any) -> bool:
-    """(offsets, data)."""
+    """Return whether a column has the form (offsets, data)."""
     return type(column) is tuple and len(column) == 2 and not isinstance(column[0], bytes | bytearray | memoryview)
 
 
 def _rows(column: Any) -> Any:
-    """What can be asked for its length, and cut, more than once."""
+    """Return a column that has a length and can be sliced, and can be read more than once."""
     if column is None or isinstance(column, list | tuple | str | bytes) or hasattr(column, "__getitem__"):
         return column
     return list(column) if hasattr(column, "__iter__") else column

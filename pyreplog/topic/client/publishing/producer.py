@@ -1,4 +1,4 @@
-"""Producer: publishes to a topic under a name, and numbers what it publishes."""
+"""Producer: publishes to a topic under a name, and numbers its messages."""
 
 from __future__ import annotations
 
@@ -24,18 +24,23 @@ if TYPE_CHECKING:
 
 
 class Producer(Closeable):
-    """A named producer. Where the topic deduplicates, its messages have numbers that ascend: those it gives, or else
-    the next ones. They go on where they were when the topic is opened again, by whomever.
+    """A named producer of a topic; made by `Topic.producer`.
 
-    Any thread may call anything; asyncio code awaits what `submit`, `submit_batch` and `flush_async` give. Who
-    publishes from a source that has numbers of its own gives these, and begins behind `last_sequence`: what was
-    published before is dropped. Producers of the same name share their numbers. It holds nothing of its own: what one
-    that is forgotten has submitted is published all the same.
+    If the topic deduplicates, its messages have ascending numbers: those that the caller passes, or else the next ones.
+    The numbers go on after the topic is opened again, by any process. An application whose source has numbers passes
+    these, and begins behind `last_sequence`: messages that are stored already are dropped. Producers of the same name
+    share their numbers.
+
+    Any thread may use it; asyncio code awaits the futures of `submit`, `submit_batch` and `flush_async`. A producer
+    that is forgotten loses nothing: its submitted messages are published nevertheless. See docs/topics.md.
     """
 
     def __init__(self, publisher: Publisher, name: str, on_close: Callable[[], object] = lambda: None) -> None:
-        """name: 1 to 200 bytes of UTF-8 without control characters. on_close: called once it is closed, and all has an
-        outcome. Errors: WrongTypeError, InvalidArgumentError."""
+        """Create a producer; for `Topic.producer`.
+
+        name: 1 to 200 bytes of UTF-8 without control characters. on_close: called once it is closed, and all messages
+        have an outcome. Raises WrongTypeError or InvalidArgumentError.
+        """
         self.name = check_name(name)
         self._publisher, self._on_close = publisher, on_close
         self._error: ReplogError | None = None
@@ -57,7 +62,25 @@ class Producer(Closeable):
         sequence: int | None = None,
         timeout: float | None = None,
     ) -> int:
-        """As `Publisher.publish`."""
+        """Publish one message, and wait until it is confirmed; see `Publisher.publish`.
+
+        Args:
+            value: as in `Publisher.publish`.
+            key: as in `Publisher.publish`.
+            properties: as in `Publisher.publish`.
+            event_time: as in `Publisher.publish`.
+            deliver_at: as in `Publisher.publish`.
+            delay: as in `Publisher.publish`.
+            sequence: as in `Publisher.publish`.
+            timeout: as in `Publisher.publish`.
+
+        Returns:
+            The offset of the message; DUPLICATE (-1) if its number was published before.
+
+        Raises:
+            ClosedError: the producer was closed.
+            ReplogError: as `Publisher.publish`.
+        """
         return self._open.publish(
             value,
             key,
@@ -82,7 +105,22 @@ class Producer(Closeable):
         sequence: int | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[int]:
-        """As `Publisher.submit`."""
+        """Publish one message without waiting; return the future of its offset. See `Publisher.submit`.
+
+        Args:
+            value: as in `Publisher.submit`.
+            key: as in `Publisher.submit`.
+            properties: as in `Publisher.submit`.
+            event_time: as in `Publisher.submit`.
+            deliver_at: as in `Publisher.submit`.
+            delay: as in `Publisher.submit`.
+            sequence: as in `Publisher.submit`.
+            timeout: as in `Publisher.submit`.
+
+        Raises:
+            ClosedError: the producer was closed.
+            ReplogError: as `Publisher.submit`.
+        """
         return self._open.submit(
             value,
             key,
@@ -107,7 +145,25 @@ class Producer(Closeable):
         sequences: ArrayLike | None = None,
         timeout: float | None = None,
     ) -> range:
-        """As `Publisher.publish_batch`."""
+        """Publish several messages, and wait until all are confirmed; see `Publisher.publish_batch`.
+
+        Args:
+            values: as in `Publisher.publish_batch`.
+            keys: as in `Publisher.publish_batch`.
+            properties: as in `Publisher.publish_batch`.
+            event_times: as in `Publisher.publish_batch`.
+            deliver_at: as in `Publisher.publish_batch`.
+            delay: as in `Publisher.publish_batch`.
+            sequences: as in `Publisher.publish_batch`.
+            timeout: as in `Publisher.publish_batch`.
+
+        Returns:
+            The offsets of the messages that are stored.
+
+        Raises:
+            ClosedError: the producer was closed.
+            ReplogError: as `Publisher.publish_batch`.
+        """
         return self._open.publish_batch(
             values,
             keys,
@@ -132,7 +188,22 @@ class Producer(Closeable):
         sequences: ArrayLike | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[range]:
-        """As `Publisher.submit_batch`."""
+        """Publish several messages without waiting; return the future of their offsets. See `Publisher.submit_batch`.
+
+        Args:
+            values: as in `Publisher.submit_batch`.
+            keys: as in `Publisher.submit_batch`.
+            properties: as in `Publisher.submit_batch`.
+            event_times: as in `Publisher.submit_batch`.
+            deliver_at: as in `Publisher.submit_batch`.
+            delay: as in `Publisher.submit_batch`.
+            sequences: as in `Publisher.submit_batch`.
+            timeout: as in `Publisher.submit_batch`.
+
+        Raises:
+            ClosedError: the producer was closed.
+            ReplogError: as `Publisher.submit_batch`.
+        """
         return self._open.submit_batch(
             values,
             keys,
@@ -149,27 +220,55 @@ class Producer(Closeable):
         return self._open
 
     publish_async = publishing(submit, _awaited)
-    """As `publish`, for coroutines."""
+    """Do what `publish` does, in a coroutine."""
 
     publish_batch_async = publishing(submit_batch, _awaited)
-    """As `publish_batch`, for coroutines."""
+    """Do what `publish_batch` does, in a coroutine."""
 
     def room(self) -> AppendFuture[None]:
-        """As `Publisher.room`. ClosedError: it was closed."""
+        """Return a future that is done as soon as there is room for messages.
+
+        Raises:
+            ClosedError: the producer was closed.
+        """
         return self._open.room()
 
     def flush(self, timeout: float | None = None) -> None:
-        """As `Publisher.flush`: also of other producers of the topic in this process. ClosedError: it was closed."""
+        """Wait until every message submitted so far has an outcome.
+
+        It includes messages of other producers of the topic in this process.
+
+        Args:
+            timeout: seconds; None: the timeout of the client; without limit for a topic of this process.
+
+        Raises:
+            OutcomeUnknownError: the time ran out.
+            ClosedError: the producer was closed.
+        """
         self._open.flush(timeout)
 
     def flush_async(self) -> AppendFuture[None]:
-        """As `Publisher.flush_async`. ClosedError: it was closed."""
+        """Return a future that is done when every message submitted so far has an outcome; see `flush`.
+
+        Raises:
+            ClosedError: the producer was closed.
+        """
         return self._open.flush_async()
 
     def close(self, timeout: float | None = None) -> None:
-        """Take nothing any more, and wait until what was submitted has an outcome; not in a coroutine or a callback.
-        Closing twice is fine. timeout: as of publish. OutcomeUnknownError: the time ran out; it goes on by itself."""
-        if self._error is None and not sys.is_finalizing():  # else there is no thread that publishes
+        """Close the producer, and wait until every message submitted so far has an outcome.
+
+        Closing twice has no effect.
+
+        In a coroutine or a callback it does not wait.
+
+        Args:
+            timeout: seconds; None: the timeout of the client; without limit for a topic of this process.
+
+        Raises:
+            OutcomeUnknownError: the time ran out; the messages go on by themselves.
+        """
+        if self._error is None and not sys.is_finalizing():  # otherwise no thread runs that could publish
             self._error = ClosedError(f"the producer {self.name!r} was closed")
             flushed = self._publisher.flush_async()
             flushed.add_done_callback(lambda _: self._on_close())

@@ -1,4 +1,4 @@
-"""What goes to a topic's ledgers together, and who is told what became of it."""
+"""Batches of messages whose order is settled, and their outcomes."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.dedup import Producers, Sequences, check_sequence
 
 STAGE_BYTES = 512 << 10
-"""What waits while something is on its way is sent with it behind it, but for so much, which goes at once."""
+"""Batches wait while another one is in flight, unless they have so many bytes together."""
 
 ENTRY_OVERHEAD = 512
-"""What an entry of one message, with its record, has at most beside the producer's name, keys, properties, values."""
+"""Most bytes of an entry of one message, with its record, without the producer's name, key, properties and value."""
 COLUMN_BYTES = 40
-"""What a message takes in an entry beside them, at most."""
+"""Most bytes of a message in an entry without these."""
 
 Share = tuple[bytes, Sequences]
 """A producer, and numbers of its messages."""
 
 
 class Encoder(NamedTuple):
-    """How entries of a topic are made. bytes_max: of keys, properties and values; entry_bytes_max: of an entry with
-    its record."""
+    """Encodes entries of a topic.
+
+    bytes_max: of keys, properties and values. entry_bytes_max: of an entry with its record.
+    """
 
     messages_max: int
     bytes_max: int
@@ -41,10 +43,10 @@ class Encoder(NamedTuple):
 
     @classmethod
     def of(cls, config: TopicConfig, entry_bytes_max: int) -> Encoder:
-        """MissingExtraError: what its compression needs is not installed."""
+        """Create an encoder. Raises MissingExtraError if the codec is not installed."""
         bytes_max = min(config.batch_bytes, (entry_bytes_max - ENTRY_OVERHEAD) // 2)
         return cls(
-            min(config.batch_messages, max(bytes_max // COLUMN_BYTES, 1)),  # the columns take no more than the rest
+            min(config.batch_messages, max(bytes_max // COLUMN_BYTES, 1)),  # columns take at most half
             bytes_max,
             entry_bytes_max,
             codec_number(config.compression),
@@ -52,109 +54,115 @@ class Encoder(NamedTuple):
         )
 
     def check_size(self, size: int) -> None:
-        """RecordTooLargeError: an entry of so many bytes is too large, however it is compressed."""
+        """Raise RecordTooLargeError if an entry of so many bytes is too large, whether it is compressed or not."""
         if size > self.entry_bytes_max - ENTRY_OVERHEAD:
             raise RecordTooLargeError(
-                f"message: at most {self.entry_bytes_max - ENTRY_OVERHEAD} bytes, with what belongs to it, found {size}"
+                f"message: expected at most {self.entry_bytes_max - ENTRY_OVERHEAD} bytes, including key and "
+                f"properties, found {size}"
             )
 
     def finish(self, entries: list[bytes]) -> list[bytes]:
-        """Compressed, if they are to be."""
+        """Return entries compressed, if the topic compresses."""
         if self.compress is None:
             return entries
         return [compress_entry(entry, self.codec, self.compress) for entry in entries]
 
 
 class PublishBatch(ABC):
-    """Messages whose order among others is settled, on their way to a sink, which keeps this object until it has
-    settled it.
+    """Messages whose order is settled, in flight to a sink, which keeps this object until it has settled it.
 
-    entries, counts: what they are encoded as, and how many messages each entry has, once `is_ready`; a sink that has
-    stored the first of them for good cuts them off. entry_bytes: of these entries. messages: those that are not dropped
-    as duplicates; messages_given: with these. size: bytes of all before they are encoded, about.
+    Attributes:
+        entries: the encoded entries, once `is_ready`; a sink that has stored the first ones for good cuts them off.
+        counts: number of messages of each entry.
+        entry_bytes: bytes of the entries.
+        messages: messages that are not dropped as duplicates.
+        messages_submitted: messages including duplicates.
+        size: estimated bytes of all messages before they are encoded.
     """
 
-    is_gathered = False
-    """Whether other messages may wait for its outcome, to go together."""
+    is_collected = False
+    """Whether other messages may wait for its outcome, to be sent together."""
     is_ready = False
-    """Encoded, or failed to be."""
+    """It was encoded, or encoding failed."""
     failure: Exception | None = None
     """Why it could not be encoded."""
     is_settled = False
-    """Its outcome is known: `offsets`, or an `error`."""
+    """It has an outcome: `offsets`, or an `error`."""
     offsets: Sequence[int] = range(0)
-    """Of its messages, once they are stored; -1 for those that the sink dropped as duplicates."""
+    """Offsets of its messages, once they are stored; -1 for those that the sink dropped as duplicates."""
     error: BaseException | None = None
-    """Why they are not stored, or why that is unknown."""
+    """Why the messages are not stored, or why that is unknown."""
     is_unstored = False
-    """Nothing of it is stored, or will be, whatever kind of error it is."""
+    """No message is or will be stored, whatever the class of the error is."""
 
     entry_bytes = 0
     cut_bytes = cut_entries = 0
-    """Of the entries that were cut off."""
+    """Bytes and number of the entries that were cut off."""
     first_offset = -1
-    """Of its first message, once some of its entries are cut off."""
+    """Offset of its first message, once some of its entries are cut off."""
     refusals = 0
     """How often bookies refused it."""
     session = 0
-    """The producer session that it was sent through, at a sink that has such; 0: it is still to be sent."""
+    """The producer session through which it was sent, if the sink has sessions; 0: not sent yet."""
     was_sent = False
-    """Through any session."""
+    """It was sent through any session."""
 
     messages: int
-    messages_given: int
+    messages_submitted: int
     size: int
     entries: Sequence[bytes] = ()
     counts: Sequence[int] = ()
     on_settled: Callable[[PublishBatch], object]
-    """Called by `settle`, maybe in a callback, where nobody may wait."""
+    """Called by `settle`, perhaps in a callback, so it must not wait."""
 
     @abstractmethod
     def encode(self, encoder: Encoder) -> None:
-        """Make the entries. Errors: those of `encode_slices`, and RecordTooLargeError."""
+        """Encode the entries. Raises the errors of `encode_slices`, and RecordTooLargeError."""
 
     @abstractmethod
     def shares(self) -> Iterator[Share]:
-        """Those that have producers and numbers."""
+        """Yield the producers, and the numbers of their messages."""
 
     @abstractmethod
     def outcomes(self) -> list[Outcome]:
-        """For `settle_all`, once it is settled: those who wait, and what they are told."""
+        """Return the futures and their outcomes for `settle_all`, once it is settled."""
 
     def cut(self, count: int, size: int) -> None:
-        """Its first `count` entries, which have `size` bytes, are stored for good."""
+        """Note that the first `count` entries, which have `size` bytes, are stored for good."""
         self.entries, self.counts = self.entries[count:], self.counts[count:]
         self.entry_bytes -= size
         self.cut_entries += count
         self.cut_bytes += size
 
     def settle(self, error: BaseException | None = None) -> None:
-        """Its outcome is known: the sink has noted its `offsets`, or there is an error."""
+        """Note the outcome: the sink has set `offsets`, or there is an error."""
         self.error = error
         self.is_settled = True
         self.on_settled(self)
 
 
 class BatchEntrant(PublishBatch):
-    """A batch that comes whole, and has not got its place yet. future: gives the offsets of the stored messages."""
+    """A batch that was submitted as a batch, and is not ordered yet. future: of the offsets of the stored messages."""
 
     future: AppendFuture[range]
 
     @abstractmethod
-    def sift(self, producers: Producers) -> bytes | None:
-        """Keep only the messages that were not published before: `messages` says how many. Returns a producer, if some
-        of its messages are in doubt until others have an outcome: then nothing is dropped. Errors: SequenceError,
-        InvalidArgumentError."""
+    def find_new(self, producers: Producers) -> bytes | None:
+        """Keep only the messages that were not published before, and set `messages` to their number.
+
+        Returns a producer if some of its messages are in doubt until others have an outcome: then nothing is dropped.
+        Raises SequenceError or InvalidArgumentError.
+        """
 
     def outcomes(self) -> list[Outcome]:
         self.future.expect(stored_of(self.offsets))
         return [(self.future, self.error)]
 
 
-class Gathered(PublishBatch):
-    """Groups of single messages, one entry each."""
+class CollectedBatch(PublishBatch):
+    """A batch of groups of single messages, one entry each."""
 
-    is_gathered = True
+    is_collected = True
 
     def __init__(self, groups: Sequence[MessageGroup]) -> None:
         self.groups = groups
@@ -163,7 +171,7 @@ class Gathered(PublishBatch):
         for group in groups:
             self.counts.append(len(group.singles))
             self.size += group.size
-        self.messages = self.messages_given = sum(self.counts)
+        self.messages = self.messages_submitted = sum(self.counts)
 
     def encode(self, encoder: Encoder) -> None:
         self.entries = encoder.finish([group.encode() for group in self.groups])
@@ -185,18 +193,18 @@ class Gathered(PublishBatch):
         return outcomes
 
 
-class Whole(BatchEntrant):
-    """A batch that was published as such."""
+class SubmittedBatch(BatchEntrant):
+    """A batch that was submitted as a batch in this process."""
 
     def __init__(
         self, producer: bytes, batch: Messages, sequences: Sequences | None, future: AppendFuture[range]
     ) -> None:
         self.producer, self.batch, self.sequences, self.future = producer, batch, sequences, future
-        self.messages = self.messages_given = batch.count
+        self.messages = self.messages_submitted = batch.count
         self.size = batch.size
         self._runs: list[tuple[int, int]] = [(0, self.messages)]
 
-    def sift(self, producers: Producers) -> bytes | None:
+    def find_new(self, producers: Producers) -> bytes | None:
         name = self.producer
         if not name:
             return None
@@ -204,7 +212,7 @@ class Whole(BatchEntrant):
             first = producers.next_sequence(name)
             check_sequence(first + self.messages - 1)
             self.sequences = range(first, first + self.messages)
-        new = producers.sift(name, self.sequences)
+        new = producers.find_new(name, self.sequences)
         if new is None:
             return name
         if not new.all():
@@ -212,7 +220,7 @@ class Whole(BatchEntrant):
         return None
 
     def _keep(self, new: NDArray[numpy.bool_]) -> None:
-        """Only these messages: the others were published before."""
+        """Keep only the new messages."""
         edges = numpy.flatnonzero(numpy.diff(new, prepend=False, append=False))
         self._runs = list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
         self.messages = int(new.sum())
@@ -226,7 +234,7 @@ class Whole(BatchEntrant):
             messages_max=encoder.messages_max,
             bytes_max=encoder.bytes_max,
         )
-        if self.size > encoder.bytes_max:  # else they are one entry or several, all of which fit
+        if self.size > encoder.bytes_max:  # otherwise they fit into one entry or several
             encoder.check_size(max(map(len, entries)) - len(self.producer))
         self.entries = entries if encoder.compress is None else encoder.finish(entries)
 
@@ -237,7 +245,7 @@ class Whole(BatchEntrant):
 
 
 def stored_of(offsets: Sequence[int]) -> range:
-    """Offsets of what is stored, of messages whose sink dropped some as duplicates: it gives -1 for those."""
+    """Return the offsets of the stored messages, without the -1 of those that the sink dropped as duplicates."""
     if type(offsets) is range:
         return offsets
     stored = [offset for offset in offsets if offset >= 0]

@@ -1,4 +1,6 @@
-"""Publishes to one topic: gathers single messages, cuts batches into entries, drops what was published before."""
+"""Publishes to one topic: collects single messages, cuts batches into entries, drops messages that were published
+before.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.topic.client.coroutines import publishing
 from pyreplog.topic.client.publishing.batcher import SingleMessage
 from pyreplog.topic.client.publishing.delivery_times import check_delivery, delivery_time, delivery_times
-from pyreplog.topic.client.publishing.forwarded import Forwarded
-from pyreplog.topic.client.publishing.outgoing import Outgoing
-from pyreplog.topic.client.publishing.publish_batch import Encoder, Whole
+from pyreplog.topic.client.publishing.forwarded import ForwardedBatch
+from pyreplog.topic.client.publishing.outgoing import MessageColumns
+from pyreplog.topic.client.publishing.publish_batch import Encoder, SubmittedBatch
 from pyreplog.topic.client.publishing.sequencer import PublishCounters, PublisherRuntime, Sequencer, Sink
 from pyreplog.topic.client.publishing.window import Window
 from pyreplog.topic.model.arguments import check_may_block, refuse_to_block
@@ -45,16 +47,25 @@ T = TypeVar("T")
 
 
 class Publisher:
-    """What a topic is published with. Any thread may call anything; asyncio code awaits what `submit`, `submit_batch`
-    and `room` give.
+    """Publishes to a topic.
 
-    producers: of a topic that deduplicates; end: the offset up to which they know it, its end when it is opened.
-    entry_bytes_max: what an entry may have, with its record. Calls wait while
-    `window_bytes`, about, or WINDOW_MESSAGES have no outcome, or the sink holds so many bytes or WINDOW_ENTRIES, or a
-    quota holds them. In a coroutine, or a callback of
-    an AppendFuture, they never wait: await `room()` before. There they go on up to twice the window, and raise
-    WindowFullError beyond. timeout: seconds that calls wait at most which do not say how long; None: as long as it
-    takes.
+    Any thread may use it; asyncio code awaits the futures of `submit`, `submit_batch` and `room`.
+
+    Calls wait while about `window_bytes`, or WINDOW_MESSAGES messages, have no outcome; while the sink holds so many
+    bytes, or WINDOW_ENTRIES entries; and while a quota holds publishers. In a coroutine, or a callback of a future,
+    they never wait: await `room()` before. There they accept up to twice the window, and raise WindowFullError beyond.
+
+    Args:
+        topic: name of the topic.
+        sink: stores the entries.
+        runtime: waits and timers.
+        clock: source of time.
+        config: settings of the topic.
+        entry_bytes_max: most bytes of an entry with its record.
+        producers: producers of a topic that deduplicates.
+        end: offset up to which `producers` are known: the end of the topic when it was opened.
+        window_bytes: most bytes without an outcome, approximately.
+        timeout: seconds that calls wait by default; None: without limit.
     """
 
     def __init__(
@@ -71,7 +82,7 @@ class Publisher:
         window_bytes: int = WINDOW_BYTES,
         timeout: float | None = None,
     ) -> None:
-        """MissingExtraError: what the topic's compression needs is not installed."""
+        """Create a publisher. Raises MissingExtraError if the topic's codec is not installed."""
         self.topic, self.timeout = topic, timeout
         self._sink, self._runtime, self._clock = sink, runtime, clock
         self._encoder = Encoder.of(config, entry_bytes_max)
@@ -104,19 +115,38 @@ class Publisher:
         producer: str | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Publish one message; returns its offset once it is confirmed.
+        """Publish one message, and wait until it is confirmed.
 
-        event_time: when it happened. deliver_at: shared subscriptions get it then, others at once; a moment before 2001
-        is refused, but for 0, which is no delay. A time is a datetime with a time zone, or microseconds since 1970;
-        integers that can only be seconds, milliseconds or nanoseconds are refused. delay: in place of deliver_at,
-        seconds from now, by the clock of this process; less than 0 is 0. producer: who publishes;
-        sequence: its number for the message. Where the topic deduplicates, a producer's numbers ascend: a message whose
-        number was published before is dropped, and DUPLICATE (-1) returned; None is the next number.
-        timeout: seconds; None: those of the client, where the topic is another process'; else as long as it takes.
-        Errors: OutcomeUnknownError, the time ran out: it is published, or will be, or not; WindowFullError, there was
-        no room all that time, BacklogFullError, TopicFullError, EntryRefusedError, RecordTooLargeError, WrongTypeError
-        and InvalidArgumentError, nothing was published; TopicFencedError, OutcomeUnknownError and others of the topic,
-        the outcome is unknown: a topic that deduplicates takes nothing then until it is opened again. ClosedError.
+        Args:
+            value: bytes, or anything with a buffer.
+            key: likewise; messages of one key have an order, also in a topic with partitions.
+            properties: names and values.
+            event_time: when it happened: a datetime with a time zone, or microseconds since 1970-01-01 UTC. Integers
+                that can only be seconds, milliseconds or nanoseconds are refused.
+            deliver_at: when shared subscriptions get it, likewise, from 2001 on; None or 0: at once. Other
+                subscriptions get it at once.
+            delay: seconds from now, by the clock of this process, instead of `deliver_at`; less than 0 counts as 0.
+            sequence: number of the message, if the topic deduplicates: the numbers of a producer ascend, and a message
+                whose number was published before is dropped. None: the next number.
+            producer: name of the producer.
+            timeout: seconds; None: the timeout of the client; without limit for a topic of this process.
+
+        Returns:
+            The offset of the message; DUPLICATE (-1) if its number was published before.
+
+        Raises:
+            WindowFullError: there was no room all the time; nothing was published.
+            BacklogFullError: a quota is exceeded; nothing was published.
+            TopicFullError: the topic has too many ledgers; nothing was published.
+            EntryRefusedError: bookies refused the entry; nothing was published.
+            RecordTooLargeError: the message is too large; nothing was published.
+            WrongTypeError: an argument has the wrong type; nothing was published.
+            InvalidArgumentError: an argument is invalid, or this is a coroutine or a callback; nothing was published.
+            OutcomeUnknownError: the time ran out, or the connection was lost: the message is published, will be, or
+                not.
+            TopicFencedError: another process owns the topic; the outcome is unknown. After an unknown outcome a topic
+                that deduplicates accepts no more messages until it is opened again.
+            ClosedError: the topic was closed.
         """
         if _get_running_loop() is not None:
             refuse_to_block("publish")
@@ -128,8 +158,8 @@ class Publisher:
         if deliver_at is not None or delay is not None:
             deliver_at = delivery_time(deliver_at, delay, self._clock)
         single = SingleMessage.of(value, key, properties, event_time, deliver_at, number, name)
-        until = self._until(timeout)
-        return self._await(self._enter(single, until, is_awaited=True), until)
+        deadline = self._deadline(timeout)
+        return self._await(self._enter(single, deadline, is_awaited=True), deadline)
 
     def submit(
         self,
@@ -144,9 +174,23 @@ class Publisher:
         producer: str | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[int]:
-        """As publish, without waiting: the AppendFuture gives the offset. timeout: as of publish, for room in the
-        window, which threads wait for. Errors of the arguments, and WindowFullError, are raised here; the others are
-        the AppendFuture's."""
+        """Publish one message without waiting; return the future of its offset.
+
+        Args:
+            value: as in `publish`.
+            key: as in `publish`.
+            properties: as in `publish`.
+            event_time: as in `publish`.
+            deliver_at: as in `publish`.
+            delay: as in `publish`.
+            sequence: as in `publish`.
+            producer: as in `publish`.
+            timeout: as in `publish`.
+
+        Raises:
+            WindowFullError: there is no room; threads wait `timeout` seconds for it, coroutines await `room()` before.
+            ReplogError: as `publish`, for the arguments; other errors are those of the future.
+        """
         name = b"" if producer is None else _name(producer)
         number = -1 if sequence is None else check_sequence(sequence)
         if event_time is not None:
@@ -154,28 +198,28 @@ class Publisher:
         if deliver_at is not None or delay is not None:
             deliver_at = delivery_time(deliver_at, delay, self._clock)
         single = SingleMessage.of(value, key, properties, event_time, deliver_at, number, name)
-        return self._enter(single, self._until(timeout))
+        return self._enter(single, self._deadline(timeout))
 
-    def _until(self, timeout: float | None) -> float | None:
-        """When the time of a call is over, on the monotonic clock; None: never."""
+    def _deadline(self, timeout: float | None) -> float | None:
+        """Return when the time of a call is over, on the monotonic clock; None: never."""
         seconds = self.timeout if timeout is None else as_timeout(timeout)
         return None if seconds is None else time.monotonic() + seconds
 
-    def _await(self, future: AppendFuture[T], until: float | None) -> T:
-        if until is None:
+    def _await(self, future: AppendFuture[T], deadline: float | None) -> T:
+        if deadline is None:
             return self._runtime.wait(future)
         try:
-            return self._runtime.wait(future, max(until - time.monotonic(), 0.0))
+            return self._runtime.wait(future, max(deadline - time.monotonic(), 0.0))
         except OutcomeUnknownError:
-            if future.done():  # it is what became of it
+            if future.done():  # this is its outcome
                 raise
             raise OutcomeUnknownError(
-                f"topic {self.topic}: no outcome in time (timeout): it is published, or may be later, or not"
+                f"topic {self.topic}: no outcome in time (timeout): the message is published, or may be later, or not"
             ) from None
 
-    def _enter(self, single: SingleMessage, until: float | None, *, is_awaited: bool = False) -> AppendFuture[int]:
+    def _enter(self, single: SingleMessage, deadline: float | None, *, is_awaited: bool = False) -> AppendFuture[int]:
         self._encoder.check_size(single.size)
-        self._make_room(until)
+        self._make_room(deadline)
         self._sequencer.enter(single, is_awaited=is_awaited)
         return single.future
 
@@ -192,18 +236,32 @@ class Publisher:
         producer: str | None = None,
         timeout: float | None = None,
     ) -> range:
-        """Publish several; returns their offsets, which are consecutive, once all are confirmed.
+        """Publish several messages, and wait until all are confirmed.
 
-        values, keys: bytes-like objects, or columns: (offsets, data), numpy or Arrow arrays; they must not change
-        before this returns. delay: of all of them. The others: as publish, one per value. Those that were published
-        before are dropped: the offsets are those of the others. Errors: as publish, a part may be stored when
-        the outcome is unknown; SequenceError, `sequences` do not ascend.
+        Args:
+            values: bytes-like objects, or columns: (offsets, data), numpy or Arrow arrays. They must not change before
+                this returns.
+            keys: likewise; None: no keys.
+            properties: one mapping, or None, for each value.
+            event_times: one time, or None, for each value.
+            deliver_at: one time, or None, for each value.
+            delay: seconds from now, for all of them.
+            sequences: ascending numbers, one for each value.
+            producer: as in `publish`.
+            timeout: as in `publish`.
+
+        Returns:
+            Their offsets, which are consecutive, without messages that were published before.
+
+        Raises:
+            SequenceError: the sequences do not ascend.
+            ReplogError: as `publish`; after an unknown outcome a part may be stored.
         """
         check_may_block("publish_batch")
         name = b"" if producer is None else _name(producer)
         batch = self._messages(name, values, keys, properties, event_times, deliver_at, delay)
-        until = self._until(timeout)
-        return self._await(self._enter_batch(name, batch, sequences, until, is_awaited=True), until)
+        deadline = self._deadline(timeout)
+        return self._await(self._enter_batch(name, batch, sequences, deadline, is_awaited=True), deadline)
 
     def submit_batch(
         self,
@@ -218,20 +276,36 @@ class Publisher:
         producer: str | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[range]:
-        """As publish_batch, without waiting: the AppendFuture gives the offsets. They follow those of what the same
-        producer submitted before. Errors: as publish; all that are known now are raised here."""
+        """Publish several messages without waiting; return the future of their offsets.
+
+        The offsets follow those of the messages that the same producer submitted before.
+
+        Args:
+            values: as in `publish_batch`.
+            keys: as in `publish_batch`.
+            properties: as in `publish_batch`.
+            event_times: as in `publish_batch`.
+            deliver_at: as in `publish_batch`.
+            delay: as in `publish_batch`.
+            sequences: as in `publish_batch`.
+            producer: as in `publish_batch`.
+            timeout: as in `publish_batch`.
+
+        Raises:
+            ReplogError: as `submit`.
+        """
         name = b"" if producer is None else _name(producer)
         batch = self._messages(name, values, keys, properties, event_times, deliver_at, delay)
-        return self._enter_batch(name, batch, sequences, self._until(timeout))
+        return self._enter_batch(name, batch, sequences, self._deadline(timeout))
 
     async def _awaited(self, producer: str | None) -> Publisher:
         return self
 
     publish_async = publishing(submit, _awaited)
-    """As `publish`, for coroutines: waits for room, and then for the outcome."""
+    """Do what `publish` does, in a coroutine: wait for room, then for the outcome."""
 
     publish_batch_async = publishing(submit_batch, _awaited)
-    """As `publish_batch`, for coroutines."""
+    """Do what `publish_batch` does, in a coroutine."""
 
     def _messages(
         self,
@@ -248,8 +322,8 @@ class Publisher:
             check_delivery(deliver_at, delay)
             times = delivery_times(deliver_at)
         elif delay is not None:
-            values = Outgoing.of(values).values  # an iterator is counted first
-            times = np.full(Outgoing(values).messages, delivery_time(None, delay, self._clock), np.int64)
+            values = MessageColumns.of(values).values  # so that an iterator can be counted
+            times = np.full(MessageColumns(values).messages, delivery_time(None, delay, self._clock), np.int64)
         return Messages(
             values, keys, properties=properties, event_times=as_times_us("event_times", event_times), deliver_at=times,
             producer=producer,
@@ -260,7 +334,7 @@ class Publisher:
         producer: bytes,
         batch: Messages,
         sequences: ArrayLike | None,
-        until: float | None,
+        deadline: float | None,
         *,
         is_awaited: bool = False,
     ) -> AppendFuture[range]:
@@ -269,42 +343,44 @@ class Publisher:
         if not batch.count:
             future.complete(range(0))
             return future
-        self._make_room(until)
-        whole = Whole(producer, batch, numbers, future)
-        self._sequencer.enter(whole, is_awaited=is_awaited)
-        if whole.failure is not None:  # it could not be encoded
-            raise whole.failure
+        self._make_room(deadline)
+        submitted = SubmittedBatch(producer, batch, numbers, future)
+        self._sequencer.enter(submitted, is_awaited=is_awaited)
+        if submitted.failure is not None:  # encoding failed
+            raise submitted.failure
         return future
 
-    def forward(self, forwarded: Forwarded) -> AppendFuture[range]:
-        """Publish what another process has encoded, in the order of the calls; it does not wait: see `room`. Errors: as
-        submit_batch."""
+    def forward(self, forwarded: ForwardedBatch) -> AppendFuture[range]:
+        """Publish a batch that another process has encoded, in the order of the calls. Does not wait: see `room`.
+
+        Raises the errors of `submit_batch`.
+        """
         self._sequencer.enter(forwarded)
         return forwarded.future
 
-    def last_given(self, producer: str) -> int:
-        """As last_sequence, with those that are on their way."""
-        return self._sequencer.last_given(_name(producer))
+    def last_assigned(self, producer: str) -> int:
+        """Return the highest number of a producer that is stored or in flight; -1: none."""
+        return self._sequencer.last_assigned(_name(producer))
 
     def last_sequence(self, producer: str) -> int:
-        """The highest number of a producer that is stored; -1: none, or the topic does not deduplicate."""
+        """Return the highest number of a producer that is stored; -1: none, or the topic does not deduplicate."""
         return self._sequencer.last_sequence(_name(producer))
 
     # ---- room and the end ------------------------------------------------------------------------------------
 
     @property
     def has_room(self) -> bool:
-        """Whether there is room, or nothing is taken any more. Errors: those of the sink."""
+        """Whether there is room, or no messages are accepted any more. Raises the errors of the sink."""
         if not self._window.is_over:
             self._sink.check_open()
         return self._window.has_room()
 
     def room(self) -> AppendFuture[None]:
-        """An AppendFuture that is done as soon as there is room, or nothing is taken any more."""
+        """Return a future that is done as soon as there is room, or no messages are accepted any more."""
         return self._window.room()
 
-    def _make_room(self, until: float | None) -> None:
-        """Wait until there is some, if this caller can. Errors: those of the sink; WindowFullError."""
+    def _make_room(self, deadline: float | None) -> None:
+        """Wait until there is room, if this caller may wait. Raises the errors of the sink, or WindowFullError."""
         window = self._window
         while True:
             if not window.is_over:
@@ -314,7 +390,7 @@ class Publisher:
             if not in_callback() and _get_running_loop() is None:
                 room = window.room()
                 try:
-                    self._runtime.wait(room, None if until is None else max(until - time.monotonic(), 0.0))
+                    self._runtime.wait(room, None if deadline is None else max(deadline - time.monotonic(), 0.0))
                 except OutcomeUnknownError:
                     if room.done():
                         raise
@@ -325,81 +401,95 @@ class Publisher:
             elif window.has_room(windows=2):
                 return
             else:
-                raise WindowFullError(f"topic {self.topic}: twice its window is on its way: await room() before")
+                raise WindowFullError(f"topic {self.topic}: twice the window has no outcome: await room() before")
 
     @property
     def waiting(self) -> int:
-        """Callers that wait for room."""
+        """Number of callers that wait for room."""
         return self._window.waiting
 
     @property
     def quota(self) -> Publishing:
-        """What a backlog quota says: "open"; "held", callers wait; "refused", they get BacklogFullError."""
+        """State of the backlog quota: "open"; "held": callers wait; "refused": they get BacklogFullError."""
         return self._sequencer.quota
 
     def set_quota(self, state: Publishing, reason: str) -> None:
-        """A quota says so from now on, for a reason that publishers are told. What was submitted before goes on."""
+        """Set the state of the backlog quota, and the reason in its errors.
+
+        Messages that were submitted before go on.
+        """
         self._sequencer.set_quota(state, reason)
 
     def lift_quota(self) -> None:
-        """No quota says anything any more."""
+        """Ignore quotas from now on."""
         self._sequencer.lift_quota()
 
-    def held(self) -> BacklogFullError | None:
-        """For who does not wait until a quota has room again; None: none holds publishers."""
-        return self._sequencer.held()
+    def quota_error(self) -> BacklogFullError | None:
+        """Return the error for a caller that does not wait for a quota; None: no quota holds publishers."""
+        return self._sequencer.quota_error()
 
     @property
     def pending_messages(self) -> int:
-        """Published, without an outcome yet."""
+        """Messages without an outcome."""
         return self._window.messages
 
     @property
     def pending_bytes(self) -> int:
-        """Of these, about."""
+        """Their bytes, approximately."""
         return self._window.bytes
 
     @property
     def counts(self) -> PublishCounters:
-        """What has become of messages so far."""
+        """Counters of the outcomes so far."""
         return self._sequencer.counts
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send what lingers, and wait until every message submitted so far has an outcome, which its own future tells.
+        """Send lingering messages, and wait until every message submitted so far has an outcome, which its own future
+        has.
 
-        timeout: as of publish. Raises: InvalidArgumentError, in a coroutine or a callback: use `flush_async`;
-        OutcomeUnknownError, the time ran out: messages go on by themselves.
+        Args:
+            timeout: as in `publish`.
+
+        Raises:
+            InvalidArgumentError: called in a coroutine or a callback: use `flush_async`.
+            OutcomeUnknownError: the time ran out; the messages go on by themselves.
         """
         check_may_block("flush")
-        until = self._until(timeout)
-        self._await(self.flush_async(), until)
+        deadline = self._deadline(timeout)
+        self._await(self.flush_async(), deadline)
 
     def flush_async(self) -> AppendFuture[None]:
-        """As flush, for coroutines, which await the AppendFuture; sends at once, also if nobody does."""
+        """Send lingering messages at once; return a future that is done when every message submitted so far has an
+        outcome.
+        """
         return self._sequencer.flush()
 
     def wait(self, future: AppendFuture[T], timeout: float | None = None) -> T:
-        """The result of an AppendFuture, waited for. timeout: as of publish. Errors: InvalidArgumentError, in a
-        callback; OutcomeUnknownError, the time ran out; those of the AppendFuture."""
+        """Return the result of a future. timeout: as in `publish`.
+
+        Raises InvalidArgumentError in a callback; OutcomeUnknownError if the time ran out; the errors of the future.
+        """
         check_may_wait()
-        return self._await(future, self._until(timeout))
+        return self._await(future, self._deadline(timeout))
 
     def snapshot(self) -> tuple[int, bytes] | None:
-        """An offset, and the producers as of what is stored before it: for `Producers.restore`, and `replay` from that
-        offset on. None: the topic does not deduplicate."""
+        """Return an offset, and the producers as of the messages before it; None: the topic does not deduplicate.
+
+        The state is for `Producers.restore`, followed by `replay` from the offset on.
+        """
         return self._sequencer.snapshot()
 
     @property
     def has_new_failures(self) -> bool:
-        """A snapshot should be stored soon: see `Producers`."""
+        """Whether a snapshot should be stored soon: see `Producers`."""
         return self._sequencer.has_new_failures
 
     def purge(self, before_us: int) -> int:
-        """Forget producers that published nothing since; returns how many."""
+        """Forget producers that published nothing since a time; return their number."""
         return self._sequencer.purge(before_us)
 
     def stop(self, error: BaseException) -> None:
-        """Nothing is taken any more: calls raise `error`, and what was not sent yet fails with it."""
+        """Accept no more messages: calls raise `error`, and messages that were not sent yet fail with it."""
         self._sequencer.stop(error)
 
 
@@ -409,5 +499,5 @@ def _name(producer: str) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _encoded(producer: str) -> bytes:
-    """A name is checked once, not for every message."""
+    """Return a name as bytes; each name is checked once, not for every message."""
     return check_name(producer).encode()

@@ -1,4 +1,4 @@
-"""How much of a topic may be on its way, and who waits for room."""
+"""Limits the messages of a topic without an outcome; callers wait for room."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from collections.abc import Callable
 from pyreplog.future import AppendFuture, settle_all
 
 _RECORD_BYTES = 80
-"""What an entry takes in a ledger beside its bytes, at most."""
+"""Most bytes of an entry in a ledger in addition to its value."""
 
 
 class Window:
-    """Bytes and messages that were published and have no outcome yet. Any thread, but `enter` and `leave` want a lock
-    of the caller's, or `lock`.
+    """Counts bytes and messages without an outcome.
 
-    beyond: (bytes, entries) that the sink holds, also those that have an outcome, but not all their copies; each is
-    bounded by itself. entries_max: of these entries.
+    Any thread; calls of `enter` and `leave` hold a lock of the caller, or `lock`.
+
+    beyond: returns (bytes, entries) that the sink holds, including entries with an outcome that lack copies; bytes and
+    entries have limits of their own. entries_max: of these entries.
     """
 
     def __init__(
@@ -32,11 +33,11 @@ class Window:
         self.lock = threading.Lock()
         self._waiting: list[AppendFuture[None]] = []
         self.is_over = False
-        """Nothing is taken any more."""
+        """No messages are accepted any more."""
         self.is_held = False
-        """Nobody is given room, however little is on its way. Who sets it to False calls `give_room`."""
+        """A quota holds publishers, so there is no room. After setting it to False call `give_room`."""
         self.bytes = self.messages = 0
-        self._sure_bytes = self._sure_messages = 0  # so much may enter before the sink has to be asked again
+        self._sure_bytes = self._sure_messages = 0  # may enter before the sink has to be asked again
 
     def enter(self, size: int, messages: int) -> None:
         self.bytes += size
@@ -50,12 +51,14 @@ class Window:
 
     @property
     def waiting(self) -> int:
-        """How many wait for room."""
+        """Number of callers that wait for room."""
         return len(self._waiting)
 
     def has_room(self, windows: float = 1.0) -> bool:
-        """Whether less than so many windows are full, or nothing is taken any more. Those that cannot wait, and ask for
-        more than one window, are not held."""
+        """Return whether less than so many windows are full, or no messages are accepted any more.
+
+        Callers that cannot wait, and ask for more than one window, are not held by a quota.
+        """
         if self.is_over:
             return True
         if self.is_held and windows <= 1:
@@ -73,7 +76,7 @@ class Window:
         return held < bytes_max and entries < windows * self._entries_max
 
     def room(self) -> AppendFuture[None]:
-        """Done as soon as there is room, or nothing is taken any more."""
+        """Return a future that is done as soon as there is room, or no messages are accepted any more."""
         future: AppendFuture[None] = AppendFuture()
         if self.has_room():
             future.complete(None)
@@ -84,13 +87,16 @@ class Window:
         return future
 
     def give_room(self) -> None:
-        """Something has left. Half a window is given, once there was none: else everybody is woken for one batch."""
+        """Wake waiting callers, after messages have left, if half a window is free.
+
+        With less than that all of them would be woken for one batch.
+        """
         if self._waiting and self.has_room(0.5):
             with self.lock:
                 waiting, self._waiting = self._waiting, []
             settle_all([(future, None) for future in waiting])
 
     def end(self) -> None:
-        """Nothing is taken any more: nobody has to wait."""
+        """Accept no more messages, so that no caller has to wait."""
         self.is_over = True
         self.give_room()

@@ -3,8 +3,8 @@
 | module | what it holds |
 |---|---|
 | `client` | `connect`, and the `Client` that it returns |
-| `connection_pool` | connections to servers, and which server owns which topic |
+| `connection_pool` | connections to servers; finds the owner of a topic |
 | `remote_topic` | `RemoteTopic`, `RemotePartitionedTopic` |
-| `sender` | sends entries to the owner, again after a lost connection |
-| `remote_subscription` | the subscription of a consumer at the owner; attached again after a lost connection |
+| `sender` | sends entries to the owner, and again after a lost connection |
+| `remote_subscription` | a consumer's subscription at the owner, attached again after a lost connection |
 """

@@ -1,4 +1,4 @@
-"""Client: topics of other processes and machines, over TCP. `connect` makes one."""
+"""Client: topics of other processes and machines, over TCP; made by `connect`."""
 
 from __future__ import annotations
 
@@ -40,16 +40,27 @@ def connect(
     limits: Limits | None = None,
     timeout: float = TIMEOUT_S,
 ) -> Client:
-    """A client of topic servers (`pyreplog serve`).
+    """Make a client of topic servers (`pyreplog serve`). It connects when a connection is first needed.
 
-    url: "pyreplog://host:port", or several as "pyreplog://host:port,host:port": any of them finds whoever owns a topic.
-    secret: what the servers were started with. tls: a client's context. limits: of each connection. timeout: seconds
-    that a call waits for at most which does not say how long, but for those that receive; and for which publishing and
-    consuming are tried again when a connection is lost.
-    Nothing is connected before it is needed. Errors: WrongTypeError, InvalidArgumentError, ConfigError.
+    Args:
+        url: "pyreplog://host:port", or several servers: "pyreplog://host:port,host:port". Any of them finds the owner
+            of a topic.
+        secret: secret that the servers were started with; None: no authentication.
+        tls: TLS context of a client; None: no TLS.
+        limits: limits of each connection; None: the defaults.
+        timeout: seconds that calls wait by default, except those that receive; publishing and consuming are retried for
+            so long when a connection is lost.
+
+    Returns:
+        The client.
+
+    Raises:
+        WrongTypeError: an argument has the wrong type.
+        InvalidArgumentError: the URL is malformed, or the timeout is out of range.
+        ConfigError: the limits are too small for an entry.
     """
-    found = _URL.fullmatch(check_text("url", url))
-    if found is None:
+    match = _URL.fullmatch(check_text("url", url))
+    if match is None:
         raise InvalidArgumentError(f"url: expected pyreplog://host:port, found {url!r}")
     secret = Secret.of(secret)
     check_connecting(tls, limits)
@@ -58,20 +69,23 @@ def connect(
     if limits is not None and limits.max_body_bytes < _BODY_BYTES_MIN:
         raise ConfigError(f"max_body_bytes: an entry takes up to {_BODY_BYTES_MIN}, found {limits.max_body_bytes}")
     try:
-        servers = [parse_address(server) for server in found["servers"].split(",")]
+        servers = [parse_address(server) for server in match["servers"].split(",")]
     except InvalidMessageError as error:
         raise InvalidArgumentError(f"url: expected pyreplog://host:port, found {url!r}: {error}") from None
     return Client(url, ConnectionPool(servers, secret=secret, tls=tls, limits=limits, timeout=timeout))
 
 
 class Client(Handle):
-    """Made by `connect`. Any thread may call anything; calls wait for answers. Close it, or use `with`."""
+    """A client of topic servers; made by `connect`. Any thread may use it; calls block. Close it, or use `with`.
+
+    See docs/topics.md.
+    """
 
     def __init__(self, url: str, pool: ConnectionPool) -> None:
         self._pool = pool
-        self._lock = threading.Lock()  # of the table
-        self._opening = threading.Lock()  # one topic
-        self._opening_several = threading.Lock()  # a partitioned one, which opens its partitions
+        self._lock = threading.Lock()  # guards the table
+        self._opening = threading.Lock()  # held while a topic is opened
+        self._opening_partitioned = threading.Lock()  # held while a partitioned topic is opened, which opens topics
         self._topics: dict[str, RemoteTopic | RemotePartitionedTopic] = {}
         super().__init__(f"client of {url}")
 
@@ -86,11 +100,25 @@ class Client(Handle):
     def topic(
         self, name: str, *, partitions: int | None = None, create: bool = True, **settings: Unpack[TopicSettings]
     ) -> RemoteTopic | RemotePartitionedTopic:
-        """The topic of that name, at whichever server owns it, or does from now on; the same object until it is closed.
-        A RemotePartitionedTopic, if it has partitions. Both are a `TopicLike`.
+        """Open a topic at its owner; the same object is returned until it is closed.
 
-        partitions, create, settings: as of `Cluster.topic`. Errors: those of `Cluster.topic`; PeerError, no server
-        answers; AuthenticationError and other HandshakeErrors.
+        A topic with partitions is a RemotePartitionedTopic, any other one a RemoteTopic; both are a `TopicLike`. If no
+        server owns the topic, the one that is asked becomes its owner.
+
+        Args:
+            name: any text of up to 200 bytes, without control characters.
+            partitions: number of partitions, 1 to 65536: the topic is created with so many if it does not exist, and
+                grows if it has fewer. None: those that it has, or a topic without partitions.
+            create: create the topic if it does not exist.
+            settings: fields of TopicConfig, for a new topic; those of an existing topic are changed.
+
+        Raises:
+            NoSuchTopicError: it does not exist, and `create` is False.
+            TopicExistsError: a topic without partitions cannot get any.
+            InvalidArgumentError: the name is invalid, or a topic cannot get fewer partitions.
+            ConfigError: a setting is unknown or invalid.
+            PeerError: no server answers.
+            AuthenticationError: the secret is wrong; other HandshakeErrors say why a server refuses this client.
         """
         self._check_open()
         check_may_block("topic")
@@ -98,15 +126,15 @@ class Client(Handle):
         check_name(name)
         check_bool("create", create)
         if partitions is not None:
-            wanted = {"topic": name, "partitions": check_partitions(name, partitions), "create": create}
-            return self._several(name, self._ask("make_partitions", **wanted, settings=settings), settings)
-        there = self._topics.get(name)
-        count = None if isinstance(there, RemoteTopic) else self._ask("partitions", topic=name)
+            arguments = {"topic": name, "partitions": check_partitions(name, partitions), "create": create}
+            return self._open_partitioned(name, self._ask("make_partitions", **arguments, settings=settings), settings)
+        known = self._topics.get(name)
+        count = None if isinstance(known, RemoteTopic) else self._ask("partitions", topic=name)
         if count is not None:
-            return self._several(name, count, settings)
-        if isinstance(there, RemotePartitionedTopic):
-            there.close()  # it was deleted since
-        return self.one(name, create=create, settings=settings)
+            return self._open_partitioned(name, count, settings)
+        if isinstance(known, RemotePartitionedTopic):
+            known.close()  # it was deleted meanwhile
+        return self.open_unpartitioned(name, create=create, settings=settings)
 
     @overload
     async def topic_async(
@@ -119,61 +147,96 @@ class Client(Handle):
     async def topic_async(
         self, name: str, *, partitions: int | None = None, create: bool = True, **settings: Unpack[TopicSettings]
     ) -> RemoteTopic | RemotePartitionedTopic:
-        """As topic, for coroutines: a thread does it."""
+        """Do what `topic` does, in a coroutine; a thread does the work.
+
+        Args:
+            name: as in `topic`.
+            partitions: as in `topic`.
+            create: as in `topic`.
+            settings: as in `topic`.
+
+        Raises:
+            ReplogError: as `topic`.
+        """
         opened: RemoteTopic | RemotePartitionedTopic = await asyncio.to_thread(
             partial(self.topic, **settings), name, partitions=partitions, create=create
         )
         return opened
 
-    def _several(self, name: str, partitions: int, settings: Mapping[str, Any]) -> RemotePartitionedTopic:
-        with self._opening_several:
-            there = self._topics.get(name)
-            if isinstance(there, RemotePartitionedTopic):
-                there.use(partitions, settings)
-                return there
-            if there is not None:
-                there.close()  # it was deleted since
-            made = RemotePartitionedTopic(self, name, partitions, self._pool.wait, self._pool.timeout)
-            make_part_of(made, self)
+    def _open_partitioned(self, name: str, partitions: int, settings: Mapping[str, Any]) -> RemotePartitionedTopic:
+        with self._opening_partitioned:
+            topic = self._topics.get(name)
+            if isinstance(topic, RemotePartitionedTopic):
+                topic.use(partitions, settings)
+                return topic
+            if topic is not None:
+                topic.close()  # it was deleted meanwhile
+            created = RemotePartitionedTopic(self, name, partitions, self._pool.wait, self._pool.timeout)
+            make_part_of(created, self)
             try:
-                made.use(partitions, settings)
+                created.use(partitions, settings)
             except BaseException:
-                made.close()
+                created.close()
                 raise
             with self._lock:
-                self._topics[name] = made
-            return made
+                self._topics[name] = created
+            return created
 
-    def one(self, name: str, *, create: bool, settings: Mapping[str, Any]) -> RemoteTopic:
-        """A topic that has no partitions, or is one; see `topic`."""
+    def open_unpartitioned(self, name: str, *, create: bool, settings: Mapping[str, Any]) -> RemoteTopic:
+        """Open a topic without partitions, or one partition; see `topic`.
+
+        Args:
+            name: name of the topic.
+            create: create the topic if it does not exist.
+            settings: fields of TopicConfig.
+
+        Raises:
+            TopicExistsError: it is a topic with partitions.
+            ReplogError: as `topic`.
+        """
         request = Open(0, create, name, "", self._pool.client, json.dumps(settings) if settings else "")
         with self._opening:
-            there = self._topics.get(name)
-            if isinstance(there, RemotePartitionedTopic):
-                raise TopicExistsError(name, f"it has {there.partitions} partitions, and is no topic of one")
-            if there is not None and not settings:
-                return there
+            topic = self._topics.get(name)
+            if isinstance(topic, RemotePartitionedTopic):
+                raise TopicExistsError(name, f"it is a topic with {topic.partitions} partitions")
+            if topic is not None and not settings:
+                return topic
             opened: Opened = self._pool.wait(self._pool.ask_for(name, request, reads(Opened)))
-            if there is None:
-                there = RemoteTopic(self._pool, name, opened, self.forget, self.existing)
-                make_part_of(there, self)
+            if topic is None:
+                topic = RemoteTopic(self._pool, name, opened, self.forget, self.existing)
+                make_part_of(topic, self)
                 with self._lock:
-                    self._topics[name] = there
+                    self._topics[name] = topic
             else:
-                there.config = TopicConfig.stored(json.loads(opened.config))
-        return there
+                topic.config = TopicConfig.stored(json.loads(opened.config))
+        return topic
 
     def existing(self, name: str) -> RemoteTopic | RemotePartitionedTopic:
-        """A topic that exists, with partitions or without; as `topic`. NoSuchTopicError: there is none."""
+        """Open a topic that exists, with or without partitions; see `topic`.
+
+        Args:
+            name: name of the topic.
+
+        Raises:
+            NoSuchTopicError: it does not exist.
+        """
         return self.topic(name, create=False)
 
     def topics(self) -> list[str]:
-        """Names of all topics there are; of partitioned ones, of their partitions. Errors: as topic."""
+        """List the names of all topics; for partitioned ones, those of their partitions.
+
+        Raises:
+            ReplogError: as `topic`.
+        """
         check_may_block("topics")
         return list(self._ask("topics"))
 
     def partitioned_topics(self) -> list[str]:
-        """Names of all partitioned topics there are. Errors: as topic."""
+        """List the names of all partitioned topics.
+
+        Raises:
+            ReplogError: as `topic`.
+        """
         check_may_block("partitioned_topics")
         return list(self._ask("partitioned_topics"))
 
@@ -181,18 +244,26 @@ class Client(Handle):
     partitioned_topics_async = in_thread(partitioned_topics)
 
     def remove_partitioned(self, name: str) -> None:
-        """A topic's partitions were deleted; for itself."""
+        """Remove the metadata of a topic whose partitions were deleted; for RemotePartitionedTopic.
+
+        Args:
+            name: name of the topic.
+        """
         self._ask("remove_partitioned", topic=check_name(name))
 
     def _ask(self, call: str, **arguments: Any) -> Any:
-        """What any server can answer."""
+        """Call any server; return the result."""
         self._check_open()
         request = Call("", call, json.dumps(arguments))
         answer: CallResult = self._pool.wait(self._pool.ask_for("", request, reads(CallResult)))
         return json.loads(answer.result)
 
     def forget(self, topic: RemoteTopic | RemotePartitionedTopic) -> None:
-        """It was closed."""
+        """Forget a topic that was closed.
+
+        Args:
+            topic: the topic.
+        """
         with self._lock:
             if self._topics.get(topic.name) is topic:
                 del self._topics[topic.name]
@@ -201,11 +272,11 @@ class Client(Handle):
         with self._lock:
             topics = list(self._topics.values())
         self._pool.begin_to_close()
-        with ExitStack() as rest:
-            rest.callback(self._pool.close)
+        with ExitStack() as stack:
+            stack.callback(self._pool.close)
             for topic in topics:
-                rest.callback(topic.close)
+                stack.callback(topic.close)
 
     def _close_forgotten(self) -> None:
-        """A thread of its own does what waits for others; what was submitted is published before."""
+        """Close the client in a thread, because closing blocks; submitted messages are published before."""
         threading.Thread(target=self.close, name="pyreplog-close", daemon=True).start()

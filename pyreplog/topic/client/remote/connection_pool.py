@@ -1,4 +1,4 @@
-"""The way from a client to topic servers: connections, and which server has which topic."""
+"""The connections of a client to topic servers, and the owners of topics."""
 
 from __future__ import annotations
 
@@ -64,31 +64,31 @@ OnOutcome = Callable[[Address, Outcome], object]
 
 SERVICE = "topics"
 LIMITS = Limits(max_body_bytes=32 << 20, queued_bytes=64 << 20, connection_inflight_bytes=64 << 20)
-"""A batch that is published at once, and what is read at once, fit into a frame."""
+"""Limits with which a batch that is published, and the result of a read, fit into a frame."""
 _SHORTEST_HELLO_S = 0.001
 FOREVER_S = 86_400.0
-"""For what waits as long as it takes: a connection that is lost ends it."""
+"""Timeout of requests that wait without limit, until the connection is lost."""
 
 
-READING = frozenset(
+READ_ONLY_CALLS = frozenset(
     {"topics", "partitioned_topics", "partitions", "where", "position", "config", "stats", "internal_stats",
      "last_sequence", "subscriptions"}
 )  # fmt: skip
-"""Calls that change nothing."""
+"""Names of calls that change nothing."""
 
 _open: set[ConnectionPool] = set()
-"""Until they are closed: a client that is forgotten publishes what was submitted, which takes its connections."""
+"""Pools that are not closed: a client that is forgotten still publishes its submitted messages."""
 
 
 class StaleError(ClosedError):
-    """The server knows no such lane or consumer (any more): nothing was done."""
+    """The server does not know the lane or consumer (any longer); nothing was done."""
 
 
-def is_passing(error: BaseException) -> bool:
-    """Whether to try again, maybe with another server: this one has gone, or has not got the topic any more.
+def is_transient(error: BaseException) -> bool:
+    """Return whether to try again, perhaps with another server: this one is gone, or does not own the topic any more.
 
-    It is wider than `retriable`: who tries again numbers what it sends, or asks for what changes nothing, so an unknown
-    outcome does no harm. A handshake that fails for other reasons than load will fail again.
+    It includes more errors than `retriable`: the callers number what they send, or ask only questions, so an unknown
+    outcome does no harm. A handshake that fails for another reason than load would fail again.
     """
     if isinstance(error, HandshakeError):
         return error.retriable
@@ -98,7 +98,10 @@ def is_passing(error: BaseException) -> bool:
 
 
 def outcome_of(body: memoryview | ReplogError, *, is_checked: bool = False) -> tuple[Outcome, str]:
-    """Of a request, that was checked or not; and the address of who is to be asked instead."""
+    """Return the outcome of a request, and the address of the server to be asked instead.
+
+    is_checked: it had a checksum.
+    """
     if isinstance(body, ReplogError):
         return body, ""
     reader = WireReader("reply", body, 1, is_checked=is_checked)
@@ -111,20 +114,20 @@ def outcome_of(body: memoryview | ReplogError, *, is_checked: bool = False) -> t
     except InvalidMessageError as error:
         return error, ""
     if status == STALE:
-        return StaleError("the server knows no such lane or consumer"), ""
+        return StaleError("the server does not know the lane or consumer"), ""
     return (reader if status == OK else reader.refusal("a known status", str(status))), ""
 
 
 def publishes(request: Request) -> bool:
-    """Whether it goes over the connection for what is published."""
+    """Return whether a request uses the connection for publishing."""
     return isinstance(request, Publish | CloseProducer) or (isinstance(request, Open) and request.lane > 0)
 
 
 class ConnectionPool:
-    """Any thread; callbacks are called by whoever drives the reactor.
+    """The connections of a client. Any thread; callbacks are called by the thread that drives the reactor.
 
-    entries: servers that are asked for topics whose owner is not known, in turn. timeout: seconds that a request may
-    take, and for which what was lost is tried again.
+    entries: servers that are asked in turn for topics whose owner is not known. timeout: seconds that a request may
+    take, and for which lost requests are repeated.
     """
 
     def __init__(
@@ -140,24 +143,24 @@ class ConnectionPool:
         self.client = secrets.token_hex(8)
         self._entries, self._tls, self._limits = list(entries), tls, _in_time(limits or LIMITS, timeout / len(entries))
         self._secret = Secret.of(secret)
-        self._lock = threading.Lock()  # of the tables
+        self._lock = threading.Lock()  # guards the tables
         self._channels: dict[tuple[Address, bool], Channel] = {}
         self._owners: dict[str, Address] = {}
         self._handles = itertools.count(1)
         self._closed = False
         self._close_by: float | None = None
-        self.was_reached = False  # any server
-        self._resting: set[_Inquiry] = set()  # until they ask again
+        self.was_reached = False  # whether any server was reached
+        self._delayed: set[_RoutedRequest] = set()  # requests that are repeated later
         self.reactor = Reactor()
         self.reactor.start()
         _open.add(self)
 
     def next_handle(self) -> int:
-        """For a lane or a consumer: one that was never used."""
+        """Return a handle for a lane or a consumer that was never used before."""
         return next(self._handles)
 
     def send(self, address: Address, request: Request, on_outcome: OnOutcome, timeout: float = FOREVER_S) -> None:
-        """Ask a server; called back once, maybe before this returns."""
+        """Send a request to a server; `on_outcome` is called once, perhaps before this returns."""
         is_checked = self.version(address, publishes(request)) >= 2
         self._send(
             address,
@@ -168,37 +171,43 @@ class ConnectionPool:
         )
 
     def ask(self, topic: str, request: Request, on_outcome: OnOutcome) -> None:
-        """Ask whoever owns a topic, or any server if it is ""; called back with the one that answered."""
-        _Inquiry(self, topic, request, on_outcome).go_on(NotConnectedError("no server is known"))
+        """Send a request to the owner of a topic, or to any server if it is "".
+
+        `on_outcome` is called with the address of the server that answered.
+        """
+        _RoutedRequest(self, topic, request, on_outcome).go_on(NotConnectedError("no server is known"))
 
     def ask_for(self, topic: str, request: Request, read: Callable[[WireReader], T]) -> AppendFuture[T]:
-        """`ask`; the AppendFuture gives what is read off the reply."""
+        """Send a request like `ask`; the future gives what `read` reads from the reply."""
         done: AppendFuture[T] = AppendFuture()
 
-        def came(_: Address, outcome: Outcome) -> None:
+        def on_outcome(_: Address, outcome: Outcome) -> None:
             settle(done, outcome, read)
 
-        self.ask(topic, request, came)
+        self.ask(topic, request, on_outcome)
         return done
 
     def _send(
         self, address: Address, request: Request, on_reply: OnReply, timeout: float, *, is_checked: bool = False
     ) -> None:
-        which = publishes(request)
+        for_publishing = publishes(request)
         try:
-            channel = self._channels.get((address, which)) or self._channel(address, which)
+            channel = self._channels.get((address, for_publishing)) or self._channel(address, for_publishing)
             channel.request(*encode_request(request, is_checked=is_checked), on_reply=on_reply, timeout=timeout)
         except ReplogError as error:
             on_reply(error)
 
     def version(self, address: Address, publishes: bool = False) -> int:
-        """Of the protocol, as spoken with a server now; 0: there is no connection. publishes: see `_channel`."""
+        """Return the protocol version of the connection to a server; 0: there is none. publishes: see `_channel`."""
         channel = self._channels.get((address, publishes))
         peer = None if channel is None else channel.peer
         return 0 if peer is None else peer.version
 
     def _channel(self, address: Address, publishes: bool) -> Channel:
-        """One for what is published: while a topic takes no more, acknowledgements may still make room."""
+        """Return the channel to a server.
+
+        Publishing has its own channel: while a topic accepts no messages, acknowledgements may still make room.
+        """
         with self._lock:
             if self._closed:
                 raise ClosedError("the client was closed")
@@ -212,49 +221,50 @@ class ConnectionPool:
                 )  # fmt: skip
             return channel
 
-    # ---- who has what ---------------------------------------------------------------------------------------
+    # ---- owners ---------------------------------------------------------------------------------------
 
     def candidates(self, topic: str) -> deque[Address]:
-        """Whom to ask, in this order."""
+        """Return the servers to ask, in this order."""
         with self._lock:
             owner = self._owners.get(topic)
-        return deque(self._entries if owner is None else [owner, *(one for one in self._entries if one != owner)])
+        return deque(self._entries if owner is None else [owner, *(entry for entry in self._entries if entry != owner)])
 
-    def found(self, topic: str, address: Address) -> None:
+    def note_owner(self, topic: str, address: Address) -> None:
+        """Remember the server that answered for a topic."""
         with self._lock:
             self._owners[topic] = address
 
     # ---- waiting --------------------------------------------------------------------------------------------
 
     def wait(self, future: AppendFuture[T], timeout: float | None = None) -> T:
-        """As `ledger.driver.Runtime.wait`: the thread that waits drives the reactor."""
+        """Wait for a future, as `ledger.driver.Runtime.wait` does; the waiting thread drives the reactor."""
         if not future.done():
             check_may_wait()
         return self.reactor.wait(future, timeout)
 
     def begin_to_close(self) -> None:
-        """All that is let go from now on has `timeout` together."""
+        """Begin to close: all handles that are closed from now on have `timeout` together."""
         self._close_by = time.monotonic() + self.timeout
 
     @property
-    def patience(self) -> float:
-        """Seconds for what is let go."""
+    def close_timeout(self) -> float:
+        """Seconds for closing a handle."""
         return self.timeout if self._close_by is None else max(self._close_by - time.monotonic(), 0.0)
 
-    def rest(self, inquiry: _Inquiry, seconds: float) -> bool:
-        """Have it go on after a while; False: not any more."""
+    def retry_later(self, request: _RoutedRequest, seconds: float) -> bool:
+        """Repeat a request after some seconds; return False if the pool is closed."""
         with self._lock:
-            if self._closed:  # `close` would not find it
+            if self._closed:  # `close` would not find the request
                 return False
-            self._resting.add(inquiry)
-        return self.wake_after(seconds, lambda: self._wake(inquiry)) is not None
+            self._delayed.add(request)
+        return self.wake_after(seconds, lambda: self._wake(request)) is not None
 
-    def _wake(self, inquiry: _Inquiry) -> None:
+    def _wake(self, request: _RoutedRequest) -> None:
         with self._lock:
-            if inquiry not in self._resting:
+            if request not in self._delayed:
                 return
-            self._resting.remove(inquiry)
-        inquiry.go_on(NotConnectedError("no server is known"))
+            self._delayed.remove(request)
+        request.go_on(NotConnectedError("no server is known"))
 
     def wake_after(self, seconds: float, call: Callable[[], None]) -> Timer | None:
         try:
@@ -266,21 +276,21 @@ class ConnectionPool:
         with self._lock:
             self._closed = True
             channels, self._channels = list(self._channels.values()), {}
-            resting = list(self._resting)
-        with ExitStack() as rest:
-            rest.callback(_open.discard, self)
-            rest.callback(self.reactor.close)
-            for inquiry in resting:
-                rest.callback(self._wake, inquiry)  # which finds the link closed
+            resting = list(self._delayed)
+        with ExitStack() as stack:
+            stack.callback(_open.discard, self)
+            stack.callback(self.reactor.close)
+            for request in resting:
+                stack.callback(self._wake, request)  # which finds the pool closed
             for channel in channels:
-                rest.callback(channel.close)
+                stack.callback(channel.close)
 
 
-class _Inquiry:
-    """One request on its way to whoever owns a topic.
+class _RoutedRequest:
+    """A request that is routed to the owner of a topic.
 
-    When no server can be reached, or the connection is lost before a mere question has an answer, all are asked again,
-    up to the link's timeout; unless none ever was: the addresses may be wrong.
+    If no server can be reached, or the connection is lost before a read-only request is answered, all servers are asked
+    again, up to the timeout of the pool; but not if no server was ever reached, because the addresses may be wrong.
     """
 
     def __init__(self, pool: ConnectionPool, topic: str, request: Request, on_outcome: OnOutcome) -> None:
@@ -290,31 +300,31 @@ class _Inquiry:
         self._address = self._left[0]
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MOST_S, random.random)
         self._may_repeat = isinstance(request, Open | ReadRequest) or (
-            isinstance(request, Call) and request.name in READING
+            isinstance(request, Call) and request.name in READ_ONLY_CALLS
         )
-        """Once more is as once. Of others nothing was asked if there is no connection."""
+        """A repetition is harmless. Other requests are repeated only if they were never sent."""
         self._until_us = pool.reactor.clock.monotonic_us() + int(pool.timeout * 1e6)
 
     def go_on(self, error: ReplogError) -> None:
-        """Ask the next server; error: if there is none, or no time is left."""
-        left_us = self._until_us - self._pool.reactor.clock.monotonic_us()
-        if not self._left or left_us <= 0:
+        """Ask the next server. error: the outcome if there is none, or no time is left."""
+        remaining_us = self._until_us - self._pool.reactor.clock.monotonic_us()
+        if not self._left or remaining_us <= 0:
             self._on_outcome(self._address, error)
             return
         self._address = self._left.popleft()
         self._is_checked = self._pool.version(self._address, publishes(self._request)) >= 2
-        self._pool._send(self._address, self._request, self._came, left_us / 1e6, is_checked=self._is_checked)
+        self._pool._send(self._address, self._request, self._on_reply, remaining_us / 1e6, is_checked=self._is_checked)
 
     def _start_over(self) -> bool:
-        """After a while; False: no time is left for that."""
+        """Ask all servers again after a while; return False if no time is left."""
         left_s = (self._until_us - self._pool.reactor.clock.monotonic_us()) / 1e6
         if not self._pool.was_reached or left_s < BACKOFF_FIRST_S:
             return False
         delay_s = min(self._backoff.next_s(), left_s / 2)
         self._left = self._pool.candidates(self._topic)
-        return self._pool.rest(self, delay_s)
+        return self._pool.retry_later(self, delay_s)
 
-    def _came(self, reply: memoryview | ReplogError) -> None:
+    def _on_reply(self, reply: memoryview | ReplogError) -> None:
         outcome, owner = outcome_of(reply, is_checked=self._is_checked)
         if isinstance(outcome, NotConnectedError) or (isinstance(outcome, DisconnectedError) and self._may_repeat):
             if self._left or not self._start_over():
@@ -327,17 +337,17 @@ class _Inquiry:
             self.go_on(outcome)
             return
         if self._topic and not isinstance(outcome, TopicOwnedError | PeerError):
-            self._pool.found(self._topic, self._address)
+            self._pool.note_owner(self._topic, self._address)
         self._on_outcome(self._address, outcome)
 
 
 def _in_time(limits: Limits, share_s: float) -> Limits:
-    """A server that takes a connection and never says hello does not use up the time of those that are asked next."""
+    """Return limits with which a server that never says hello leaves time for those that are asked next."""
     return replace(limits, handshake_s=max(min(limits.handshake_s, share_s), _SHORTEST_HELLO_S))
 
 
 def settle(done: AppendFuture[T], outcome: Outcome, read: Callable[[WireReader], T]) -> None:
-    """With what is read off a reply, or its error."""
+    """Settle a future with what is read from a reply, or with its error."""
     if isinstance(outcome, ReplogError):
         done.fail(outcome)
         return
@@ -350,12 +360,12 @@ def settle(done: AppendFuture[T], outcome: Outcome, read: Callable[[WireReader],
 
 
 def reads(kind: type[Reply]) -> Callable[[WireReader], Any]:
-    """Of a reply of that kind."""
+    """Return a function that reads a reply of a kind."""
     return lambda reader: decode_reply(kind, reader)
 
 
 def parse_address(text: str) -> Address:
-    """InvalidMessageError: it is none."""
+    """Return (host, port). Raises InvalidMessageError if the text is no address."""
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > 65535:
         raise InvalidMessageError(f"address: expected HOST:PORT, found {text[:300]!r}")

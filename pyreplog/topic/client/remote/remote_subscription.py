@@ -1,4 +1,4 @@
-"""A consumer's subscription at another process: attached there, and again when the connection or the owner is lost."""
+"""A consumer's subscription in another process, attached again when the connection or the owner is lost."""
 
 from __future__ import annotations
 
@@ -27,10 +27,17 @@ from pyreplog.errors import (
 from pyreplog.future import AppendFuture
 from pyreplog.net.sockets import Address
 from pyreplog.topic.client.consumer import Consumer
-from pyreplog.topic.client.remote.connection_pool import ConnectionPool, Outcome, StaleError, is_passing, reads, settle
+from pyreplog.topic.client.remote.connection_pool import (
+    ConnectionPool,
+    Outcome,
+    StaleError,
+    is_transient,
+    reads,
+    settle,
+)
 from pyreplog.topic.client.remote.sender import RETRY_MOST_S, RETRY_S
 from pyreplog.topic.model.event_queue import EventQueue
-from pyreplog.topic.model.interfaces import DeliveredMessages, Noted
+from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages
 from pyreplog.topic.model.positions import Start, check_start
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.batches import Delivered, decode_delivered
@@ -39,15 +46,17 @@ from pyreplog.topic.model.wire.protocol import Done, Moved, MovedTo, Reply, Requ
 
 
 class WeakConsumer:
-    """A DeliveryTarget: passes all on to its consumer, while somebody has that. What comes in the moment in which the
-    consumer is forgotten is nobody's: it comes again to others when the consumer is detached, which its finalizer asks
-    for."""
+    """A DeliveryTarget that passes all calls to its consumer, while that exists.
+
+    Messages that arrive while the consumer is forgotten are dropped; others get them when its finalizer has detached
+    it.
+    """
 
     def __init__(self, consumer: Consumer) -> None:
         self.name = consumer.name
         self.is_active = consumer.is_active
         self.consumer = weakref.ref(consumer)
-        """None: it was forgotten."""
+        """Returns None after the consumer was forgotten."""
 
     def deliver(self, delivery: DeliveredMessages) -> None:
         if (consumer := self.consumer()) is not None:
@@ -76,29 +85,31 @@ class WeakConsumer:
 
 
 RANGES_MAX = 1 << 20
-"""As many as a RESUME may have."""
+"""Most ranges of a RESUME."""
 
 
 class UnconfirmedAcks:
-    """Offsets, in layers: a flush confirms those that were there when it was asked for. Pure; not for several threads
-    at once."""
+    """Acknowledged offsets that no flush has confirmed, in layers: a flush confirms the layers before it. No I/O.
+
+    Not for several threads at once.
+    """
 
     def __init__(self) -> None:
         self._layers: list[RangeSet] = []
-        self._first = 0  # how many were confirmed
-        self._is_open = False  # the last layer takes more
-        self._ends: list[tuple[int, int]] = []  # of cumulative acknowledgements: layer, and where they end
+        self._first = 0  # number of confirmed layers
+        self._is_open = False  # the last layer accepts more offsets
+        self._ends: list[tuple[int, int]] = []  # cumulative acknowledgements: (layer, end)
 
     def __bool__(self) -> bool:
         return bool(self._layers)
 
     @property
     def count(self) -> int:
-        """Ranges, about."""
+        """Number of ranges, approximately."""
         return sum(map(len, self._layers))
 
-    def add(self, noted: Noted) -> None:
-        """These were acknowledged."""
+    def add(self, noted: AckedOffsets) -> None:
+        """Add acknowledged offsets."""
         layer = self._open()
         if isinstance(noted, tuple):
             layer.add(*noted)
@@ -106,14 +117,17 @@ class UnconfirmedAcks:
             layer.add_offsets(noted)
 
     def add_below(self, end: int) -> int:
-        """All below it were acknowledged; a cut from this number on has it."""
+        """Add a cumulative acknowledgement of everything below `end`; return its layer.
+
+        A `cut` of this number includes it.
+        """
         self._open()
         layer = self._first + len(self._layers)
         self._ends.append((layer, end))
         return layer
 
     def remove_below(self, end: int) -> None:
-        """They are not: the owner refused it."""
+        """Remove a cumulative acknowledgement that the owner refused."""
         self._ends = [(layer, other) for layer, other in self._ends if other != end]
 
     def _open(self) -> RangeSet:
@@ -122,8 +136,8 @@ class UnconfirmedAcks:
             self._is_open = True
         return self._layers[-1]
 
-    def remove(self, noted: Noted) -> None:
-        """These are none: the owner refused them."""
+    def remove(self, noted: AckedOffsets) -> None:
+        """Remove acknowledgements that the owner refused."""
         for layer in self._layers:
             if isinstance(noted, tuple):
                 layer.remove(*noted)
@@ -131,28 +145,28 @@ class UnconfirmedAcks:
                 layer.remove_offsets(noted)
 
     def cut(self) -> int:
-        """What is there is about to be flushed, or said again; for `confirmed`, and `ranges`."""
+        """Close the last layer before a flush or a repetition; return a number for `confirmed` and `ranges`."""
         self._is_open = False
         return self._first + len(self._layers)
 
     def confirmed(self, cut: int) -> None:
-        """A flush that was asked for behind that cut has succeeded."""
+        """Remove the layers that a successful flush after that cut has confirmed."""
         while self._layers and self._first < cut:
             self._first += 1
             del self._layers[0]
         self._ends = [(layer, end) for layer, end in self._ends if layer > self._first]
 
     def clear(self) -> None:
-        """Nothing of it counts any more."""
+        """Remove all acknowledgements, which do not count any more."""
         self.confirmed(self.cut())
 
     @property
     def below(self) -> int:
-        """All that lies before it is acknowledged; 0: nothing."""
+        """Everything below it is acknowledged cumulatively; 0: nothing."""
         return max((end for _, end in self._ends), default=0)
 
     def ranges(self, cut: int = 0) -> NDArray[np.int64]:
-        """From and up to, of what was acknowledged besides, behind a cut."""
+        """Return the other acknowledgements after a cut as half-open ranges."""
         merged = RangeSet()
         for layer in self._layers[max(cut - self._first, 0) :]:
             merged.add_ranges(*layer.intersect())
@@ -163,14 +177,14 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 FLUSH_AFTER_S = 1.0
-"""What was acknowledged is confirmed by then, whether somebody flushes or not."""
+"""Seconds after which acknowledgements are flushed, if the application does not flush."""
 
 FETCHES, FETCHES_LEAST = 3, 2
-"""On their way at most; and how many are enough, so that the next goes with an acknowledgement."""
+"""Most pending fetches; and as many as suffice, so that the next one goes together with an acknowledgement."""
 
 
 class RemoteSubscribeOptions(NamedTuple):
-    """What a consumer attaches with. settings: JSON, "": whatever they are."""
+    """The options with which a consumer attaches. settings: JSON; "": leave them as they are."""
 
     topic: str
     subscription: str
@@ -181,39 +195,39 @@ class RemoteSubscribeOptions(NamedTuple):
 
 
 class RemoteSubscription:
-    """A Source. Any thread; steps take turns, and none waits. on_detached: called when the consumer is closed.
+    """A SubscriptionLike at another process. Any thread; steps run one at a time, and none waits.
 
-    What the consumer acknowledges is kept until a flush has confirmed it, and said again whenever it is attached anew;
-    requests that have an answer wait for that.
+    The consumer's acknowledgements are kept until a flush has confirmed them, and repeated whenever it is attached
+    again. Requests with an answer wait while it is not attached. on_detached: called when the consumer is closed.
     """
 
     def __init__(
         self,
         pool: ConnectionPool,
-        wanted: RemoteSubscribeOptions,
+        options: RemoteSubscribeOptions,
         consumer: Consumer,
         on_detached: Callable[[RemoteSubscription], object],
     ) -> None:
         self.consumer = WeakConsumer(consumer)
         self.wait = pool.wait
         self.wake_after = pool.wake_after
-        self._pool, self._wanted, self._on_detached = pool, wanted, on_detached
+        self._pool, self._options, self._on_detached = pool, options, on_detached
         self._events = EventQueue()
-        self._handle = 0  # as the server knows it, 0: it does not
+        self._handle = 0  # of the consumer at the server; 0: not attached
         self._address: Address = ("", 0)
-        self._fetches = 0  # on their way
-        self._permits = 0  # given, messages have not come yet
+        self._fetches = 0  # pending fetches
+        self._permits = 0  # permits whose messages have not arrived
         self._generation = 0
-        self._tells_era = False
-        self._era = 0  # of what it has, see `protocol.Resume`; 0: not known
+        self._has_era = False
+        self._era = 0  # of its messages, see `protocol.Resume`; 0: not known
         self._unconfirmed = UnconfirmedAcks()
-        self._in_doubt: str | None = None  # why some of it may be lost, until a flush has said so
-        self._flushes = False  # or will: nobody asked for it
-        self._resumed_cut = 0  # what was said again
-        self._seeking = False  # it moves the subscription itself
-        self._waiting: list[Callable[[], None]] = []  # what is sent as soon as it is attached
+        self._in_doubt: str | None = None  # why acknowledgements may be lost, until a flush has raised it
+        self._flush_scheduled = False  # a flush that the application did not ask for runs, or will
+        self._resumed_cut = 0  # cut of the acknowledgements that were repeated
+        self._seeking = False  # its own seek is pending
+        self._waiting: list[Callable[[], None]] = []  # requests that are sent when it is attached
         self._error: ReplogError | None = None
-        self._next = -1  # behind the last message that came
+        self._next = -1  # offset behind the last message that arrived
         self._failing_since: float | None = None
         self._retry_s = RETRY_S
         self._is_over = False
@@ -221,23 +235,23 @@ class RemoteSubscription:
     # ---- attaching ------------------------------------------------------------------------------------------
 
     def attach(self) -> AppendFuture[None]:
-        """The first time: it fails if the subscription does not take it."""
+        """Attach the consumer the first time; the future fails if the subscription refuses it."""
         done: AppendFuture[None] = AppendFuture()
         self._subscribe(done)
         return done
 
     def _subscribe(self, done: AppendFuture[None] | None = None) -> None:
-        handle, wanted = self._pool.next_handle(), self._wanted
-        start = wanted.start if wanted.durable or self._next < 0 else self._next
+        handle, options = self._pool.next_handle(), self._options
+        start = options.start if options.durable or self._next < 0 else self._next
         request = protocol.Subscribe(
-            handle, wanted.priority, wanted.durable, start, wanted.topic, wanted.subscription, self.consumer.name,
-            wanted.settings,
+            handle, options.priority, options.durable, start, options.topic, options.subscription, self.consumer.name,
+            options.settings,
         )  # fmt: skip
 
-        def came(address: Address, outcome: Outcome) -> None:
+        def on_outcome(address: Address, outcome: Outcome) -> None:
             self._events.post(lambda: self._subscribed(handle, address, outcome, done))
 
-        self._pool.ask(wanted.topic, request, came)
+        self._pool.ask(options.topic, request, on_outcome)
 
     def _subscribed(self, handle: int, address: Address, outcome: Outcome, done: AppendFuture[None] | None) -> None:
         if isinstance(outcome, ReplogError):
@@ -245,37 +259,39 @@ class RemoteSubscription:
         elif self._is_over or self._pool.version(address) < 2:
             self._resumed(handle, address, None, done)
         else:
-            again = protocol.Resume(handle, self._era, self._unconfirmed.below, self._unconfirmed.ranges())
+            resume = protocol.Resume(handle, self._era, self._unconfirmed.below, self._unconfirmed.ranges())
             self._resumed_cut = self._unconfirmed.cut()
 
-            def came(_: Address, outcome: Outcome) -> None:
-                told: AppendFuture[Resumed] = AppendFuture()
-                settle(told, outcome, reads(Resumed))
-                self._events.post(lambda: resumed(told))
+            def on_outcome(_: Address, outcome: Outcome) -> None:
+                reply: AppendFuture[Resumed] = AppendFuture()
+                settle(reply, outcome, reads(Resumed))
+                self._events.post(lambda: resumed(reply))
 
-            def resumed(told: AppendFuture[Resumed]) -> None:
-                error = told.exception()
+            def resumed(reply: AppendFuture[Resumed]) -> None:
+                error = reply.exception()
                 if isinstance(error, ReplogError):
                     self._not_attached(error, done)
                 else:
-                    self._resumed(handle, address, told.result(), done)
+                    self._resumed(handle, address, reply.result(), done)
 
-            self._pool.send(address, again, came, self._pool.timeout)
+            self._pool.send(address, resume, on_outcome, self._pool.timeout)
 
-    def _resumed(self, handle: int, address: Address, told: Resumed | None, done: AppendFuture[None] | None) -> None:
-        """The subscription knows what was acknowledged before, if it is still in that era. told: None, of a server that
-        knows of no eras."""
+    def _resumed(self, handle: int, address: Address, reply: Resumed | None, done: AppendFuture[None] | None) -> None:
+        """Continue after the subscription knows the earlier acknowledgements, if its era is the same.
+
+        reply: None: the server knows no eras.
+        """
         if self._is_over:
             self._pool.send(address, protocol.Detach(handle), _ignore)
             return
         self._handle, self._address, self._fetches = handle, address, 0
-        self._tells_era = told is not None
-        self._generation, era, counts = (0, 0, False) if told is None else told
+        self._has_era = reply is not None
+        self._generation, era, counts = (0, 0, False) if reply is None else reply
         if done is None and not counts:
             self._consumer_forgets()
             self.consumer.forget_acks(era)
         self._era = era
-        for start, end in self._unconfirmed.ranges(self._resumed_cut).tolist():  # acknowledged since that was sent
+        for start, end in self._unconfirmed.ranges(self._resumed_cut).tolist():  # acknowledged after that RESUME
             self._send_acks(protocol.AcknowledgeRange(handle, self._generation, start, end), (start, end))
         self._retry_s, self._failing_since = RETRY_S, None
         if done is not None:
@@ -289,12 +305,13 @@ class RemoteSubscription:
         self._flush_soon()
 
     def _consumer_forgets(self) -> None:
-        """What was acknowledged, and not flushed, does not count, or nobody can tell."""
-        if self._unconfirmed and self._wanted.durable and not self._seeking:
+        """Note that acknowledgements without a flush do not count, or that this is not known."""
+        if self._unconfirmed and self._options.durable and not self._seeking:
+            options = self._options
             self._in_doubt = (
-                f"topic {self._wanted.topic}, subscription {self._wanted.subscription}: acknowledgements that no flush "
-                "had confirmed were lost with the connection, or the subscription was moved by a seek: their messages "
-                "may come again"
+                f"topic {options.topic}, subscription {options.subscription}: acknowledgements that no flush had "
+                "confirmed were lost with the connection, or a seek moved the subscription: their messages may come "
+                "again"
             )
         self._unconfirmed.clear()
 
@@ -308,12 +325,13 @@ class RemoteSubscription:
         if self._failing_since is None:
             self._failing_since = now
         timer = None
-        if (is_passing(error) or error.retriable) and now - self._failing_since < self._pool.timeout:
+        if (is_transient(error) or error.retriable) and now - self._failing_since < self._pool.timeout:
             timer = self.wake_after(self._retry_s, lambda: self._events.post(lambda: self._subscribe_again(done)))
         if timer is None:
             self._end(error, done)
             return
-        logger.info("topic %s, %s: not attached yet: %s", self._wanted.topic, self._wanted.subscription, error)
+        options = self._options
+        logger.info("topic %s, subscription %s: not attached yet: %s", options.topic, options.subscription, error)
         self._retry_s = min(2 * self._retry_s, RETRY_MOST_S)
 
     def _subscribe_again(self, done: AppendFuture[None] | None = None) -> None:
@@ -323,22 +341,25 @@ class RemoteSubscription:
             done.fail(ClosedError(f"consumer {self.consumer.name} was closed"))
 
     def _lost(self, handle: int, error: ReplogError) -> None:
-        """The server, or the connection, does not have it any more. What it had comes again; of a subscription that has
-        ended with the connection, what comes is what follows."""
+        """Attach again, because the server, or the connection, has lost the consumer.
+
+        Its messages come again; those of a subscription that ended with the connection are skipped.
+        """
         if handle != self._handle or self._is_over:
-            return  # it was attached anew since
-        logger.info("topic %s, %s: attached anew: %s", self._wanted.topic, self._wanted.subscription, error)
+            return  # it was attached again meanwhile
+        options = self._options
+        logger.info("topic %s, subscription %s: attached again: %s", options.topic, options.subscription, error)
         self._handle = 0
-        if self._wanted.durable:
+        if self._options.durable:
             self.consumer.discard()
-        if isinstance(error, DamagedMessageError):  # the server has it still; whatever damages may go on for a while
+        if isinstance(error, DamagedMessageError):  # the server still has it; the damage may go on for a while
             self._send(protocol.Detach(handle))
             self.wake_after(RETRY_S, lambda: self._events.post(self._subscribe_again))
         else:
             self._subscribe_again()
 
     def _end(self, error: ReplogError, done: AppendFuture[None] | None = None) -> None:
-        if isinstance(error, StaleError):  # for people
+        if isinstance(error, StaleError):  # a message for people
             error = NotConnectedError(f"consumer {self.consumer.name} could not be attached again in time: {error}")
         if done is not None:
             done.fail(error)
@@ -346,10 +367,10 @@ class RemoteSubscription:
         self._is_over = True
         self._error = error
         self.consumer.failed(error)
-        self._tell_waiting()
+        self._fail_waiting()
 
-    def _tell_waiting(self) -> None:
-        """Nothing is sent any more."""
+    def _fail_waiting(self) -> None:
+        """Fail the waiting requests."""
         waiting, self._waiting = self._waiting, []
         for send in waiting:
             send()
@@ -362,25 +383,25 @@ class RemoteSubscription:
 
     def _fetch_by(self, request: protocol.Fetch | protocol.AcknowledgeAndFetch) -> None:
         self._fetches += 1
-        handle, tells_era = request.consumer, self._tells_era
+        handle, has_era = request.consumer, self._has_era
 
-        def came(_: Address, outcome: Outcome) -> None:
-            told: AppendFuture[Delivered] = AppendFuture()
-            settle(told, outcome, partial(decode_delivered, tells_era=tells_era))
-            self._events.post(lambda: self._fetched(handle, told))
+        def on_outcome(_: Address, outcome: Outcome) -> None:
+            delivered: AppendFuture[Delivered] = AppendFuture()
+            settle(delivered, outcome, partial(decode_delivered, has_era=has_era))
+            self._events.post(lambda: self._fetched(handle, delivered))
 
-        self._pool.send(self._address, request, came)
+        self._pool.send(self._address, request, on_outcome)
 
-    def _fetched(self, handle: int, told: AppendFuture[Delivered]) -> None:
+    def _fetched(self, handle: int, delivered: AppendFuture[Delivered]) -> None:
         if handle != self._handle:
-            return  # it was attached anew since
+            return  # it was attached again meanwhile
         self._fetches -= 1
-        error = told.exception()
+        error = delivered.exception()
         if error is None:
-            self._take(told.result())
+            self._take(delivered.result())
             if self._fetches < FETCHES_LEAST:
                 self._fetch()
-        elif isinstance(error, ReplogError) and is_passing(error):
+        elif isinstance(error, ReplogError) and is_transient(error):
             self._lost(handle, error)
         elif isinstance(error, ReplogError):
             self._end(error)
@@ -392,7 +413,7 @@ class RemoteSubscription:
         batch = delivered.batch
         if batch is None:
             return
-        if delivered.generation < self._generation:  # it comes again
+        if delivered.generation < self._generation:  # the batch comes again
             self._send(protocol.Flow(self._handle, len(batch)))
             return
         self._permits -= len(batch)
@@ -400,7 +421,7 @@ class RemoteSubscription:
         self.consumer.deliver(DeliveredMessages(batch, delivered.redelivered))
 
     def _moved_to(self, generation: int, era: int | None) -> None:
-        """What it has is not its own any more; in another era, what it acknowledged of that does not count."""
+        """Drop messages after a change of the generation; after a change of the era, drop acknowledgements as well."""
         if generation <= self._generation:
             return
         self._generation = generation
@@ -411,16 +432,16 @@ class RemoteSubscription:
             self._era = era
         self.consumer.discard()
 
-    # ---- what a consumer calls ------------------------------------------------------------------------------
+    # ---- calls of the consumer ------------------------------------------------------------------------------
 
     @property
     def era(self) -> int:
-        """As of `Subscription`; 0: the server does not tell."""
+        """The era of the subscription, see `SubscriptionLike.era`; 0: the server does not tell."""
         return self._era
 
     @property
     def timeout(self) -> float:
-        """Seconds for what is asked, unless it says otherwise."""
+        """Seconds that calls wait by default."""
         return self._pool.timeout
 
     def flow(self, consumer: int, messages: int) -> None:
@@ -438,10 +459,10 @@ class RemoteSubscription:
     def acknowledge_range(self, consumer: int, start: int, end: int) -> None:
         self.acknowledge_noted(consumer, lambda: (start, end))
 
-    def acknowledge_noted(self, consumer: int, take: Callable[[], Noted | None]) -> None:
-        """It is said again when the connection is lost before a flush has confirmed it."""
+    def acknowledge_noted(self, consumer: int, take: Callable[[], AckedOffsets | None]) -> None:
+        """Acknowledge the offsets that `take` returns; they are repeated if the connection is lost before a flush."""
 
-        def tell() -> None:
+        def acknowledge() -> None:
             noted, handle = take(), self._handle
             if noted is None:
                 return
@@ -459,50 +480,55 @@ class RemoteSubscription:
                 part = noted[at : at + OFFSETS_MAX]
                 self._send_acks(protocol.Acknowledge(handle, self._generation, part), part)
 
-        self._events.post(tell)
+        self._events.post(acknowledge)
 
-    def _send_acks(self, request: Request, noted: Noted) -> None:
-        def came(_: Address, outcome: Outcome) -> None:
-            if isinstance(outcome, ReplogError) and not is_passing(outcome):
-                logger.warning("topic %s: acknowledgements are refused: %s", self._wanted.topic, outcome)
+    def _send_acks(self, request: Request, noted: AckedOffsets) -> None:
+        def on_outcome(_: Address, outcome: Outcome) -> None:
+            if isinstance(outcome, ReplogError) and not is_transient(outcome):
+                logger.warning("topic %s: the owner refused acknowledgements: %s", self._options.topic, outcome)
                 self._events.post(lambda: self._unconfirmed.remove(noted))
 
-        self._pool.send(self._address, request, came)
+        self._pool.send(self._address, request, on_outcome)
 
     def acknowledge_cumulative(self, consumer: int, end: int) -> AppendFuture[None]:
-        era = layer = asked = 0
+        era = layer = attempts = 0
 
         def begin() -> None:
             nonlocal era, layer
             era, layer = self._era, self._unconfirmed.add_below(end)
             self._flush_soon()
 
-        def made(handle: int) -> Request | None:
-            """None: it was said again already; or the subscription was moved since, so it does not count."""
-            nonlocal asked
-            asked += 1
-            if layer > self._resumed_cut and era == self._era and (self._tells_era or asked == 1):
+        def make_request(handle: int) -> Request | None:
+            """Return None if the RESUME had it, or if a seek moved the subscription, so that it does not count."""
+            nonlocal attempts
+            attempts += 1
+            if layer > self._resumed_cut and era == self._era and (self._has_era or attempts == 1):
                 return protocol.AcknowledgeCumulative(handle, self._generation, end)
-            if self._tells_era:
+            if self._has_era:
                 return None
-            raise OutcomeUnknownError(f"consumer {self.consumer.name}: the connection was lost before an answer came")
+            raise OutcomeUnknownError(
+                f"consumer {self.consumer.name}: the connection was lost before the answer arrived"
+            )
 
-        def told(future: AppendFuture[None]) -> None:
-            if (error := future.exception()) is not None and not is_passing(error):
+        def on_done(future: AppendFuture[None]) -> None:
+            if (error := future.exception()) is not None and not is_transient(error):
                 self._events.post(lambda: self._unconfirmed.remove_below(end))
 
         self._events.post(begin)
-        done = self._ask(made, Done, lambda _: None)
-        done.add_done_callback(told)
+        done = self._ask(make_request, Done, lambda _: None)
+        done.add_done_callback(on_done)
         return done
 
     # ---- flushing -------------------------------------------------------------------------------------------
 
     def flush_async(self) -> AppendFuture[None]:
-        """Of all acknowledgements so far, also those that are said again. OutcomeUnknownError: some are lost."""
+        """Return a future that is done when all acknowledgements so far are durable, including repeated ones.
+
+        It fails with OutcomeUnknownError if some are lost.
+        """
         cut = 0
 
-        def made(handle: int) -> Request:
+        def make_request(handle: int) -> Request:
             nonlocal cut
             if self._in_doubt is not None:
                 doubt, self._in_doubt = self._in_doubt, None
@@ -510,36 +536,36 @@ class RemoteSubscription:
             cut = self._unconfirmed.cut()
             return protocol.Flush(handle)
 
-        return self._ask(made, Done, lambda _: self._unconfirmed.confirmed(cut))
+        return self._ask(make_request, Done, lambda _: self._unconfirmed.confirmed(cut))
 
     def _flush_soon(self) -> None:
-        """What nobody flushes is confirmed after a while, so that it need not be kept."""
+        """Schedule a flush, so that acknowledgements need not be kept if the application does not flush."""
         if self._unconfirmed.count > RANGES_MAX:
             self._consumer_forgets()
-        if self._unconfirmed and not self._flushes:
-            self._flushes = True
+        if self._unconfirmed and not self._flush_scheduled:
+            self._flush_scheduled = True
             self.wake_after(FLUSH_AFTER_S, lambda: self._events.post(self._flush_now))
 
     def _flush_now(self) -> None:
         if not self._handle or not self._unconfirmed:
-            self._flushes = False
+            self._flush_scheduled = False
             return
         handle, cut = self._handle, self._unconfirmed.cut()
 
-        def came(_: Address, outcome: Outcome) -> None:
+        def on_outcome(_: Address, outcome: Outcome) -> None:
             self._events.post(lambda: flushed(outcome))
 
         def flushed(outcome: Outcome) -> None:
-            self._flushes = False
+            self._flush_scheduled = False
             if not isinstance(outcome, ReplogError):
                 self._unconfirmed.confirmed(cut)
-            if handle == self._handle:  # else it was attached anew since, or will be
+            if handle == self._handle:  # otherwise it was attached again, or will be
                 self._flush_soon()
 
-        self._pool.send(self._address, protocol.Flush(handle), came)
+        self._pool.send(self._address, protocol.Flush(handle), on_outcome)
 
     def nack(self, consumer: int, offsets: NDArray[np.int64], delay_us: int | None, reason: str | None = None) -> None:
-        """A server before version 3 is not told the reason."""
+        """Refuse messages. A server before version 3 does not get the reason."""
         delay = -1 if delay_us is None else max(delay_us, 0)
 
         def request(handle: int, part: NDArray[np.int64]) -> Request:
@@ -548,39 +574,39 @@ class RemoteSubscription:
             return protocol.NackWithReason(handle, delay, reason, part)
 
         for at in range(0, len(offsets), OFFSETS_MAX):
-            self._tell(partial(request, part=offsets[at : at + OFFSETS_MAX]))
+            self._send_if_attached(partial(request, part=offsets[at : at + OFFSETS_MAX]))
 
     def redeliver(self, consumer: int) -> None:
-        """While it is not attached it is in vain: all of it comes again."""
+        """Refuse all messages. Without effect while it is not attached, because then all of them come again."""
 
         def redeliver() -> None:
             if self._handle:
-                self._ask(protocol.Redeliver, Moved, lambda _: None, again=False)
+                self._ask(protocol.Redeliver, Moved, lambda _: None, repeat=False)
 
         self._events.post(redeliver)
 
     def seek(self, start: Start) -> AppendFuture[int]:
         check_start(start)
 
-        def made(handle: int) -> Request:
+        def make_request(handle: int) -> Request:
             self._seeking = True
             return protocol.Seek(handle, start)
 
-        def over(_: AppendFuture[int]) -> None:
+        def on_done(_: AppendFuture[int]) -> None:
             self._events.post(lambda: setattr(self, "_seeking", False))
 
-        done = self._ask(made, Moved, lambda moved: int(moved.offset))
-        done.add_done_callback(over)
+        done = self._ask(make_request, Moved, lambda moved: int(moved.offset))
+        done.add_done_callback(on_done)
         return done
 
     def detach(self, consumer: int) -> None:
-        left = self._leave()
+        detached = self._leave()
         if not in_callback() and _get_running_loop() is None:
-            with suppress(ReplogError):  # its connection is lost, or too slow: it leaves with that
-                self.wait(left, self._pool.patience)
+            with suppress(ReplogError):  # the connection is lost, or too slow, and detaches it
+                self.wait(detached, self._pool.close_timeout)
 
     def give_up(self) -> None:
-        """Nobody waits for it to be attached any more."""
+        """Stop attaching, because the caller does not wait any longer."""
         self._leave()
 
     def abandon(self, consumer: int) -> None:
@@ -588,46 +614,57 @@ class RemoteSubscription:
             self._pool.reactor.call_soon(self._leave)
 
     def _leave(self) -> AppendFuture[None]:
-        """The AppendFuture is done when the server has let it go."""
-        left: AppendFuture[None] = AppendFuture()
+        """Detach; the future is done when the server has done so."""
+        detached: AppendFuture[None] = AppendFuture()
 
-        def gone(address: Address, outcome: Outcome) -> None:
+        def on_detached(address: Address, outcome: Outcome) -> None:
             _ignore(address, outcome)
-            left.complete(None)
+            detached.complete(None)
 
         def leave() -> None:
             handle, self._handle = self._handle, 0
             self._is_over = True
-            self._tell_waiting()
+            self._fail_waiting()
             if handle:
-                self._pool.send(self._address, protocol.Detach(handle), gone)
+                self._pool.send(self._address, protocol.Detach(handle), on_detached)
             else:
-                left.complete(None)
+                detached.complete(None)
 
         self._events.post(leave)
         self._on_detached(self)
-        return left
+        return detached
 
     # ---- requests -------------------------------------------------------------------------------------------
 
     def _send(self, request: Request) -> None:
         self._pool.send(self._address, request, _ignore)
 
-    def _tell(self, made: Callable[[int], Request]) -> None:
-        """Without an answer; while it is not attached it is in vain: what is not acknowledged comes again."""
+    def _send_if_attached(self, make_request: Callable[[int], Request]) -> None:
+        """Send a request without an answer, if it is attached.
 
-        def tell() -> None:
+        Otherwise all unacknowledged messages come again, whatever the request was.
+        """
+
+        def send() -> None:
             if self._handle:
-                self._send(made(self._handle))
+                self._send(make_request(self._handle))
 
-        self._events.post(tell)
+        self._events.post(send)
 
     def _ask(
-        self, made: Callable[[int], Request | None], kind: type[Reply], result: Callable[..., T], *, again: bool = True
+        self,
+        make_request: Callable[[int], Request | None],
+        kind: type[Reply],
+        result: Callable[..., T],
+        *,
+        repeat: bool = True,
     ) -> AppendFuture[T]:
-        """Ask as soon as it is attached, and again if it is not any more before the answer; unless the AppendFuture has
-        failed meanwhile: whoever waited has given up. made: the request, None: that is done. result: of the reply;
-        called in turn with all other steps, as `made` is. again: False, once is enough."""
+        """Send a request once it is attached, and again if it is detached before the answer, unless the future has
+        failed.
+
+        make_request: returns the request; None: it is done already. result: converts the reply. Both are called in
+        steps. repeat: False: send it only once.
+        """
         done: AppendFuture[T] = AppendFuture()
 
         def send() -> None:
@@ -640,32 +677,32 @@ class RemoteSubscription:
                 self._waiting.append(send)
             else:
                 try:
-                    request = made(handle)
+                    request = make_request(handle)
                 except ReplogError as error:
                     done.fail(error)
                     return
                 if request is None:
                     done.complete()
                     return
-                read = reads(MovedTo if moves and self._tells_era else kind)
-                self._pool.send(self._address, request, partial(came, handle, read))
+                read = reads(MovedTo if moves and self._has_era else kind)
+                self._pool.send(self._address, request, partial(on_outcome, handle, read))
 
-        def came(handle: int, read: Callable[[WireReader], Reply], _: Address, outcome: Outcome) -> None:
-            told: AppendFuture[Reply] = AppendFuture()
-            settle(told, outcome, read)
-            self._events.post(lambda: answered(handle, told))
+        def on_outcome(handle: int, read: Callable[[WireReader], Reply], _: Address, outcome: Outcome) -> None:
+            future: AppendFuture[Reply] = AppendFuture()
+            settle(future, outcome, read)
+            self._events.post(lambda: answered(handle, future))
 
-        def answered(handle: int, told: AppendFuture[Reply]) -> None:
-            error = told.exception()
-            if isinstance(error, ReplogError) and is_passing(error):
+        def answered(handle: int, future: AppendFuture[Reply]) -> None:
+            error = future.exception()
+            if isinstance(error, ReplogError) and is_transient(error):
                 self._lost(handle, error)
-                if again:
+                if repeat:
                     send()
             elif error is not None:
                 done.fail(error)
             else:
-                reply = told.result()
-                if isinstance(reply, Moved | MovedTo) and handle == self._handle:  # else it was attached anew since
+                reply = future.result()
+                if isinstance(reply, Moved | MovedTo) and handle == self._handle:  # else it was attached again
                     self._moved_to(reply.generation, reply.era if isinstance(reply, MovedTo) else None)
                 done.complete(result(reply))
 
@@ -674,5 +711,5 @@ class RemoteSubscription:
 
 
 def _ignore(_: Address, outcome: Outcome) -> None:
-    if isinstance(outcome, ReplogError) and not is_passing(outcome):
+    if isinstance(outcome, ReplogError) and not is_transient(outcome):
         logger.warning("a request of a consumer failed: %s", outcome)

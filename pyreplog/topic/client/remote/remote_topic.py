@@ -1,4 +1,4 @@
-"""RemoteTopic and RemotePartitionedTopic: topics that other processes own, used like topics of this process."""
+"""RemoteTopic and RemotePartitionedTopic: topics that other processes own."""
 
 from __future__ import annotations
 
@@ -54,17 +54,18 @@ READ_BYTES = 4 << 20
 
 
 _BLOCKING = {"where": "stats", "position": "read"}
-"""Methods by the calls that they make of the owner, where these have other names."""
+"""Names of methods by the calls that they send to the owner, if the names differ."""
 
 
 class RemoteTopic(Handle):
-    """Made by `Client.topic`: the same object for the same name. As `Topic`, but for what is said here: methods have
-    its arguments and errors, and those of connections (PeerError). Any thread may call anything; asyncio code awaits
-    what `submit` and `submit_batch` give.
+    """A topic that another process owns; made by `Client.topic`: one object for each name.
 
-    Messages that are on their way when the connection is lost fail with OutcomeUnknownError; those of a named producer
-    do not where the topic deduplicates: they are sent again, for the client's `timeout`, and none is stored twice. For
-    this, one client at a time publishes under a name: another one that begins ends it, with SequenceError.
+    Its methods have the parameters and errors of those of `Topic`, and errors of connections (PeerError). Any thread
+    may use it; asyncio code awaits the futures of `submit` and `submit_batch`.
+
+    Messages in flight fail with OutcomeUnknownError when the connection is lost. Messages of a named producer do not,
+    if the topic deduplicates: they are sent again, for the client's `timeout`, and none is stored twice. Therefore one
+    client at a time publishes under a name: another one ends it, with SequenceError. See docs/topics.md.
     """
 
     def __init__(
@@ -75,57 +76,65 @@ class RemoteTopic(Handle):
         on_close: Callable[[RemoteTopic], object],
         open_topic: Callable[[str], RedriveTarget],
     ) -> None:
-        """For `Client`, which makes this a part of itself. on_close: called when it was closed. open_topic: another
-        topic of the client, which exists."""
+        """Create the topic; for `Client`, which makes it a part of itself.
+
+        on_close: called when it was closed. open_topic: opens another topic of the client, which exists.
+        """
         self.name = name
         self._pool, self._on_close, self._open_topic = pool, on_close, open_topic
         self._entry_bytes_max = opened.entry_bytes_max
         self.config = _config(opened.config)
-        self._lock = threading.Lock()  # of the tables
-        self._opening = threading.Lock()  # while a producer is made
+        self._lock = threading.Lock()  # guards the tables
+        self._opening = threading.Lock()  # held while a producer is created
         self._publishers: dict[str, tuple[Publisher, EntrySender]] = {}
-        self._users: Counter[str] = Counter()  # how many have each of them
-        self._kept: dict[str, Publisher] = {}  # of those that were named to `publish`: they are, for good
+        self._users: Counter[str] = Counter()  # number of users of each publisher
+        self._kept: dict[str, Publisher] = {}  # by producer name passed to `publish`, until the end
         self._remote_subscriptions: set[RemoteSubscription] = set()
         self._publisher = self._make_publisher("")
-        super().__init__(f"topic {name}, at another process")
+        super().__init__(f"topic {name} of another process")
 
     def _make_publisher(self, producer: str) -> Publisher:
-        """producer: "" unless its messages are numbered here. Waits for the owner if they are."""
-        numbers = SequenceAllocator() if producer else None
+        """Create a publisher.
+
+        producer: name of a producer whose messages are numbered here: waits for the owner; otherwise "".
+        """
+        allocator = SequenceAllocator() if producer else None
         sender = EntrySender(
-            self._pool, self.name, producer, None if numbers is None else lambda said: numbers.seed(said.last_sequence)
+            self._pool,
+            self.name,
+            producer,
+            None if allocator is None else lambda opened: allocator.seed(opened.last_sequence),
         )
-        if numbers is not None:
+        if allocator is not None:
             self._pool.wait(sender.open(), self._pool.timeout)
-        made = Publisher(
+        publisher = Publisher(
             self.name, sender, self._pool, SystemClock(), self.config, entry_bytes_max=self._entry_bytes_max,
-            producers=numbers, timeout=self._pool.timeout,
+            producers=allocator, timeout=self._pool.timeout,
         )  # fmt: skip
         with self._lock:
-            self._publishers[producer] = made, sender
+            self._publishers[producer] = publisher, sender
             self._users[producer] += 1
-        return made
+        return publisher
 
     def _publisher_of(self, producer: str | None) -> Publisher:
         self._check_open()
         if producer is None or not self.config.deduplicate:
             return self._publisher
-        found = self._kept.get(check_name(producer))
-        if found is None:
-            self._kept[producer] = found = self._join(producer)
-        return found
+        publisher = self._kept.get(check_name(producer))
+        if publisher is None:
+            self._kept[producer] = publisher = self._join(producer)
+        return publisher
 
     def _join(self, producer: str) -> Publisher:
-        """A producer's, for one more user; the first one waits for the owner."""
-        found = self._joined(producer)
-        if found is not None:
-            return found
+        """Return the publisher of a producer, for one more user; the first one waits for the owner."""
+        publisher = self._attached(producer)
+        if publisher is not None:
+            return publisher
         check_may_block("producer")
         with self._opening:
-            return self._joined(producer) or self._make_publisher(producer)
+            return self._attached(producer) or self._make_publisher(producer)
 
-    def _joined(self, producer: str) -> Publisher | None:
+    def _attached(self, producer: str) -> Publisher | None:
         with self._lock:
             if producer not in self._publishers:
                 return None
@@ -133,7 +142,7 @@ class RemoteTopic(Handle):
             return self._publishers[producer][0]
 
     def _leave(self, producer: str) -> None:
-        """One user less; behind the last one nothing is kept of it, here and at the owner's connection."""
+        """Remove a user of a publisher; after the last one close it, and its lane at the owner."""
         with self._lock:
             self._users[producer] -= 1
             if self._users[producer]:
@@ -147,8 +156,17 @@ class RemoteTopic(Handle):
     # ---- publishing -----------------------------------------------------------------------------------------
 
     def producer(self, name: str) -> Producer:
-        """As `Topic.producer`; waits for the owner, unless there is one of that name. Close it: a server takes 4,096 of
-        a client."""
+        """Make a named producer, as `Topic.producer` does; waits for the owner, unless there is one of that name.
+
+        Close it: a server accepts 4,096 producers of a client.
+
+        Args:
+            name: 1 to 200 bytes of UTF-8 without control characters.
+
+        Raises:
+            ClosedError: the topic was closed.
+            ReplogError: errors of connections.
+        """
         self._check_open()
         if not self.config.deduplicate:
             return Producer(self._publisher, name)
@@ -167,7 +185,25 @@ class RemoteTopic(Handle):
         producer: str | None = None,
         timeout: float | None = None,
     ) -> int:
-        """As `Publisher.publish`."""
+        """Publish one message, and wait until it is confirmed; see `Publisher.publish`.
+
+        Args:
+            value: as in `Publisher.publish`.
+            key: as in `Publisher.publish`.
+            properties: as in `Publisher.publish`.
+            event_time: as in `Publisher.publish`.
+            deliver_at: as in `Publisher.publish`.
+            delay: as in `Publisher.publish`.
+            sequence: as in `Publisher.publish`.
+            producer: as in `Publisher.publish`.
+            timeout: as in `Publisher.publish`.
+
+        Returns:
+            The offset of the message; DUPLICATE (-1) if its number was published before.
+
+        Raises:
+            ReplogError: as `Publisher.publish`.
+        """
         return self._publisher_of(producer).publish(
             value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
             sequence=sequence, timeout=timeout,
@@ -187,7 +223,24 @@ class RemoteTopic(Handle):
         producer: str | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[int]:
-        """As `Publisher.submit`. A producer that is new to this client is waited for."""
+        """Publish one message without waiting; return the future of its offset. See `Publisher.submit`.
+
+        A producer that is new to this client is waited for.
+
+        Args:
+            value: as in `Publisher.submit`.
+            key: as in `Publisher.submit`.
+            properties: as in `Publisher.submit`.
+            event_time: as in `Publisher.submit`.
+            deliver_at: as in `Publisher.submit`.
+            delay: as in `Publisher.submit`.
+            sequence: as in `Publisher.submit`.
+            producer: as in `Publisher.submit`.
+            timeout: as in `Publisher.submit`.
+
+        Raises:
+            ReplogError: as `Publisher.submit`.
+        """
         return self._publisher_of(producer).submit(
             value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
             sequence=sequence, timeout=timeout,
@@ -207,7 +260,26 @@ class RemoteTopic(Handle):
         producer: str | None = None,
         timeout: float | None = None,
     ) -> range:
-        """As `Publisher.publish_batch`. RecordTooLargeError: it has more than about 30 MiB."""
+        """Publish several messages, and wait until all are confirmed; see `Publisher.publish_batch`.
+
+        Args:
+            values: as in `Publisher.publish_batch`.
+            keys: as in `Publisher.publish_batch`.
+            properties: as in `Publisher.publish_batch`.
+            event_times: as in `Publisher.publish_batch`.
+            deliver_at: as in `Publisher.publish_batch`.
+            delay: as in `Publisher.publish_batch`.
+            sequences: as in `Publisher.publish_batch`.
+            producer: as in `Publisher.publish_batch`.
+            timeout: as in `Publisher.publish_batch`.
+
+        Returns:
+            The offsets of the messages that are stored.
+
+        Raises:
+            RecordTooLargeError: the batch has more than about 30 MiB.
+            ReplogError: as `Publisher.publish_batch`.
+        """
         return self._publisher_of(producer).publish_batch(
             values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
             sequences=sequences, timeout=timeout,
@@ -227,7 +299,24 @@ class RemoteTopic(Handle):
         producer: str | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[range]:
-        """As `Publisher.submit_batch`. A producer that is new to this client is waited for."""
+        """Publish several messages without waiting; return the future of their offsets. See `Publisher.submit_batch`.
+
+        A producer that is new to this client is waited for.
+
+        Args:
+            values: as in `Publisher.submit_batch`.
+            keys: as in `Publisher.submit_batch`.
+            properties: as in `Publisher.submit_batch`.
+            event_times: as in `Publisher.submit_batch`.
+            deliver_at: as in `Publisher.submit_batch`.
+            delay: as in `Publisher.submit_batch`.
+            sequences: as in `Publisher.submit_batch`.
+            producer: as in `Publisher.submit_batch`.
+            timeout: as in `Publisher.submit_batch`.
+
+        Raises:
+            ReplogError: as `Publisher.submit_batch`.
+        """
         return self._publisher_of(producer).submit_batch(
             values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
             sequences=sequences, timeout=timeout,
@@ -235,28 +324,40 @@ class RemoteTopic(Handle):
         )  # fmt: skip
 
     async def _awaited(self, producer: str | None) -> Publisher:
-        """As _publisher_of; a thread waits for the owner."""
+        """Return the publisher of a producer; a thread waits for the owner."""
         if producer is None or not self.config.deduplicate or producer in self._kept:
             return self._publisher_of(producer)
         return await asyncio.to_thread(self._publisher_of, producer)
 
     publish_async = publishing(submit, _awaited)
-    """As `Topic.publish_async`."""
+    """Do what `publish` does, in a coroutine."""
 
     publish_batch_async = publishing(submit_batch, _awaited)
-    """As `Topic.publish_batch_async`."""
+    """Do what `publish_batch` does, in a coroutine."""
 
     def room(self) -> AppendFuture[None]:
-        """As `Publisher.room`, of what has no producer's name."""
+        """Return a future that is done as soon as there is room for messages without a producer's name."""
         return self._publisher.room()
 
     def flush(self, timeout: float | None = None) -> None:
-        """As `Topic.flush`, of all that this client publishes to the topic."""
+        """Wait until every message that this client submitted to the topic has an outcome.
+
+        Args:
+            timeout: seconds; None: the timeout of the client.
+
+        Raises:
+            OutcomeUnknownError: the time ran out.
+            ClosedError: the topic was closed.
+        """
         check_may_block("flush")
         self._publisher.wait(self.flush_async(), timeout)
 
     def flush_async(self) -> AppendFuture[None]:
-        """As `Topic.flush_async`, of all that this client publishes to the topic."""
+        """Return a future that is done when every message that this client submitted has an outcome.
+
+        Raises:
+            ClosedError: the topic was closed.
+        """
         self._check_open()
         with self._lock:
             publishers = [publisher for publisher, _ in self._publishers.values()]
@@ -275,8 +376,23 @@ class RemoteTopic(Handle):
         priority: int = 0,
         **settings: Unpack[SubscriptionSettings],
     ) -> Consumer:
-        """As `Topic.subscribe`. When the connection is lost, the consumer goes on as soon as there is one again: what
-        it has not acknowledged comes again. Of one that is not durable what comes is what follows."""
+        """Make a consumer of a subscription, as `Topic.subscribe` does.
+
+        When the connection is lost, the consumer goes on as soon as there is another one: messages that it has not
+        acknowledged come again. A subscription that is not durable skips the messages published meanwhile.
+
+        Args:
+            subscription: as in `Topic.subscribe`.
+            start: as in `Topic.subscribe`.
+            durable: as in `Topic.subscribe`.
+            name: as in `Topic.subscribe`.
+            queue: as in `Topic.subscribe`.
+            priority: as in `Topic.subscribe`.
+            settings: as in `Topic.subscribe`.
+
+        Raises:
+            ReplogError: as `Topic.subscribe`.
+        """
         self._check_open()
         check_may_block("subscribe")
         check_name(subscription, "subscription")
@@ -285,21 +401,32 @@ class RemoteTopic(Handle):
         SubscriptionConfig.of(settings)
         consumer = Consumer(self.name, subscription, name or f"consumer-{secrets.token_hex(4)}", queue=queue)
         try:
-            there = self.attach(consumer, start, durable, priority, settings)
+            remote_subscription = self.attach(consumer, start, durable, priority, settings)
         except BaseException:
             consumer.close()
             raise
-        consumer.attached(there, 0)
+        consumer.attached(remote_subscription, 0)
         return consumer
 
     def attach(
         self, consumer: Consumer, start: Start, durable: bool, priority: int, settings: Mapping[str, Any]
     ) -> RemoteSubscription:
-        """Have the owner's subscription take a consumer; see `subscribe`."""
+        """Attach a consumer to the owner's subscription; see `subscribe`.
+
+        Args:
+            consumer: the consumer.
+            start: as in `subscribe`.
+            durable: as in `subscribe`.
+            priority: as in `subscribe`.
+            settings: as in `subscribe`.
+
+        Raises:
+            ReplogError: as `subscribe`.
+        """
         self._check_open()
-        wanted = json.dumps(settings) if settings else ""
+        encoded = json.dumps(settings) if settings else ""
         attached = RemoteSubscription(
-            self._pool, RemoteSubscribeOptions(self.name, consumer.subscription, start, durable, priority, wanted),
+            self._pool, RemoteSubscribeOptions(self.name, consumer.subscription, start, durable, priority, encoded),
             consumer,
             self._detached,
         )  # fmt: skip
@@ -324,29 +451,93 @@ class RemoteTopic(Handle):
         properties: Mapping[str, str] | None = None,
         **settings: Unpack[SubscriptionSettings],
     ) -> None:
+        """Create a durable subscription; see `Topic.create_subscription`.
+
+        Args:
+            subscription: as in `Topic.create_subscription`.
+            start: as in `Topic.create_subscription`.
+            properties: as in `Topic.create_subscription`.
+            settings: as in `Topic.create_subscription`.
+
+        Raises:
+            ReplogError: as `Topic.create_subscription`.
+        """
         SubscriptionConfig.of(settings)
         check_mapping("properties", {} if properties is None else properties)
-        given = {"start": encode_start(check_start(start)), "properties": dict(properties or {}), "settings": settings}
-        self._call_of("create_subscription", subscription, **given)
+        arguments = {
+            "start": encode_start(check_start(start)),
+            "properties": dict(properties or {}),
+            "settings": settings,
+        }
+        self._call_of("create_subscription", subscription, **arguments)
 
     def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
+        """Delete a subscription; see `Topic.delete_subscription`.
+
+        Args:
+            subscription: as in `Topic.delete_subscription`.
+            force: as in `Topic.delete_subscription`.
+
+        Raises:
+            ReplogError: as `Topic.delete_subscription`.
+        """
         self._call_of("delete_subscription", subscription, force=check_bool("force", force))
 
     def subscriptions(self) -> list[str]:
+        """List the names of the subscriptions; asks the owner."""
         return list(self._call("subscriptions"))
 
     def seek(self, subscription: str, start: Start) -> int:
+        """Move a subscription; see `Topic.seek`.
+
+        Args:
+            subscription: as in `Topic.seek`.
+            start: as in `Topic.seek`.
+
+        Returns:
+            The offset at which it goes on.
+
+        Raises:
+            ReplogError: as `Topic.seek`.
+        """
         return int(self._call_of("seek", subscription, start=encode_start(check_start(start))))
 
     def skip(self, subscription: str, messages: int) -> None:
+        """Acknowledge the next unacknowledged messages of a subscription; see `Topic.skip`.
+
+        Args:
+            subscription: as in `Topic.skip`.
+            messages: as in `Topic.skip`.
+
+        Raises:
+            ReplogError: as `Topic.skip`.
+        """
         self._call_of("skip", subscription, messages=as_int("messages", messages))
 
     def skip_to(self, subscription: str, offset: int, *, token: str | None = None) -> None:
+        """Acknowledge everything below an offset; see `Topic.skip_to`.
+
+        Args:
+            subscription: as in `Topic.skip_to`.
+            offset: as in `Topic.skip_to`.
+            token: as in `Topic.skip_to`.
+
+        Raises:
+            ReplogError: as `Topic.skip_to`.
+        """
         if token is not None:
             check_text("token", token)
         self._call_of("skip_to", subscription, offset=as_int("offset", offset), token=token)
 
     def clear(self, subscription: str) -> None:
+        """Acknowledge all present messages for a subscription; see `Topic.clear`.
+
+        Args:
+            subscription: as in `Topic.clear`.
+
+        Raises:
+            ReplogError: as `Topic.clear`.
+        """
         self._call_of("clear", subscription)
 
     def redrive(
@@ -360,7 +551,23 @@ class RemoteTopic(Handle):
         timeout: float = 30.0,
         on_progress: OnProgress | None = None,
     ) -> RedriveReport:
-        """As `Topic.redrive`. The dead letters go through this client."""
+        """Send the dead letters of this dead-letter topic back, through this client; see `Topic.redrive`.
+
+        Args:
+            subscription: as in `Topic.redrive`.
+            to: as in `Topic.redrive`.
+            limit: as in `Topic.redrive`.
+            where: as in `Topic.redrive`.
+            dry_run: as in `Topic.redrive`.
+            timeout: as in `Topic.redrive`.
+            on_progress: as in `Topic.redrive`.
+
+        Returns:
+            How many were sent, to which topics.
+
+        Raises:
+            ReplogError: as `Topic.redrive`.
+        """
         check_may_block("redrive")
         return Redrive(
             self, subscription, self._open_topic, to=to, limit=limit, where=where, dry_run=dry_run, timeout=timeout,
@@ -371,21 +578,29 @@ class RemoteTopic(Handle):
 
     @property
     def start(self) -> int:
-        """Asks the owner."""
+        """Offset of the first message that is kept; asks the owner."""
         return int(self._call("where")[0])
 
     @property
     def end(self) -> int:
-        """Asks the owner."""
+        """Offset behind the last confirmed message; asks the owner."""
         return int(self._call("where")[1])
 
     def __len__(self) -> int:
-        """Asks the owner; `bool` does not."""
+        """Return the number of messages that are kept; asks the owner, which `bool` does not."""
         start, end = self._call("where")
         return int(end) - int(start)
 
     def read(self, start: Start = "earliest", end: int | None = None) -> Iterator[MessageBatch]:
-        """As `Topic.read`."""
+        """Iterate over messages as columns, without a subscription; see `Topic.read`.
+
+        Args:
+            start: as in `Topic.read`.
+            end: as in `Topic.read`.
+
+        Raises:
+            ReplogError: as `Topic.read`.
+        """
         stop = OFFSET_MAX if end is None else as_int("end", end)
         first = int(self._call("position", start=encode_start(check_start(start))))
         return self._batches(first, min(stop, self.end))
@@ -397,35 +612,53 @@ class RemoteTopic(Handle):
             try:
                 batch = self._pool.wait(self._pool.ask_for(self.name, request, decode_delivered)).batch
             except StaleError:
-                self._call("where")  # opens it there
+                self._call("where")  # opens the topic at its owner
                 continue
             if batch is None or batch.end <= at:
                 raise InvalidMessageError(f"topic {self.name}: expected messages from {at} on, found none")
             yield batch.slice(*np.searchsorted(batch.offset, (at, end)).tolist())
             at = batch.end
 
-    # ---- how it is ------------------------------------------------------------------------------------------
+    # ---- the topic ------------------------------------------------------------------------------------------
 
     def stats(self) -> TopicStats:
+        """Return backlogs, rates and consumers; asks the owner."""
         return decode_stats(TopicStats, self._call_raw("stats"))
 
     def internal_stats(self) -> InternalStats:
+        """Return ledgers and cursors; asks the owner."""
         return decode_stats(InternalStats, self._call_raw("internal_stats"))
 
     def configure(self, **settings: Unpack[TopicSettings]) -> None:
+        """Change settings; see `Topic.configure`.
+
+        Args:
+            settings: fields of TopicConfig.
+
+        Raises:
+            ReplogError: as `Topic.configure`.
+        """
         self.config.changed(settings)
         self.config = _config(self._call_raw("configure", settings=settings))
 
     def trim(self) -> int:
-        """As `Topic.trim`: returns the offset of the first message left."""
+        """Remove the ledgers that nothing keeps; return the offset of the first message that is kept.
+
+        See `Topic.trim`.
+        """
         return int(self._call("trim"))
 
     def delete(self) -> None:
+        """Delete the topic with its messages and subscriptions, for ever.
+
+        Raises:
+            ReplogError: as `Topic.delete`.
+        """
         self._call("delete")
         self.close()
 
     def _call_of(self, name: str, subscription: str, **arguments: Any) -> Any:
-        """Of one of its subscriptions."""
+        """Call the owner for one of the subscriptions."""
         return self._call(name, subscription=check_name(subscription, "subscription"), **arguments)
 
     def _call(self, name: str, **arguments: Any) -> Any:
@@ -435,10 +668,10 @@ class RemoteTopic(Handle):
         self._check_open()
         check_may_block(_BLOCKING.get(name, name))
         try:
-            given = json.dumps(arguments, default=index)  # of numpy's integers
+            encoded = json.dumps(arguments, default=index)  # numpy's integers, too
         except (TypeError, ValueError) as error:
             raise WrongTypeError(f"topic {self.name}: {name}: {error}") from None
-        request = Call(self.name, name, given)
+        request = Call(self.name, name, encoded)
         answer: CallResult = self._pool.wait(self._pool.ask_for(self.name, request, reads(CallResult)))
         return answer.result
 
@@ -464,10 +697,11 @@ class RemoteTopic(Handle):
     # ---- the end --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Publish what was submitted, and let go. Closing twice is fine.
+        """Publish what was submitted, and close. Closing twice has no effect.
 
-        Errors: BacklogFullError, a quota holds publishers: what is not published yet will not be, as its futures say;
-        OutcomeUnknownError, there was none within the client's timeout.
+        Raises:
+            BacklogFullError: a quota holds publishers: the remaining messages are not published, as their futures say.
+            OutcomeUnknownError: some messages have no outcome within the client's timeout.
         """
         super().close()
 
@@ -475,13 +709,13 @@ class RemoteTopic(Handle):
         error = ClosedError(f"the {self._what} was closed")
         with self._lock:
             publishers, remote_subscriptions = list(self._publishers.values()), list(self._remote_subscriptions)
-        with ExitStack() as rest:
-            rest.callback(self._on_close, self)
+        with ExitStack() as stack:
+            stack.callback(self._on_close, self)
             for publisher, sender in publishers:
-                rest.callback(sender.close, error)
-                rest.callback(publisher.stop, error)
+                stack.callback(sender.close, error)
+                stack.callback(publisher.stop, error)
             for remote_subscription in remote_subscriptions:
-                rest.callback(remote_subscription.consumer.close)
+                stack.callback(remote_subscription.consumer.close)
             flushed = [publisher.flush_async() for publisher, _ in publishers]
             for _, sender in publishers:
                 sender.leave()
@@ -493,10 +727,10 @@ class RemoteTopic(Handle):
 
     def _await_flushed(self, flushed: AppendFuture[None]) -> None:
         try:
-            self._pool.wait(flushed, self._pool.patience)
+            self._pool.wait(flushed, self._pool.close_timeout)
         except OutcomeUnknownError as error:
             raise OutcomeUnknownError(
-                f"topic {self.name}: closed before all that was submitted had an outcome: {error}"
+                f"topic {self.name}: closed before all submitted messages had an outcome: {error}"
             ) from None
 
 
@@ -505,34 +739,43 @@ def _config(text: str) -> TopicConfig:
 
 
 class RemoteTopics(Protocol):
-    """A client, as far as its partitioned topics need it."""
+    """A client, as its partitioned topics use it."""
 
-    def one(self, name: str, *, create: bool, settings: Mapping[str, Any]) -> RemoteTopic:
-        """A topic that has no partitions, or is one."""
+    def open_unpartitioned(self, name: str, *, create: bool, settings: Mapping[str, Any]) -> RemoteTopic:
+        """Open a topic without partitions, or one partition."""
         ...
 
     def remove_partitioned(self, name: str) -> None:
-        """A topic's partitions were deleted."""
+        """Remove the metadata of a topic whose partitions were deleted."""
         ...
 
     def forget(self, topic: RemotePartitionedTopic) -> None:
-        """It was closed."""
+        """Forget a topic that was closed."""
         ...
 
 
 class RemotePartitionedTopic(PartitionedHandle[RemoteTopic]):
-    """Made by `Client.topic`: the same object for the same name. As `PartitionedHandle`; each partition is a
-    RemoteTopic of its own, at whichever server owns it."""
+    """A topic with partitions, owned by other processes; made by `Client.topic`: one object for each name.
+
+    Each partition is a RemoteTopic of its own. See `PartitionedHandle` and docs/topics.md.
+    """
 
     def __init__(self, client: RemoteTopics, name: str, partitions: int, wait: WaitFunction, timeout: float) -> None:
-        """For `Client`, which makes this a part of itself."""
+        """Create the topic; for `Client`, which makes it a part of itself."""
         self._client = client
         self._parts: list[RemoteTopic] = []
-        super().__init__(name, partitions, wait, f"partitioned topic {name}, at other processes", timeout)
+        super().__init__(name, partitions, wait, f"partitioned topic {name} of other processes", timeout)
 
     def use(self, partitions: int, settings: Mapping[str, Any]) -> None:
-        """Open so many partitions, those that are not; for who makes it. Consumers that there are receive from new
-        ones, too. Errors: as `Client.topic`."""
+        """Open the partitions that are not open yet, and have existing consumers receive from new ones.
+
+        Args:
+            partitions: number of partitions that the topic has.
+            settings: fields of TopicConfig.
+
+        Raises:
+            ReplogError: as `Client.topic`.
+        """
         with self._changing:
             grown = range(len(self._parts), partitions)
             for partition in range(partitions):
@@ -541,24 +784,32 @@ class RemotePartitionedTopic(PartitionedHandle[RemoteTopic]):
             self._follow(grown)
 
     def _open(self, partition: int, settings: Mapping[str, Any]) -> RemoteTopic:
-        return self._client.one(partition_name(self.name, partition), create=True, settings=settings)
+        return self._client.open_unpartitioned(partition_name(self.name, partition), create=True, settings=settings)
 
     @property
     def served(self) -> list[int]:
-        """All of them: their owners are found."""
+        """All partitions, because their owners are found."""
         return list(range(len(self._parts)))
 
     def partition(self, partition: int) -> RemoteTopic:
-        """One of them. Errors: those of `Client.topic`; InvalidArgumentError."""
+        """Return one partition.
+
+        Args:
+            partition: number of the partition, from 0.
+
+        Raises:
+            InvalidArgumentError: the topic has no such partition.
+            ReplogError: as `Client.topic`.
+        """
         self._check_partition(partition)
-        found = self._parts[partition] = self._open(partition, {})
-        return found
+        topic = self._parts[partition] = self._open(partition, {})
+        return topic
 
     def _serving(self, partition: int) -> RemoteTopic:
         self._check_open()
         return self._parts[partition]
 
-    def _joined(
+    def _attached(
         self, topic: RemoteTopic, part: PartitionConsumer, start: Any, options: SubscribeOptions
     ) -> tuple[RemoteSubscription, int]:
         return topic.attach(part, start, options.durable, options.priority, options.settings), 0
@@ -567,9 +818,9 @@ class RemotePartitionedTopic(PartitionedHandle[RemoteTopic]):
         self._client.remove_partitioned(self.name)
 
     def _let_go(self) -> None:
-        with ExitStack() as rest:
-            rest.callback(self._client.forget, self)
+        with ExitStack() as stack:
+            stack.callback(self._client.forget, self)
             for topic in self._parts:
-                rest.callback(topic.close)
+                stack.callback(topic.close)
             for consumer in list(self._options):
-                rest.callback(consumer.close)
+                stack.callback(consumer.close)

@@ -1,4 +1,4 @@
-"""Sends entries to a topic's owner, in order, and again to its next one when that is safe."""
+"""Sends entries to a topic's owner, in order, and again to its next owner when that is safe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pyreplog.topic.client.remote.connection_pool import (
     ConnectionPool,
     Outcome,
     StaleError,
-    is_passing,
+    is_transient,
     reads,
     settle,
 )
@@ -41,17 +41,20 @@ from pyreplog.topic.model.wire.protocol import PUBLISHED, CloseProducer, Open, O
 
 
 class SequenceAllocator(Producers):
-    """Of one producer. No number is given twice, whatever becomes of its message: the owner may have it, though the
-    outcome is not known here."""
+    """The sequence numbers of one producer.
 
-    is_last_word = False
+    No number is assigned twice, whatever the outcome of its message: the owner may have it although no outcome is known
+    here.
+    """
+
+    is_authoritative = False
 
     def __init__(self) -> None:
         super().__init__()
-        self._highest = -1  # that was given, or is known to the owner
+        self._highest = -1  # that was assigned, or is known to the owner
 
     def seed(self, last: int) -> None:
-        """The owner knows numbers up to this one."""
+        """Note that the owner knows numbers up to this one."""
         self._highest = max(self._highest, last)
 
     def last_sequence(self, name: bytes) -> int:
@@ -65,17 +68,17 @@ class SequenceAllocator(Producers):
         super().push(name, sequences)
 
     def judge(self, name: bytes, sequence: int) -> DedupVerdict:
-        """In doubt is only what is on its way from here."""
+        """Return what to do with a message; only messages in flight from here can be in doubt."""
         verdict = super().judge(name, sequence)
         return DedupVerdict.NEW if verdict is DedupVerdict.DUPLICATE else verdict
 
-    def sift(self, name: bytes, sequences: Sequences) -> NDArray[numpy.bool_] | None:
-        new = super().sift(name, sequences)
+    def find_new(self, name: bytes, sequences: Sequences) -> NDArray[numpy.bool_] | None:
+        new = super().find_new(name, sequences)
         return None if new is None else numpy.ones(len(sequences), numpy.bool_)
 
     def failed(self, name: bytes, sequences: Sequences) -> list[Any]:
         waiting = super().failed(name, sequences)
-        self.has_new_failures = False  # they are the owner's to remember
+        self.has_new_failures = False  # the owner remembers them
         return waiting
 
 
@@ -86,11 +89,15 @@ RETRY_S, RETRY_MOST_S = 0.05, 1.0
 
 
 class EntrySender:
-    """A Sink. Any thread; steps take turns, and none waits.
+    """A Sink that sends to the owner. Any thread; steps run one at a time, and none waits.
 
-    producer: of a topic that deduplicates, whose messages are numbered: what is lost on its way is sent again, and the
-    owner drops what it has. Of others, "", it fails: its outcome is unknown. on_opened: told what the owner says, each
-    time a lane was opened.
+    Args:
+        pool: the connections.
+        topic: name of the topic.
+        producer: name of a producer of a topic that deduplicates, whose messages are numbered: entries that are lost
+            are sent again, and the owner drops those that it has. "": entries that are lost fail, with an unknown
+            outcome.
+        on_opened: called with the owner's reply, each time a lane was opened.
     """
 
     def __init__(
@@ -98,23 +105,26 @@ class EntrySender:
     ) -> None:
         self._pool, self._topic, self._producer, self._on_opened = pool, topic, producer, on_opened
         self._events = EventQueue()
-        self._queue: deque[PublishBatch] = deque()  # all that have no outcome, and some that have
-        self._unsent: deque[PublishBatch] = deque()  # of these
-        self._handle = 0  # of the lane, 0: there is none
+        self._queue: deque[PublishBatch] = deque()  # all batches without an outcome, and some with one
+        self._unsent: deque[PublishBatch] = deque()  # those that are not sent
+        self._handle = 0  # of the lane; 0: there is none
         self._address: Address = ("", 0)
-        self._opening = self._waits = False  # it waits before it tries again
+        self._opening = self._waits = False  # a lane is being opened; the next attempt is delayed
         self._opened: AppendFuture[Opened] | None = None
         self._retry_s = RETRY_S
         self._failing_since: float | None = None
         self._error: ReplogError | None = None
         self._is_leaving = False
         self.refused: BacklogFullError | None = None
-        """Of what was not published, since it was to `leave`."""
+        """Error of messages that were not published after `leave`."""
         self.on_room: Callable[[], object] = lambda: None
-        self.pending = None  # the publisher's window is all there is
+        self.pending = None  # only the publisher's window counts
 
     def submit_all(self, batches: Sequence[PublishBatch]) -> None:
-        """ClosedError. A batch is settled with RecordTooLargeError if it does not fit into one request."""
+        """Send batches.
+
+        A batch is settled with RecordTooLargeError if it does not fit into one request. Raises ClosedError.
+        """
         if self._error is not None:
             raise self._error
         accepted: list[PublishBatch] = []
@@ -127,7 +137,7 @@ class EntrySender:
         self._events.post(lambda: self._enter(accepted))
 
     def _refusal(self, batch: PublishBatch) -> RecordTooLargeError | None:
-        """Why it cannot be sent."""
+        """Return why a batch cannot be sent."""
         size, raw = batch.entry_bytes, raw_bytes(batch.entries)
         if size <= BATCH_BYTES_MAX and raw <= RAW_BYTES_MAX and len(batch.entries) <= ENTRIES_MAX:
             return None
@@ -137,10 +147,10 @@ class EntrySender:
         )
 
     def check_open(self) -> None:
-        """What is submitted behind its end fails."""
+        """Do nothing: batches that are submitted after the end fail."""
 
     def open(self) -> AppendFuture[Opened]:
-        """Open a lane now; its first error is the AppendFuture's."""
+        """Open a lane now; the future fails with the first error."""
         opened: AppendFuture[Opened] = AppendFuture()
 
         def begin() -> None:
@@ -151,7 +161,7 @@ class EntrySender:
         return opened
 
     def leave(self) -> None:
-        """What was submitted is all there is: the owner publishes it, or refuses at once what a quota holds."""
+        """Close the lane after all submitted batches: the owner publishes them, or refuses those that a quota holds."""
 
         def leave() -> None:
             self._is_leaving = True
@@ -161,7 +171,7 @@ class EntrySender:
         self._events.post(leave)
 
     def close(self, error: ReplogError) -> None:
-        """What has no outcome fails."""
+        """Fail all batches without an outcome."""
 
         def close() -> None:
             self._error = error
@@ -203,26 +213,26 @@ class EntrySender:
         handle = self._pool.next_handle()
         request = Open(handle, False, self._topic, self._producer, self._pool.client, "")
 
-        def came(address: Address, outcome: Outcome) -> None:
-            made: AppendFuture[Opened] = AppendFuture()
-            settle(made, outcome, reads(Opened))
-            self._events.post(lambda: self._was_opened(handle, address, made))
+        def on_outcome(address: Address, outcome: Outcome) -> None:
+            opened: AppendFuture[Opened] = AppendFuture()
+            settle(opened, outcome, reads(Opened))
+            self._events.post(lambda: self._was_opened(handle, address, opened))
 
-        self._pool.ask(self._topic, request, came)
+        self._pool.ask(self._topic, request, on_outcome)
 
-    def _was_opened(self, handle: int, address: Address, made: AppendFuture[Opened]) -> None:
+    def _was_opened(self, handle: int, address: Address, opened: AppendFuture[Opened]) -> None:
         self._opening = False
-        error = made.exception()
+        error = opened.exception()
         if error is None:
             self._handle, self._address = handle, address
             for batch in self._queue if self._producer else ():
-                batch.session = 0  # in order, whatever becomes of those that went through the last lane
-            self._look_for_unsent()
+                batch.session = 0  # in order, including those that were sent through the last lane
+            self._collect_unsent()
             if self._on_opened is not None:
-                self._on_opened(made.result())
+                self._on_opened(opened.result())
         waiting, self._opened = self._opened, None
         if waiting is not None:
-            waiting.fail(error) if error is not None else waiting.complete(made.result())
+            waiting.fail(error) if error is not None else waiting.complete(opened.result())
         if error is None:
             self._go_on()
         elif isinstance(error, ReplogError):
@@ -234,8 +244,8 @@ class EntrySender:
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
-        was_tried = isinstance(error, NotConnectedError)  # as long as there is time
-        if was_tried or not is_passing(error) or now - self._failing_since > self._pool.timeout:
+        was_tried = isinstance(error, NotConnectedError)  # the pool has tried until the timeout
+        if was_tried or not is_transient(error) or now - self._failing_since > self._pool.timeout:
             self._fail_all(error)
             return
         logger.info("topic %s: publishing waits: %s", self._topic, error)
@@ -247,7 +257,7 @@ class EntrySender:
         self._go_on()
 
     def _fail_all(self, error: ReplogError) -> None:
-        if isinstance(error, StaleError):  # for people
+        if isinstance(error, StaleError):  # a message for people
             error = NotConnectedError(f"topic {self._topic}: no lane could be opened in time: {error}")
         for batch in list(self._queue):
             if not batch.is_settled:
@@ -260,22 +270,22 @@ class EntrySender:
         handle = batch.session = self._handle
         batch.was_sent = True
 
-        def came(_: Address, outcome: Outcome) -> None:
-            told: AppendFuture[range | list[int]] = AppendFuture()
-            settle(told, outcome, lambda reader: _offsets(reader, batch.messages))
-            self._events.post(lambda: self._came(batch, handle, told))
+        def on_outcome(_: Address, outcome: Outcome) -> None:
+            offsets: AppendFuture[range | list[int]] = AppendFuture()
+            settle(offsets, outcome, lambda reader: _offsets(reader, batch.messages))
+            self._events.post(lambda: self._published(batch, handle, offsets))
 
-        self._pool.send(self._address, Publish(handle, batch.entries), came)
+        self._pool.send(self._address, Publish(handle, batch.entries), on_outcome)
 
-    def _came(self, batch: PublishBatch, handle: int, told: AppendFuture[range | list[int]]) -> None:
-        error = told.exception()
+    def _published(self, batch: PublishBatch, handle: int, offsets: AppendFuture[range | list[int]]) -> None:
+        error = offsets.exception()
         if batch.session != handle or batch.is_settled:
-            return  # it was sent again since
+            return  # it was sent again meanwhile
         if error is None:
-            batch.offsets = told.result()
+            batch.offsets = offsets.result()
             self._retry_s, self._failing_since = RETRY_S, None
             batch.settle()
-        elif isinstance(error, ReplogError) and is_passing(error):
+        elif isinstance(error, ReplogError) and is_transient(error):
             self._lost(batch, handle, error)
         else:
             if self._is_leaving and isinstance(error, BacklogFullError):
@@ -284,26 +294,26 @@ class EntrySender:
         self._forget_settled()
 
     def _lost(self, batch: PublishBatch, handle: int, error: ReplogError) -> None:
-        """It is not stored through that lane any more, and maybe was."""
+        """Send a batch again, or fail it, because its lane is lost; it may be stored."""
         if handle == self._handle:
             self._handle = 0
         if not self._producer and not isinstance(error, StaleError | NotConnectedError):
             batch.settle(error)
             return
         if not self._producer:
-            batch.was_sent = False  # nothing was done with it
+            batch.was_sent = False  # the server did nothing with it
         batch.session = 0
-        self._look_for_unsent()
+        self._collect_unsent()
         if self._handle or isinstance(error, NotConnectedError):
             self._go_on()
         else:
             self._try_later(error)
 
-    def _look_for_unsent(self) -> None:
+    def _collect_unsent(self) -> None:
         self._unsent = deque(batch for batch in self._queue if not batch.session and not batch.is_settled)
 
     def _forget_settled(self) -> None:
-        """Those at the head of the queue; later ones when it is their turn."""
+        """Remove settled batches from the head of the queue."""
         while self._queue and self._queue[0].is_settled:
             self._queue.popleft()
         if not self._queue:
@@ -313,13 +323,13 @@ class EntrySender:
 def _unknown(error: ReplogError) -> ReplogError:
     if isinstance(error, OutcomeUnknownError):
         return error
-    unknown = OutcomeUnknownError(f"it was sent, and its outcome is not known: {error}")
+    unknown = OutcomeUnknownError(f"the messages were sent, and their outcome is not known: {error}")
     unknown.__cause__ = error
     return unknown
 
 
 def _offsets(reader: WireReader, messages: int) -> range | list[int]:
-    """Of the messages that are stored; -1 for those that had been published before. InvalidMessageError."""
+    """Return the offsets of the messages; -1 for those that were published before. Raises InvalidMessageError."""
     first, total, stored = PUBLISHED.decode(reader)
     if total != messages or stored > total or (first < 0) != (stored == 0):
         raise reader.refusal(f"offsets of {messages} messages", f"{stored} of {total} from {first} on")
@@ -333,10 +343,10 @@ def _offsets(reader: WireReader, messages: int) -> range | list[int]:
     reader.end()
     if int(bits.sum()) != stored:
         raise reader.refusal(f"{stored} bits", str(int(bits.sum())))
-    found: list[int] = np.where(bits, first + np.cumsum(bits) - 1, -1).tolist()
-    return found
+    offsets: list[int] = np.where(bits, first + np.cumsum(bits) - 1, -1).tolist()
+    return offsets
 
 
 def _forget(_: Address, outcome: Outcome) -> None:
     if isinstance(outcome, ReplogError) and not isinstance(outcome, PeerError | ClosedError):
-        logger.info("a lane was not given up: %s", outcome)
+        logger.info("a lane was not closed at the server: %s", outcome)

@@ -2,12 +2,12 @@
 
 | module | what it is |
 |---|---|
-| `dispatcher` | the machine that a subscription's owner talks to: events in, effects out |
-| `effects` | what it asks for |
-| `reading` | the reads under way, their answers in order, how much is read at once |
+| `dispatcher` | the state machine of a subscription's delivery: events in, effects out |
+| `effects` | the effects |
+| `reading` | the pending reads, their results in order, and how much is read at once |
 | `selector` | which consumer gets which messages: exclusive, failover and shared subscriptions |
-| `key_shared_selector` | the same of key_shared ones, with what waits for its key; whose key it is |
-| `pending` | who has which messages without having acknowledged them |
-| `redelivery` | what comes again: which, when, how often it has, and why |
+| `key_shared_selector` | the same for key_shared subscriptions: owners of keys, and messages that wait for their key |
+| `pending` | messages that a consumer has and did not acknowledge |
+| `redelivery` | messages to be delivered again: when, how often they were, and why |
 | `offsets` | arrays of offsets |
 """

@@ -1,9 +1,9 @@
-"""Dispatcher of a subscription, as a state machine: what is read, which consumer gets it, what comes again.
+"""The dispatcher of a subscription, a state machine: it decides what is read, which consumer gets it, what comes again.
 
-Rules and their sources (classes are Pulsar's): one machine for all types, with a selector for what differs (there it is
-three dispatchers, each twice); a rewind forgets the reads under way, which there overwrite the position (#26106);
-permits are spent by what is delivered and by nothing else (#24189 and its kin); keys move once they are drained
-(PIP-379); blocked at a limit, delivery goes on at half of it (PersistentDispatcherMultipleConsumers).
+The rules are those of Pulsar, whose classes are named in parentheses. One machine serves all types, with a selector for
+the differences (in Pulsar three dispatchers, each twice). A rewind forgets the pending reads, which in Pulsar overwrite
+the position (#26106). Only a delivery uses permits (#24189 and related issues). Keys move once they are drained
+(PIP-379). Delivery that stopped at a limit goes on at half of it (PersistentDispatcherMultipleConsumers).
 """
 
 from __future__ import annotations
@@ -53,7 +53,19 @@ from pyreplog.topic.model.routing import partition_of
 
 
 class ConsumerStatus(NamedTuple):
-    """permits: messages it still asked for; unacked: those that it has; is_blocked: too many of them."""
+    """One consumer, as the dispatcher sees it.
+
+    Attributes:
+        id: its number.
+        name: its name.
+        priority: its priority.
+        permits: messages that it may still be sent.
+        unacked: messages that it has and did not acknowledge.
+        is_blocked: it has too many of them.
+        is_active: it gets messages.
+        delivered: messages that were delivered to it.
+        acknowledged: messages that it acknowledged.
+    """
 
     id: int
     name: str
@@ -67,13 +79,24 @@ class ConsumerStatus(NamedTuple):
 
 
 class DispatchStatus(NamedTuple):
-    """One subscription's delivery.
+    """The state of a subscription's delivery.
 
-    position: next offset to be read; end: of the topic. reads: under way; forgotten: those of before a rewind.
-    in_hand: messages read that nobody has room for; replay: to be read again, now or later; delayed: waiting for their
-    time; aside: waiting for their key or its consumer; unacked: delivered; dead_letters: being published elsewhere.
-    redelivered: messages whose redeliveries are counted. next_us: when something is due. waits: why nothing is
-    delivered or read, in words; empty when nothing holds it up.
+    Attributes:
+        position: offset that is read next.
+        end: end of the topic.
+        reads: pending reads.
+        forgotten: pending reads from before a rewind.
+        read_failures: reads that failed in a row.
+        in_hand: messages that were read, and for which no consumer has room.
+        replay: messages to be read again, now or later.
+        delayed: messages that wait for their deliver_at.
+        aside: messages that wait for their key or its consumer.
+        unacked: messages that were delivered and not acknowledged.
+        dead_letters: messages that are being published to the dead-letter topic.
+        redelivered: messages whose redeliveries are counted.
+        next_us: when the next timer is due.
+        consumers: the consumers.
+        waits: why nothing is delivered or read, in words; empty: nothing stops it.
     """
 
     position: int
@@ -94,10 +117,10 @@ class DispatchStatus(NamedTuple):
 
 
 TRACKED_MAX = 1 << 17
-"""While so many ranges of offsets wait for their time, nothing is read ahead."""
+"""Reading ahead stops while so many ranges of offsets are delayed."""
 
 TICK_MIN_US = 10_000
-"""Messages whose time for an acknowledgement is over are looked for no more often."""
+"""Shortest interval of the search for messages whose acknowledgement timed out."""
 
 _SELECTORS: dict[str, Callable[[Consumers, int | None], Selector]] = {
     "exclusive": lambda consumers, partition: SingleActiveSelector(consumers, partition, is_exclusive=True),
@@ -115,15 +138,21 @@ def _pending(settings: SubscriptionConfig) -> Pending | PendingRanges:
 class Dispatcher:
     """Delivers one subscription of `topic`. Methods return effects, to be carried out in their order.
 
-    cursor: what is acknowledged; it is changed here only, or `moved` is told. start, end: offsets of the topic's first
-    message that is kept, and behind its last one that may be read. Times: µs of a clock that nobody sets, but for
-    messages' `deliver_at`, which is compared with `wall_us`, the µs since 1970. It is observed by shared and key_shared
-    subscriptions; the others, which keep the order, ignore it. When the last consumer leaves, all but the counts of
-    redeliveries is forgotten: the next one gets everything unacknowledged, from the mark on. Not for several threads at
-    once.
+    Times are µs of the monotonic clock, except the `deliver_at` of messages, which is compared with `wall_us`, the
+    µs since 1970. Shared and key_shared subscriptions observe it; the others, which keep the order, ignore it. When the
+    last consumer leaves, all state except the counts of redeliveries is dropped: the next consumer gets all
+    unacknowledged messages from the mark on. Not for several threads at once.
 
     A message that is not acknowledged is in one place: still to be read, in hand, with a consumer (`_pending`), to be
-    read again (`_replay`, `_delayed`, or put aside by the selector), or being published as a dead letter.
+    read again (`_replay`, `_delayed`, or blocked in the selector), or being published as a dead letter.
+
+    Args:
+        cursor: the acknowledgements. Only the dispatcher changes it; after other changes the caller calls `moved`.
+        settings: settings of the subscription.
+        topic: name of the topic.
+        start: offset of the topic's first message that is kept.
+        end: offset behind the topic's last message that may be read.
+        wall_us: returns the µs since 1970.
     """
 
     def __init__(
@@ -146,22 +175,22 @@ class Dispatcher:
         self._consumers = Consumers(self._pending, settings.max_unacked_consumer)
         self._selector = _SELECTORS[settings.type](self._consumers, self._partition)
         self._redeliveries = Redeliveries()
-        # the first by monotonic time, the other by the wall's
+        # the first by the monotonic clock, the second by the wall clock
         self._replay, self._delayed = Replay(), DelayedDeliveryTracker()
-        self._due = (0, 0)  # when the first of `_delayed` is due: by the wall, and what that was when it was looked at
-        self._again: MessageBatch | None = None  # in hand, read again
-        self._fresh: deque[MessageBatch] = deque()  # in hand, read ahead
+        self._due = (0, 0)  # when the first of `_delayed` is due, by the wall clock and by the monotonic clock
+        self._reread: MessageBatch | None = None  # messages in hand that were read again
+        self._fresh: deque[MessageBatch] = deque()  # messages in hand that were read ahead
         self._reading = Reading(self._floor)
-        self._has_acked = False  # some of what is in hand may be acknowledged
-        self._is_blocked = False  # too much is unacknowledged
-        self._look_us = 0  # when to look for acknowledgements that are late
-        self._armed_us: int | None = None  # when it is to be woken
+        self._has_acked = False  # some messages in hand may be acknowledged
+        self._is_blocked = False  # too many messages are unacknowledged
+        self._look_us = 0  # when to search for late acknowledgements
+        self._armed_us: int | None = None  # time of the last WakeAt
 
     def configure(self, settings: SubscriptionConfig) -> None:
-        """Change the settings. SubscriptionBusyError: there are consumers."""
+        """Change the settings. Raises SubscriptionBusyError if there are consumers."""
         if len(self._consumers):
             raise self._busy("to change its settings, expected no consumer")
-        self.settings = settings  # nothing is on its way but dead letters
+        self.settings = settings  # only dead letters can be pending
         dead = self._pending.release_holder(DEAD_LETTERS)
         self._pending = _pending(settings)
         self._pending.hold(dead.offsets, DEAD_LETTERS, None, 0)
@@ -176,9 +205,9 @@ class Dispatcher:
     # ---- consumers ------------------------------------------------------------------------------------------
 
     def attach(self, consumer: int, name: str, now_us: int, *, priority: int = 0) -> list[Effect]:
-        """Attach a consumer under a number of its own; those of a lower priority number are served first.
+        """Attach a consumer under a new number; consumers of a lower priority number are served first.
 
-        SubscriptionBusyError: the subscription is exclusive and has one.
+        Raises SubscriptionBusyError if the subscription is exclusive and has a consumer.
         """
         if consumer in self._consumers.by_id:
             raise InvalidArgumentError(f"consumer: expected a new number, found {consumer}")
@@ -194,19 +223,19 @@ class Dispatcher:
         return _changed(before, after) + self._run(now_us)
 
     def detach(self, consumer: int, now_us: int) -> list[Effect]:
-        """Detach a consumer: the others get all that it has not acknowledged."""
+        """Detach a consumer; the others get all that it has not acknowledged."""
         before = self._selector.active
-        gone = self._consumers.remove(consumer)
-        if gone is None:
+        detached = self._consumers.remove(consumer)
+        if detached is None:
             return []
-        self._selector.left(gone)
+        self._selector.left(detached)
         after = self._selector.active
         if not len(self._consumers) or after is not before:
             self._rewind(Cause.CONSUMER_LOST)
         else:
-            self._give_back(self._pending.release_holder(gone.holder), Cause.CONSUMER_LOST)
+            self._give_back(self._pending.release_holder(detached.holder), Cause.CONSUMER_LOST)
             self._unblock()
-        effects = [] if after is before else _changed(None if before is gone else before, after)
+        effects = [] if after is before else _changed(None if before is detached else before, after)
         return effects + self._run(now_us)
 
     def flow(self, consumer: int, messages: int, now_us: int) -> list[Effect]:
@@ -228,14 +257,14 @@ class Dispatcher:
         return self._run(now_us)
 
     def trimmed(self, start: int, now_us: int) -> list[Effect]:
-        """Note that the messages below `start` are gone. The owner moves the cursor."""
+        """Note that the messages below `start` were removed. The owner moves the cursor."""
         if start > self._start:
             before, self._start = self._start, start
             self._settle_range(before, start)
         return self._go_on(now_us)
 
     def entries(self, read_id: int, batch: MessageBatch, now_us: int) -> list[Effect]:
-        """Take the entries that a read brought. No entries count as a failure."""
+        """Take the result of a read. A result without entries counts as a failure."""
         begun_at = self._reading.starts_at(read_id)
         if begun_at is not None and batch.end <= begun_at:
             return self._failed(read_id, f"nothing was read at {begun_at}", now_us)
@@ -243,12 +272,12 @@ class Dispatcher:
             return self._run(now_us)
         self.end = max(self.end, batch.end)
         effects: list[Effect] = []
-        reread, left = self._reading.answered(read_id, batch)
-        if left is not None:
-            self._want_again(left)
+        reread, rest = self._reading.answered(read_id, batch)
+        if rest is not None:
+            self._replay_unread(rest)
         if reread is not None:
             reread = self._filter(reread, effects, now_us)
-            self._again = reread if len(reread) else None
+            self._reread = reread if len(reread) else None
         return effects + self._run(now_us)
 
     def read_failed(self, read_id: int, error: Exception, now_us: int) -> list[Effect]:
@@ -258,18 +287,18 @@ class Dispatcher:
         return self._failed(read_id, str(error), now_us)
 
     def _failed(self, read_id: int, why: str, now_us: int) -> list[Effect]:
-        again = self._reading.failed(read_id, why, now_us)
-        if again is not None:
-            self._want_again(again)
+        reread = self._reading.failed(read_id, why, now_us)
+        if reread is not None:
+            self._replay_unread(reread)
         return self._run(now_us)
 
-    def _want_again(self, again: Reread) -> None:
-        """Note that a replay was not read, or not all of it."""
-        if not again.of_blocked:
-            self._replay.add_ranges(again.ranges)
+    def _replay_unread(self, reread: Reread) -> None:
+        """Add the ranges of a replay that were not read to the replay again."""
+        if not reread.of_blocked:
+            self._replay.add_ranges(reread.ranges)
 
     def woken(self, now_us: int) -> list[Effect]:
-        """Note that the time of a `WakeAt` has come, or that the wall clock was set: messages may be due."""
+        """Note that the time of a `WakeAt` has come, or that the wall clock was set, so messages may be due."""
         self._due = (0, 0)
         if self._armed_us is not None and now_us >= self._armed_us:
             self._armed_us = None
@@ -278,8 +307,10 @@ class Dispatcher:
     # ---- acknowledgements -----------------------------------------------------------------------------------
 
     def acknowledge(self, consumer: int, offsets: Offsets, now_us: int) -> list[Effect]:
-        """Acknowledge offsets, whichever consumer has them: they are not delivered again. OutOfRangeError: one lies
-        beyond the end of the topic."""
+        """Acknowledge offsets, whichever consumer has them.
+
+        Raises OutOfRangeError if one lies beyond the end of the topic.
+        """
         offsets = ascending(offsets)
         unknown = self._cursor.acknowledge(offsets, self.end, now_us)
         known = np.setdiff1d(offsets, unknown, assume_unique=True) if len(unknown) else offsets
@@ -290,7 +321,7 @@ class Dispatcher:
         return self._acknowledged(consumer, runs(ascending(unknown)), now_us, is_dirty=len(known) > 0)
 
     def acknowledge_range(self, consumer: int, start: int, end: int, now_us: int) -> list[Effect]:
-        """Acknowledge all from start up to end; otherwise as `acknowledge`."""
+        """Acknowledge all messages of [start, end), as `acknowledge` does."""
         if start == end:
             return []
         unknown = self._cursor.acknowledge_range(start, end, self.end, now_us)
@@ -307,9 +338,9 @@ class Dispatcher:
         return self._acknowledged(consumer, (ranges[:, 0], ranges[:, 1]), now_us, is_dirty=left > 0)
 
     def cumulative(self, consumer: int, place: EntryPosition, to: int, now_us: int) -> list[Effect]:
-        """Acknowledge everything below `to`; place: the entry that holds `cursor.cumulative_start(to)`, or ends there.
+        """Acknowledge everything below `to`. place: the entry that holds `cursor.cumulative_start(to)`, or ends there.
 
-        InvalidArgumentError: the subscription is shared; what `Cursor.cumulative` raises.
+        Raises InvalidArgumentError if the subscription is shared, and the errors of `Cursor.cumulative`.
         """
         if self.settings.type in ("shared", "key_shared"):
             raise InvalidArgumentError(f"a {self.settings.type} subscription acknowledges messages one by one")
@@ -319,13 +350,17 @@ class Dispatcher:
         return [Dirty(), *self._go_on(now_us)]
 
     def moved(self, before: int, now_us: int) -> list[Effect]:
-        """Note that the owner moved the cursor's mark forward, from offset `before`, and changed nothing else of it."""
+        """Note that the owner moved the cursor's mark forward from offset `before`, and changed nothing else of the
+        cursor.
+        """
         self._settle_range(before, self._floor)
         return [Dirty(), *self._go_on(now_us)]
 
     def advance(self, total: TopicPosition, now_us: int) -> list[Effect]:
-        """Skip everything before an entry, which `total` lies before; see `Cursor.advance`. Messages whose
-        acknowledgements the cursor forgets by that come again."""
+        """Skip everything before the entry at `total`; see `Cursor.advance`.
+
+        Messages whose acknowledgements the cursor forgets are delivered again.
+        """
         before, (starts, ends) = self._floor, self._cursor.acks.acked(total.offset)
         self._cursor.advance(total, now_us)
         ends = np.minimum(ends, self._reading.position)
@@ -334,7 +369,7 @@ class Dispatcher:
         return self.moved(before, now_us)
 
     def _settle(self, known: Offsets, released: Released) -> None:
-        """Drop ascending offsets that were acknowledged everywhere; some consumer had `released` of them."""
+        """Drop acknowledged offsets, which ascend; consumers had the `released` ones."""
         self._selector.released(released)
         self._redeliveries.forget(known)
         if len(released.offsets) < len(known):
@@ -343,8 +378,8 @@ class Dispatcher:
             self._has_acked = True
 
     def _settle_range(self, start: int, end: int) -> int:
-        """The same for all from start up to end; how many of them consumers had."""
-        if isinstance(self._pending, PendingRanges):  # where no selector asks which these were
+        """Drop acknowledged offsets of [start, end); return how many of them consumers had."""
+        if isinstance(self._pending, PendingRanges):  # whose selector does not need the offsets
             count = self._pending.drop_range(start, end)
         else:
             released = self._pending.release_range(start, end)
@@ -371,7 +406,7 @@ class Dispatcher:
         return effects + self._go_on(now_us)
 
     def _go_on(self, now_us: int) -> list[Effect]:
-        """Some messages need no delivery any more."""
+        """Continue after messages were acknowledged."""
         self._reading.pass_over(self._floor)
         self._unblock()
         return self._run(now_us)
@@ -381,9 +416,9 @@ class Dispatcher:
     def nack(
         self, consumer: int, offsets: Offsets, now_us: int, *, delay_us: int | None = None, reason: str | None = None
     ) -> list[Effect]:
-        """Take messages back from a consumer: they come again after a while, longer each time, or after `delay_us`.
+        """Take messages back from a consumer; they are delivered again after the back-off, or after `delay_us`.
 
-        reason: why, as the consumer says; kept for dead letters, where there are any.
+        reason: text of the consumer, kept for dead letters if there are any.
         """
         attached = self._consumers.by_id.get(consumer)
         if attached is None:
@@ -410,7 +445,7 @@ class Dispatcher:
         return 1000 * min(settings.nack_min_ms << min(count, 40), settings.nack_max_ms)
 
     def redeliver_unacked(self, consumer: int, now_us: int) -> list[Effect]:
-        """Deliver again all that a consumer has, to it or to others. It has dropped them."""
+        """Deliver all messages of a consumer again, to that consumer or to others. The consumer has dropped them."""
         attached = self._consumers.by_id.get(consumer)
         if attached is None:
             return []
@@ -421,7 +456,7 @@ class Dispatcher:
         return self._run(now_us)
 
     def dead_letters_failed(self, offsets: Offsets, now_us: int) -> list[Effect]:
-        """Note that dead letters were not published: they are published, or delivered, later."""
+        """Note that dead letters were not published; they are published, or delivered, later."""
         released = self._pending.release(ascending(offsets), DEAD_LETTERS)
         self._redeliveries.returned(released.offsets, None)
         self._replay.add_later(released.offsets, now_us + 1000 * self.settings.nack_max_ms, now_us)
@@ -429,20 +464,22 @@ class Dispatcher:
         return self._run(now_us)
 
     def rewind(self, now_us: int) -> list[Effect]:
-        """Deliver all that is not acknowledged again, from the mark on. Consumers have dropped what they had."""
+        """Deliver all unacknowledged messages again, from the mark on. The consumers have dropped theirs."""
         self._rewind(Cause.REDELIVER)
         return self._run(now_us)
 
     def seek(self, total: TopicPosition, now_us: int) -> list[Effect]:
-        """Go on from there, back or forward: everything before is acknowledged, nothing behind. Consumers have
-        dropped what they had. Dead letters on their way stay so."""
+        """Move to `total`, back or forward: everything before is acknowledged, nothing behind.
+
+        The consumers have dropped their messages. Pending dead letters stay pending.
+        """
         self._cursor.seek(total, now_us)
         self._rewind(Cause.REDELIVER)
         self._redeliveries.clear()
         return [Dirty(), *self._run(now_us)]
 
     def _give_back(self, released: Released, cause: Cause) -> None:
-        """Deliver messages that a consumer had again, as soon as possible."""
+        """Deliver messages of a consumer again, as soon as possible."""
         if len(released.offsets):
             self._redeliveries.returned(released.offsets, cause)
             self._selector.released(released)
@@ -450,22 +487,22 @@ class Dispatcher:
                 self._replay.add(released.offsets)
 
     def _rewind(self, cause: Cause) -> None:
-        """Read all that is not acknowledged again, from the mark on. Dead letters stay where they are."""
+        """Read all unacknowledged messages again, from the mark on. Pending dead letters stay pending."""
         self._redeliveries.returned(self._pending.release_consumers().offsets, cause)
         self._selector.clear()
         self._replay, self._delayed = Replay(), DelayedDeliveryTracker()
-        self._again = None
+        self._reread = None
         self._fresh.clear()
         self._reading.restart(self._floor)
         self._unblock()
 
-    # ---- where it stands ------------------------------------------------------------------------------------
+    # ---- status ------------------------------------------------------------------------------------
 
     def status(self, now_us: int) -> DispatchStatus:
-        """Cheap, but for many consumers."""
+        """Return the status. Cheap, except with many consumers."""
         reading = self._reading
         self._drop_acked()
-        again = 0 if self._again is None else len(self._again)
+        reread = 0 if self._reread is None else len(self._reread)
         consumers = tuple(
             ConsumerStatus(
                 attached.id, attached.name, attached.priority, attached.permits, self._pending.count(attached.holder),
@@ -481,7 +518,7 @@ class Dispatcher:
             reads=reading.under_way,
             forgotten=reading.forgotten,
             read_failures=reading.failures,
-            in_hand=again + sum(len(batch) for batch in self._fresh),
+            in_hand=reread + sum(len(batch) for batch in self._fresh),
             replay=self._replay.messages,
             delayed=self._delayed.messages,
             aside=self._selector.waiting(),
@@ -494,8 +531,9 @@ class Dispatcher:
         )
 
     def first_due(self, end: int) -> int:
-        """The first offset that is not acknowledged, but for those that are known to wait for their time; `end`, of the
-        topic, if there is none."""
+        """Return the first unacknowledged offset that is not delayed, as far as known; `end`, of the topic, if there is
+        none.
+        """
         at = self._cursor.next_unacked(self._floor)
         if not self._delayed.messages:
             return min(at, end)
@@ -530,7 +568,7 @@ class Dispatcher:
 
     @property
     def _floor(self) -> int:
-        """Nothing below is delivered any more."""
+        """Offset below which nothing is delivered any more."""
         return max(self._cursor.acks.mark_offset, self._start)
 
     def _run(self, now_us: int) -> list[Effect]:
@@ -543,14 +581,14 @@ class Dispatcher:
         for answer in arrived:
             if len(batch := self._filter(answer, effects, now_us)):
                 self._fresh.append(batch)
-        if self._again is not None or self._fresh:
+        if self._reread is not None or self._fresh:
             self._place(effects, now_us)
         if arrived and self._fresh:
             self._reading.fell_behind()
         elif arrived:
             self._reading.kept_up()
         if self._reading.position < self.end or self._replay.ready or self._selector.waiting():
-            self._read(effects, now_us)  # behind a delivery there is mostly nothing more
+            self._read(effects, now_us)  # usually false after a delivery
         next_us = self._next_us(now_us)
         if next_us is not None and (self._armed_us is None or next_us < self._armed_us):
             self._armed_us = next_us
@@ -572,13 +610,15 @@ class Dispatcher:
     # ---- filtering ------------------------------------------------------------------------------------------
 
     def _drop_acked(self) -> None:
-        """Drop acknowledged messages from the batches in hand. Done when these are to be placed, not with each
-        acknowledgement: many may come one by one."""
+        """Drop acknowledged messages from the batches in hand.
+
+        Done before these are placed, and not with each acknowledgement, because many may come one by one.
+        """
         if not self._has_acked:
             return
         self._has_acked = False
-        if self._again is not None:
-            self._again = self._without_acked(self._again)
+        if self._reread is not None:
+            self._reread = self._without_acked(self._reread)
         held = [self._without_acked(batch) for batch in self._fresh]
         self._fresh = deque(batch for batch in held if batch is not None)
 
@@ -587,13 +627,14 @@ class Dispatcher:
         return batch.select(wanted) if len(wanted) else None
 
     def _wanted(self, offsets: Offsets) -> NDArray[np.bool_]:
-        """Which messages are kept still, and not acknowledged."""
+        """Return which messages are kept and not acknowledged."""
         wanted: NDArray[np.bool_] = ~self._cursor.mask(offsets) & (offsets >= self._start)
         return wanted
 
     def _filter(self, batch: MessageBatch, effects: list[Effect], now_us: int) -> MessageBatch:
-        """The messages of an answer that can be delivered: not acknowledged, not pending, due, and not delivered too
-        often."""
+        """Return the messages of a read that can be delivered: unacknowledged, not pending, due, not redelivered too
+        often.
+        """
         self._cursor.deliver(batch)
         if self._is_new(batch):
             return batch
@@ -604,7 +645,7 @@ class Dispatcher:
             late = wanted & (batch.deliver_at > wall_us)
             if late.any():
                 self._delayed.add_each(offsets[late], batch.deliver_at[late], wall_us)
-                self._selector.forget(offsets[late])  # they were due, and put aside, before the clock was set back
+                self._selector.forget(offsets[late])  # they were due, and blocked, before the clock was set back
                 wanted &= ~late
         if self.settings.max_redeliveries is not None:
             dead = self._redeliveries.beyond(offsets[wanted], self.settings.max_redeliveries)
@@ -614,7 +655,9 @@ class Dispatcher:
         return batch if wanted.all() else batch.select(np.flatnonzero(wanted))
 
     def _is_new(self, batch: MessageBatch) -> bool:
-        """Whether all of a batch is certain to be deliverable, as mostly: then its messages need not be looked at."""
+        """Return whether all messages of a batch are certain to be deliverable, as is usual: they need not be checked
+        singly.
+        """
         start, end = batch.first, batch.last + 1
         return (
             len(batch) == end - start > 0
@@ -626,7 +669,7 @@ class Dispatcher:
         )
 
     def _make_dead_letters(self, batch: MessageBatch, dead: Offsets, effects: list[Effect], now_us: int) -> None:
-        """Make dead letters of as many as may be without an acknowledgement, of the others when they are read again."""
+        """Publish as many dead letters as messages may be unacknowledged; the others are read again later."""
         room = max(self.settings.max_unacked - self._pending.total, 0)
         self._selector.forget(dead)
         self._replay.add(dead[room:])
@@ -639,17 +682,17 @@ class Dispatcher:
     # ---- placing --------------------------------------------------------------------------------------------
 
     def _place(self, effects: list[Effect], now_us: int) -> None:
-        """Place the batches in hand with consumers; the one that was read again goes first."""
+        """Place the batches in hand with consumers; the batch that was read again goes first."""
         if self._has_acked and self._capacity() > 0:
             self._drop_acked()
-        while (self._again is not None or self._fresh) and (capacity := self._capacity()) > 0:
-            is_fresh = self._again is None
-            batch = self._fresh.popleft() if self._again is None else self._again
+        while (self._reread is not None or self._fresh) and (capacity := self._capacity()) > 0:
+            is_fresh = self._reread is None
+            batch = self._fresh.popleft() if self._reread is None else self._reread
             placement = self._selector.place(batch, capacity, is_fresh=is_fresh)
             effects.extend([self._assign(share, now_us) for share in placement.shares])
             self._is_blocked = self._is_blocked or self._pending.total >= self.settings.max_unacked
             if not is_fresh:
-                self._again = placement.rest
+                self._reread = placement.rest
             elif placement.rest is not None:
                 self._fresh.appendleft(placement.rest)
             if placement.rest is not None and not placement.shares:
@@ -663,11 +706,11 @@ class Dispatcher:
         else:
             self._pending.hold(batch.offset, consumer.holder, share.slots, now_us)
             counts = self._redeliveries.delivered(batch.offset)
-        self._consumers.given(consumer, len(batch))
+        self._consumers.note_delivered(consumer, len(batch))
         return Deliver(consumer.id, batch, counts)
 
     def _capacity(self) -> int:
-        """The most messages that can be placed now."""
+        """Return the most messages that can be placed now."""
         if self._is_blocked:
             return 0
         return min(self._selector.capacity(), self.settings.max_unacked - self._pending.total)
@@ -685,7 +728,7 @@ class Dispatcher:
         capacity, reading = self._capacity(), self._reading
         if capacity <= 0 or not reading.may_begin(now_us):
             return
-        if self._again is None and reading.again is None and (self._replay.ready or self._selector.waiting()):
+        if self._reread is None and reading.reread is None and (self._replay.ready or self._selector.waiting()):
             self._read_again(capacity, effects)
             if not reading.may_begin(now_us):
                 return
@@ -715,7 +758,7 @@ class Dispatcher:
     # ---- time -----------------------------------------------------------------------------------------------
 
     def _next_us(self, now_us: int) -> int | None:
-        """The time of the next thing to do that no event leads to."""
+        """Return when the next timer is due."""
         times: list[int | None] = []
         if self._replay.waiting.messages:
             times.append(self._replay.waiting.first_us)
@@ -728,14 +771,16 @@ class Dispatcher:
         return min((time for time in times if time is not None), default=None) if times else None
 
     def _delayed_due_us(self, first_us: int, now_us: int) -> int:
-        """When the wall will say `first_us`, if nobody sets it until then. The two clocks are compared once, not with
-        each step, which would be a little earlier or later each time."""
+        """Return when the wall clock will reach `first_us`, on the monotonic clock, if nobody sets the wall clock.
+
+        The clocks are compared once, because the result would be a little earlier or later with each step.
+        """
         if self._due[0] != first_us:
             self._due = first_us, now_us + max(first_us - self._wall_us(), 0)
         return self._due[1]
 
 
 def _changed(before: AttachedConsumer | None, after: AttachedConsumer | None) -> list[Effect]:
-    """Another consumer is the active one; before: who was, if it is still there."""
-    told = [(before, False), (after, True)]
-    return [ActiveConsumerChanged(consumer.id, active) for consumer, active in told if consumer is not None]
+    """Return the effects of another active consumer. before: the former one, if it is still attached."""
+    changes = [(before, False), (after, True)]
+    return [ActiveConsumerChanged(consumer.id, active) for consumer, active in changes if consumer is not None]

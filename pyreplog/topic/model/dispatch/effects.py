@@ -12,9 +12,9 @@ from pyreplog.topic.model.dispatch.redelivery import Failure
 
 @dataclass(frozen=True, slots=True)
 class ReadEntries:
-    """Read from the entry that holds `offset` on, up to the one that holds `end` - 1, about `bytes_max` at most.
+    """Read from the entry that holds `offset` on, up to the one that holds `end` - 1, about `bytes_max` bytes at most.
 
-    Answer with `entries(id, …)` or `read_failed(id, …)`, exactly once, also when the subscription was moved meanwhile.
+    Answer with `entries(id, …)` or `read_failed(id, …)`, exactly once, even if the subscription was moved meanwhile.
     """
 
     id: int
@@ -25,7 +25,7 @@ class ReadEntries:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Messages for a consumer. redelivered: by offset, how often those were delivered again that were before."""
+    """Deliver messages to a consumer. redelivered: how often each message was delivered again, by offset, if it was."""
 
     consumer: int
     batch: MessageBatch
@@ -34,8 +34,10 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Messages that were delivered too often: publish them elsewhere, then acknowledge them, or tell
-    `dead_letters_failed`. failures: why, by offset."""
+    """Publish messages as dead letters, then acknowledge them, or call `dead_letters_failed`.
+
+    failures: why they failed, by offset.
+    """
 
     batch: MessageBatch
     failures: dict[int, Failure]
@@ -43,14 +45,14 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Call `woken` at that time. An earlier one replaces a later one; both may be carried out."""
+    """Call `woken` at a time. An earlier one replaces a later one; both may be carried out."""
 
     at_us: int
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveConsumerChanged:
-    """The consumer is the one that messages go to, or is not any more."""
+    """Tell a consumer that it is the active one, or is no longer."""
 
     consumer: int
     active: bool
@@ -58,13 +60,16 @@ class ActiveConsumerChanged:
 
 @dataclass(frozen=True, slots=True)
 class Dirty:
-    """The cursor has changes to store."""
+    """Store the changes of the cursor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Locate:
-    """Acknowledged, as ascending ranges of offsets, but of entries that the cursor does not know: nothing was done yet.
-    Locate the entries, have the cursor know them, then acknowledge again."""
+    """Locate the entries of acknowledged messages that the cursor does not know.
+
+    The acknowledgements, ascending ranges of offsets, are not done: note the entries in the cursor, and acknowledge
+    again.
+    """
 
     consumer: int
     starts: Offsets

@@ -1,4 +1,4 @@
-"""Key_shared subscriptions: messages are spread by key, and of each key one consumer at a time has any."""
+"""Key_shared subscriptions: messages are distributed by key, and one consumer at a time has messages of a key."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ from pyreplog.topic.model.dispatch.pending import NOBODY, Released, Slots
 from pyreplog.topic.model.dispatch.selector import Assignment, AttachedConsumer, Consumers, Placement, Selector
 
 SLOTS = 65_535
-"""Keys fall into slots 1 to this."""
+"""Number of slots, from 1 on, that keys are hashed to."""
 POINTS = 100
-"""Of each consumer on the ring."""
+"""Points of each consumer on the ring."""
 
 _NO_KEY = key_hash(b"NONE_KEY")
 
 
 def slot_of(hashes: NDArray[np.uint32]) -> Slots:
-    """Slots of keys by their murmur3 hash."""
+    """Return the slots of keys by their murmur3 hashes."""
     return ((hashes & 0x7FFFFFFF) % SLOTS + 1).astype(np.uint16)
 
 
 def slots_of(batch: MessageBatch) -> Slots:
-    """Slots of messages; those without a key share one."""
+    """Return the slots of messages; messages without a key share one."""
     hashes = batch.key_hash()
     return slot_of(np.where(batch.key_size < 0, np.uint32(_NO_KEY), hashes))
 
 
 class KeyRing:
-    """Members by name: one that comes back under its name gets its keys back. Several of one name are numbered."""
+    """Consistent hashing of slots to members by name.
+
+    A member that returns under its name gets its keys back. Members of the same name are numbered.
+    """
 
     def __init__(self) -> None:
         self._members: dict[tuple[str, int], tuple[int, Slots]] = {}  # (name, number) -> (holder, its points)
@@ -51,14 +54,14 @@ class KeyRing:
         self._arrange()
 
     def owners(self, slots: Slots) -> NDArray[np.uint32]:
-        """The holder that each slot belongs to: that of the next point, around the ring."""
+        """Return the holder of each slot: that of the next point around the ring."""
         if not len(self._points):
             return np.full(len(slots), NOBODY, np.uint32)
         at = np.searchsorted(self._points, slots)
         return self._holders[np.where(at < len(self._points), at, 0)]
 
     def _arrange(self) -> None:
-        """A point that several have belongs to the first by name and number."""
+        """Sort the points; a point of several members belongs to the first by name and number."""
         members = [self._members[member] for member in sorted(self._members)]
         points = np.concatenate([np.empty(0, np.uint16), *(points for _, points in members)])
         holders = np.repeat(np.array([holder for holder, _ in members], np.uint32), POINTS)
@@ -73,11 +76,14 @@ _NEVER = np.iinfo(np.int64).max
 
 
 class KeySharedSelector(Selector):
-    """A key that changes hands does so once nobody has any of its messages; until then its messages are put aside, and
-    so are those for consumers without room: the others go on. What was put aside goes before what was read later.
+    """Selector of key_shared subscriptions.
 
-    Order is that of first deliveries, and of what a consumer leaves behind; a refused message comes again whenever it
-    does, but never to a second consumer while a first one has messages of its key. Keys are told apart by slot.
+    A key moves to another consumer once no consumer has messages of it. Until then its messages are blocked; so are
+    those for consumers without room, while the others go on. Blocked messages go before messages that are read later.
+
+    Messages keep their order at the first delivery, and when a consumer leaves them behind. A refused message comes
+    again after its delay, but never to a second consumer while the first one has messages of its key. Keys are
+    distinguished by slot.
     """
 
     delays = True
@@ -85,19 +91,19 @@ class KeySharedSelector(Selector):
     def __init__(self, consumers: Consumers) -> None:
         super().__init__(consumers)
         self._ring = KeyRing()
-        self._may_go = False  # whether some of those aside may be deliverable
+        self._may_deliver = False  # whether some blocked messages may be deliverable
         self.clear()
 
     def joined(self, consumer: AttachedConsumer) -> None:
         self._ring.add(consumer.holder, consumer.name)
-        self._may_go = True
+        self._may_deliver = True
 
     def left(self, consumer: AttachedConsumer) -> None:
         self._ring.remove(consumer.holder)
-        self._may_go = True
+        self._may_deliver = True
 
     def has_changed(self) -> None:
-        self._may_go = True
+        self._may_deliver = True
 
     # ---- placing --------------------------------------------------------------------------------------------
 
@@ -126,7 +132,7 @@ class KeySharedSelector(Selector):
         return Placement(shares, batch.slice(stop, len(batch)) if stop < len(batch) else None)
 
     def _is_free(self, slots: Slots, owners: NDArray[np.uint32]) -> NDArray[np.bool_]:
-        """Which slots nobody but their owner has messages of."""
+        """Return which slots have no messages with a consumer other than their owner."""
         holders = self._holder[slots]
         free: NDArray[np.bool_] = (holders == NOBODY) | (holders == owners)
         return free
@@ -134,8 +140,11 @@ class KeySharedSelector(Selector):
     def _block(
         self, offsets: Offsets, slots: Slots, chosen: NDArray[np.bool_], *, is_fresh: bool, looks_ahead: bool
     ) -> int:
-        """What was not chosen, of fresh ones as many as there is space for, and only for the sake of others; how far
-        that goes in the batch."""
+        """Block the messages that were not chosen; return the end of the part of the batch that was handled.
+
+        Of fresh messages only as many are blocked as there is space for, and only if other messages behind them can go
+        on.
+        """
         waiting = np.flatnonzero(~chosen)
         stop = len(offsets)
         if is_fresh:
@@ -154,13 +163,13 @@ class KeySharedSelector(Selector):
         np.add.at(self._held, slots, 1)
 
     def released(self, released: Released) -> None:
-        slots = released.slots[released.slots != 0]  # of dead letters: 0
+        slots = released.slots[released.slots != 0]  # 0 for dead letters
         np.subtract.at(self._held, slots, 1)
         freed = slots[self._held[slots] == 0]
         self._holder[freed] = NOBODY
-        self._may_go = self._may_go or self._blocked.has_slots(freed)
+        self._may_deliver = self._may_deliver or self._blocked.has_slots(freed)
 
-    # ---- what was put aside ---------------------------------------------------------------------------------
+    # ---- blocked messages ---------------------------------------------------------------------------------
 
     @property
     def _limit(self) -> int:
@@ -174,26 +183,26 @@ class KeySharedSelector(Selector):
 
     def returned(self, released: Released) -> bool:
         self._blocked.add(released.offsets, released.slots)
-        self._may_go = True
+        self._may_deliver = True
         return True
 
     def forget(self, offsets: Offsets) -> None:
         self._blocked.remove(offsets)
-        self._may_go = True
+        self._may_deliver = True
 
     def forget_range(self, start: int, end: int) -> None:
         self._blocked.remove_range(start, end)
-        self._may_go = True
+        self._may_deliver = True
 
     def take(self, most: int) -> Offsets:
-        if not self._may_go or not len(self._blocked):
+        if not self._may_deliver or not len(self._blocked):
             return self._blocked.offsets[:0]
         at, _ = self._deliverable()
-        self._may_go = len(at) > 0
+        self._may_deliver = len(at) > 0
         return self._blocked.offsets[at[:most]]
 
     def _deliverable(self) -> tuple[NDArray[np.int64], dict[int, int]]:
-        """Which of those aside there is room for, by index, ascending; and how many by holder."""
+        """Return the indexes of blocked messages that can be delivered, ascending, and their number by holder."""
         slots = self._blocked.slots
         owners = self._ring.owners(slots)
         free = self._is_free(slots, owners)
@@ -208,13 +217,15 @@ class KeySharedSelector(Selector):
 
     def clear(self) -> None:
         self._blocked = BlockedMessages()
-        self._holder = np.zeros(SLOTS + 1, np.uint32)  # of each slot: who has messages of it
-        self._held = np.zeros(SLOTS + 1, np.int32)  # how many
+        self._holder = np.zeros(SLOTS + 1, np.uint32)  # by slot: the holder of its messages
+        self._held = np.zeros(SLOTS + 1, np.int32)  # by slot: number of messages
 
 
 class BlockedMessages:
-    """Messages that were read and could not be delivered yet: their offsets and slots, by offset. Small: reading stops
-    before it is not."""
+    """Messages that were read and cannot be delivered yet: their offsets and slots, by offset.
+
+    Reading stops at a limit.
+    """
 
     def __init__(self) -> None:
         self.offsets: Offsets = NONE
@@ -224,14 +235,14 @@ class BlockedMessages:
         return len(self.offsets)
 
     def add(self, offsets: Offsets, slots: Slots) -> None:
-        """Ascending offsets; those that are there stay."""
+        """Add messages with ascending offsets; those that it contains stay."""
         new = ~_mask(self.offsets, offsets)
         at = np.searchsorted(self.offsets, offsets[new])
         self.slots = np.insert(self.slots, at, slots[new])
         self.offsets = np.insert(self.offsets, at, offsets[new])
 
     def remove(self, offsets: Offsets) -> None:
-        """Ascending offsets; those that are not there do not matter."""
+        """Remove messages with ascending offsets, as far as it contains them."""
         if len(self.offsets) and len(offsets):
             self._keep(~_mask(offsets, self.offsets))
 
@@ -239,16 +250,16 @@ class BlockedMessages:
         self._keep((self.offsets < start) | (self.offsets >= end))
 
     def has_slots(self, slots: Slots) -> bool:
-        """Whether any message is of one of these."""
+        """Return whether any message has one of these slots."""
         return bool(len(self.slots)) and bool(np.isin(self.slots, slots).any())
 
     def in_turn(self, offsets: Offsets, slots: Slots) -> NDArray[np.bool_]:
-        """Which of the messages of a batch have none of their slot waiting before them that is not in the batch."""
+        """Return which messages of a batch have no earlier message of their slot here that is not in the batch."""
         if not len(self.offsets):
             return np.ones(len(offsets), np.bool_)
         others = ~_mask(offsets, self.offsets)
         first = np.full(SLOTS + 1, _NEVER, np.int64)
-        first[self.slots[others][::-1]] = self.offsets[others][::-1]  # of several, the last written counts: the lowest
+        first[self.slots[others][::-1]] = self.offsets[others][::-1]  # the last write wins: the lowest offset
         in_turn: NDArray[np.bool_] = offsets < first[slots]
         return in_turn
 
@@ -256,10 +267,10 @@ class BlockedMessages:
         self.offsets, self.slots = self.offsets[kept], self.slots[kept]
 
 
-def _mask(among: Offsets, offsets: Offsets) -> NDArray[np.bool_]:
-    """Which of the offsets are among ascending ones."""
-    if not len(among):
+def _mask(members: Offsets, offsets: Offsets) -> NDArray[np.bool_]:
+    """Return which of the offsets are in an ascending array."""
+    if not len(members):
         return np.zeros(len(offsets), np.bool_)
-    at = np.minimum(np.searchsorted(among, offsets), len(among) - 1)
-    mask: NDArray[np.bool_] = among[at] == offsets
+    at = np.minimum(np.searchsorted(members, offsets), len(members) - 1)
+    mask: NDArray[np.bool_] = members[at] == offsets
     return mask

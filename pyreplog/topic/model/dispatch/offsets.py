@@ -1,4 +1,4 @@
-"""Arrays of offsets: ascending ones, and ranges of them."""
+"""Arrays of ascending offsets, and ranges of them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ NONE: Offsets = np.empty(0, np.int64)
 
 
 def ascending(offsets: Offsets) -> Offsets:
-    """Each once, in order."""
+    """Return offsets sorted and without duplicates."""
     if len(offsets) < 2 or bool((offsets[1:] > offsets[:-1]).all()):
         return offsets
     return np.unique(offsets)
 
 
 def runs(offsets: Offsets) -> tuple[Offsets, Offsets]:
-    """Ascending offsets as ranges: their starts, their ends."""
+    """Return ascending offsets as ranges: their starts, their ends."""
     if not len(offsets):
         return NONE, NONE
     breaks = np.flatnonzero(offsets[1:] != offsets[:-1] + 1)
@@ -27,7 +27,7 @@ def runs(offsets: Offsets) -> tuple[Offsets, Offsets]:
 
 
 def within(offsets: Offsets, starts: Offsets, ends: Offsets) -> NDArray[np.bool_]:
-    """Which of the offsets lie in one of the ranges, which are disjoint and ascend."""
+    """Return which offsets lie in one of the ranges, which are disjoint and ascend."""
     if not len(starts):
         return np.zeros(len(offsets), np.bool_)
     at = np.searchsorted(starts, offsets, "right") - 1

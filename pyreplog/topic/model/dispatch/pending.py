@@ -1,4 +1,4 @@
-"""Which consumer has which messages: delivered, and not acknowledged yet."""
+"""Which consumer has which messages: delivered and not acknowledged yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE_BITS = 10
 PAGE = 1 << PAGE_BITS
 NOBODY = 0
 DEAD_LETTERS = 1
-"""The holder of what is being published as dead letters; consumers' numbers are higher."""
+"""The holder of messages that are being published as dead letters; consumers have higher numbers."""
 
 Slots = NDArray[np.uint16]
 _END = 1 << 62
@@ -25,7 +25,7 @@ _ROW = np.dtype([("since_us", np.int64), ("holder", np.uint32), ("slot", np.uint
 
 
 class Released(NamedTuple):
-    """What was held and is not any more; offsets ascend, slots are those of their keys."""
+    """Messages that a holder has no longer; the offsets ascend, the slots are those of their keys."""
 
     offsets: Offsets
     slots: Slots
@@ -35,22 +35,22 @@ NOTHING = Released(NONE, np.empty(0, np.uint16))
 
 
 class Pending:
-    """Rows of messages by offset, in pages of those regions of the topic that have any."""
+    """The pending messages in rows by offset, in pages for those parts of the topic that have any."""
 
     def __init__(self) -> None:
         self._pages: dict[int, NDArray[np.void]] = {}
-        self._used: dict[int, int] = {}  # page -> its rows that are held
+        self._used: dict[int, int] = {}  # page -> number of rows in use
         self._counts: dict[int, int] = {}
         self.total = 0
 
     def count(self, holder: int) -> int:
-        """Messages that one holder has."""
+        """Return the number of messages that a holder has."""
         return self._counts.get(holder, 0)
 
     # ---- taking ---------------------------------------------------------------------------------------------
 
     def hold(self, offsets: Offsets, holder: int, slots: Slots | None, now_us: int) -> None:
-        """Note ascending offsets, held by nobody, as delivered."""
+        """Note that messages, which nobody holds, were delivered. The offsets ascend."""
         for number, low, high in _by_page(offsets):
             page = self._pages.get(number)
             if page is None:
@@ -65,11 +65,11 @@ class Pending:
         self.total += len(offsets)
 
     def hold_range(self, start: int, end: int, holder: int, now_us: int) -> None:
-        """The same, all from start up to end."""
+        """Note that all messages of [start, end) were delivered."""
         self.hold(np.arange(start, end, dtype=np.int64), holder, None, now_us)
 
     def holds(self, offsets: Offsets) -> NDArray[np.bool_]:
-        """Which of ascending offsets anybody has."""
+        """Return which of ascending offsets are held."""
         mask = np.zeros(len(offsets), np.bool_)
         for number, low, high in _by_page(offsets) if self.total else ():
             if (page := self._pages.get(number)) is not None:
@@ -77,13 +77,13 @@ class Pending:
         return mask
 
     def is_free(self, start: int, end: int) -> bool:
-        """Whether nobody has any from start up to end; False: perhaps not."""
+        """Return whether no message of [start, end) is held; False: perhaps none is."""
         return not self._pages or not self._numbers(start >> PAGE_BITS, (end - 1) >> PAGE_BITS)
 
     # ---- releasing ------------------------------------------------------------------------------------------
 
     def release(self, offsets: Offsets, holder: int | None = None) -> Released:
-        """Those of ascending offsets that somebody has, or that this holder has."""
+        """Release those of ascending offsets that are held by any holder, or by this one."""
         parts = []
         for number, low, high in _by_page(offsets) if self.total else ():
             if (page := self._pages.get(number)) is not None:
@@ -93,7 +93,7 @@ class Pending:
         return _joined(parts)
 
     def release_range(self, start: int, end: int) -> Released:
-        """Those from start up to end."""
+        """Release the messages of [start, end)."""
         parts = []
         first, last = start >> PAGE_BITS, (end - 1) >> PAGE_BITS
         for number in self._numbers(first, last) if start < end else ():
@@ -102,19 +102,19 @@ class Pending:
         return _joined(parts)
 
     def release_holder(self, holder: int) -> Released:
-        """All that one holder has."""
+        """Release all messages of a holder."""
         if not self.count(holder):
             return NOTHING
         pages = [(number, self._pages[number]["holder"] == holder) for number in sorted(self._pages)]
         return _joined([self._clear(number, np.flatnonzero(held)) for number, held in pages])
 
     def release_consumers(self) -> Released:
-        """All but dead letters."""
+        """Release all messages except dead letters."""
         pages = [(number, self._pages[number]["holder"] > DEAD_LETTERS) for number in sorted(self._pages)]
         return _joined([self._clear(number, np.flatnonzero(held)) for number, held in pages])
 
     def release_since(self, until_us: int) -> Released:
-        """What consumers were given at that time or before."""
+        """Release the messages that were delivered to consumers at a time or before."""
         parts = []
         for number in sorted(self._pages):
             page = self._pages[number]
@@ -130,7 +130,7 @@ class Pending:
     def _clear(self, number: int, at: NDArray[np.int64]) -> Released:
         page = self._pages[number]
         holders = page["holder"][at]
-        while len(holders):  # mostly all are one's
+        while len(holders):  # usually all have one holder
             holder = int(holders[0])
             others = holders[holders != holder]
             self._counts[holder] -= len(holders) - len(others)
@@ -147,7 +147,7 @@ class Pending:
 
 
 def _by_page(offsets: Offsets) -> Iterator[tuple[int, int, int]]:
-    """(number of a page, the part of ascending offsets that lies in it)"""
+    """Yield (page, start, stop): the part of ascending offsets that lies in each page."""
     if not len(offsets):
         return
     first, last = int(offsets[0]) >> PAGE_BITS, int(offsets[-1]) >> PAGE_BITS
@@ -161,7 +161,7 @@ def _by_page(offsets: Offsets) -> Iterator[tuple[int, int, int]]:
 
 
 def _joined(parts: list[Released]) -> Released:
-    """Of several pages, which ascend."""
+    """Join the released messages of several pages, which ascend."""
     parts = [released for released in parts if len(released.offsets)]
     if len(parts) <= 1:
         return parts[0] if parts else NOTHING
@@ -171,8 +171,10 @@ def _joined(parts: list[Released]) -> Released:
 
 
 class PendingRanges:
-    """The same where all messages go to one consumer and no time matters: ranges, however many messages. All slots
-    are 0."""
+    """The pending messages as ranges, for subscriptions with one active consumer and no acknowledgement timeout.
+
+    All slots are 0.
+    """
 
     def __init__(self) -> None:
         self._held: defaultdict[int, RangeSet] = defaultdict(RangeSet)
@@ -215,7 +217,7 @@ class PendingRanges:
         return _released([self._cut(held, start, end) for held in self._held.values()])
 
     def drop_range(self, start: int, end: int) -> int:
-        """As `release_range`; how many these were."""
+        """Release the messages of [start, end); return their number."""
         count = 0
         if start < end:
             for held in self._held.values():
@@ -232,24 +234,24 @@ class PendingRanges:
         return _released([self.release_holder(number).offsets for number in others])
 
     def release_since(self, until_us: int) -> Released:
-        """Nothing: it is kept where times matter."""
+        """Release nothing: this class is used where times do not matter."""
         return NOTHING
 
     def _cut(self, held: RangeSet, start: int, end: int) -> Offsets:
-        """The held offsets of [start, end), which are not held any more then."""
+        """Release and return the held offsets of [start, end)."""
         if start >= end or not held:
             return NONE
         starts, ends = held.intersect(start, end)
         self.total -= held.remove(start, end)
         ranges = zip(starts.tolist(), ends.tolist(), strict=True)
-        several = [np.arange(low, high, dtype=np.int64) for low, high in ranges]
-        return several[0] if len(several) == 1 else np.concatenate(several or [NONE])
+        parts = [np.arange(low, high, dtype=np.int64) for low, high in ranges]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts or [NONE])
 
 
-def _released(several: list[Offsets]) -> Released:
-    """Of several holders, which share nothing."""
-    several = [offsets for offsets in several if len(offsets)]
-    if not several:
+def _released(parts: list[Offsets]) -> Released:
+    """Join the released offsets of several holders, which are disjoint."""
+    parts = [offsets for offsets in parts if len(offsets)]
+    if not parts:
         return NOTHING
-    offsets = several[0] if len(several) == 1 else np.sort(np.concatenate(several))
+    offsets = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
     return Released(offsets, np.zeros(len(offsets), np.uint16))

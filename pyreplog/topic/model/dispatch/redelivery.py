@@ -1,5 +1,6 @@
-"""Messages that are delivered later or again: delayed messages by the time when they are due, messages to be replayed,
-and how often each was delivered again. The counts are kept in memory: a new owner of the topic begins at 0.
+"""Messages that are delivered later or again: delayed messages by due time, messages to be replayed, and counts.
+
+The counts of redeliveries are kept in memory: a new owner of the topic begins at 0.
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ from pyreplog._native.topic.rangeset import RangeSet
 from pyreplog.topic.model.dispatch.offsets import Offsets
 
 _FINEST, _COARSEST = 13, 19
-"""Powers of two of µs: 8 ms to 524 ms."""
+"""Widths of buckets, as powers of two of µs: 8 ms to 524 ms."""
 
 
 class DelayedDeliveryTracker:
-    """Never early; late by an eighth of the wait at most (8 ms for short ones), and by half a second."""
+    """Delayed messages in buckets by due time.
+
+    A message is never early. It is late by at most an eighth of its delay (8 ms if that is short), and by half a
+    second.
+    """
 
     def __init__(self) -> None:
         self._buckets: dict[int, RangeSet] = {}
         self._heap: list[int] = []
         self.ranges = 0
-        """How many ranges it holds: its memory grows with them."""
+        """Number of ranges that it holds; its memory grows with them."""
         self.messages = 0
 
     @property
@@ -33,11 +38,11 @@ class DelayedDeliveryTracker:
         return self._heap[0] if self._heap else None
 
     def add(self, offsets: Offsets, due_us: int, now_us: int) -> None:
-        """Ascending offsets that are all due at one time."""
+        """Add messages with ascending offsets that are all due at one time."""
         self._add_all(offsets, _rounded(np.full(1, due_us, np.int64), now_us)[0].item())
 
     def add_each(self, offsets: Offsets, due_us: Offsets, now_us: int) -> None:
-        """Ascending offsets, each with its time."""
+        """Add messages with ascending offsets, each with its own due time."""
         times = _rounded(due_us, now_us)
         for time in np.unique(times).tolist():
             self._add_all(offsets[times == time], time)
@@ -56,14 +61,14 @@ class DelayedDeliveryTracker:
         self.messages += bucket.total
 
     def all(self) -> RangeSet:
-        """All messages that wait."""
+        """Return all delayed messages."""
         waiting = RangeSet()
         for bucket in self._buckets.values():
             waiting.add_ranges(*bucket.intersect())
         return waiting
 
     def pop(self, now_us: int) -> list[RangeSet]:
-        """Take the messages that are due."""
+        """Remove and return the messages that are due."""
         due = []
         while self._heap and self._heap[0] <= now_us:
             bucket = self._buckets.pop(heapq.heappop(self._heap))
@@ -74,7 +79,7 @@ class DelayedDeliveryTracker:
 
 
 def _rounded(due_us: Offsets, now_us: int) -> Offsets:
-    """Times, each rounded up to its bucket's."""
+    """Return due times, each rounded up to that of its bucket."""
     waits = np.maximum(due_us - now_us, 1)
     powers = np.clip(np.log2(waits).astype(np.int64) - 3, _FINEST, _COARSEST)
     rounded: Offsets = (due_us + (1 << powers) - 1) >> powers << powers
@@ -82,24 +87,24 @@ def _rounded(due_us: Offsets, now_us: int) -> Offsets:
 
 
 NEIGHBOURS = 256
-"""Ranges so many messages apart are read together."""
+"""Ranges with gaps of at most so many messages are read together."""
 
 Ranges = tuple[Offsets, Offsets]
 """Starts and ends, ascending and disjoint."""
 
 
 class Replay:
-    """Offsets that are due, lowest first, and those that are not."""
+    """Messages to be delivered again: those that are due, lowest offset first, and those that are not."""
 
     def __init__(self) -> None:
         self.ready = RangeSet()
-        """Messages that are due; to be looked at only."""
+        """Messages that are due; do not modify."""
         self.waiting = DelayedDeliveryTracker()
-        """Messages whose time has not come."""
+        """Messages that are not due yet."""
 
     @property
     def messages(self) -> int:
-        """How many are to be read again."""
+        """Number of messages that are to be read again."""
         return self.ready.total + self.waiting.messages
 
     @property
@@ -119,7 +124,7 @@ class Replay:
             self.waiting.add(offsets, due_us, now_us)
 
     def take(self, most: int) -> Ranges | None:
-        """Take the first ranges that are due and lie near each other, up to `most` messages."""
+        """Remove and return the first ranges that are due and close to each other, at most `most` messages."""
         if not self.ready:
             return None
         starts, ends = self.ready.intersect(most=1024)
@@ -128,7 +133,7 @@ class Replay:
         return starts, ends
 
     def forget(self, offsets: Offsets) -> None:
-        """Forget acknowledged messages that are due. For those that wait it is noticed when they are read."""
+        """Forget acknowledged messages that are due. Those that are not due are filtered when they are read."""
         self.ready.remove_offsets(offsets)
 
     def forget_range(self, start: int, end: int) -> None:
@@ -136,7 +141,7 @@ class Replay:
 
 
 def neighbours(starts: Offsets, ends: Offsets, most: int) -> Ranges:
-    """The first ranges up to the first wide gap, and `most` messages of them at most."""
+    """Return the first ranges up to the first wide gap, at most `most` messages."""
     gaps = np.flatnonzero(starts[1:] - ends[:-1] > NEIGHBOURS)
     stop = int(gaps[0]) + 1 if len(gaps) else len(starts)
     before = np.cumsum(ends[:stop] - starts[:stop]) - (ends[:stop] - starts[:stop])
@@ -147,10 +152,10 @@ def neighbours(starts: Offsets, ends: Offsets, most: int) -> Ranges:
 
 
 REASONS_BYTES_MAX = 4 << 20
-"""Memory for the reasons of one subscription; beyond, those that were given first are forgotten."""
+"""Most bytes of memory for the reasons of one subscription; beyond, the oldest are forgotten."""
 
 REASON_OVERHEAD = 200
-"""Bytes that a reason takes besides its text, about."""
+"""Estimated bytes of a reason in addition to its text."""
 
 
 class Cause(StrEnum):
@@ -165,8 +170,13 @@ class Cause(StrEnum):
 
 
 class Failure(NamedTuple):
-    """Why a message is a dead letter. redeliveries: how often it was delivered again; cause: of the last return;
-    reason: the last one that a consumer gave, None: none was."""
+    """Why a message is a dead letter.
+
+    Attributes:
+        redeliveries: how often it was delivered again.
+        cause: cause of its last return.
+        reason: the last reason that a consumer gave; None: none was given.
+    """
 
     redeliveries: int
     cause: Cause
@@ -177,14 +187,14 @@ class Reasons:
     """The last reason that a consumer gave for each message; bounded."""
 
     def __init__(self) -> None:
-        self._texts: dict[int, str] = {}  # in the order in which they were given
+        self._texts: dict[int, str] = {}  # by offset, oldest first
         self._bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._texts)
 
     def note(self, offsets: Offsets, reason: str) -> None:
-        """Note the reason of several messages."""
+        """Note one reason for several messages."""
         size = _size(reason)
         for offset in offsets.tolist():
             self._drop(offset)
@@ -204,10 +214,10 @@ class Reasons:
         if not self._texts:
             return
         if end - start < len(self._texts):
-            gone = [offset for offset in range(start, end) if offset in self._texts]
+            removed = [offset for offset in range(start, end) if offset in self._texts]
         else:
-            gone = [offset for offset in self._texts if start <= offset < end]
-        for offset in gone:
+            removed = [offset for offset in self._texts if start <= offset < end]
+        for offset in removed:
             self._drop(offset)
 
     def clear(self) -> None:
@@ -225,18 +235,18 @@ def _size(reason: str) -> int:
 
 
 class Redeliveries:
-    """Counts every redelivery, whatever the reason: a message that crashes its consumers becomes a dead letter by it.
+    """Counts every redelivery, whatever the cause, so that a message that crashes its consumers becomes a dead letter.
 
-    Only messages that were delivered twice and are not acknowledged have a number here.
+    Only messages that were delivered twice and are not acknowledged have a count.
     """
 
     def __init__(self) -> None:
-        self._returned = RangeSet()  # delivered before, and nobody has them now
+        self._returned = RangeSet()  # delivered before, and with no consumer now
         self._counts: dict[int, int] = {}
         self._causes = {cause: RangeSet() for cause in Cause if cause is not Cause.NACK}
-        """Messages that came back for another cause than a nack; of those that are dead letters, too."""
+        """Messages that came back for another cause than a nack, including dead letters."""
         self._reasons = Reasons()
-        self._has_details = False  # causes or reasons, maybe
+        self._has_details = False  # there may be causes or reasons
 
     def __len__(self) -> int:
         return len(self._counts)
@@ -247,31 +257,32 @@ class Redeliveries:
         return bool(self._returned)
 
     def returned(self, offsets: Offsets, cause: Cause | None) -> None:
-        """Note ascending offsets that came back from a consumer. cause: None, dead letters that were not published,
-        which keep theirs."""
+        """Note ascending offsets that came back. cause: None for dead letters that were not published, which keep their
+        cause.
+        """
         self._returned.add_offsets(offsets)
         if cause is not None and cause is not Cause.NACK:
             self._causes[cause].add_offsets(offsets)
             self._has_details = True
 
     def explain(self, offsets: Offsets, reason: str) -> None:
-        """Note why a consumer refused messages, as it says."""
+        """Note the reason that a consumer gave for refusing messages."""
         self._reasons.note(offsets, reason)
         self._has_details = True
 
     def count(self, offset: int) -> int:
-        """How often it was delivered again."""
+        """Return how often a message was delivered again."""
         return self._counts.get(offset, 0)
 
     def beyond(self, offsets: Offsets, most: int) -> Offsets:
-        """Those of ascending offsets that were delivered again `most` times, and came back."""
+        """Return those of ascending offsets that were delivered again `most` times, and came back."""
         if not self._returned:
             return offsets[:0]
         again = offsets[self._returned.mask(offsets)]
         return again[[self.count(offset) >= most for offset in again.tolist()]] if most and len(again) else again
 
     def delivered(self, offsets: Offsets) -> dict[int, int]:
-        """Count a delivery. Returns, by offset, how often those were delivered again that were delivered before."""
+        """Count a delivery; return how often each message was delivered again, by offset, if it was."""
         if not self._returned:
             return {}
         again = offsets[self._returned.mask(offsets)]
@@ -283,7 +294,7 @@ class Redeliveries:
         return counts
 
     def died(self, offsets: Offsets) -> dict[int, Failure]:
-        """Note that messages are dead letters now. Returns why, by offset; it stays known."""
+        """Note that messages are dead letters now; return why, by offset. The causes stay known."""
         self._returned.remove_offsets(offsets)
         return {at: Failure(self.count(at), self._cause(at), self._reasons.get(at)) for at in offsets.tolist()}
 
@@ -291,11 +302,11 @@ class Redeliveries:
         return next((cause for cause, offsets in self._causes.items() if offset in offsets), Cause.NACK)
 
     def _forget_causes(self, offsets: Offsets) -> None:
-        for caused in self._causes.values():
-            if caused:
-                caused.remove_offsets(offsets)
+        for messages in self._causes.values():
+            if messages:
+                messages.remove_offsets(offsets)
 
-    def _look_for_details(self) -> None:
+    def _update_details(self) -> None:
         self._has_details = bool(self._reasons) or any(self._causes.values())
 
     def forget(self, offsets: Offsets) -> None:
@@ -305,7 +316,7 @@ class Redeliveries:
         if self._has_details:
             self._forget_causes(offsets)
             self._reasons.forget(offsets)
-            self._look_for_details()
+            self._update_details()
         if self._counts:
             for at in offsets.tolist():
                 self._counts.pop(at, None)
@@ -313,24 +324,24 @@ class Redeliveries:
     def forget_range(self, start: int, end: int) -> None:
         self._returned.remove(start, end)
         if self._has_details:
-            for caused in self._causes.values():
-                caused.remove(start, end)
+            for messages in self._causes.values():
+                messages.remove(start, end)
             self._reasons.forget_range(start, end)
-            self._look_for_details()
+            self._update_details()
         if not self._counts:
             return
         if end - start < len(self._counts):
-            gone = [at for at in range(start, end) if at in self._counts]
+            removed = [at for at in range(start, end) if at in self._counts]
         else:
-            gone = [at for at in self._counts if start <= at < end]
-        for at in gone:
+            removed = [at for at in self._counts if start <= at < end]
+        for at in removed:
             del self._counts[at]
 
     def clear(self) -> None:
-        """Begin anew: nothing was delivered yet."""
+        """Forget all deliveries."""
         self._returned.clear()
-        for caused in self._causes.values():
-            caused.clear()
+        for messages in self._causes.values():
+            messages.clear()
         self._reasons.clear()
         self._has_details = False
         self._counts.clear()

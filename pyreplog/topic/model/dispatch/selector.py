@@ -1,5 +1,5 @@
-"""Which attached consumer gets which messages: exclusive, failover and shared subscriptions. Key_shared ones have a
-module of their own.
+"""Selects consumers for messages of exclusive, failover and shared subscriptions; key_shared ones have their own
+module.
 """
 
 from __future__ import annotations
@@ -16,8 +16,18 @@ from pyreplog.topic.model.dispatch.pending import DEAD_LETTERS, Pending, Pending
 
 @dataclass(slots=True, eq=False)
 class AttachedConsumer:
-    """One consumer. holder: its number in `Pending`; permits: how many messages it still asked for; is_blocked: it has
-    too many without an acknowledgement."""
+    """One attached consumer.
+
+    Attributes:
+        id: its number.
+        name: its name.
+        priority: its priority; lower numbers are served first.
+        holder: its number in `Pending`.
+        permits: messages that it may still be sent.
+        is_blocked: it has too many unacknowledged messages.
+        delivered: messages that were delivered to it.
+        acknowledged: messages that it acknowledged.
+    """
 
     id: int
     name: str
@@ -30,12 +40,15 @@ class AttachedConsumer:
 
 
 class Consumers:
-    """All of one subscription, in the order in which they came. unacked_max: of each, see SubscriptionConfig."""
+    """The consumers of a subscription, in the order in which they were attached.
+
+    unacked_max: `max_unacked_consumer` of SubscriptionConfig.
+    """
 
     def __init__(self, pending: Pending | PendingRanges, unacked_max: int) -> None:
         self._pending, self.unacked_max = pending, unacked_max
         self.by_id: dict[int, AttachedConsumer] = {}
-        """The consumers now, to be looked at only."""
+        """The consumers by number; do not modify."""
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -53,19 +66,19 @@ class Consumers:
         return self.by_id.pop(consumer, None)
 
     def capacity(self, attached: AttachedConsumer) -> int:
-        """How many messages it may be given now."""
+        """Return how many messages a consumer may be given now."""
         if attached.is_blocked:
             return 0
         return min(attached.permits, self.unacked_max - self._pending.count(attached.holder))
 
-    def given(self, attached: AttachedConsumer, messages: int) -> None:
-        """They were delivered, and are in `Pending`."""
+    def note_delivered(self, attached: AttachedConsumer, messages: int) -> None:
+        """Note that messages, which are in `Pending`, were delivered."""
         attached.permits -= messages
         attached.delivered += messages
         attached.is_blocked = self._pending.count(attached.holder) >= self.unacked_max
 
     def unblock(self) -> bool:
-        """Let blocked consumers go on that have only half as much as they may have; whether there is one."""
+        """Unblock consumers with at most half of their limit; return whether there was one."""
         has_unblocked = False
         for attached in self.by_id.values():
             if attached.is_blocked and self._pending.count(attached.holder) <= self.unacked_max // 2:
@@ -74,11 +87,11 @@ class Consumers:
 
 
 TURN_MAX = 1000
-"""The most messages of a shared subscription that one consumer gets before the next has its turn."""
+"""The most messages of a shared subscription that one consumer gets before the next one."""
 
 
 class Assignment(NamedTuple):
-    """Messages for one consumer; slots: of their keys, where these matter."""
+    """Messages for one consumer; slots: of their keys, if these matter."""
 
     consumer: AttachedConsumer
     batch: MessageBatch
@@ -86,88 +99,91 @@ class Assignment(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """rest: what nobody has room for, to be placed again later."""
+    """The result of placing a batch. rest: messages for which no consumer has room, to be placed again later."""
 
     shares: list[Assignment]
     rest: MessageBatch | None
 
 
 class Selector:
-    """Base of the selectors of all types. Methods that a type does not override do nothing, or what is usual."""
+    """Base of the selectors of all types. Its methods do nothing, or what is usual."""
 
     delays = False
-    """Whether messages wait for their `deliver_at`: only where there is no order to be kept."""
+    """Whether messages wait for their `deliver_at`; only types that keep no order do that."""
 
     def __init__(self, consumers: Consumers) -> None:
         self._consumers = consumers
 
     @property
     def active(self) -> AttachedConsumer | None:
-        """The consumer that gets all messages; None: several may get some, or there is none."""
+        """The consumer that gets all messages; None: several get messages, or there is none."""
         return None
 
     def admits(self) -> bool:
-        """Whether one more consumer may attach."""
+        """Return whether another consumer may attach."""
         return True
 
     def joined(self, consumer: AttachedConsumer) -> None:
-        """Note that a consumer was attached; it is among the consumers already."""
+        """Note that a consumer was attached; it is one of the consumers already."""
 
     def left(self, consumer: AttachedConsumer) -> None:
-        """Note that a consumer was detached. Its messages are `returned` next, or all is cleared."""
+        """Note that a consumer was detached. Its messages are `returned` next, or everything is cleared."""
 
     def capacity(self) -> int:
-        """The most messages that can be placed now."""
+        """Return the most messages that can be placed now."""
         return sum(self._consumers.capacity(consumer) for consumer in self._consumers)
 
     def has_changed(self) -> None:
-        """Note that some consumer may be given more than before."""
+        """Note that some consumer may be given more messages than before."""
 
     def place(self, batch: MessageBatch, room: int, *, is_fresh: bool) -> Placement:
-        """Share out a batch, `room` messages of it at most: 1 or more, and no more than `capacity`. is_fresh: none was
-        delivered, or put aside, before."""
+        """Distribute a batch, at most `room` messages of it: 1 or more, and at most `capacity`.
+
+        is_fresh: no message of it was delivered, or blocked, before.
+        """
         raise NotImplementedError
 
     def released(self, released: Released) -> None:
-        """Note that a consumer does not have these messages any more."""
+        """Note that a consumer does not have these messages any longer."""
 
     def returned(self, released: Released) -> bool:
-        """Take messages that a consumer left without an acknowledgement, in the order in which it got them; whether
-        they are put aside here."""
+        """Take messages that a detached consumer did not acknowledge, in their order; return whether the selector keeps
+        them.
+        """
         return False
 
     def forget(self, offsets: Offsets) -> None:
         """Note that messages are acknowledged, or not to be delivered."""
 
     def forget_range(self, start: int, end: int) -> None:
-        """The same for all from start up to end."""
+        """Note that all messages of [start, end) are acknowledged."""
 
     def waiting(self) -> int:
-        """How many messages are put aside."""
+        """Return the number of blocked messages."""
         return 0
 
     def has_space(self) -> bool:
-        """Whether more can be put aside, so that reading may go on."""
+        """Return whether more messages can be blocked, so that reading may go on."""
         return True
 
     def take(self, most: int) -> Offsets:
-        """Up to `most` messages put aside that can be delivered now, once they are read again."""
+        """Return up to `most` blocked messages that can be delivered now, once they are read again."""
         return NONE
 
     def clear(self) -> None:
-        """Forget what was delivered or put aside: all of it is read anew."""
+        """Forget delivered and blocked messages: all of them are read again."""
 
 
 class SingleActiveSelector(Selector):
-    """Exclusive and failover subscriptions: all messages go to one consumer, in order.
+    """Selector of exclusive and failover subscriptions: all messages go to one consumer, in order.
 
-    The active consumer is one of those of the lowest priority number, sorted by name, then by arrival: the first,
-    which it stays as long as it is one of those. Of partition p, the one at p modulo their number: partitions are
-    shared anew as consumers come and go. partition: None, it is none.
+    The candidates are the consumers of the lowest priority number, sorted by name, then by arrival. The first one
+    becomes active, and stays active as long as it is a candidate. In partition p it is the candidate at p modulo their
+    number, so consumers that come and go redistribute the partitions. partition: None for a topic that is no partition.
 
-    The rule is Pulsar's (AbstractDispatcherSingleActiveConsumer), but for topics that are no partition: there it is
-    drawn by a hash of the topic's name, so that a consumer that joins may take the topic from one that is at work. Here
-    it does so only if it has a lower priority number.
+    The rule is Pulsar's (AbstractDispatcherSingleActiveConsumer), except for topics that are no partition. There Pulsar
+    picks one by a hash of the topic's name, so that a new consumer may take the topic from a working one. Here it does
+    so only with a lower priority number.
     """
 
     def __init__(self, consumers: Consumers, partition: int | None, *, is_exclusive: bool) -> None:
@@ -215,32 +231,34 @@ class SingleActiveSelector(Selector):
 
 
 class RoundRobinSelector(Selector):
-    """Shared subscriptions: messages are spread over the consumers that have room, in turn. Those of a lower priority
-    number come first, as long as they have room."""
+    """Selector of shared subscriptions: messages are distributed to the consumers that have room, in turn.
+
+    Consumers of a lower priority number come first, as long as they have room.
+    """
 
     delays = True
 
     def __init__(self, consumers: Consumers) -> None:
         super().__init__(consumers)
-        self._turn = 0  # of consumers, by number of turns taken by all
+        self._turn = 0  # total number of turns
 
     def place(self, batch: MessageBatch, room: int, *, is_fresh: bool) -> Placement:
         shares: list[Assignment] = []
         at, stop = 0, min(room, len(batch))
         left = {consumer: self._consumers.capacity(consumer) for consumer in self._consumers}
-        fair = -(-stop // max(len(self._takers(left)), 1))
-        while at < stop and (takers := self._takers(left)):
-            taker = takers[self._turn % len(takers)]
-            count = min(left[taker], fair, TURN_MAX, stop - at)
-            shares.append(Assignment(taker, batch.slice(at, at + count)))
-            left[taker] -= count
+        fair = -(-stop // max(len(self._candidates(left)), 1))
+        while at < stop and (candidates := self._candidates(left)):
+            candidate = candidates[self._turn % len(candidates)]
+            count = min(left[candidate], fair, TURN_MAX, stop - at)
+            shares.append(Assignment(candidate, batch.slice(at, at + count)))
+            left[candidate] -= count
             at += count
             self._turn += 1
         return Placement(shares, batch.slice(at, len(batch)) if at < len(batch) else None)
 
     @staticmethod
-    def _takers(left: dict[AttachedConsumer, int]) -> list[AttachedConsumer]:
-        """Those with room, of the first priority that has any."""
+    def _candidates(left: dict[AttachedConsumer, int]) -> list[AttachedConsumer]:
+        """Return the consumers with room, of the first priority that has any."""
         able = [consumer for consumer, room in left.items() if room > 0]
         first = min((consumer.priority for consumer in able), default=0)
         return [consumer for consumer in able if consumer.priority == first]

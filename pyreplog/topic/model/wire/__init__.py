@@ -2,8 +2,8 @@
 
 | module | what it holds |
 |---|---|
-| `protocol` | every request and reply; errors by number |
-| `fields` | the fields that they consist of |
-| `batches` | messages inside them |
+| `protocol` | requests and replies; numbers of errors |
+| `fields` | fields of requests and replies |
+| `batches` | messages inside requests and replies |
 | `json_codec` | statistics and start positions as JSON |
 """

@@ -1,4 +1,4 @@
-"""Batches of messages on the wire: the records as they lie in the ledger, and which of their messages are meant."""
+"""Batches of messages on the wire: the records as stored in the ledger, and which of their messages are meant."""
 
 from __future__ import annotations
 
@@ -20,20 +20,26 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 BATCH_BYTES = 1 << 20
-"""A delivery has about so many bytes of records, at least one."""
+"""Approximate bytes of records in a delivery, which has at least one record."""
 
 _STATE = Layout(U32, FLAG_NUMBER, FLAG_NUMBER)
 _HEAD = struct.Struct(">qqqqqqII")
 _COUNTED = np.dtype([("offset", ">i8"), ("count", ">u4")])
 _ITEMS_MAX = 1 << 24
 _ALL = np.empty((0, 2), np.int64)
-"""No runs."""
+"""An empty table of runs: all messages are meant."""
 
 
 class Delivered(NamedTuple):
-    """What a FETCH or READ brings. generation: of the consumer; messages of an older one it does not have any more.
-    active: whether messages come, of consumers that take turns. batch: None, none now. redelivered: by offset. era: see
-    `protocol.Resume`; None: the consumer was not resumed."""
+    """The reply to a FETCH or READ.
+
+    Attributes:
+        generation: generation of the consumer; it has lost the messages of older ones.
+        active: whether the consumer is the active one of its subscription.
+        batch: the messages; None: there are none now.
+        redelivered: how often messages were delivered again, by offset.
+        era: see `protocol.Resume`; None: the consumer was not resumed.
+    """
 
     generation: int
     active: bool
@@ -43,52 +49,56 @@ class Delivered(NamedTuple):
 
 
 def size_of(batch: MessageBatch) -> int:
-    """Bytes of values, as stored, of the entries that its messages lie in."""
+    """Return the stored bytes of the entries that contain the messages of a batch."""
     return batch.stored_bytes if batch.is_whole else int(_sizes(batch).sum())
 
 
 def _sizes(batch: MessageBatch) -> NDArray[np.int64]:
-    """Of each entry; 0 of those that none of its messages lies in."""
+    """Return the size of each entry; 0 if it contains no message of the batch."""
     used = np.zeros(len(batch.entry_id), np.bool_)
     used[batch.entry_index] = True
     return np.where(used, batch.entry_size, 0)
 
 
 def cut(batch: MessageBatch, bytes_max: int) -> tuple[MessageBatch, MessageBatch | None]:
-    """Its first messages, of entries with so many bytes, or one; and the rest."""
+    """Split off the first messages of a batch: those of entries with at most `bytes_max` bytes together, or of one
+    entry.
+    """
     sums = np.cumsum(_sizes(batch))
     first_entry = int(batch.entry_index[0])
-    most = max(int(np.searchsorted(sums, bytes_max, "right")), first_entry + 1)
-    stop = int(np.searchsorted(batch.entry_index, most))
+    stop_entry = max(int(np.searchsorted(sums, bytes_max, "right")), first_entry + 1)
+    stop = int(np.searchsorted(batch.entry_index, stop_entry))
     return batch.slice(0, stop), batch.slice(stop, len(batch)) if stop < len(batch) else None
 
 
 def encode_delivered(delivered: Delivered) -> list[ReadableBuffer]:
-    """Buffers of a reply, which hold the batch."""
+    """Return the buffers of a reply, which keep the batch alive."""
     generation, active, batch, redelivered, era = delivered
-    told = b"" if era is None else OFFSET.encode(era)
+    encoded_era = b"" if era is None else OFFSET.encode(era)
     if batch is None or not len(batch):
-        return [bytes((OK,)) + _STATE.encode((generation, active, False)) + told]
+        return [bytes((OK,)) + _STATE.encode((generation, active, False)) + encoded_era]
     records, runs, first, last = batch.records(), _ALL, batch.first_entry, batch.last_entry
     if not batch.is_whole:
         entries, runs = _used(batch)
         first, last = batch.entry_id[[entries[0], entries[-1]]].tolist()
         records = [records[entry] for entry in entries]
     counts = [(at, redelivered[at]) for at in batch.offset.tolist() if at in redelivered] if redelivered else []
-    described = _HEAD.pack(batch.ledger, first, last, *batch.ledger_start, len(runs), len(counts))
+    description = _HEAD.pack(batch.ledger, first, last, *batch.ledger_start, len(runs), len(counts))
     if len(runs):
-        described += runs.astype(">u4").tobytes()
+        description += runs.astype(">u4").tobytes()
     if counts:
-        described += np.array(counts, _COUNTED).tobytes()
-    head = bytes((OK,)) + _STATE.encode((generation, active, True)) + told
-    return [head + described, *records]
+        description += np.array(counts, _COUNTED).tobytes()
+    head = bytes((OK,)) + _STATE.encode((generation, active, True)) + encoded_era
+    return [head + description, *records]
 
 
-def decode_delivered(reader: WireReader, *, tells_era: bool = False) -> Delivered:
-    """What follows the status. tells_era: the consumer was resumed. Errors: InvalidMessageError; MissingExtraError,
-    nothing can decompress it."""
+def decode_delivered(reader: WireReader, *, has_era: bool = False) -> Delivered:
+    """Decode what follows the status. has_era: the consumer was resumed.
+
+    Raises InvalidMessageError; MissingExtraError if the codec of the messages is not installed.
+    """
     generation, active, has_messages = _STATE.decode(reader)
-    era = OFFSET.decode(reader) if tells_era else None
+    era = OFFSET.decode(reader) if has_era else None
     if not has_messages:
         reader.end()
         return Delivered(generation, bool(active), None, {}, era)
@@ -111,16 +121,16 @@ def decode_delivered(reader: WireReader, *, tells_era: bool = False) -> Delivere
         batch = decode_messages(records, offset=offset, entries=entries, size=size, decompress=decompress)
     except (InvalidMessageError, ImportError):
         raise
-    except InvalidRecordsError as error:  # those that the owner sent had their checksums
+    except InvalidRecordsError as error:  # the owner checked the records before it sent them
         raise DamagedMessageError(f"messages: damaged on their way: {error}") from error
     except (ReplogError, ValueError, OverflowError) as error:
         raise InvalidMessageError(f"messages: {error}") from error
-    meant = _selected(batch, runs, reader) if run_count else batch
-    return Delivered(generation, bool(active), meant, redelivered, era)
+    selected = _selected(batch, runs, reader) if run_count else batch
+    return Delivered(generation, bool(active), selected, redelivered, era)
 
 
 def _used(batch: MessageBatch) -> tuple[Sequence[int], NDArray[np.int64]]:
-    """Entries that its messages lie in; and which messages of these: (first, count) of each run, none of all."""
+    """Return the entries that contain messages of a batch, and the runs (first, count) of these; no runs: all."""
     index = batch.entry_index.astype(np.int64)
     entries = np.unique(index)
     counts = batch.entry_count[entries]

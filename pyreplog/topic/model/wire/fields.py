@@ -1,4 +1,4 @@
-"""Fields of messages between clients and topic servers, as bytes: each is bounded before it is believed."""
+"""Fields of messages between clients and topic servers. Each value is checked against its bounds before it is used."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ CHECKSUM_BYTES = _U32.size
 
 
 class WireReader:
-    """Takes fields off a body, in order. is_checked: their checksum follows them. Errors: InvalidMessageError;
-    DamagedMessageError."""
+    """Reads the fields of a body in order. is_checked: a checksum follows them.
+
+    Raises InvalidMessageError if a field is malformed; DamagedMessageError instead if the body has a checksum.
+    """
 
     def __init__(self, what: str, body: memoryview, at: int = 0, *, is_checked: bool = False) -> None:
         self._what, self._body, self._at, self._is_checked = what, body, at, is_checked
 
     def take(self, count: int) -> memoryview:
-        """The next `count` bytes, not copied."""
+        """Return the next `count` bytes, not copied."""
         at, self._at = self._at, self._at + count
         if self._at > len(self._body):
             raise self.refusal(f"{count} bytes more at byte {at}", f"{len(self._body) - at}")
@@ -54,33 +56,33 @@ class WireReader:
         return form.unpack_from(self._body, at)
 
     def rest(self) -> memoryview:
-        """All that is left, not copied."""
+        """Return all bytes that are left, not copied."""
         return self.take(len(self._body) - self._at)
 
     def check(self) -> None:
-        """If it is checked: here is the checksum of all that was taken."""
+        """If the body has a checksum, read it here, and compare it with that of all bytes before it."""
         if self._is_checked:
             self._is_checked = False
             computed = crc32c(self._body[: self._at])
-            found = self.unpack(_U32)[0]
-            if found != computed:
+            stored = self.unpack(_U32)[0]
+            if stored != computed:
                 raise DamagedMessageError(
-                    f"{self._what}: damaged on its way: its CRC-32C is {computed:#010x}, expected {found:#010x}"
+                    f"{self._what}: damaged on its way: its CRC-32C is {computed:#010x}, expected {stored:#010x}"
                 )
 
     def end(self) -> None:
-        """Nothing may follow."""
+        """Check that no bytes follow."""
         self.check()
         if self._at != len(self._body):
             raise self.refusal(f"{self._at} bytes", f"{len(self._body)}")
 
     def refusal(self, expected: str, found: str) -> InvalidMessageError:
-        kind = DamagedMessageError if self._is_checked else InvalidMessageError  # it would not pass the check
+        kind = DamagedMessageError if self._is_checked else InvalidMessageError  # the checksum would not match
         return kind(f"{self._what}: expected {expected}, found {found}")
 
 
 def checksum(*buffers: ReadableBuffer) -> bytes:
-    """What follows these in a body that is checked."""
+    """Return the checksum that follows these buffers in a body."""
     crc = 0
     for buffer in buffers:
         crc = crc32c(buffer, crc)
@@ -88,7 +90,7 @@ def checksum(*buffers: ReadableBuffer) -> bytes:
 
 
 class Number(NamedTuple):
-    """What a number may be, and its letter in a struct's format."""
+    """The bounds of a number, and its letter in a format of `struct`."""
 
     letter: str
     low: int
@@ -96,7 +98,7 @@ class Number(NamedTuple):
 
 
 class WireField(NamedTuple):
-    """How a value is written, and read. number: if it is one, and no more is to be said of it."""
+    """Encoder and decoder of a value. number: for a plain number, its bounds."""
 
     encode: Callable[[Any], bytes]
     decode: Callable[[WireReader], Any]
@@ -104,7 +106,7 @@ class WireField(NamedTuple):
 
 
 class Layout:
-    """`fields` that follow each other. The numbers in front are written, and read, in one go."""
+    """Fields that follow each other. Numbers at the front are encoded and decoded in one call."""
 
     def __init__(self, *fields: WireField) -> None:
         self.fields = fields
@@ -113,7 +115,7 @@ class Layout:
         self._rest = fields[len(self._numbers) :]
 
     def encode(self, values: Sequence[Any]) -> bytes:
-        """One for each field. Errors: those of the fields."""
+        """Encode one value for each field. Raises the errors of the fields."""
         if not self._rest:
             return self._front.pack(*values)
         front = len(self._numbers)
@@ -121,24 +123,24 @@ class Layout:
         return self._front.pack(*values[:front]) + b"".join(parts)
 
     def decode(self, reader: WireReader) -> list[Any]:
-        """InvalidMessageError."""
-        found = list(reader.unpack(self._front))
-        for value, (_, low, high) in zip(found, self._numbers, strict=True):
+        """Decode the fields. Raises InvalidMessageError."""
+        values = list(reader.unpack(self._front))
+        for value, (_, low, high) in zip(values, self._numbers, strict=True):
             if not low <= value <= high:
                 raise reader.refusal(f"a number from {low} to {high}", str(value))
         if self._rest:
-            found += [field.decode(reader) for field in self._rest]
-        return found
+            values += [field.decode(reader) for field in self._rest]
+        return values
 
 
 def _number(letter: str, low: int, high: int) -> WireField:
     packed = struct.Struct(">" + letter)
 
     def decode(reader: WireReader) -> int:
-        found: int = reader.unpack(packed)[0]
-        if not low <= found <= high:
-            raise reader.refusal(f"a number from {low} to {high}", str(found))
-        return found
+        number: int = reader.unpack(packed)[0]
+        if not low <= number <= high:
+            raise reader.refusal(f"a number from {low} to {high}", str(number))
+        return number
 
     return WireField(packed.pack, decode, Number(letter, low, high))
 
@@ -201,10 +203,10 @@ def _decode_offsets(reader: WireReader) -> NDArray[np.int64]:
     count = reader.unpack(_U32)[0]
     if not 1 <= count <= OFFSETS_MAX:
         raise reader.refusal(f"1 to {OFFSETS_MAX} offsets", str(count))
-    found = np.frombuffer(reader.take(8 * count), ">i8").astype(np.int64)
-    if found[0] < 0 or (found[1:] <= found[:-1]).any():
-        raise reader.refusal("offsets from 0 on that ascend", str(found[:10].tolist()))
-    return found
+    offsets = np.frombuffer(reader.take(8 * count), ">i8").astype(np.int64)
+    if offsets[0] < 0 or (offsets[1:] <= offsets[:-1]).any():
+        raise reader.refusal("offsets from 0 on that ascend", str(offsets[:10].tolist()))
+    return offsets
 
 
 def _encode_ranges(ranges: NDArray[np.int64]) -> bytes:

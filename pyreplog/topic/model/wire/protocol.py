@@ -1,7 +1,7 @@
-"""What clients and topic servers say to each other: requests, replies, and their bytes (FORMAT.md, "Topics over TCP").
+"""Requests and replies between clients and topic servers, and their encoding (FORMAT.md, "Topics over TCP").
 
-The offset of a frame pairs a reply with its request. Handles of publishing lanes and of consumers are chosen by the
-client, which uses none twice: one of a lost connection is unknown on the next, and can mean nothing else.
+The offset of a frame pairs a reply with its request. The client chooses the handles of publishing lanes and consumers,
+and uses none twice: a handle of a lost connection is unknown on the next one.
 """
 
 from __future__ import annotations
@@ -46,17 +46,20 @@ if TYPE_CHECKING:
 
 
 VERSION = 4
-"""As the hello says it. 2: RESUME, and checksums; 3: NACK_WITH_REASON; 4: features in the hello, unknown requests are
+"""Version in the hello. 2: RESUME, and checksums; 3: NACK_WITH_REASON; 4: features in the hello, unknown requests are
 refused."""
 EXTENDED_FROM = 4
 
 OK, ERROR, STALE = range(3)
-"""How a request went. STALE: the server knows no such lane or consumer (any more); nothing was done."""
+"""Status of a reply. STALE: the server does not know the lane or consumer (any longer); nothing was done."""
 
 
 class Open(NamedTuple):
-    """Open a topic at its owner, and a lane to publish to it. producer: whose lane it is, "" nobody's in particular: of
-    a topic that deduplicates, lanes of other clients for that producer end. client: the same for all of one client."""
+    """Open a topic at its owner, and a lane to publish to it.
+
+    producer: name of the lane's producer, "": unnamed. If the topic deduplicates, lanes of other clients for that
+    producer end. client: id of the client.
+    """
 
     lane: int
     create: bool
@@ -67,20 +70,20 @@ class Open(NamedTuple):
 
 
 class CloseProducer(NamedTuple):
-    """A lane is not used any more."""
+    """Close a lane."""
 
     lane: int
 
 
 class Publish(NamedTuple):
-    """Entries as `encode_messages` makes them."""
+    """Publish entries as `encode_messages` returns them."""
 
     lane: int
     entries: Sequence[bytes]
 
 
 class Subscribe(NamedTuple):
-    """Attach a consumer; settings: JSON, "" whatever they are."""
+    """Attach a consumer; settings: JSON, "": leave them as they are."""
 
     consumer: int
     priority: int
@@ -97,20 +100,22 @@ class Detach(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """It has room for so many messages more."""
+    """Permit so many more messages."""
 
     consumer: int
     messages: int
 
 
 class Fetch(NamedTuple):
-    """Answered as soon as there are messages for it, or something else it has to know."""
+    """Wait for messages, or for a change of the consumer's state."""
 
     consumer: int
 
 
 class Acknowledge(NamedTuple):
-    """generation: of the consumer, as it knows it; what it acknowledges before it knows of a seek does not count."""
+    """Acknowledge messages. generation: of the consumer, as it knows it; acknowledgements from before a seek do not
+    count.
+    """
 
     consumer: int
     generation: int
@@ -118,7 +123,7 @@ class Acknowledge(NamedTuple):
 
 
 class AcknowledgeRange(NamedTuple):
-    """As Acknowledge."""
+    """Acknowledge messages as Acknowledge does."""
 
     consumer: int
     generation: int
@@ -127,7 +132,7 @@ class AcknowledgeRange(NamedTuple):
 
 
 class AcknowledgeAndFetch(NamedTuple):
-    """As AcknowledgeRange, and then Fetch: whoever takes messages one by one asks once for each, not twice."""
+    """Do an AcknowledgeRange and a Fetch, so that a consumer of single messages sends one request for each, not two."""
 
     consumer: int
     generation: int
@@ -136,8 +141,11 @@ class AcknowledgeAndFetch(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """What a consumer acknowledged over connections that are lost, and no flush has confirmed: all below `end`, and the
-    rows of `ranges`, from and up to; it counts in that era alone, 0: of none. From then on its replies tell the era."""
+    """Repeat the acknowledgements of lost connections that no flush has confirmed.
+
+    These are all messages below `end`, and the half-open ranges in the rows of `ranges`. They count only in that era;
+    0: in no era. From then on the replies of the consumer contain the era.
+    """
 
     consumer: int
     era: int
@@ -146,7 +154,7 @@ class Resume(NamedTuple):
 
 
 class AcknowledgeCumulative(NamedTuple):
-    """As Acknowledge."""
+    """Acknowledge messages as Acknowledge does."""
 
     consumer: int
     generation: int
@@ -154,7 +162,7 @@ class AcknowledgeCumulative(NamedTuple):
 
 
 class Nack(NamedTuple):
-    """delay_us: -1, as the subscription has it."""
+    """Refuse messages. delay_us: -1: the back-off of the subscription."""
 
     consumer: int
     delay_us: int
@@ -162,7 +170,7 @@ class Nack(NamedTuple):
 
 
 class NackWithReason(NamedTuple):
-    """As Nack; reason: why, as the consumer says. To a peer of version 3."""
+    """Refuse messages as Nack does. reason: text of the consumer. For peers of version 3."""
 
     consumer: int
     delay_us: int
@@ -184,7 +192,7 @@ class Flush(NamedTuple):
 
 
 class ReadRequest(NamedTuple):
-    """Entries from the one that holds `offset`, up to `end`; of about so many bytes."""
+    """Read entries from the one that holds `offset` up to `end`, about `bytes_max` bytes."""
 
     offset: int
     end: int
@@ -193,7 +201,7 @@ class ReadRequest(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Anything else, by name, with JSON arguments; topic: "", of no topic."""
+    """Call anything else by name, with JSON arguments; topic: "": none."""
 
     topic: str
     name: str
@@ -231,11 +239,14 @@ _KINDS = {request: kind for kind, (request, _) in _REQUESTS.items()}
 
 
 CHECKED = 0x80
-"""Of a kind: the request has a checksum, and so has its reply."""
+"""Flag of a kind: the request and its reply have checksums."""
 
 
 def encode_request(request: Request, *, is_checked: bool = False) -> list[ReadableBuffer]:
-    """Buffers of a body. is_checked: of a peer of version 2. InvalidArgumentError: a text is too long."""
+    """Return the buffers of a body. is_checked: the peer has version 2.
+
+    Raises InvalidArgumentError if a text is too long.
+    """
     kind = _KINDS[type(request)]
     head = bytes((kind | CHECKED if is_checked else kind,)) + _REQUESTS[kind][1].encode(request)
     buffers: list[ReadableBuffer] = [head, *request.entries] if isinstance(request, Publish) else [head]
@@ -245,13 +256,15 @@ def encode_request(request: Request, *, is_checked: bool = False) -> list[Readab
 
 
 def asks_for_checksum(body: memoryview) -> bool:
-    """Whether a request is checked."""
+    """Return whether a request has a checksum."""
     return len(body) > 0 and body[0] & CHECKED > 0
 
 
 def decode_request(body: memoryview) -> Request:
-    """It keeps nothing of the receive buffer. Errors: InvalidMessageError; DamagedMessageError;
-    UnsupportedRequestError, of a kind that is not known here, and intact as far as can be told."""
+    """Decode a request; the result keeps nothing of the receive buffer.
+
+    Raises InvalidMessageError; DamagedMessageError; UnsupportedRequestError for an unknown kind that appears intact.
+    """
     if not len(body):
         raise InvalidMessageError("request: expected a kind, found nothing")
     kind = body[0] & ~CHECKED
@@ -259,15 +272,15 @@ def decode_request(body: memoryview) -> Request:
         _check_unknown(kind, body)
         expected = f"a kind from 1 to {max(_REQUESTS)}"
         raise UnsupportedRequestError(f"request: expected {expected}, found {kind}: upgrade the server")
-    made, layout = _REQUESTS[kind]
-    reader = WireReader(f"request {made.__name__}", body, 1, is_checked=asks_for_checksum(body))
-    found: Request = made._make(layout.decode(reader))
+    request_type, layout = _REQUESTS[kind]
+    reader = WireReader(f"request {request_type.__name__}", body, 1, is_checked=asks_for_checksum(body))
+    request: Request = request_type._make(layout.decode(reader))
     reader.end()
-    return found
+    return request
 
 
 def _check_unknown(kind: int, body: memoryview) -> None:
-    """A checksum is at the end of every request that has one. Raises DamagedMessageError."""
+    """Check the checksum at the end of an unknown request, if it has one. Raises DamagedMessageError."""
     if asks_for_checksum(body):
         reader = WireReader(f"request of kind {kind}", body, is_checked=True)
         reader.take(max(len(body) - CHECKSUM_BYTES, 0))
@@ -278,12 +291,15 @@ def _check_unknown(kind: int, body: memoryview) -> None:
 
 
 class Done(NamedTuple):
-    """That is all."""
+    """The request was carried out."""
 
 
 class Opened(NamedTuple):
-    """last_sequence: highest number that the lane's producer has stored or on its way, -1 none. entry_bytes_max: of an
-    entry with its record. config: JSON."""
+    """The lane is open.
+
+    last_sequence: highest number that the lane's producer has stored or in flight; -1: none. entry_bytes_max: of an
+    entry with its record. config: JSON.
+    """
 
     last_sequence: int
     entry_bytes_max: int
@@ -291,14 +307,14 @@ class Opened(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """A subscription goes on at `offset`; the consumer's generation since then."""
+    """The subscription goes on at `offset`, with this generation of the consumer."""
 
     offset: int
     generation: int
 
 
 class MovedTo(NamedTuple):
-    """Moved, of a consumer that was resumed."""
+    """Moved, for a consumer that was resumed."""
 
     offset: int
     generation: int
@@ -306,7 +322,7 @@ class MovedTo(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """The consumer's generation, and the era of what it acknowledges in that. counts: what it had acknowledged does."""
+    """The consumer was resumed. era: the era of its generation. counts: whether its acknowledgements count."""
 
     generation: int
     era: int
@@ -314,7 +330,7 @@ class Resumed(NamedTuple):
 
 
 class CallResult(NamedTuple):
-    """JSON."""
+    """The result of a call, as JSON."""
 
     result: str
 
@@ -329,7 +345,7 @@ _REPLIES: dict[type[Any], Layout] = {
 }
 
 PUBLISHED = Layout(OFFSET_OR_NONE, U32, U32)
-"""Of the reply to a PUBLISH, up to its bits."""
+"""Layout of the reply to a PUBLISH, up to its bits."""
 
 Reply = Done | Opened | Moved | MovedTo | Resumed | CallResult
 
@@ -339,10 +355,10 @@ def encode_reply(reply: Reply) -> bytes:
 
 
 def decode_reply(kind: type[Reply], reader: WireReader) -> Any:
-    """What follows the status. InvalidMessageError."""
-    found = kind._make(_REPLIES[kind].decode(reader))
+    """Decode what follows the status. Raises InvalidMessageError."""
+    reply = kind._make(_REPLIES[kind].decode(reader))
     reader.end()
-    return found
+    return reply
 
 
 _TEXT_MAX = 1024
@@ -378,12 +394,12 @@ _CLASSES: tuple[type[ReplogError], ...] = (
     errors.MetadataVersionError,
     errors.UnsupportedRequestError,
     errors.MetadataLayoutError,
-)  # numbers are places in it: add at the end only
+)  # numbers are indexes: add at the end only
 _NUMBERS = {kind: number for number, kind in enumerate(_CLASSES)}
 
 
 def encode_fault(error: BaseException, address: str = "") -> bytes:
-    """The reply to a request that failed. address: of who can be asked instead."""
+    """Return the reply to a request that failed. address: of the server to be asked instead."""
     number = _number_of(type(error))
     if isinstance(error, TopicError):
         about, text = error.topic, error.message
@@ -398,7 +414,7 @@ def encode_fault(error: BaseException, address: str = "") -> bytes:
 
 
 def decode_fault(reader: WireReader) -> tuple[ReplogError, str]:
-    """The error, and the address of who can be asked instead, "" nobody. InvalidMessageError."""
+    """Return the error, and the address of the server to be asked instead ("": none). Raises InvalidMessageError."""
     number, about, address, text = (field.decode(reader) for field in (U32, NAME, NAME, TEXT))
     reader.end()
     kind = _CLASSES[number] if number < len(_CLASSES) else PeerError
@@ -410,5 +426,5 @@ def decode_fault(reader: WireReader) -> tuple[ReplogError, str]:
 
 
 def _number_of(kind: type[BaseException]) -> int:
-    """Of the nearest class that has one; 0: none has."""
+    """Return the number of the nearest class that has one; 0: none has."""
     return next((_NUMBERS[base] for base in kind.__mro__ if base in _NUMBERS), 0)

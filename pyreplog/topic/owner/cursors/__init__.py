@@ -1,9 +1,9 @@
-"""Stores what each subscription has acknowledged: the state of its cursor.
+"""Stores the cursors of subscriptions: what each has acknowledged.
 
-| modules | what they are |
+| modules | what they hold |
 |---|---|
 | `log` | persists the cursors of all subscriptions of this process, in one ledger that they share |
-| `slot` | what a subscription tells the log, and the log asks of it |
-| `flush`, `metadata_updates` | what has changed, brought to the ledger, and to the subscriptions' metadata |
-| `cursor_ledgers` | the ledgers that cursors are kept in: opened, retired, deleted |
+| `slot` | the interface between a subscription and the log |
+| `flush`, `metadata_updates` | write changes to the ledger, and to the metadata of subscriptions |
+| `cursor_ledgers` | opens, retires and deletes the ledgers that hold cursors |
 """

@@ -1,4 +1,4 @@
-"""The ledgers that cursors are kept in: opened, retired, and deleted when no subscription refers to them."""
+"""The ledgers that hold cursors: opened, retired, and deleted when no subscription refers to them."""
 
 from __future__ import annotations
 
@@ -40,15 +40,24 @@ COPIES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class CursorLogConfig(Settings):
-    """Settings of the ledgers that a process keeps cursors in.
+    """Settings of the ledgers in which a process stores cursors.
 
-    flush_ms: what was acknowledged is persisted that late at most, while nothing fails.
-    ensemble, write_quorum, ack_quorum, durability: of the ledgers, see `Cluster.create_ledger`. ensemble: None, as many
-    bookies as the cluster has, whether they run or not, up to COPIES.
-    roll_entries, roll_bytes, roll_ms: a new ledger is begun when one holds so much, or is so old.
-    retry_ms, retry_max_ms: after a failure it is tried again that late, each time twice as late, up to retry_max_ms.
-    cache_bytes, cache_ms: a former owner's ledger is read once for all its cursors; so much is kept of such, so long.
-    sweep_ms: ledgers that nobody refers to any more are looked for that late after there may be one.
+    Attributes:
+        flush_ms: longest time until an acknowledgement is persisted, while nothing fails.
+        ensemble: bookies of each ledger, see `Cluster.create_ledger`; None: as many as the cluster has, running or not,
+            up to COPIES.
+        write_quorum: see `Cluster.create_ledger`.
+        ack_quorum: see `Cluster.create_ledger`.
+        durability: see `Cluster.create_ledger`.
+        roll_entries: the next ledger is begun when one has so many entries.
+        roll_bytes: the same for bytes.
+        roll_ms: the same for the age of the ledger.
+        retry_ms: delay before a retry; it doubles each time up to `retry_max_ms`.
+        retry_max_ms: see `retry_ms`.
+        cache_bytes: the ledger of a former owner is read once for all its cursors; so many bytes of such ledgers are
+            cached.
+        cache_ms: and for so long.
+        sweep_ms: delay of the search for ledgers that no subscription refers to.
     """
 
     flush_ms: int = 100
@@ -88,17 +97,20 @@ CURSOR_LEDGERS = "/cursor-ledgers"
 
 
 def registry_key(ledger: int) -> str:
-    """Who writes a cursor ledger."""
+    """Return the key that names the writer of a cursor ledger."""
     return f"{CURSOR_LEDGERS}/{ledger:0{ID_DIGITS}d}"
 
 
 def incarnation_of(owner: str) -> str:
-    """The process that an owner of subscriptions belongs to."""
+    """Return the process to which an owner of subscriptions belongs."""
     return owner.partition("/")[0]
 
 
 def delete_cursor_ledger(cluster: LedgerCluster, ledger: int) -> None:
-    """The ledger first, then its key: a crash in between leaves something that a sweep finds. Errors: the store's."""
+    """Delete a cursor ledger, then its key: after a crash in between a sweep finds the key.
+
+    Raises errors of the store.
+    """
     with suppress(NoSuchLedgerError):
         cluster.delete_ledger(ledger)
     store, key = cluster.metadata, registry_key(ledger)
@@ -106,13 +118,18 @@ def delete_cursor_ledger(cluster: LedgerCluster, ledger: int) -> None:
     if item is not None:
         try:
             store.delete(key, item.version)
-        except (NoSuchKeyError, VersionConflictError):  # somebody else sweeps too
+        except (NoSuchKeyError, VersionConflictError):  # another process sweeps, too
             return
 
 
 class Sweep:
-    """One look at all of it, in steps that are short. mine: the incarnation of this process. given_up: ledgers of its
-    own that it will not name any more, all of them closed."""
+    """Searches all subscriptions for references to cursor ledgers, and deletes the unreferenced ones, in short steps.
+
+    Args:
+        cluster: the cluster.
+        mine: the incarnation of this process.
+        given_up: closed ledgers of this process that it will not refer to any more.
+    """
 
     def __init__(self, cluster: LedgerCluster, mine: str, given_up: Set[int]) -> None:
         self._cluster, self._mine, self._given_up = cluster, mine, given_up
@@ -122,10 +139,10 @@ class Sweep:
         self._steps = self._run()
         self.deleted: set[int] = set()
         self.left: set[int] = set()
-        """Which ledgers were in question and are still there."""
+        """Candidates that still exist."""
 
     def step(self) -> bool:
-        """Do a little; False: that was all. Errors: those of the store, and of `open_ledger`."""
+        """Do one step; return False at the end. Raises errors of the store, and of `open_ledger`."""
         return next(self._steps, None) is not None
 
     def _run(self) -> Iterator[bool]:
@@ -134,22 +151,24 @@ class Sweep:
             return
         self.left = set(candidates)
         closed = {ledger for ledger in candidates if self._is_closed(ledger)}
-        yield from self._look()
+        yield from self._read_references()
         unused = self._unused(candidates)
         yield from self._delete(unused & closed)
         if unused - closed:
             yield from self._close(unused - closed)
-            yield from self._look()
+            yield from self._read_references()
             yield from self._delete(self._unused(candidates) & unused - closed)
 
     def _candidates(self) -> dict[int, str]:
-        """Cursor ledgers, and who writes them."""
+        """Return the cursor ledgers that may be unused, and their writers."""
         writers = {}
         for name in self._store.list(CURSOR_LEDGERS):
             item = self._store.get(f"{CURSOR_LEDGERS}/{name}") if name.isdecimal() else None
             if item is not None:
                 writers[int(name)] = item.value.decode(errors="replace")
-        return {ledger: who for ledger, who in writers.items() if who != self._mine or ledger in self._given_up}
+        return {
+            ledger: writer for ledger, writer in writers.items() if writer != self._mine or ledger in self._given_up
+        }
 
     def _is_closed(self, ledger: int) -> bool:
         try:
@@ -159,8 +178,8 @@ class Sweep:
         except InvalidMetadataError:
             return False
 
-    def _look(self) -> Iterator[bool]:
-        """At every subscription. What cannot be read may refer to anything: nothing is deleted then."""
+    def _read_references(self) -> Iterator[bool]:
+        """Read every subscription. An error ends the sweep: metadata that cannot be read may refer to any ledger."""
         self._named, self._owners = set(), set()
         for topic in self._store.list(TOPICS):
             for name in list_subscriptions(self._store, unquote_name(topic)):
@@ -174,10 +193,10 @@ class Sweep:
 
     def _unused(self, candidates: dict[int, str]) -> set[int]:
         owners = self._owners - {self._mine}
-        return {ledger for ledger, who in candidates.items() if ledger not in self._named and who not in owners}
+        return {ledger for ledger, writer in candidates.items() if ledger not in self._named and writer not in owners}
 
     def _close(self, ledgers: Set[int]) -> Iterator[bool]:
-        """A dead owner's; should it be alive, without a subscription, it opens another."""
+        """Close ledgers of an owner that is not alive; if it is, without a subscription, it opens another one."""
         for ledger in sorted(ledgers):
             try:
                 self._cluster.open_ledger(ledger).close()
@@ -190,7 +209,7 @@ class Sweep:
             delete_cursor_ledger(self._cluster, ledger)
             self.deleted.add(ledger)
             self.left.discard(ledger)
-            logger.info("cursor ledger %d was deleted: nobody refers to it", ledger)
+            logger.info("cursor ledger %d was deleted: no subscription refers to it", ledger)
             yield True
 
 
@@ -199,10 +218,16 @@ SWEEP_MAX_S = 86_400.0
 
 
 class CursorLedgers:
-    """Of one CursorLog, whose thread makes all calls, and does what it is given by `post`; what blocks is done by the
-    threads that all ledgers share.
+    """The cursor ledgers of one CursorLog, whose thread makes all calls.
 
-    incarnation: of this process, see `Sweep`. changed: called when something has ended that blocks.
+    The log's thread runs what is passed to `post`. Blocking calls are made by the threads that all ledgers share.
+
+    Args:
+        cluster: the cluster.
+        config: settings.
+        incarnation: of this process, see `Sweep`.
+        post: runs a call in the log's thread.
+        changed: called when a blocking call has ended.
     """
 
     def __init__(
@@ -219,53 +244,53 @@ class CursorLedgers:
         self.known: dict[int, CursorLedger] = {}
         self.is_opening = False
         self.pending = 0
-        """How much is under way that blocks."""
-        self._lock = threading.Lock()  # of these two
+        """Number of blocking calls that run."""
+        self._lock = threading.Lock()  # guards the next two
         self._has_ended = False
-        self._opened: Ledger | None = None  # on its way to the log's thread
-        self._error: BaseException | None = None  # the last one, while nothing has worked since
+        self._opened: Ledger | None = None  # opened, and not yet handed to the log's thread
+        self._error: BaseException | None = None  # the last error since the last success
         self._failures = 0
         self._not_before = 0.0
-        self._given_up: set[int] = set()  # ledgers that are a sweep's to delete
+        self._given_up: set[int] = set()  # ledgers that a sweep has to delete
         self._sweeping = self._has_swept = False
         self._sweep_s = config.sweep_ms / 1000
 
     # ---- opening --------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Begin to open a ledger if there is none, or it is full; this one is used meanwhile."""
-        home = self.current
-        if self.is_opening or self.wait_s > 0 or (home is not None and not self._is_full(home)):
+    def open_if_needed(self) -> None:
+        """Begin to open a ledger if there is none, or the current one is full; that is used meanwhile."""
+        cursor_ledger = self.current
+        if self.is_opening or self.wait_s > 0 or (cursor_ledger is not None and not self._is_full(cursor_ledger)):
             return
         self.is_opening = True
         self._work(self._open)
 
     def _work(self, job: Callable[[], Callable[[], None]]) -> None:
-        """Have it done by a thread for what blocks; then what it returns, by the log's."""
+        """Run a blocking job in a shared thread, and its result in the log's thread."""
         self.pending += 1
-        self._runtime.work(lambda: self._post(partial(self._worked, job())))
+        self._runtime.work(lambda: self._post(partial(self._work_done, job())))
 
-    def _worked(self, then: Callable[[], None]) -> None:
+    def _work_done(self, then: Callable[[], None]) -> None:
         self.pending -= 1
         then()
         self._changed()
 
-    def _is_full(self, home: CursorLedger) -> bool:
+    def _is_full(self, cursor_ledger: CursorLedger) -> bool:
         config = self._config
-        return home.handle is not None and (
-            home.handle.last_add_pushed + 1 >= config.roll_entries
-            or home.nbytes >= config.roll_bytes
-            or time.monotonic() - home.began >= config.roll_ms / 1000
+        return cursor_ledger.handle is not None and (
+            cursor_ledger.handle.last_add_pushed + 1 >= config.roll_entries
+            or cursor_ledger.nbytes >= config.roll_bytes
+            or time.monotonic() - cursor_ledger.began >= config.roll_ms / 1000
         )
 
     @property
     def wait_s(self) -> float:
-        """How long nothing is tried, after a failure."""
+        """Seconds until the next attempt after a failure."""
         return max(0.0, self._not_before - time.monotonic())
 
     @property
     def lacks_bookies(self) -> bool:
-        """Whether that is why there is no ledger: the metadata store may be there."""
+        """Whether there is no ledger for lack of bookies, so that the metadata store may be available."""
         return not isinstance(self._error, MetadataUnavailableError | OutcomeUnknownError)
 
     def _open(self) -> Callable[[], None]:
@@ -286,18 +311,18 @@ class CursorLedgers:
                 self._discard(handle)
                 raise
         except Exception as error:
-            return partial(self._not_opened, error)
-        return partial(self._got, handle)
+            return partial(self._open_failed, error)
+        return partial(self._ledger_opened, handle)
 
     def _discard(self, handle: Ledger, timeout: float = CLOSE_S) -> None:
-        """Nothing is in it."""
+        """Close and delete an empty ledger."""
         close_all([handle], self._runtime, timeout)
         try:
             delete_cursor_ledger(self._cluster, handle.id)
         except ReplogError as error:
-            logger.warning("cursor ledger %d stays behind, empty: %s", handle.id, error)
+            logger.warning("cursor ledger %d is empty and could not be deleted: %s", handle.id, error)
 
-    def _got(self, handle: Ledger) -> None:
+    def _ledger_opened(self, handle: Ledger) -> None:
         former = self.current
         self.is_opening, self._opened = False, None
         self.current = self.known[handle.id] = CursorLedger(handle.id, handle, time.monotonic())
@@ -307,7 +332,7 @@ class CursorLedgers:
             self._has_swept = True
             self._sweep_later()
 
-    def _not_opened(self, error: Exception) -> None:
+    def _open_failed(self, error: Exception) -> None:
         self.is_opening = False
         if not isinstance(error, ReplogError):
             logger.error("a cursor ledger could not be opened", exc_info=error)
@@ -315,99 +340,104 @@ class CursorLedgers:
 
     def _back_off(self, error: BaseException) -> None:
         if not self._failures:
-            logger.warning("cursors have no ledger: %s", error)
+            logger.warning("cursors cannot be stored in a ledger now: %s", error)
         config = self._config
         seconds = min(config.retry_ms * 2 ** min(self._failures, 20), config.retry_max_ms) / 1000
         self._error, self._failures, self._not_before = error, self._failures + 1, time.monotonic() + seconds
 
-    # ---- what becomes of them -------------------------------------------------------------------------------
+    # ---- retiring -------------------------------------------------------------------------------
 
-    def worked(self) -> None:
-        """Something was stored in the current one."""
+    def succeeded(self) -> None:
+        """Note that records were stored in the current ledger."""
         self._failures, self._error = 0, None
 
-    def failed(self, home: CursorLedger, error: BaseException) -> None:
-        """Nothing can be stored there any more. The first time another one is opened at once."""
-        if home is self.current:
+    def failed(self, cursor_ledger: CursorLedger, error: BaseException) -> None:
+        """Retire a ledger in which nothing can be stored any more.
+
+        After the first failure another one is opened at once.
+        """
+        if cursor_ledger is self.current:
             if self._failures:
                 self._back_off(error)
             else:
-                logger.info("cursor ledger %d is left: %s", home.ledger, error)
+                logger.info("cursor ledger %d is retired: %s", cursor_ledger.ledger, error)
                 self._error, self._failures = error, 1
-        if not home.is_retired:
-            self.retire(home)
+        if not cursor_ledger.is_retired:
+            self.retire(cursor_ledger)
 
-    def retire(self, home: CursorLedger) -> None:
-        """Whoever has its state there moves."""
-        if home is self.current:
+    def retire(self, cursor_ledger: CursorLedger) -> None:
+        """Close a ledger, and have the cursors whose state it holds write snapshots to the next one."""
+        if cursor_ledger is self.current:
             self.current = None
-        home.is_retired = True
-        self._work(partial(self._close, home))
-        for slot in home.slots:
+        cursor_ledger.is_retired = True
+        self._work(partial(self._close, cursor_ledger))
+        for slot in cursor_ledger.slots:
             slot.dirty()
 
-    def _close(self, home: CursorLedger) -> Callable[[], None]:
-        if home.handle is not None:
-            _close(home.handle)
-        return partial(self._closed, home)
+    def _close(self, cursor_ledger: CursorLedger) -> Callable[[], None]:
+        if cursor_ledger.handle is not None:
+            _close(cursor_ledger.handle)
+        return partial(self._closed, cursor_ledger)
 
-    def _closed(self, home: CursorLedger) -> None:
-        home.is_closed = True
-        self.drop_if_free(home)
+    def _closed(self, cursor_ledger: CursorLedger) -> None:
+        cursor_ledger.is_closed = True
+        self.drop_if_free(cursor_ledger)
 
     def end(self, timeout: float = CLOSE_S) -> None:
-        """No more is stored, the log's thread has ended: close the current one, delete it if it is empty. Waits for at
-        most `timeout` seconds."""
+        """Close the current ledger, and delete it if it is empty, within `timeout` seconds.
+
+        The log's thread has ended.
+        """
         with self._lock:
             self._has_ended = True
         if self._opened is not None:
             self._discard(self._opened, timeout)
-        home, self.current = self.current, None
-        if home is None or home.handle is None:
+        cursor_ledger, self.current = self.current, None
+        if cursor_ledger is None or cursor_ledger.handle is None:
             return
-        close_all([home.handle], self._runtime, timeout)
-        home.is_retired = home.is_closed = True
-        if home.is_free and not home.is_abandoned:
-            self._delete(home.ledger)()
+        close_all([cursor_ledger.handle], self._runtime, timeout)
+        cursor_ledger.is_retired = cursor_ledger.is_closed = True
+        if cursor_ledger.is_free and not cursor_ledger.is_abandoned:
+            self._delete(cursor_ledger.ledger)()
 
-    # ---- who lives there ------------------------------------------------------------------------------------
+    # ---- slots ------------------------------------------------------------------------------------
 
-    def settle_in(self, slot: CursorSlot, ledger: int) -> None:
-        """A cursor that was just opened has its state there."""
-        home = self.known.setdefault(ledger, CursorLedger(ledger))
-        self.join(slot, home)
-        if home.is_retired and home.handle is not None:
+    def adopt(self, slot: CursorSlot, ledger: int) -> None:
+        """Note the ledger of a cursor that was just opened."""
+        cursor_ledger = self.known.setdefault(ledger, CursorLedger(ledger))
+        self.join(slot, cursor_ledger)
+        if cursor_ledger.is_retired and cursor_ledger.handle is not None:
             slot.dirty()
 
-    def join(self, slot: CursorSlot, home: CursorLedger) -> None:
-        """A cursor's metadata name this ledger."""
-        slot.home = home
-        home.slots.add(slot)
+    def join(self, slot: CursorSlot, cursor_ledger: CursorLedger) -> None:
+        """Note that the metadata of a cursor refer to a ledger."""
+        slot.cursor_ledger = cursor_ledger
+        cursor_ledger.slots.add(slot)
 
     def leave(self, slot: CursorSlot, *, named: bool) -> None:
-        """named: its metadata may name the ledger still."""
-        home, slot.home = slot.home, None
-        if home is not None:
-            home.slots.discard(slot)
-            home.is_abandoned = home.is_abandoned or named
-            self.drop_if_free(home)
+        """Note that a cursor leaves its ledger. named: its metadata may still refer to it."""
+        cursor_ledger, slot.cursor_ledger = slot.cursor_ledger, None
+        if cursor_ledger is not None:
+            cursor_ledger.slots.discard(slot)
+            cursor_ledger.is_abandoned = cursor_ledger.is_abandoned or named
+            self.drop_if_free(cursor_ledger)
 
-    def drop_if_free(self, home: CursorLedger) -> None:
-        """Delete a ledger that nobody uses any more, or have it looked for who does."""
-        if home.is_done or not home.is_free:
+    def drop_if_free(self, cursor_ledger: CursorLedger) -> None:
+        """Delete a ledger that is not used any more; have a sweep decide if other processes may refer to it."""
+        if cursor_ledger.is_done or not cursor_ledger.is_free:
             return
-        home.is_done = True
-        del self.known[home.ledger]
-        if home.is_abandoned:
-            self._give_up(home.ledger)
+        cursor_ledger.is_done = True
+        del self.known[cursor_ledger.ledger]
+        if cursor_ledger.is_abandoned:
+            self._give_up(cursor_ledger.ledger)
         else:
-            self._work(partial(self._delete, home.ledger))
+            self._work(partial(self._delete, cursor_ledger.ledger))
 
     def _delete(self, ledger: int) -> Callable[[], None]:
         try:
             delete_cursor_ledger(self._cluster, ledger)
         except ReplogError as error:
-            logger.warning("cursor ledger %d is deleted later: %s", ledger, error)
+            logger.warning("cursor ledger %d cannot be deleted yet: %s", ledger, error)
             return partial(self._give_up, ledger)
         return partial(logger.debug, "cursor ledger %d was deleted", ledger)
 
@@ -427,20 +457,20 @@ class CursorLedgers:
         self._runtime.work(partial(self._step, Sweep(self._cluster, self._incarnation, frozenset(self._given_up))))
 
     def _step(self, sweep: Sweep) -> None:
-        """In one of the threads for what blocks, which others need between two steps."""
+        """Do a step of a sweep in a shared thread, which others may use between two steps."""
         try:
-            goes_on = sweep.step()
+            has_more = sweep.step()
         except ReplogError as error:
             logger.warning("cursor ledgers were not swept: %s", error)
             sweep.left |= self._given_up
-            goes_on = False
-        if goes_on:
+            has_more = False
+        if has_more:
             self._runtime.work(partial(self._step, sweep))
         else:
             self._post(partial(self._swept, sweep))
 
     def _swept(self, sweep: Sweep) -> None:
-        """What others still refer to is looked at again, less and less often."""
+        """Search again, less and less often, while other processes refer to ledgers."""
         self._sweeping = False
         self._given_up &= sweep.left
         if self._given_up:

@@ -1,14 +1,14 @@
-"""CursorLog: persists the cursors of all subscriptions of this process, in one ledger that they share.
+"""CursorLog: persists the cursors of all subscriptions of this process in one ledger.
 
-What changed since the last flush, of however many cursors, is appended at once; one flush is under way at a time. A
-cursor whose state is not in the open ledger yet writes a snapshot there, and then changes its subscription's metadata
-to name the ledger: at any moment the metadata name a place from which the whole state can be read. Cursors that do not
-change cost nothing. One thread does all of this; calls that block are made by those that all ledgers share.
+The changes of any number of cursors since the last flush are appended together; one flush runs at a time. A cursor
+whose state is not in the open ledger yet writes a snapshot there, and then changes its subscription's metadata to refer
+to the ledger: at any moment the metadata refer to a place from which the whole state can be read. Cursors that do not
+change cost nothing. One thread does all of this; the threads that all ledgers share make the blocking calls.
 
-A ledger that is full, failed, or was fenced by who took a subscription over, is retired: the cursors whose state is in
-it write snapshots to the next one. Those that were taken over learn it then. The ledger is deleted when the last of
-them is gone; one that subscriptions of other processes may refer to, by a `Sweep`. Where no ledger can be had for lack
-of bookies, snapshots go into the metadata.
+A ledger that is full, failed, or was fenced by a process that took a subscription over, is retired: the cursors whose
+state it holds write snapshots to the next one. A cursor whose subscription was taken over learns it then. The ledger is
+deleted when the last cursor has left it. A `Sweep` deletes ledgers to which subscriptions of other processes may refer.
+If no ledger can be opened for lack of bookies, snapshots go into the metadata.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ from pyreplog.topic.owner.cursors.slot import CursorSlot, CursorSource
 
 logger = logging.getLogger(__name__)
 
-_GONE = (NoSuchLedgerError, InvalidMetadataError, InvalidEntryError, UnauthorizedError, OutOfRangeError)
-"""Trying again would not help."""
+_UNRECOVERABLE = (NoSuchLedgerError, InvalidMetadataError, InvalidEntryError, UnauthorizedError, OutOfRangeError)
+"""Errors of a ledger that do not go away: older state is used."""
 
-_AWAY = (UnreadableError, NotEnoughBookiesError)
+_UNAVAILABLE = (UnreadableError, NotEnoughBookiesError)
+"""Errors of a ledger that can be read later."""
 
 
-class _Story:
-    """One ledger: its chains once it has been read. lock: held by who reads it."""
+class _CachedLedger:
+    """A ledger that was read. lock: held by a thread that reads it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -63,39 +64,43 @@ class _Story:
 
 
 class CursorHistory:
-    """Any thread; several ledgers at once. cache_bytes, cache_s: how much is kept, and how long."""
+    """Reads the records of cursors from cursor ledgers, several at once, and caches them. Any thread.
+
+    cache_bytes, cache_s: how many bytes are cached, and for how many seconds.
+    """
 
     def __init__(self, cluster: LedgerCluster, *, cache_bytes: int, cache_s: float) -> None:
         self._cluster, self._cache_bytes, self._cache_s = cluster, cache_bytes, cache_s
         self._lock = threading.Lock()
-        self._stories: OrderedDict[int, _Story] = OrderedDict()
+        self._cache: OrderedDict[int, _CachedLedger] = OrderedDict()
         self.rollbacks = 0
-        """How often a ledger could not be read, and older state had to do."""
+        """How often a ledger could not be read, and older state was used."""
 
     def read(self, ledger: int, key: Key, since: int, *, force: bool = False) -> list[bytes]:
-        """Records of a cursor, from its last snapshot on; ends the ledger's writer. A ledger that is gone or damaged
-        gives what comes before the damage, maybe nothing.
+        """Return the records of a cursor from its last snapshot on; ends the ledger's writer.
 
-        force: so does one that cannot be read now. Errors: UnreadableError, NotEnoughBookiesError; those of the
-        metadata store.
+        Of a ledger that does not exist or is damaged it returns the records before the damage, possibly none.
+
+        force: do so as well if the ledger cannot be read now. Raises UnreadableError, NotEnoughBookiesError, and errors
+        of the metadata store.
         """
         with self._lock:
-            story = self._stories.setdefault(ledger, _Story())
-            self._stories.move_to_end(ledger)
+            cached = self._cache.setdefault(ledger, _CachedLedger())
+            self._cache.move_to_end(ledger)
         try:
-            with story.lock:
-                if story.chains is None or since < story.since:
-                    story.chains, story.since = self._read_closed(ledger, since, force), since
-                    story.read_at = time.monotonic()
+            with cached.lock:
+                if cached.chains is None or since < cached.since:
+                    cached.chains, cached.since = self._read_closed(ledger, since, force), since
+                    cached.read_at = time.monotonic()
         except BaseException:
-            self._drop_unread(ledger, story)
+            self._drop_unread(ledger, cached)
             raise
         with self._lock:
             self._forget_old()
-        return story.chains.records(key, since)
+        return cached.chains.records(key, since)
 
     def read_open(self, handle: Ledger, key: Key, since: int) -> list[bytes]:
-        """As read, of a ledger that this process writes, and goes on with."""
+        """Return the records of a cursor, like `read`, from a ledger that this process goes on writing."""
         chains = Chains()
         with self._cluster.open_ledger(handle.id, recover=False) as reader:
             last = handle.last_add_confirmed
@@ -113,9 +118,9 @@ class CursorHistory:
                     for batch in reader.read(since):
                         for record in batch:
                             chains.add(record.value, ledger, record.entry)
-        except _GONE as error:
+        except _UNRECOVERABLE as error:
             self._roll_back(ledger, error)
-        except _AWAY as error:
+        except _UNAVAILABLE as error:
             if not force:
                 raise
             self._roll_back(ledger, error)
@@ -123,43 +128,50 @@ class CursorHistory:
 
     def _roll_back(self, ledger: int, error: ReplogError) -> None:
         self.rollbacks += 1
-        logger.error("cursor ledger %d: cursors go back to what was persisted before: %s", ledger, error)
+        logger.error("cursor ledger %d: it cannot be read, cursors use older state: %s", ledger, error)
 
     def forget_old(self) -> bool:
-        """What was read long ago, and the oldest while it is too much; whether anything is left."""
+        """Drop ledgers that were read long ago, and the oldest beyond the limit; return whether any is left."""
         with self._lock:
             self._forget_old()
-            return bool(self._stories)
+            return bool(self._cache)
 
-    def _drop_unread(self, ledger: int, story: _Story) -> None:
-        """It could not be read, and nothing is kept of it."""
+    def _drop_unread(self, ledger: int, cached: _CachedLedger) -> None:
+        """Drop a ledger that could not be read."""
         with self._lock:
-            if story.chains is None and self._stories.get(ledger) is story:
-                del self._stories[ledger]
+            if cached.chains is None and self._cache.get(ledger) is cached:
+                del self._cache[ledger]
 
     def _forget_old(self) -> None:
-        """What is too old goes first: it is no reason for what is not to go."""
+        """Drop old ledgers first, so that their size does not push out others."""
         kept_since = time.monotonic() - self._cache_s
         fresh: list[tuple[int, int]] = []
-        for ledger, story in list(self._stories.items()):
-            if story.chains is not None and story.read_at < kept_since:
-                del self._stories[ledger]
-            elif story.chains is not None:
-                fresh.append((ledger, story.chains.nbytes))
+        for ledger, cached in list(self._cache.items()):
+            if cached.chains is not None and cached.read_at < kept_since:
+                del self._cache[ledger]
+            elif cached.chains is not None:
+                fresh.append((ledger, cached.chains.nbytes))
         held = sum(nbytes for _, nbytes in fresh)
         for ledger, nbytes in fresh:
             if held <= self._cache_bytes:
                 return
             held -= nbytes
-            del self._stories[ledger]
+            del self._cache[ledger]
 
 
 CLOSE_S = 30.0
 
 
 class RecoveredSubscription(NamedTuple):
-    """A subscription as it was left. owner: what `change_subscription` asks for. records: of its cursor, from its last
-    snapshot on."""
+    """A subscription that was taken over.
+
+    Attributes:
+        topic: name of the topic.
+        subscription: name of the subscription.
+        owner: token for `change_subscription`.
+        metadata: its metadata.
+        records: records of its cursor, from the last snapshot on.
+    """
 
     topic: str
     subscription: str
@@ -169,7 +181,7 @@ class RecoveredSubscription(NamedTuple):
 
 
 class CursorLog(Handle):
-    """Any thread may call anything. Close it before its cluster."""
+    """The cursors of a process. Any thread may use it. Close it before its cluster."""
 
     def __init__(self, cluster: LedgerCluster, *, config: CursorLogConfig | None = None) -> None:
         self._config = config = config or CursorLogConfig()
@@ -177,39 +189,41 @@ class CursorLog(Handle):
         self._incarnation = secrets.token_hex(8)
         self._owners = count()
         self._lock = threading.Lock()
-        self._forgetting = False  # a timer is set
+        self._forgetting = False  # a timer runs
         self._history = CursorHistory(cluster, cache_bytes=config.cache_bytes, cache_s=config.cache_ms / 1000)
         self._flusher = CursorFlusher(cluster, config, self._incarnation)
         super().__init__("cursor log")
 
     @property
     def flusher(self) -> CursorFlusher:
-        """The flusher and its cursor ledgers. For tests and for operators."""
+        """The flusher and its cursor ledgers; for tests and operators."""
         return self._flusher
 
     @property
     def flushes(self) -> int:
-        """How many there were."""
+        """Number of flushes."""
         return self._flusher.flushes
 
     @property
     def records(self) -> int:
-        """How many cursor records they stored."""
+        """Number of cursor records that were stored."""
         return self._flusher.records
 
     @property
     def rollbacks(self) -> int:
-        """How many ledgers could not be read, so that cursors went back to older state."""
+        """Number of ledgers that could not be read, so that cursors use older state."""
         return self._history.rollbacks
 
     # ---- opening subscriptions ------------------------------------------------------------------------------
 
     def recover(self, topic: str, subscription: str, *, force: bool = False) -> RecoveredSubscription:
-        """Take a subscription over, from whoever had it, and read where its cursor is. Waits.
+        """Take a subscription over from its owner, and read its cursor. Blocks.
 
-        A ledger that is gone or damaged gives what can be read of it, or the snapshot in the metadata: older state.
-        force: so does one that cannot be read now. Errors: NoSuchSubscriptionError; UnreadableError and
-        NotEnoughBookiesError, its ledger cannot be read now; InvalidMetadataError; those of the metadata store.
+        If its ledger does not exist or is damaged, the cursor is what can be read of it, or the snapshot in the
+        metadata, which is older. force: do so as well if the ledger cannot be read now.
+
+        Raises NoSuchSubscriptionError; UnreadableError or NotEnoughBookiesError if its ledger cannot be read now;
+        InvalidMetadataError; errors of the metadata store.
         """
         self._check_open()
         check_may_wait()
@@ -242,24 +256,24 @@ class CursorLog(Handle):
             self._forget_later()
 
     def attach(self, recovered: RecoveredSubscription, source: CursorSource) -> CursorSlot:
-        """Persist a cursor from now on. source: as it was recovered, its sequences go on. Errors: ClosedError."""
+        """Persist a cursor from now on. source: the recovered cursor, whose sequences go on. Raises ClosedError."""
         self._check_open()
         slot = CursorSlot(self._flusher, recovered.topic, recovered.subscription, recovered.owner, source)
         if recovered.metadata.cursor_ledger >= 0:
-            self._flusher.settle_in(slot, recovered.metadata.cursor_ledger)
+            self._flusher.adopt(slot, recovered.metadata.cursor_ledger)
         return slot
 
     def flush_async(self) -> AppendFuture[None]:
-        """Persist what is dirty at once; done when nothing is left to do, also with ledgers and metadata."""
+        """Persist all changes at once; done when nothing is left to do, including work on ledgers and metadata."""
         return self._flusher.quiet()
 
     # ---- the end --------------------------------------------------------------------------------------------
 
     def close(self, timeout: float = CLOSE_S) -> None:
-        """Persist what is dirty, close the ledger, within `timeout` seconds. What cannot be persisted by then comes
-        again later.
+        """Persist all changes, and close the ledger, within `timeout` seconds.
 
-        Errors: InvalidArgumentError, in a callback.
+        Acknowledgements that cannot be persisted by then are forgotten: their messages come again. Raises
+        InvalidArgumentError in a callback.
         """
         check_may_wait()
         self._close_s = timeout

@@ -1,4 +1,4 @@
-"""Changes of subscriptions' metadata on their way: a few at a time, repeated while the store is away."""
+"""Pending updates of subscriptions' metadata: a few at a time, repeated while the store is unavailable."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from pyreplog.topic.owner.cursors.slot import CursorLedger, CursorSlot
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 2
-"""So many of the threads that all ledgers share may be busy with it."""
+"""Most shared threads that may be busy with updates."""
 
 
 class MetadataUpdate(NamedTuple):
-    """A cursor's state is in `home` from `entry` on (None: in the snapshot alone); its metadata are to say so.
+    """The change of metadata after which they refer to `cursor_ledger` from `entry` on; None: to the snapshot alone.
 
-    snapshot: b"", the former one stays. sequence: of the last record that is persisted when they do.
+    snapshot: b"": the former one stays. sequence: of the last record that is persisted by this.
     """
 
     slot: CursorSlot
     sequence: int
-    home: CursorLedger | None
+    cursor_ledger: CursorLedger | None
     entry: int
     snapshot: bytes
 
     def change(self, metadata: SubscriptionMetadata) -> SubscriptionMetadata:
-        ledger, since = (-1, 0) if self.home is None else (self.home.ledger, self.entry)
+        ledger, since = (-1, 0) if self.cursor_ledger is None else (self.cursor_ledger.ledger, self.entry)
         return dataclasses.replace(
             metadata, snapshot=self.snapshot or metadata.snapshot, cursor_ledger=ledger, cursor_from=since,
             moved_us=max(metadata.moved_us, self.slot.moved_us),
@@ -45,9 +45,9 @@ Done = Callable[[MetadataUpdate, Exception | None], None]
 
 
 class MetadataUpdates:
-    """Stores updates and tells of each: `done(move, error)`, with an error nothing will come of it.
+    """Stores updates, and calls `done(update, error)` for each; after an error it is not stored.
 
-    All happens in one thread, which does what it is given by `post`, but for the store's calls.
+    One thread, which runs what is passed to `post`, does everything except the calls of the store.
     """
 
     def __init__(self, runtime: Runtime, post: Post, done: Done, *, retry_s: float, retry_max_s: float) -> None:
@@ -55,52 +55,52 @@ class MetadataUpdates:
         self._retry_s, self._retry_max_s = retry_s, retry_max_s
         self._queue: deque[MetadataUpdate] = deque()
         self._busy = 0
-        self._failures = 0  # in a row
-        self._resting = False
+        self._failures = 0  # consecutive
+        self._is_backing_off = False
         self.pending = 0
 
-    def add(self, move: MetadataUpdate) -> None:
-        """Have it stored."""
+    def add(self, update: MetadataUpdate) -> None:
+        """Store an update."""
         self.pending += 1
-        self._queue.append(move)
+        self._queue.append(update)
         self._go_on()
 
     def _go_on(self) -> None:
-        while self._queue and self._busy < AT_ONCE and not self._resting:
+        while self._queue and self._busy < AT_ONCE and not self._is_backing_off:
             self._busy += 1
             self._runtime.work(partial(self._store, self._queue.popleft()))
 
-    def _store(self, move: MetadataUpdate) -> None:
-        """In one of the threads for what blocks."""
-        topic, name = move.slot.key
+    def _store(self, update: MetadataUpdate) -> None:
+        """Store one update, in a shared thread."""
+        topic, name = update.slot.key
         error: Exception | None = None
         try:
-            change_subscription(self._runtime.metadata, topic, name, move.slot.owner, move.change)
+            change_subscription(self._runtime.metadata, topic, name, update.slot.owner, update.change)
         except Exception as caught:
             error = caught
-        self._post(partial(self._stored, move, error))
+        self._post(partial(self._stored, update, error))
 
-    def _stored(self, move: MetadataUpdate, error: Exception | None) -> None:
+    def _stored(self, update: MetadataUpdate, error: Exception | None) -> None:
         self._busy -= 1
         if isinstance(error, MetadataUnavailableError | OutcomeUnknownError):
-            self._queue.append(move)
-            self._rest(error)
+            self._queue.append(update)
+            self._back_off(error)
             return
         self._failures = 0
         self.pending -= 1
-        self._done(move, error)
+        self._done(update, error)
         self._go_on()
 
-    def _rest(self, error: ReplogError) -> None:
-        if self._resting:
+    def _back_off(self, error: ReplogError) -> None:
+        if self._is_backing_off:
             return
         if not self._failures:
-            logger.warning("%d cursors wait for the metadata store: %s", self.pending, error)
-        self._resting = True
+            logger.warning("%d cursors cannot be stored until the metadata store answers: %s", self.pending, error)
+        self._is_backing_off = True
         seconds = min(self._retry_s * 2 ** min(self._failures, 20), self._retry_max_s)
         self._failures += 1
-        self._runtime.wake_after(seconds, partial(self._post, self._rested))
+        self._runtime.wake_after(seconds, partial(self._post, self._end_back_off))
 
-    def _rested(self) -> None:
-        self._resting = False
+    def _end_back_off(self) -> None:
+        self._is_backing_off = False
         self._go_on()

@@ -1,7 +1,7 @@
-"""Entries of a topic on their way: queued, in a ledger that has not confirmed them, confirmed. Pure.
+"""The entries of a topic in append: queued, in a ledger that has not confirmed them, confirmed. No I/O.
 
-Whatever becomes of the ledgers, outcomes come in the order of submission: what a ledger kept has its offsets, what it
-did not goes to the front of the queue.
+Outcomes come in the order of submission, also when ledgers fail: entries that a ledger kept get their offsets, the
+others go to the front of the queue.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.positions import TopicPosition
 
 GROUP_BYTES = 1 << 20
-"""What waits is sent together, up to about so much."""
+"""Approximate bytes of queued entries that are sent together."""
 
 REFUSALS_MAX = 3
-"""So often an entry that bookies refuse is tried, each time in another ledger."""
+"""Attempts for an entry that bookies refuse, each in another ledger."""
 
 
 class PendingAppend(NamedTuple):
-    """Batches in a ledger, and what says when they are confirmed; their first entry there."""
+    """Batches in a ledger, the future of their confirmation, and their first entry there."""
 
     future: AppendFuture[Any]
     batches: list[PublishBatch]
@@ -31,36 +31,45 @@ class PendingAppend(NamedTuple):
 
 
 class AppendPipeline:
-    """end: of the topic, as confirmed. entries, size: handed to the ledger that is open."""
+    """The entries of one topic in append.
+
+    Attributes:
+        end: confirmed end of the topic.
+        entries: entries that were handed to the open ledger.
+        size: their bytes.
+    """
 
     def __init__(self, end: TopicPosition) -> None:
         self.end = end
         self.entries = self.size = self._created_us = 0
         self._queue: deque[PublishBatch] = deque()
         self._queued_bytes = 0
-        self._flights: deque[PendingAppend] = deque()
-        self._added_bytes, self._added_entries = end.size, end.entries  # up to `end`, and what has no outcome
+        self._pending: deque[PendingAppend] = deque()
+        self._added_bytes, self._added_entries = end.size, end.entries  # up to `end`, plus those without an outcome
 
     @property
     def is_queued(self) -> bool:
-        """Something waits for a ledger."""
+        """Whether batches wait for a ledger."""
         return bool(self._queue)
 
     @property
     def is_due(self) -> bool:
-        """Something is to be sent now. Nobody waits for company; what comes while a ledger is at others goes together,
-        as many small requests cost much more than a few."""
-        return bool(self._queue) and (not self._flights or self._queued_bytes >= STAGE_BYTES)
+        """Whether batches are to be sent now.
+
+        The first batch is sent at once. Batches that come while the ledger is busy are sent together, because a few
+        large requests cost much less than many small ones.
+        """
+        return bool(self._queue) and (not self._pending or self._queued_bytes >= STAGE_BYTES)
 
     @property
-    def is_flying(self) -> bool:
-        """A ledger has something that it did not confirm."""
-        return bool(self._flights)
+    def has_pending(self) -> bool:
+        """Whether a ledger has entries that it did not confirm."""
+        return bool(self._pending)
 
     @property
     def pending(self) -> tuple[int, int]:
-        """Bytes and entries that have no outcome."""
-        end = self.end  # read first: what is added meanwhile counts
+        """Bytes and entries without an outcome."""
+        end = self.end  # read first, so that entries added meanwhile count
         return self._added_bytes - end.size, self._added_entries - end.entries
 
     def add(self, batches: Sequence[PublishBatch]) -> None:
@@ -72,26 +81,31 @@ class AppendPipeline:
         self._added_bytes += size
         self._added_entries += entries
 
-    # ---- into a ledger --------------------------------------------------------------------------------------
+    # ---- sending --------------------------------------------------------------------------------------
 
     def begin_ledger(self, created_us: int) -> None:
-        """What is queued goes into a new ledger."""
+        """Send the queued batches to a new ledger."""
         self.entries, self.size, self._created_us = 0, 0, created_us
 
     def is_full(self, config: TopicConfig, now_us: int) -> bool:
-        """Whether the next ledger is due. One that is empty serves on, however old it is."""
+        """Return whether the next ledger is due. An empty ledger stays open, however old it is."""
         if not self.entries:
             return False
         return self.is_old(config, now_us) or self.entries >= config.roll_entries or self.size >= config.roll_bytes
 
     def is_old(self, config: TopicConfig, now_us: int) -> bool:
-        """Whether the open ledger is; or was begun as far ahead, by a clock that was set back since: its append times
-        stand still until then."""
+        """Return whether the open ledger is too old.
+
+        So is one that seems to be created as far in the future, because the clock was set back: its append times stand
+        still until then.
+        """
         return abs(now_us - self._created_us) >= config.roll_ms * 1000
 
     def take(self, entries_max: int) -> list[PublishBatch]:
-        """The next ones to be sent, at least one: together, while they have about GROUP_BYTES and `entries_max`
-        entries. Say what became of them: `flew`, or `put_back`."""
+        """Return the next batches to be sent, at least one, with about GROUP_BYTES and at most `entries_max` entries.
+
+        The caller passes them to `sent`, `put_back` or `refuse`.
+        """
         queue = self._queue
         taken = [queue.popleft()]
         size, entries = taken[0].entry_bytes, len(taken[0].entries)
@@ -108,26 +122,26 @@ class AppendPipeline:
         self._queue.extendleft(reversed(batches))
         self._queued_bytes += sum([batch.entry_bytes for batch in batches])
 
-    def flew(self, batches: list[PublishBatch], future: AppendFuture[Any]) -> None:
-        """The open ledger took them."""
-        self._flights.append(PendingAppend(future, batches, self.entries))
+    def sent(self, batches: list[PublishBatch], future: AppendFuture[Any]) -> None:
+        """Note that the open ledger took batches."""
+        self._pending.append(PendingAppend(future, batches, self.entries))
         for batch in batches:
             self.entries += len(batch.entries)
             self.size += batch.entry_bytes
 
     # ---- outcomes -------------------------------------------------------------------------------------------
 
-    def land(self) -> tuple[list[PublishBatch], BaseException | None]:
-        """Those that were confirmed since, in order, their offsets noted; and why the next one was not."""
-        landed: list[PublishBatch] = []
-        while self._flights and self._flights[0].future.done():
-            error = self._flights[0].future.exception()
+    def take_confirmed(self) -> tuple[list[PublishBatch], BaseException | None]:
+        """Return the batches that were confirmed since, in order, with their offsets, and the error of the next one."""
+        confirmed: list[PublishBatch] = []
+        while self._pending and self._pending[0].future.done():
+            error = self._pending[0].future.exception()
             if error is not None:
-                return landed, error
-            flight = self._flights.popleft()
-            self._confirm(flight.batches)
-            landed += flight.batches
-        return landed, None
+                return confirmed, error
+            append = self._pending.popleft()
+            self._confirm(append.batches)
+            confirmed += append.batches
+        return confirmed, None
 
     def _confirm(self, batches: Sequence[PublishBatch]) -> None:
         offset, entries, size = self.end
@@ -139,26 +153,29 @@ class AppendPipeline:
         self.end = TopicPosition(offset, entries, size)
 
     def end_ledger(self, entries: int) -> list[PublishBatch]:
-        """The ledger has an end, behind so many entries: those that it kept. The rest is the first of the queue."""
+        """Note that the ledger was closed with so many entries; return the batches that it kept.
+
+        The others go to the front of the queue.
+        """
         kept: list[PublishBatch] = []
-        rest: list[PublishBatch] = []
-        for flight in self._flights:
-            room = entries - flight.first
-            for batch in flight.batches:
+        unstored: list[PublishBatch] = []
+        for append in self._pending:
+            room = entries - append.first
+            for batch in append.batches:
                 count = len(batch.entries)
                 if count <= room:
                     self._confirm([batch])
                     kept.append(batch)
                 else:
                     self._split(batch, max(room, 0))
-                    rest.append(batch)
+                    unstored.append(batch)
                 room -= count
-        self._flights.clear()
-        self.put_back(rest)
+        self._pending.clear()
+        self.put_back(unstored)
         return kept
 
     def _split(self, batch: PublishBatch, count: int) -> None:
-        """Its first `count` entries are in the ledger for good."""
+        """Note that the first `count` entries of a batch are stored, and cut them off."""
         if not count:
             return
         if batch.first_offset < 0:
@@ -168,22 +185,22 @@ class AppendPipeline:
         batch.cut(count, size)
 
     def drop(self) -> list[PublishBatch]:
-        """All that have no outcome, in order: nothing more is done for them."""
-        left = [batch for flight in self._flights for batch in flight.batches]
-        self._flights.clear()
-        self._forget(left)
-        return left + self.drop_queued()
+        """Remove and return all batches without an outcome, in order."""
+        dropped = [batch for append in self._pending for batch in append.batches]
+        self._pending.clear()
+        self._forget(dropped)
+        return dropped + self.drop_queued()
 
     def drop_queued(self) -> list[PublishBatch]:
-        """Those that wait: no ledger will have them."""
-        left = list(self._queue)
+        """Remove and return the queued batches."""
+        dropped = list(self._queue)
         self._queue.clear()
         self._queued_bytes = 0
-        self._forget(left)
-        return left
+        self._forget(dropped)
+        return dropped
 
     def refuse(self, batches: Sequence[PublishBatch]) -> None:
-        """Of what was taken: no ledger takes them."""
+        """Forget batches that were taken, because no ledger can store them."""
         self._forget(batches)
 
     def _forget(self, batches: Sequence[PublishBatch]) -> None:
@@ -191,7 +208,7 @@ class AppendPipeline:
         self._added_entries -= sum([len(batch.entries) for batch in batches])
 
     def refuse_first(self) -> list[PublishBatch]:
-        """Bookies refuse the first of those that wait; if that is once too often, it waits no longer."""
+        """Note that bookies refused the first queued batch; remove and return it after too many attempts."""
         if not self._queue:
             return []
         first = self.take(0)
@@ -204,7 +221,7 @@ class AppendPipeline:
 
 
 def together(batches: Sequence[PublishBatch]) -> tuple[Sequence[bytes], Sequence[int]]:
-    """Their entries, and how many messages each has."""
+    """Return the entries of several batches, and the number of messages of each entry."""
     if len(batches) == 1:
         return batches[0].entries, batches[0].counts
     entries = [entry for batch in batches for entry in batch.entries]

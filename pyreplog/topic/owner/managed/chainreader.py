@@ -1,4 +1,4 @@
-"""Reads messages of a chain of ledgers from an offset on, with a reader for each closed ledger in use."""
+"""Reads messages of a chain of ledgers from an offset on, with one reader for each closed ledger in use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ READERS_MAX = 16
 
 
 class EntryReader:
-    """Any thread."""
+    """Reads entries of closed ledgers, and caches the readers. Any thread."""
 
     def __init__(self, maker: LedgerMaker, runtime: Runtime) -> None:
         self._maker, self._runtime = maker, runtime
@@ -39,13 +39,16 @@ class EntryReader:
         return len(self._readers)
 
     def read(self, ledger: int, start: int, end: int, bytes_max: int) -> AppendFuture[RecordBatch]:
-        """Entries [start, end), at least one, and no more than have about `bytes_max` bytes; errors are the
-        AppendFuture's: those of `LedgerReader.read_range`, NoSuchLedgerError, and those of the metadata store."""
+        """Read entries of [start, end): at least one, about `bytes_max` bytes at most.
+
+        The future fails with the errors of `LedgerReader.read_range`, NoSuchLedgerError, and those of the metadata
+        store.
+        """
         reader = self._find(ledger)
         if reader is not None:
             try:
                 return reader.read_range(start, end, bytes_max=bytes_max)
-            except ClosedError:  # it was put away in this moment
+            except ClosedError:  # the cache has just closed it
                 pass
             except ReplogError as error:
                 return failed_read(error)
@@ -76,32 +79,35 @@ class EntryReader:
             reader = self._find(ledger) or self._keep(self._maker.open_reader(ledger))
             try:
                 return reader.read_range(start, end, bytes_max=bytes_max)
-            except ClosedError:  # others have driven it out in this moment
+            except ClosedError:  # the cache has just closed it
                 if self._is_closed:
                     raise
 
     def ended(self, metadata: LedgerMetadata) -> None:
-        """The open ledger is closed; its metadata need not be asked for."""
+        """Keep a reader of the ledger that was just closed, whose metadata are known."""
         self._keep(self._maker.reader(metadata))
 
     def forget(self, ledger: int) -> None:
-        """It is deleted."""
+        """Close the reader of a ledger that is deleted."""
         with self._lock:
             reader = self._readers.pop(ledger, None)
         if reader is not None:
             reader.close()
 
     def _keep(self, reader: LedgerReader) -> LedgerReader:
-        """The one of its ledger that stays; others, and the oldest, are closed: reads that are on their way go on."""
+        """Cache a reader, and return the cached one of its ledger.
+
+        Other readers of the ledger, and the oldest ones, are closed; their pending reads go on.
+        """
         with self._lock:
-            stays = self._readers.setdefault(reader.id, reader)
+            kept = self._readers.setdefault(reader.id, reader)
             self._readers.move_to_end(reader.id)
-            over = [] if stays is reader else [reader]
+            surplus = [] if kept is reader else [reader]
             while len(self._readers) > (0 if self._is_closed else READERS_MAX):
-                over.append(self._readers.popitem(last=False)[1])
-        for other in over:
+                surplus.append(self._readers.popitem(last=False)[1])
+        for other in surplus:
             other.close()
-        return stays
+        return kept
 
     def close(self) -> None:
         with self._lock:
@@ -112,7 +118,7 @@ class EntryReader:
 
 
 def failed_read(error: ReplogError) -> AppendFuture[RecordBatch]:
-    """A read that could not be begun."""
+    """Return the future of a read that could not begin."""
     failed: AppendFuture[RecordBatch] = AppendFuture()
     failed.fail(error)
     return failed
@@ -127,18 +133,18 @@ def _pass_on(read: AppendFuture[RecordBatch], done: AppendFuture[RecordBatch]) -
 
 
 HINTS_MAX = 256
-"""Places where reads ended are kept in mind: whoever reads on from there needs no search."""
+"""Positions where reads ended that are remembered, so that the next read needs no search."""
 
 
 class View(NamedTuple):
-    """A chain, and the confirmed end of the topic at that moment."""
+    """A chain, and the confirmed end of the topic at the same moment."""
 
     chain: LedgerChain
     end: TopicPosition
 
 
 class Search(Protocol):
-    """See `locating`."""
+    """A search for an entry of a ledger; see `ChainReader._search`."""
 
     found: EntryPosition | None
 
@@ -147,7 +153,7 @@ class Search(Protocol):
 
 
 class _LedgerRange(NamedTuple):
-    """A ledger, and how much of it is confirmed."""
+    """A ledger, and its confirmed part."""
 
     item: ChainLedger
     entries: int
@@ -155,42 +161,47 @@ class _LedgerRange(NamedTuple):
 
 
 class ChainReader:
-    """Any thread; nothing waits. Entries of the open ledger come from its writer, all others through `entries`.
+    """Reads messages and locates entries. Any thread; nothing waits.
 
-    view: how the topic stands now. open_ledger: the ledger that is written now, if one is.
+    Entries of the open ledger are read by its writer, all others through `entries`. The futures fail with TrimmedError
+    if the messages are not kept any more, with the errors of `LedgerReader.read` and `decode_messages`, and with those
+    of the metadata store.
 
-    Errors are those of the futures: TrimmedError, the messages are not kept any more; what `LedgerReader.read` and
-    `decode_messages` raise; those of the metadata store.
+    Args:
+        name: name of the topic.
+        entries: reads entries of closed ledgers.
+        view: returns the chain and the end of the topic.
+        open_ledger: returns the ledger that is being written, or None.
     """
 
     def __init__(
         self, name: str, entries: EntryReader, view: Callable[[], View], open_ledger: Callable[[], Ledger | None]
     ) -> None:
         self._name, self._entries, self._view, self._open_ledger = name, entries, view, open_ledger
-        self._hints: OrderedDict[int, tuple[int, int]] = OrderedDict()  # offset -> (ledger, entry that begins with it)
+        self._hints: OrderedDict[int, tuple[int, int]] = OrderedDict()  # offset -> (ledger, entry that begins there)
 
     # ---- messages -------------------------------------------------------------------------------------------
 
     def read(self, offset: int, bytes_max: int, end: int | None) -> AppendFuture[MessageBatch]:
-        """Whole entries from the one with `offset` on, of one ledger, none that begins at `end` or behind it."""
+        """Read whole entries of one ledger, from the one with `offset` on; none that begins at `end` or behind it."""
         done: AppendFuture[MessageBatch] = AppendFuture()
         view = self._view()
         limit = view.end.offset if end is None else min(end, view.end.offset)
         if offset < view.chain.start.offset and self._refuse(offset, view, done):
             return done
         if offset >= limit:
-            done.complete(_nothing(view.end))
+            done.complete(_empty_batch(view.end))
             return done
-        stretch = _stretch(view, offset)
-        entry = self._hint(stretch, offset)
+        part = _part(view, offset)
+        entry = self._hint(part, offset)
         if entry is not None:
-            self._read(stretch, entry, bytes_max, limit, done)
+            self._read(part, entry, bytes_max, limit, done)
             return done
 
         def located(place: EntryPosition) -> None:
-            self._read(stretch, place.entry, bytes_max, limit, done)
+            self._read(part, place.entry, bytes_max, limit, done)
 
-        self._hunt(stretch, _offset_search(stretch, offset), lambda found: located(_sure(found, offset)), done.fail)
+        self._search(part, _offset_search(part, offset), lambda place: located(_require(place, offset)), done.fail)
         return done
 
     def _refuse(self, offset: int, view: View, done: AppendFuture[MessageBatch] | AppendFuture[EntryPosition]) -> bool:
@@ -202,14 +213,14 @@ class ChainReader:
         start = self._view().chain.start.offset
         return TrimmedError(f"topic {self._name}: messages are kept from offset {start} on, {offset} was trimmed")
 
-    def _hint(self, stretch: _LedgerRange, offset: int) -> int | None:
-        if offset == stretch.item.start.offset:
+    def _hint(self, part: _LedgerRange, offset: int) -> int | None:
+        if offset == part.item.start.offset:
             return 0
         ledger, entry = self._hints.get(offset, (-1, -1))
-        return entry if ledger == stretch.item.ledger else None
+        return entry if ledger == part.item.ledger else None
 
     def _keep_hint(self, batch: MessageBatch) -> None:
-        self._hints.pop(batch.end, None)  # what is of use again goes behind the others
+        self._hints.pop(batch.end, None)  # a hint that is used again becomes the newest
         self._hints[batch.end] = (batch.ledger, batch.last_entry + 1)
         while len(self._hints) > HINTS_MAX:
             try:
@@ -218,42 +229,42 @@ class ChainReader:
                 return
 
     def _read(
-        self, stretch: _LedgerRange, entry: int, bytes_max: int, limit: int, done: AppendFuture[MessageBatch]
+        self, part: _LedgerRange, entry: int, bytes_max: int, limit: int, done: AppendFuture[MessageBatch]
     ) -> None:
-        read = self._read_entries(stretch.item.ledger, entry, stretch.entries, bytes_max)
+        read = self._read_entries(part.item.ledger, entry, part.entries, bytes_max)
 
         def came(_: AppendFuture[RecordBatch]) -> None:
             try:
                 records = read.result()
-                batch = _decode(stretch.item, _before(records, stretch.item.start.offset, limit))
+                batch = _decode(part.item, _before(records, part.item.start.offset, limit))
                 self._keep_hint(batch)
             except Exception as error:
-                done.fail(self._explained(error, stretch.item))
+                done.fail(self._explain(error, part.item))
             else:
                 done.complete(batch)
 
         read.add_done_callback(came)
 
     def _read_entries(self, ledger: int, start: int, end: int, bytes_max: int) -> AppendFuture[RecordBatch]:
-        """See `EntryReader.read`."""
+        """Read entries, see `EntryReader.read`."""
         written = self._open_ledger()
         if written is not None and written.id == ledger:
             try:
                 return written.read_range(start, end, bytes_max=bytes_max)
-            except ClosedError:  # it was replaced in this moment
+            except ClosedError:  # it has just been replaced
                 pass
             except ReplogError as error:
                 return failed_read(error)
         return self._entries.read(ledger, start, end, bytes_max)
 
-    def _explained(self, error: Exception, item: ChainLedger) -> Exception:
-        """What was trimmed meanwhile is not unreadable."""
+    def _explain(self, error: Exception, item: ChainLedger) -> Exception:
+        """Return TrimmedError for a ledger that was trimmed meanwhile, otherwise `error`."""
         return self._trimmed(item.start.offset) if item.ledger not in self._view().chain.ids else error
 
-    # ---- places ---------------------------------------------------------------------------------------------
+    # ---- positions ---------------------------------------------------------------------------------------------
 
     def locate(self, offset: int) -> AppendFuture[EntryPosition]:
-        """The entry that holds an offset. OutOfRangeError, too: at the confirmed end, or beyond."""
+        """Find the entry that holds an offset; OutOfRangeError at the confirmed end, or beyond."""
         done: AppendFuture[EntryPosition] = AppendFuture()
         view = self._view()
         if self._refuse(offset, view, done):
@@ -261,31 +272,35 @@ class ChainReader:
         if offset >= view.end.offset:
             done.fail(OutOfRangeError(f"topic {self._name}: it ends at offset {view.end.offset}, there is no {offset}"))
             return done
-        stretch = _stretch(view, offset)
-        self._hunt(
-            stretch, _offset_search(stretch, offset), lambda found: done.complete(_sure(found, offset)), done.fail
+        part = _part(view, offset)
+        self._search(
+            part, _offset_search(part, offset), lambda place: done.complete(_require(place, offset)), done.fail
         )
         return done
 
     def offset_at_time(self, time_us: int) -> AppendFuture[int]:
-        """Of the first message of the first entry appended then or later; the end of the topic, if there is none. When
-        ledgers were begun and ended says nothing: clocks are set back, and another owner has another one."""
+        """Find the first message of the first entry that was appended at a time or later; if there is none, the end of
+        the topic.
+
+        The times when ledgers were created and closed are not used: clocks are set back, and other owners have other
+        clocks.
+        """
         done: AppendFuture[int] = AppendFuture()
         view = self._view()
-        ledgers = (one for one in view.chain.ledgers if not one.is_closed or one.last_us >= time_us)
+        ledgers = (item for item in view.chain.ledgers if not item.is_closed or item.last_us >= time_us)
 
         def go_on() -> None:
             item = next(ledgers, None)
-            stretch = None if item is None else _bounded(item, view)
-            if item is None or stretch is None or not stretch.entries:
+            part = None if item is None else _bounded(item, view)
+            if item is None or part is None or not part.entries:
                 done.complete(view.end.offset)
                 return
             guess = 0 if item.created_us >= time_us else None
-            search = FirstSearch(stretch.entries, lambda _, at_us: at_us >= time_us, guess=guess)
-            self._hunt(stretch, search, found, done.fail)
+            search = FirstSearch(part.entries, lambda _, at_us: at_us >= time_us, guess=guess)
+            self._search(part, search, on_found, done.fail)
 
-        def found(place: EntryPosition | None) -> None:
-            if place is None:  # the last entries that it was given are not in it
+        def on_found(place: EntryPosition | None) -> None:
+            if place is None:  # the ledger does not contain its last entries
                 go_on()
             else:
                 done.complete(place.first)
@@ -294,36 +309,38 @@ class ChainReader:
         return done
 
     def offset_at_size(self, size: int) -> AppendFuture[int]:
-        """Of the first message of the first entry that so many bytes of the topic lie before, or more; else its end."""
+        """Find the first message of the first entry with at least `size` bytes of the topic before it; if none, the
+        topic's end.
+        """
         done: AppendFuture[int] = AppendFuture()
         view = self._view()
-        item = next((one for one in view.chain.ledgers if not one.is_closed or one.end.size >= size), None)
-        stretch = None if item is None else _bounded(item, view)
-        if stretch is None or not stretch.entries:
+        item = next((ledger for ledger in view.chain.ledgers if not ledger.is_closed or ledger.end.size >= size), None)
+        part = None if item is None else _bounded(item, view)
+        if part is None or not part.entries:
             done.complete(view.end.offset)
-        elif stretch.item.start.size >= size:
-            done.complete(stretch.item.start.offset)
+        elif part.item.start.size >= size:
+            done.complete(part.item.start.offset)
         else:
-            end, search = stretch.end.offset, FirstSearch(stretch.entries, lambda place, _: place.bytes_before >= size)
-            self._hunt(stretch, search, lambda found: done.complete(end if found is None else found.first), done.fail)
+            end, search = part.end.offset, FirstSearch(part.entries, lambda place, _: place.bytes_before >= size)
+            self._search(part, search, lambda found: done.complete(end if found is None else found.first), done.fail)
         return done
 
-    def _hunt(
+    def _search(
         self,
-        stretch: _LedgerRange,
+        part: _LedgerRange,
         search: Search,
-        found: Callable[[EntryPosition | None], object],
+        on_found: Callable[[EntryPosition | None], object],
         fail: Callable[[BaseException], object],
     ) -> None:
-        """Look at entry after entry, as `search` says."""
+        """Read one entry after the other, as `search` asks."""
 
         def saw(read: AppendFuture[RecordBatch]) -> bool:
             try:
                 records = read.result()
-                batch = _decode(stretch.item, records)
+                batch = _decode(part.item, records)
                 search.saw(_place(batch), int(records.timestamp[0]))
             except Exception as error:
-                fail(self._explained(error, stretch.item))
+                fail(self._explain(error, part.item))
                 return False
             return True
 
@@ -334,20 +351,20 @@ class ChainReader:
         def go_on() -> None:
             try:
                 while (entry := search.next()) is not None:
-                    read = self._read_entries(stretch.item.ledger, entry, entry + 1, 1)
+                    read = self._read_entries(part.item.ledger, entry, entry + 1, 1)
                     if not read.done():
                         read.add_done_callback(came)
                         return
                     if not saw(read):
                         return
-                found(search.found)
+                on_found(search.found)
             except ReplogError as error:
                 fail(error)
 
         go_on()
 
 
-def _stretch(view: View, offset: int) -> _LedgerRange:
+def _part(view: View, offset: int) -> _LedgerRange:
     return _bounded(view.chain.ledgers[view.chain.index_of(offset)], view)
 
 
@@ -357,14 +374,14 @@ def _bounded(item: ChainLedger, view: View) -> _LedgerRange:
     return _LedgerRange(item, view.end.entries - item.start.entries, view.end)
 
 
-def _offset_search(stretch: _LedgerRange, offset: int) -> OffsetSearch:
-    return OffsetSearch(offset, stretch.entries, stretch.item.start.offset, stretch.end.offset)
+def _offset_search(part: _LedgerRange, offset: int) -> OffsetSearch:
+    return OffsetSearch(offset, part.entries, part.item.start.offset, part.end.offset)
 
 
-def _sure(found: EntryPosition | None, offset: int) -> EntryPosition:
-    if found is None:
-        raise OutOfRangeError(f"no entry holds offset {offset}: what the entries say of themselves contradicts itself")
-    return found
+def _require(place: EntryPosition | None, offset: int) -> EntryPosition:
+    if place is None:
+        raise OutOfRangeError(f"no entry holds offset {offset}: the entries contradict each other")
+    return place
 
 
 def _decode(item: ChainLedger, records: RecordBatch) -> MessageBatch:
@@ -373,8 +390,8 @@ def _decode(item: ChainLedger, records: RecordBatch) -> MessageBatch:
 
 
 def _before(records: RecordBatch, start: int, limit: int) -> RecordBatch:
-    """Without the entries that begin at `limit` or behind it."""
-    low, high = 1, len(records)  # the first one begins before it
+    """Remove the entries that begin at `limit` or behind it."""
+    low, high = 1, len(records)  # the first entry begins before `limit`
     if start + records[high - 1].ledger_messages <= limit:
         return records
     while low < high:
@@ -387,14 +404,14 @@ def _before(records: RecordBatch, start: int, limit: int) -> RecordBatch:
 
 
 def _place(batch: MessageBatch) -> EntryPosition:
-    """Of its first entry."""
+    """Return the position of the first entry of a batch."""
     return EntryPosition(
         batch.ledger, int(batch.entry_id[0]), int(batch.entry_first[0]), int(batch.entry_count[0]),
         int(batch.entry_size[0]), int(batch.entries_before[0]), int(batch.bytes_before[0]),
     )  # fmt: skip
 
 
-def _nothing(end: TopicPosition) -> MessageBatch:
-    """No messages; its end is the topic's."""
-    none = parse_entries(b"", ledger=0, first=0, last=0)
-    return decode_messages(none, offset=end.offset, entries=end.entries, size=end.size)
+def _empty_batch(end: TopicPosition) -> MessageBatch:
+    """Return a batch without messages at the end of the topic."""
+    records = parse_entries(b"", ledger=0, first=0, last=0)
+    return decode_messages(records, offset=end.offset, entries=end.entries, size=end.size)

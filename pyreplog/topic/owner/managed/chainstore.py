@@ -1,9 +1,9 @@
 """The chain of a topic in the metadata store: taken over, and changed by compare-and-set.
 
-Every owner writes something that nobody else does (epoch and nonce), and makes one change after the other. So when the
-outcome of a write is unknown, what is there tells: our epoch and nonce, and the change is made on top of it, which
-changes nothing if it was stored before; another's, and this owner is fenced. An earlier write that comes late fails,
-as its version is gone, or is found by the next conflict.
+Every owner writes a unique epoch and nonce, and makes one change after the other. So if the outcome of a write is
+unknown, the stored chain tells. If it has this owner's epoch and nonce, the change is made again on top of it, which
+changes nothing if it was stored before. Otherwise this owner is fenced. An earlier write that arrives late fails,
+because its version is gone, or is found by the next conflict.
 """
 
 from __future__ import annotations
@@ -31,27 +31,30 @@ Change = Callable[[LedgerChain], LedgerChain]
 
 
 class StoredChain(NamedTuple):
-    """A chain, and the version of its key; None: the key is there, the topic is not (it is the parent of others)."""
+    """A stored chain, and the version of its key. chain: None if the key only exists as the parent of other keys."""
 
     chain: LedgerChain | None
     version: int
 
 
 def find_chain(store: MetadataStore, name: str) -> StoredChain | None:
-    """What there is of a topic; None: no key. Errors: InvalidMetadataError; those of `topic_key` and of the store."""
-    there = store.get(topic_key(name))
-    if there is None:
+    """Return the stored chain of a topic; None: there is no key.
+
+    Raises InvalidMetadataError, and the errors of `topic_key` and of the store.
+    """
+    stored = store.get(topic_key(name))
+    if stored is None:
         return None
-    if not there.value:
-        return StoredChain(None, there.version)
-    chain = LedgerChain.decode(there.value)
+    if not stored.value:
+        return StoredChain(None, stored.version)
+    chain = LedgerChain.decode(stored.value)
     if chain.topic != name:
-        raise InvalidMetadataError(f"metadata of topic {name}: they say that they are of topic {chain.topic}")
-    return StoredChain(chain, there.version)
+        raise InvalidMetadataError(f"metadata of topic {name}: expected its name, found that of topic {chain.topic}")
+    return StoredChain(chain, stored.version)
 
 
 class ChainStore:
-    """One owner's hold on a chain. Calls block; any thread, one at a time."""
+    """The chain as one owner sees and changes it. Calls block; any thread, one at a time."""
 
     def __init__(self, store: MetadataStore, name: str, owner: str) -> None:
         self._store, self._name, self._key = store, name, topic_key(name)
@@ -62,36 +65,37 @@ class ChainStore:
 
     @property
     def chain(self) -> LedgerChain:
-        """As it is stored, as far as this owner knows."""
+        """The stored chain, as far as this owner knows."""
         assert self._chain is not None
         return self._chain
 
     # ---- taking over ----------------------------------------------------------------------------------------
 
     def take(self, config: TopicConfig | None, now_us: int, *, create: bool) -> LedgerChain:
-        """Become the owner: from now on nobody who was it before can change the chain.
+        """Become the owner; from now on no former owner can change the chain.
 
-        config: of a topic that is made here. Errors: NoSuchTopicError; InvalidMetadataError; those of the store.
+        config: settings of a topic that is created here. Raises NoSuchTopicError, InvalidMetadataError, and errors of
+        the store.
         """
         while True:
-            found = find_chain(self._store, self._name)
+            stored = find_chain(self._store, self._name)
             try:
-                if found is None or found.chain is None:
+                if stored is None or stored.chain is None:
                     if not create:
-                        raise NoSuchTopicError(self._name, "there is none of that name, or it was deleted")
-                    wanted = self._new(config or TopicConfig(), now_us)
+                        raise NoSuchTopicError(self._name, "it does not exist, or was deleted")
+                    changed = self._new(config or TopicConfig(), now_us)
                 else:
-                    wanted = found.chain.taken(self._owner, self._nonce)
-                version = self._write(wanted, None if found is None else found.version)
+                    changed = stored.chain.taken(self._owner, self._nonce)
+                version = self._write(changed, None if stored is None else stored.version)
             except (KeyExistsError, VersionConflictError, NoSuchKeyError):
                 continue
             except OutcomeUnknownError:
-                there = find_chain(self._store, self._name)
-                if there is None or there.chain != wanted:
-                    continue  # it may come late: then the next write meets a conflict
-                version = there.version
-            self._chain, self._version = wanted, version
-            return wanted
+                current = find_chain(self._store, self._name)
+                if current is None or current.chain != changed:
+                    continue  # the write may arrive late: then the next one meets a conflict
+                version = current.version
+            self._chain, self._version = changed, version
+            return changed
 
     def _new(self, config: TopicConfig, now_us: int) -> LedgerChain:
         return LedgerChain(
@@ -106,61 +110,64 @@ class ChainStore:
     # ---- changes --------------------------------------------------------------------------------------------
 
     def update(self, change: Change) -> LedgerChain:
-        """Store `change(chain)`; returns it. The change is made anew when somebody else edited the chain meanwhile, or
-        to one that has it already.
+        """Store `change(chain)` and return it.
 
-        Errors: TopicFencedError; those of `change`; InvalidMetadataError; those of the store: after an
-        OutcomeUnknownError or MetadataUnavailableError the same change may be asked for again.
+        The change is applied again if another writer edited the chain meanwhile, perhaps to a chain that has it
+        already. Raises TopicFencedError, the errors of `change`, InvalidMetadataError, and errors of the store. After
+        an OutcomeUnknownError or MetadataUnavailableError the same change may be repeated.
         """
         with self._lock:
             while True:
-                wanted = change(self.chain)
-                if wanted == self.chain and self._version >= 0:
-                    return wanted
+                changed = change(self.chain)
+                if changed == self.chain and self._version >= 0:
+                    return changed
                 try:
                     if self._version < 0:
-                        self._look()
+                        self._reload()
                         continue
-                    self._version = self._write(wanted, self._version)
+                    self._version = self._write(changed, self._version)
                 except (VersionConflictError, NoSuchKeyError):
                     self._version = -1
                 except OutcomeUnknownError:
                     self._version = -1
-                    self._look()
+                    self._reload()
                 else:
-                    self._chain = wanted
-                    return wanted
+                    self._chain = changed
+                    return changed
 
     def check(self) -> LedgerChain:
-        """Whether this owner still has the topic, and the store answers. Errors: as update."""
+        """Check that this owner still has the topic, and that the store answers. Raises the errors of `update`."""
         with self._lock:
-            self._look()
+            self._reload()
             return self.chain
 
-    def _look(self) -> None:
-        """What is there now is ours to go on with, or another's."""
-        found = find_chain(self._store, self._name)
-        if found is None or found.chain is None:
+    def _reload(self) -> None:
+        """Read the chain; raise TopicFencedError if it has another owner."""
+        stored = find_chain(self._store, self._name)
+        if stored is None or stored.chain is None:
             raise TopicFencedError(self._name, "it was deleted")
-        chain = found.chain
+        chain = stored.chain
         if (chain.epoch, chain.nonce) != (self.chain.epoch, self.chain.nonce):
             raise TopicFencedError(self._name, f"{chain.owner or 'another owner'} took it over, in epoch {chain.epoch}")
-        self._chain, self._version = chain, found.version
+        self._chain, self._version = chain, stored.version
 
     def has(self, ledger: int) -> bool:
-        """Whether the chain that is stored, whoever's it is, needs a ledger. Errors: as `find_chain`."""
-        found = find_chain(self._store, self._name)
-        return found is not None and found.chain is not None and ledger in {*found.chain.ids, *found.chain.doomed}
+        """Return whether the stored chain, whoever owns it, needs a ledger. Raises the errors of `find_chain`."""
+        stored = find_chain(self._store, self._name)
+        return stored is not None and stored.chain is not None and ledger in {*stored.chain.ids, *stored.chain.doomed}
 
     def remove(self) -> None:
-        """Remove the key of a topic that was condemned, and all below it. Errors: TopicFencedError, and the store's."""
+        """Remove the key of a topic that is marked as deleted, and all keys below it.
+
+        Raises TopicFencedError, and errors of the store.
+        """
         with self._lock:
             while True:
-                self._look()
+                self._reload()
                 try:
                     _remove_below(self._store, self._key)
                     self._store.delete(self._key, self._version)
-                except (VersionConflictError, NoSuchKeyError):  # somebody edits or removes it, too
+                except (VersionConflictError, NoSuchKeyError):  # another process edits or removes it, too
                     continue
                 return
 
@@ -169,6 +176,6 @@ def _remove_below(store: MetadataStore, key: str) -> None:
     for name in store.list(key):
         child = f"{key}/{name}"
         _remove_below(store, child)
-        there = store.get(child)
-        if there is not None:
-            store.delete(child, there.version)
+        stored = store.get(child)
+        if stored is not None:
+            store.delete(child, stored.version)

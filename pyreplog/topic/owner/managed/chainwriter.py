@@ -1,8 +1,8 @@
-"""Writes a topic: from ledger to ledger, in order, whatever becomes of them.
+"""Writes a topic: appends entries in order, from ledger to ledger, also after failures.
 
-All that happens is an event (see `topic.event_queue`); what blocks is done by the cluster's workers, one job at a time.
-A ledger is replaced when it is full, old, or has failed: its end is found first (its writer closed it, or it is
-recovered), then one compare-and-set of the chain tells its counts and names the next one.
+Everything is an event of an `EventQueue`; blocking calls are made by the cluster's workers, one job at a time. A ledger
+is replaced when it is full, too old, or has failed: first its end is determined (its writer closes it, or it is
+recovered), then one compare-and-set of the chain stores its counts and adds the next ledger.
 """
 
 from __future__ import annotations
@@ -43,32 +43,40 @@ from pyreplog.topic.owner.managed.ledgers import (
     LedgerEnd,
     LedgerMaker,
     PreallocatedLedger,
+    abandon,
     counts_between,
     counts_of,
-    let_go,
 )
 
 logger = logging.getLogger(__name__)
 
 STUCK_S = 30.0
-"""So long publishers wait while too few bookies answer for a ledger; then they are told that nothing was stored. When
-the cluster does not have as many bookies they are told at once, when the topic is closed after CLOSING_STUCK_S."""
+"""Seconds that publishers wait while too few bookies answer for a ledger; then their messages fail as not stored.
+
+They fail at once if the cluster does not have enough bookies, and after CLOSING_STUCK_S when the topic is closed."""
 
 CLOSING_STUCK_S = 5.0
 
 YOUNG_S = 10.0
-"""A ledger that fails earlier is followed by another one after a pause, a longer one each time."""
+"""A ledger that fails at a lower age is followed by the next one after a pause, a longer one each time."""
 
-TOLD_S = 60.0
-"""Between warnings about ledgers that fail one after the other."""
+LOG_INTERVAL_S = 60.0
+"""Shortest interval between warnings about ledgers that fail one after the other."""
 
 
 class ChainWriter:
-    """Of one owner of a topic: a Sink. Methods are events, or may be called by any thread where they say so.
+    """The writer of one owner of a topic: a Sink. Methods are events, unless they say that any thread may call them.
 
-    check_open: raises ClosedError or ForkedError when nothing may be submitted any more. on_end: called when a ledger
-    has its end, with its metadata. on_change: when the chain or the confirmed end moved. on_fenced: once, when somebody
-    else owns the topic.
+    Args:
+        name: name of the topic.
+        store: the chain in the metadata store.
+        maker: creates ledgers.
+        runtime: waits, timers and threads of the cluster.
+        clock: source of time.
+        check_open: raises ClosedError or ForkedError if nothing may be submitted any more.
+        on_end: called with the metadata of a ledger that was closed.
+        on_change: called when the chain or the confirmed end moved.
+        on_fenced: called once, when another process owns the topic.
     """
 
     def __init__(
@@ -88,27 +96,27 @@ class ChainWriter:
         self._on_end, self._on_change, self._on_fenced = on_end, on_change, on_fenced
         self._events = EventQueue()
         self._pipeline, self._incoming = AppendPipeline(store.chain.end), deque[PublishBatch]()
-        self._ledger: Ledger | None = None  # that takes entries, or is being ended
+        self._ledger: Ledger | None = None  # takes entries, or is being closed
         self._is_ending = False
-        self._counts: LedgerTotals | None = None  # of the ledger before, not in the chain yet
+        self._counts: LedgerTotals | None = None  # of the former ledger, not in the chain yet
         self._preallocated: PreallocatedLedger | None = None
         self.jobs = Jobs(name, self._events, runtime)
-        self._rolls: list[AppendFuture[None]] = []  # wait until no ledger is open
-        self._is_closing = self._is_landing = False
+        self._rolls: list[AppendFuture[None]] = []  # done when no ledger is open
+        self._is_closing = self._confirm_posted = False
         self.check_open = check_open
         self.on_room: Callable[[], object] = lambda: None
-        """Set by a publisher before it submits anything; called when `pending` has become less."""
+        """Set by a publisher before it submits anything; called when `pending` has decreased."""
         self.error: ReplogError | None = None
         """Why nothing can be published any more."""
         self.done: AppendFuture[None] = AppendFuture()
-        """The writer has ended."""
+        """Done when the writer has ended."""
         self.failures = 0
-        """Ledgers that failed."""
-        self._pauses = Backoff(RETRY_FIRST_S, BACKOFF_MOST_S, random.random)  # behind ledgers that failed young
-        self._began_us = self._told_us = 0  # the open ledger; the last warning
-        self._stuck: tuple[int, ReplogError] | None = None  # since when too few bookies answer, and what was last said
+        """Number of ledgers that failed."""
+        self._pauses = Backoff(RETRY_FIRST_S, BACKOFF_MOST_S, random.random)  # after ledgers that failed young
+        self._began_us = self._logged_us = 0  # when the open ledger was begun; when the last warning was logged
+        self._stuck: tuple[int, ReplogError] | None = None  # since when too few bookies answer, and the last error
 
-    # ---- where it stands, for any thread --------------------------------------------------------------------
+    # ---- state, for any thread --------------------------------------------------------------------
 
     @property
     def chain(self) -> LedgerChain:
@@ -116,17 +124,17 @@ class ChainWriter:
 
     @property
     def end(self) -> TopicPosition:
-        """Of the topic, as confirmed."""
+        """Confirmed end of the topic."""
         return self._pipeline.end
 
     @property
     def ledger(self) -> Ledger | None:
-        """The one that is open."""
+        """The open ledger."""
         return self._ledger
 
     @property
     def state(self) -> str:
-        """In a word."""
+        """State of the writer in a word."""
         if self.error is not None:
             return "fenced" if isinstance(self.error, TopicFencedError) else "closed"
         if self._is_ending or self._counts is not None:
@@ -134,7 +142,7 @@ class ChainWriter:
         return "open" if self._ledger is not None else "idle"
 
     def pending(self) -> tuple[int, int]:
-        """Bytes and entries that have no outcome, or whose ledger has not all its copies; the more of each."""
+        """Return the bytes and entries without an outcome, or whose ledger lacks copies; the larger number of each."""
         size, entries = self._pipeline.pending
         ledger = self._ledger
         if ledger is None:
@@ -144,18 +152,22 @@ class ChainWriter:
 
     @property
     def pending_entries(self) -> int:
-        """Those that have no outcome."""
+        """Entries without an outcome."""
         return self._pipeline.pending[1]
 
     # ---- requests, from any thread --------------------------------------------------------------------------
 
     def submit_all(self, batches: Sequence[PublishBatch]) -> None:
-        """Append the entries of batches, in the order of the batches and calls; each is settled. It does not wait.
+        """Append the entries of batches, in the order of batches and calls, and settle each batch. Does not wait.
 
-        Errors, raised here: ClosedError, ForkedError, TopicFencedError. Of a batch: TopicFencedError and
-        OutcomeUnknownError (closed before there was an outcome), the entries may be there or not; RecordTooLargeError,
-        TopicFullError, NotEnoughBookiesError (too few bookies for half a minute, or for good), they are not. Failing
-        ledgers and bookies are no errors before: it takes longer.
+        A batch may fail with TopicFencedError, or OutcomeUnknownError if the writer ended first: its entries may be
+        stored. It may fail with RecordTooLargeError, TopicFullError, or NotEnoughBookiesError (too few bookies for half
+        a minute, or for good): its entries are not stored. Failing ledgers and bookies only delay batches before that.
+
+        Raises:
+            ClosedError: the topic was closed.
+            ForkedError: this process was forked.
+            TopicFencedError: another process owns the topic.
         """
         self.check_open()
         if self.error is not None:
@@ -164,52 +176,52 @@ class ChainWriter:
         self._events.post(self._take)
 
     def roll(self) -> AppendFuture[None]:
-        """End the open ledger, once the metadata store answers; the next publish makes another one."""
+        """Close the open ledger once the metadata store answers; the next publish opens another one."""
         future: AppendFuture[None] = AppendFuture()
         self._events.post(lambda: self._roll(future))
         return future
 
-    def look(self, now_us: int) -> None:
-        """A ledger that is too old ends."""
+    def roll_if_old(self, now_us: int) -> None:
+        """Close the open ledger if it is too old."""
         if self._ledger is not None and not self._is_ending and self._pipeline.is_old(self.chain.config, now_us):
             self.roll()
 
     def begin_close(self) -> AppendFuture[None]:
-        """Publish what is queued, end the ledger, and that is it."""
+        """Publish what is queued, close the ledger, and end."""
         self._events.post(self._begin_close)
         return self.done
 
     def give_up(self, error: ReplogError) -> None:
-        """End now; what has no outcome fails with `error`."""
+        """End now; batches without an outcome fail with `error`."""
         self._events.post(lambda: self._end(error))
 
     def refresh(self, then: Callable[[], object]) -> None:
-        """The chain was changed."""
+        """Note that the chain was changed by another caller."""
         self._events.post(self._on_change)
         self._events.post(then)
 
     def fence(self, error: TopicFencedError) -> None:
-        """Somebody else owns the topic."""
+        """Note that another process owns the topic."""
         self._events.post(lambda: self._fence(error))
 
     # ---- publishing -----------------------------------------------------------------------------------------
 
     def _take(self) -> None:
-        """All that have come: they go together."""
-        came = [self._incoming.popleft() for _ in range(len(self._incoming))]
+        """Queue all submitted batches together."""
+        batches = [self._incoming.popleft() for _ in range(len(self._incoming))]
         if self.error is not None:
-            self._settle(came, self.error)
+            self._settle(batches, self.error)
             return
-        self._pipeline.add(came)
-        if self._pipeline.is_due:  # else it is seen to when something lands
+        self._pipeline.add(batches)
+        if self._pipeline.is_due:  # otherwise they are sent after the next confirmation
             self._flow()
 
     def _flow(self) -> None:
-        """Hand what is queued to the open ledger; and see what else there is to do."""
+        """Hand queued batches to the open ledger, then do the next step."""
         pipeline = self._pipeline
         while pipeline.is_due and self._ledger is not None and not self._is_ending:
             config = self._store.chain.config
-            if pipeline.is_full(config, self._clock.now_us()) and not self.jobs.is_resting:
+            if pipeline.is_full(config, self._clock.now_us()) and not self.jobs.is_paused:
                 break
             self._send(self._ledger, pipeline.take(max(config.roll_entries - pipeline.entries, 1)))
         self._step()
@@ -228,8 +240,8 @@ class ChainWriter:
                 self._pipeline.refuse(batches)
                 self._settle(batches, error)
             return
-        self._pipeline.flew(batches, future)
-        future.add_done_callback(self._came)
+        self._pipeline.sent(batches, future)
+        future.add_done_callback(self._on_confirmed)
 
     def _send_each(self, ledger: Ledger, batches: list[PublishBatch]) -> None:
         for at, batch in enumerate(batches):
@@ -243,18 +255,18 @@ class ChainWriter:
 
     # ---- outcomes -------------------------------------------------------------------------------------------
 
-    def _came(self, _: AppendFuture[Any]) -> None:
-        if not self._is_landing:
-            self._is_landing = True
-            self._events.post(self._land)
+    def _on_confirmed(self, _: AppendFuture[Any]) -> None:
+        if not self._confirm_posted:
+            self._confirm_posted = True
+            self._events.post(self._confirm)
 
-    def _land(self) -> None:
-        self._is_landing = False
-        landed, error = self._pipeline.land()
-        if landed:
+    def _confirm(self) -> None:
+        self._confirm_posted = False
+        confirmed, error = self._pipeline.take_confirmed()
+        if confirmed:
             self._stuck = None
-            self._on_change()  # first: whoever is told that a message is there can read it
-            self._settle(landed)
+            self._on_change()  # first: a publisher that learns of a message can read it
+            self._settle(confirmed)
         if error is not None and not self._is_ending:
             self._failed(error)
         self._flow()
@@ -264,30 +276,35 @@ class ChainWriter:
             batch.settle(error)
 
     def _settle_unstored(self, batches: list[PublishBatch], error: BaseException) -> None:
-        """No ledger has them, or will: `error` says that, which is not true of those that are stored in part."""
+        """Fail batches that no ledger stores; a batch that is stored in part fails with OutcomeUnknownError instead."""
         in_part = [batch for batch in batches if batch.first_offset >= 0]
-        self._settle(in_part, OutcomeUnknownError(f"topic {self._name}: a part is stored, the rest is not: {error}"))
+        text = f"topic {self._name}: a part of the messages is stored, the others are not: {error}"
+        self._settle(in_part, OutcomeUnknownError(text))
         self._settle([batch for batch in batches if batch.first_offset < 0], error)
 
     def _failed(self, error: BaseException) -> None:
-        """The ledger takes nothing any more: find out what it kept."""
+        """Determine what the failed ledger kept."""
         ledger = self._ledger
         if ledger is None or self.error is not None:
             return
         if isinstance(error, LedgerFencedError):
-            self._lose(error)
+            self._fenced_by_recovery(error)
             return
         self.failures += 1
-        self._tell_failed(error)
+        self._log_failure(error)
         self._end_ledger(ledger, close=False)
 
-    def _tell_failed(self, error: BaseException) -> None:
-        """Of several in a row, some."""
+    def _log_failure(self, error: BaseException) -> None:
+        """Log a failure; of several in a row only some as warnings."""
         now_us, level = self._clock.monotonic_us(), logging.DEBUG
-        if not self._told_us or now_us - self._told_us >= TOLD_S * 1e6:
-            self._told_us, level = now_us, logging.WARNING
+        if not self._logged_us or now_us - self._logged_us >= LOG_INTERVAL_S * 1e6:
+            self._logged_us, level = now_us, logging.WARNING
         logger.log(
-            level, "topic %s: its ledger failed, another one is begun (%d so far): %s", self._name, self.failures, error
+            level,
+            "topic %s: its ledger failed, the next one is opened (%d failures so far): %s",
+            self._name,
+            self.failures,
+            error,
         )
 
     # ---- the end of a ledger --------------------------------------------------------------------------------
@@ -295,19 +312,20 @@ class ChainWriter:
     def _end_ledger(self, ledger: Ledger, *, close: bool = True) -> None:
         self._is_ending = True
         end = LedgerEnd(
-            ledger, self._maker, self._runtime, self._events, self.jobs, known=self._know_end, fenced=self._lose
-        )
+            ledger, self._maker, self._runtime, self._events, self.jobs,
+            known=self._end_known, fenced=self._fenced_by_recovery,
+        )  # fmt: skip
         end.begin(close=close)
 
-    def _lose(self, error: BaseException) -> None:
-        self._fence(TopicFencedError(self._name, f"somebody else recovers its last ledger: {error}"))
+    def _fenced_by_recovery(self, error: BaseException) -> None:
+        self._fence(TopicFencedError(self._name, f"another process recovers its last ledger: {error}"))
 
-    def _know_end(self, metadata: LedgerMetadata | None) -> None:
+    def _end_known(self, metadata: LedgerMetadata | None) -> None:
         ledger = self._ledger
         if ledger is None or self.error is not None:
             return
         now_us = self._clock.now_us()
-        if metadata is None:  # the chain keeps the offsets
+        if metadata is None:  # the ledger was deleted; the chain keeps the offsets
             start, end = self.chain.end, self._pipeline.end
             self._replace(ledger, counts_between(ledger.id, start, end, now_us, ledger.last_append_us))
         else:
@@ -316,8 +334,8 @@ class ChainWriter:
 
     def _replace(self, ledger: Ledger, counts: LedgerTotals) -> None:
         failed = ledger.ended.exception()
-        self._counts, self._ledger, self._is_ending = counts, None, False  # in this order: it does not seem idle
-        let_go(ledger)
+        self._counts, self._ledger, self._is_ending = counts, None, False  # in this order: `state` is never idle
+        abandon(ledger)
         kept = self._pipeline.end_ledger(counts.entries)
         self._on_change()
         self._settle(kept)
@@ -325,43 +343,43 @@ class ChainWriter:
         if isinstance(failed, EntryRefusedError):
             self._settle_unstored(self._pipeline.refuse_first(), failed)
         if failed is not None:
-            self._rest_behind(failed)
+            self._pause_after(failed)
         self._flow()
 
-    def _rest_behind(self, failed: BaseException) -> None:
-        """A ledger failed. If it was young, so may the next one: it is not made at once."""
+    def _pause_after(self, failed: BaseException) -> None:
+        """Pause before the next ledger if the failed one was young, because the next one may fail, too."""
         if self._clock.monotonic_us() - self._began_us >= YOUNG_S * 1e6:
             self._pauses.reset()
         else:
             self.jobs.pause(self._pauses.next_s(), self._flow)
         if isinstance(failed, NotEnoughBookiesError):
-            self._lack_bookies(failed)
+            self._note_missing_bookies(failed)
 
     # ---- the next ledger ------------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        """What is to be done by a worker, if anything is."""
+        """Start the next job of a worker, if one is needed."""
         if self.error is not None or self.jobs.is_busy or self._is_ending:
             return
         ledger, pipeline = self._ledger, self._pipeline
         if ledger is not None:
-            if self._is_closing and not (pipeline.is_queued or pipeline.is_flying):
+            if self._is_closing and not (pipeline.is_queued or pipeline.has_pending):
                 self._end_ledger(ledger)
-            elif pipeline.is_queued and not self.jobs.is_resting and self._is_full():
+            elif pipeline.is_queued and not self.jobs.is_paused and self._is_full():
                 if self._preallocated is None:
                     self._work(self._maker.make, self._made)
                 else:
                     self._end_ledger(ledger)
-            elif self._rolls and not self.jobs.is_resting:
+            elif self._rolls and not self.jobs.is_paused:
                 self._work(self._store.check, self._checked)
-        elif self.jobs.is_resting and (pipeline.is_queued or self._counts is not None):
+        elif self.jobs.is_paused and (pipeline.is_queued or self._counts is not None):
             return
         elif pipeline.is_queued and self._preallocated is None:
             self._work(self._maker.make, self._made)
         elif self._counts is not None or pipeline.is_queued:
             self._store_chain()
         else:
-            self._come_to_rest()
+            self._become_idle()
 
     def _made(self, ledger: Ledger) -> None:
         self._preallocated = PreallocatedLedger(ledger, self._maker, self._runtime)
@@ -390,15 +408,15 @@ class ChainWriter:
         self._on_change()
         self._rolled()
 
-    def _come_to_rest(self) -> None:
-        """No ledger is open, and none is needed."""
+    def _become_idle(self) -> None:
+        """Note that no ledger is open, and none is needed."""
         self._rolled()
-        self._discard_spare()
+        self._discard_preallocated()
         if self._is_closing:
             self._end(ClosedError(f"topic {self._name} was closed"))
 
     def _roll(self, future: AppendFuture[None]) -> None:
-        """Only while the store answers: without it a ledger is better than none."""
+        """Roll only while the store answers: without it an old ledger is better than none."""
         if self.error is not None:
             future.fail(self.error)
             return
@@ -416,17 +434,17 @@ class ChainWriter:
     # ---- jobs -----------------------------------------------------------------------------------------------
 
     def _work(self, job: Callable[[], Any], then: Callable[[Any], object]) -> None:
-        self.jobs.work(job, lambda result: self._worked(then, result), self._worked_in_vain)
+        self.jobs.work(job, lambda result: self._job_done(then, result), self._job_failed)
 
-    def _worked(self, then: Callable[[Any], object], result: Any) -> None:
-        if self.error is not None:  # it ended meanwhile
+    def _job_done(self, then: Callable[[Any], object], result: Any) -> None:
+        if self.error is not None:  # the writer ended meanwhile
             if isinstance(result, Ledger):
                 PreallocatedLedger(result, self._maker, self._runtime).discard(certain=True)
             return
         then(result)
         self._flow()
 
-    def _worked_in_vain(self, error: Exception) -> None:
+    def _job_failed(self, error: Exception) -> None:
         if self.error is not None:
             return
         if isinstance(error, TopicFencedError):
@@ -435,26 +453,26 @@ class ChainWriter:
             self._end(error)
         elif isinstance(error, TopicFullError) and self._ledger is None:
             self._fail_queue(error)
-        elif isinstance(error, NotEnoughBookiesError) and self._ledger is None and self._maker.is_hopeless:
-            self._lack_bookies(error)
+        elif isinstance(error, NotEnoughBookiesError) and self._ledger is None and self._maker.needs_more_bookies:
+            self._note_missing_bookies(error)
         else:
             if isinstance(error, NotEnoughBookiesError) and self._ledger is None:
-                self._lack_bookies(error)
-            self.jobs.rest(error, self._flow)
-            self._flow()  # a full ledger takes more, rather than none
+                self._note_missing_bookies(error)
+            self.jobs.retry_later(error, self._flow)
+            self._flow()  # a full ledger takes more entries rather than none
 
-    def _lack_bookies(self, error: ReplogError) -> None:
-        """Too few bookies answer for a ledger. If that lasts, or cannot change, those who wait are told."""
+    def _note_missing_bookies(self, error: ReplogError) -> None:
+        """Note that too few bookies answer for a ledger. If that lasts, or cannot change, the queued batches fail."""
         since_us = self._clock.monotonic_us() if self._stuck is None else self._stuck[0]
         self._stuck = since_us, error
         patience_s = CLOSING_STUCK_S if self._is_closing else STUCK_S
-        if self._maker.is_hopeless or self._clock.monotonic_us() - since_us >= patience_s * 1e6:
+        if self._maker.needs_more_bookies or self._clock.monotonic_us() - since_us >= patience_s * 1e6:
             self._fail_queue(error)
 
     def _fail_queue(self, error: ReplogError) -> None:
-        """Nothing of what waits is stored, but for what a ledger kept of it that failed."""
+        """Fail all queued batches as not stored, except those that a failed ledger stored in part."""
         self._settle_unstored(self._pipeline.drop_queued(), error)
-        self._discard_spare()
+        self._discard_preallocated()
         self._step()
 
     # ---- the end --------------------------------------------------------------------------------------------
@@ -462,7 +480,7 @@ class ChainWriter:
     def _begin_close(self) -> None:
         self._is_closing = True
         if self._stuck is not None and self._ledger is None and not self.jobs.is_busy:
-            self._lack_bookies(self._stuck[1])
+            self._note_missing_bookies(self._stuck[1])
         self._step()
 
     def _fence(self, error: TopicFencedError) -> None:
@@ -476,16 +494,16 @@ class ChainWriter:
         self.error = error
         self.jobs.end()
         if self._ledger is not None:
-            let_go(self._ledger)
+            abandon(self._ledger)
             self._ledger = None
-        self._discard_spare()
-        self._settle(left := self._pipeline.drop(), error)
+        self._discard_preallocated()
+        self._settle(unsettled := self._pipeline.drop(), error)
         self.on_room()
         self._rolled(error)
-        lost = bool(left) and isinstance(error, OutcomeUnknownError)
+        lost = bool(unsettled) and isinstance(error, OutcomeUnknownError)
         settle_all([(self.done, error if lost else None)])
 
-    def _discard_spare(self) -> None:
+    def _discard_preallocated(self) -> None:
         if self._preallocated is not None:
             self._preallocated.discard(certain=isinstance(self.error, TopicFencedError))
             self._preallocated = None

@@ -1,6 +1,4 @@
-"""Ledgers of a topic: made ahead of their need, ended, and deleted; and the jobs of a topic that block, run one at a
-time by the workers of the cluster.
-"""
+"""Creates, closes and deletes ledgers of a topic; runs the blocking jobs of a topic one at a time."""
 
 from __future__ import annotations
 
@@ -37,23 +35,23 @@ RETRY_FIRST_S = 0.1
 
 
 class Jobs:
-    """Outcomes are events of `events`."""
+    """The blocking jobs of a topic, run by the workers of the cluster. Their outcomes are events of `events`."""
 
     def __init__(self, name: str, events: EventQueue, runtime: Runtime) -> None:
         self._name, self._events, self._runtime = name, events, runtime
         self._backoff = Backoff(RETRY_FIRST_S, BACKOFF_MOST_S, random.random)
         self._is_over = False
         self.waits_for = ""
-        """Why something failed, that is tried again; "": nothing did."""
+        """Error of a job that is tried again; "": there is none."""
         self.is_busy = False
-        """A job is under way."""
-        self.is_resting = False
-        """Something failed a moment ago, and is tried again later."""
+        """A job is running."""
+        self.is_paused = False
+        """A job failed a moment ago, and is tried again later."""
 
     def work(
         self, job: Callable[[], Any], then: Callable[[Any], object], failed: Callable[[Exception], object]
     ) -> None:
-        """Have a worker do `job`; `then` is told what it gave, or `failed` what it raised."""
+        """Run a job in a worker; then call `then` with its result, or `failed` with its error."""
         self.is_busy = True
 
         def work() -> None:
@@ -65,73 +63,77 @@ class Jobs:
             else:
                 self._events.post(lambda: done(then, result))
 
-        def done(tell: Callable[[Any], object], what: Any) -> None:
+        def done(call: Callable[[Any], object], outcome: Any) -> None:
             self.is_busy = False
-            if tell is then:
+            if call is then:
                 self.waits_for = ""
-            tell(what)
+            call(outcome)
 
         self._runtime.work(work)
 
     def succeeded(self) -> None:
-        """The next failure is a first one."""
+        """Reset the delay of retries."""
         self._backoff.reset()
         self.waits_for = ""
 
     def pause(self, seconds: float, then: Callable[[], object]) -> None:
-        """Do nothing for a while; then call `then`."""
-        self.is_resting = True
+        """Start nothing for some seconds; then call `then`."""
+        self.is_paused = True
 
-        def rested() -> None:
-            self.is_resting = False
+        def resume() -> None:
+            self.is_paused = False
             if not self._is_over:
                 then()
 
-        self._runtime.wake_after(seconds, lambda: self._events.post(rested))
+        self._runtime.wake_after(seconds, lambda: self._events.post(resume))
 
     def end(self) -> None:
-        """Nothing is tried again."""
+        """Call nothing after a pause any more."""
         self._is_over = True
 
-    def rest(self, error: BaseException, then: Callable[[], object]) -> None:
-        """Something failed: call `then` after a while, a longer one each time. Told once for as long as that lasts."""
+    def retry_later(self, error: BaseException, then: Callable[[], object]) -> None:
+        """Call `then` after a delay, a longer one after each failure.
+
+        The same error is logged as a warning only once.
+        """
         level = logging.DEBUG if self.waits_for == str(error) else logging.WARNING
-        logger.log(level, "topic %s: publishers wait, if no ledger is open; tried again: %s", self._name, error)
+        logger.log(level, "topic %s: publishers may wait, another attempt follows: %s", self._name, error)
         self.waits_for = str(error)
         self.pause(self._backoff.next_s(), then)
 
 
 PASSWORD = b""
 TOPIC, TOKEN, EPOCH = "topic", "topic-token", "topic-epoch"
-"""What ledgers of topics say of themselves, so that those which no chain came to name can be found."""
+"""Custom metadata of the ledgers of topics, by which orphans are found."""
 
 END_S = 5.0
-"""A ledger that is replaced gets all copies of its last entries within this time, or is closed without."""
+"""A ledger that is replaced is closed after this time even if its last entries lack copies."""
 
 AT_A_TIME = 32
-"""Ledgers that one job deletes; then other topics have their turn."""
+"""Ledgers that one job deletes before other topics have their turn."""
 
 DELETE_RETRY_FIRST_S = 1.0
-"""Before deleting is tried again, the first time."""
+"""Delay of the first retry of a deletion."""
 
 
 class LedgerMaker:
-    """For one topic."""
+    """Creates, deletes and opens the ledgers of one topic."""
 
     def __init__(self, cluster: LedgerCluster, store: ChainStore) -> None:
         self._cluster, self._store = cluster, store
-        self.is_hopeless = False
-        """The last ledger could not be made because the cluster has fewer bookies than it needs: waiting is in vain."""
+        self.needs_more_bookies = False
+        """The last ledger could not be created because the cluster has too few bookies, so waiting does not help."""
 
     def make(self) -> Ledger:
-        """A ledger that no chain names yet. Some of its bookies may be away, as long as every entry can be confirmed.
+        """Create a ledger that no chain refers to yet.
 
-        Errors: TopicFullError; those of `create_ledger`.
+        Some of its bookies may be unavailable, as long as every entry can be confirmed. Raises TopicFullError, and the
+        errors of `create_ledger`.
         """
         chain = self._store.chain
         chain.check_room()
         config = chain.config
-        self.is_hopeless = False
+        self.needs_more_bookies = False
         try:
             return self._cluster.create_ledger(
                 config.ensemble, config.copies, config.acks, durability=config.durability, password=PASSWORD,
@@ -139,8 +141,8 @@ class LedgerMaker:
             )  # fmt: skip
         except NotEnoughBookiesError as error:
             has = self._cluster.bookie_count()
-            self.is_hopeless = config.ensemble > has
-            if not self.is_hopeless:
+            self.needs_more_bookies = config.ensemble > has
+            if not self.needs_more_bookies:
                 raise
             raise NotEnoughBookiesError(
                 f"topic {chain.topic}: its ensemble is {config.ensemble} bookies, and the cluster has {has}: add "
@@ -148,55 +150,60 @@ class LedgerMaker:
             ) from error
 
     def discard(self, ledger: int) -> None:
-        """Delete one that was made, unless a chain names it. Errors: those of the store."""
+        """Delete a ledger that was created, unless a chain refers to it. Raises errors of the store."""
         if not self._store.has(ledger):
             self.delete(ledger)
 
     def delete(self, ledger: int) -> None:
-        """Delete one that the chain does not need. One that is gone is fine. Errors: those of the store."""
+        """Delete a ledger that the chain does not need, if it exists. Raises errors of the store."""
         try:
             self._cluster.delete_ledger(ledger)
         except NoSuchLedgerError:
-            logger.debug("ledger %d is gone already", ledger)
+            logger.debug("ledger %d was deleted already", ledger)
 
     def begin_recovery(self, ledger: int) -> AppendFuture[LedgerMetadata]:
-        """Find the end of a ledger, and fence its writer. Errors: NoSuchLedgerError; those of the store; the
-        AppendFuture's are those of `open_ledger`."""
+        """Determine the end of a ledger, and fence its writer.
+
+        Raises NoSuchLedgerError, and errors of the store; the future fails with the errors of `open_ledger`.
+        """
         metadata, version = load_ledger(self._cluster.metadata, ledger)
         return self._cluster.begin_recovery(metadata, version, ledger_key(PASSWORD))
 
     def reader(self, metadata: LedgerMetadata) -> LedgerReader:
-        """To be closed by the caller."""
+        """Return a reader, which the caller closes."""
         return LedgerReader(metadata, ledger_key(PASSWORD), self._cluster.runtime)
 
     def open_reader(self, ledger: int) -> LedgerReader:
-        """Of a closed ledger. Errors: NoSuchLedgerError; those of the store."""
+        """Return a reader of a closed ledger. Raises NoSuchLedgerError, and errors of the store."""
         return self.reader(self._cluster.ledger_metadata(ledger))
 
 
 def counts_of(metadata: LedgerMetadata, now_us: int, last_us: int) -> LedgerTotals:
-    """What a closed ledger holds; last_us: none of it was appended later."""
+    """Return the counts of a closed ledger. last_us: no entry was appended later."""
     return LedgerTotals(metadata.ledger, metadata.last_entry + 1, metadata.messages, metadata.length, now_us, last_us)
 
 
 def counts_between(ledger: int, start: TopicPosition, end: TopicPosition, now_us: int, last_us: int) -> LedgerTotals:
-    """What a ledger holds that lies between these points of a topic; last_us: none of it was appended later."""
+    """Return the counts of a ledger between two positions of a topic. last_us: no entry was appended later."""
     return LedgerTotals(
         ledger, end.entries - start.entries, end.offset - start.offset, end.size - start.size, now_us, last_us
     )
 
 
 class PreallocatedLedger:
-    """is_offered: a write that adds it to the chain may be on its way."""
+    """A ledger that was created ahead of its need. is_offered: a write that adds it to the chain may be in flight."""
 
     def __init__(self, ledger: Ledger, maker: LedgerMaker, runtime: Runtime) -> None:
         self.ledger, self._maker, self._runtime = ledger, maker, runtime
         self.is_offered = False
 
     def discard(self, *, certain: bool) -> None:
-        """It is not needed. certain: no write of this owner can reach the chain any more; without that, one that was
-        offered is left: it may be in the chain yet, and if not, it is a stray."""
-        let_go(self.ledger)
+        """Delete the ledger, which is not needed.
+
+        certain: no write of this owner can reach the chain any more. Otherwise a ledger that was offered is left: it
+        may be in the chain, or it is an orphan.
+        """
+        abandon(self.ledger)
         if certain or not self.is_offered:
             self._runtime.work(self._delete)
 
@@ -204,11 +211,11 @@ class PreallocatedLedger:
         try:
             self._maker.discard(self.ledger.id)
         except ReplogError as error:
-            logger.warning("ledger %d is left behind: %s", self.ledger.id, error)
+            logger.warning("ledger %d is not needed and could not be deleted: %s", self.ledger.id, error)
 
 
-def let_go(ledger: Ledger) -> None:
-    """Of a ledger that has ended, or is somebody else's to end; nothing is waited for, in a callback."""
+def abandon(ledger: Ledger) -> None:
+    """Close the handle of a ledger that has ended, or that another process ends; does not wait."""
     ledger.on_progress = None
     try:
         ledger.end_close()
@@ -217,8 +224,17 @@ def let_go(ledger: Ledger) -> None:
 
 
 class LedgerEnd:
-    """Tries until it is known, and tells one of: known(metadata), of a closed ledger; known(None), it was deleted;
-    fenced(error), somebody else is recovering it."""
+    """Determines the end of a ledger, with retries, and reports it once.
+
+    Args:
+        ledger: the ledger.
+        maker: recovers it.
+        runtime: timers and threads of the cluster.
+        events: the queue of events.
+        jobs: delays retries.
+        known: called with the metadata of the closed ledger, or with None if it was deleted.
+        fenced: called with the error if another process recovers the ledger.
+    """
 
     def __init__(
         self,
@@ -235,7 +251,7 @@ class LedgerEnd:
         self._known, self._fenced = known, fenced
 
     def begin(self, *, close: bool) -> None:
-        """close: the ledger is well, and is to be closed; else it has failed."""
+        """Begin. close: the ledger works, and is to be closed; otherwise it has failed."""
         ledger = self._ledger
         ledger.ended.add_done_callback(lambda _: self._events.post(self._ended))
         if close:
@@ -244,7 +260,7 @@ class LedgerEnd:
                 self._runtime.wake_after(END_S, ledger.give_up)
 
     def _ended(self) -> None:
-        """Its writer is done with it."""
+        """Continue after its writer has ended."""
         error = self._ledger.ended.exception()
         if isinstance(error, LedgerFencedError):
             self._fenced(error)
@@ -269,11 +285,14 @@ class LedgerEnd:
             logger.error("ledger %d was deleted while it was written", self._ledger.id)
             self._known(None)
         else:
-            self._jobs.rest(error, lambda: self._runtime.work(self._recover))
+            self._jobs.retry_later(error, lambda: self._runtime.work(self._recover))
 
 
 class LedgerDeleter:
-    """Of one owner of a topic. Any thread. The next owner finds in the chain which ledgers are left to delete."""
+    """Deletes the ledgers that the chain does not need any more; for one owner of a topic. Any thread.
+
+    The next owner finds the ledgers that are left in the chain.
+    """
 
     def __init__(self, name: str, store: ChainStore, maker: LedgerMaker, runtime: Runtime) -> None:
         self._name, self._store, self._maker, self._runtime = name, store, maker, runtime
@@ -282,7 +301,7 @@ class LedgerDeleter:
         self._backoff = Backoff(DELETE_RETRY_FIRST_S, 12 * BACKOFF_MOST_S, random.random)
 
     def begin(self) -> None:
-        """Delete what the chain has given up, unless that is under way."""
+        """Delete the doomed ledgers of the chain, unless that is under way."""
         with self._lock:
             if self._is_under_way or self._is_over or not self._store.chain.doomed:
                 return
@@ -290,7 +309,7 @@ class LedgerDeleter:
         self._runtime.work(self._delete_pending)
 
     def end(self) -> None:
-        """Leave the rest to others."""
+        """Leave the remaining ledgers to the next owner."""
         self._is_over = True
 
     def _delete_pending(self) -> None:
@@ -300,7 +319,9 @@ class LedgerDeleter:
                 self._maker.delete(ledger)
             self._store.update(lambda chain: chain.without_deleted(pending_deletion))
         except ReplogError as error:
-            logger.warning("topic %s: ledgers that it does not need are not deleted yet: %s", self._name, error)
+            logger.warning(
+                "topic %s: trimmed ledgers are not deleted yet, another attempt follows: %s", self._name, error
+            )
             self._runtime.wake_after(self._backoff.next_s(), self._go_on)
         else:
             self._backoff.reset()
@@ -313,39 +334,47 @@ class LedgerDeleter:
 
 
 def orphan_ledgers(cluster: LedgerCluster) -> list[int]:
-    """Those that nobody will ever need. Reads the metadata of all ledgers. Blocks. Errors: those of the store."""
-    return [ledger for ledger in cluster.ledgers() if _nobody_needs(cluster, ledger)]
+    """Return the ledgers that no topic will ever need.
+
+    Reads the metadata of all ledgers. Raises errors of the store.
+    """
+    return [ledger for ledger in cluster.ledgers() if _is_unneeded(cluster, ledger)]
 
 
 def delete_orphans(cluster: LedgerCluster, *, goes_on: Callable[[], bool] = lambda: True) -> list[int]:
-    """Delete them; which. goes_on: asked before each ledger. Blocks. Errors: as `orphan_ledgers`."""
+    """Delete the orphans, and return them.
+
+    goes_on: called before each ledger. Raises the errors of `orphan_ledgers`.
+    """
     deleted: list[int] = []
     for ledger in cluster.ledgers():
         if not goes_on():
             break
-        if _nobody_needs(cluster, ledger):
+        if _is_unneeded(cluster, ledger):
             with suppress(NoSuchLedgerError):
                 cluster.delete_ledger(ledger)
                 deleted.append(ledger)
     return deleted
 
 
-def _nobody_needs(cluster: LedgerCluster, ledger: int) -> bool:
-    """Whether its topic is gone, or has another owner since, and the chain does not name it. What its present owner
-    made may be about to be named. (The ledger is read before the chain.)"""
+def _is_unneeded(cluster: LedgerCluster, ledger: int) -> bool:
+    """Return whether the ledger's topic does not exist, or has a later owner and a chain without the ledger.
+
+    The present owner may be about to add a ledger that it created. The ledger is read before the chain.
+    """
     try:
         metadata = cluster.ledger_metadata(ledger)
         return TOPIC in metadata.custom and _is_orphan(metadata, _chain(cluster, metadata.custom[TOPIC]))
     except NoSuchLedgerError:
         return False
     except InvalidMetadataError as error:
-        logger.warning("ledger %d is left alone: %s", ledger, error)
+        logger.warning("ledger %d is kept, because its topic cannot be read: %s", ledger, error)
         return False
 
 
 def _chain(cluster: LedgerCluster, topic: str) -> LedgerChain | None:
-    found = find_chain(cluster.metadata, topic)
-    return None if found is None else found.chain
+    stored = find_chain(cluster.metadata, topic)
+    return None if stored is None else stored.chain
 
 
 def _is_orphan(metadata: LedgerMetadata, chain: LedgerChain | None) -> bool:

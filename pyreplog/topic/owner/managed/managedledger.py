@@ -1,4 +1,4 @@
-"""ManagedLedger: the messages of a topic, in a chain of ledgers that one owner at a time appends to."""
+"""ManagedLedger: the messages of a topic, in a chain of ledgers to which one owner at a time appends."""
 
 from __future__ import annotations
 
@@ -40,10 +40,25 @@ from pyreplog.topic.owner.managed.ledgers import LedgerDeleter, LedgerMaker, cou
 
 @dataclass(frozen=True, kw_only=True)
 class ManagedLedgerStats(Stats):
-    """state: "idle", no ledger is open; "open"; "rolling", one is being replaced; "fenced"; "closed". ledgers: how many
-    the chain has; doomed: ledgers it gave up, to be deleted yet. last_add_*: of the open ledger, -1: none. readers: of
-    closed ledgers. failures: ledgers that were replaced because they failed. waits_for: why no ledger can be made or
-    ended now; "": nothing is known to be in the way."""
+    """Statistics of a managed ledger.
+
+    Attributes:
+        name: name of the topic.
+        epoch: epoch of the owner.
+        owner: the owner.
+        state: "idle": no ledger is open; "open"; "rolling": a ledger is being replaced; "fenced"; "closed".
+        start: position of the first message that is kept.
+        end: position behind the last confirmed message.
+        ledgers: number of ledgers of the chain.
+        doomed: number of ledgers that are still to be deleted.
+        last_add_pushed: of the open ledger; -1: none.
+        last_add_confirmed: of the open ledger; -1: none.
+        pending_bytes: bytes without an outcome.
+        pending_entries: entries without an outcome.
+        readers: readers of closed ledgers.
+        failures: ledgers that were replaced because they failed.
+        waits_for: why no ledger can be created or closed now; "": no reason is known.
+    """
 
     name: str
     epoch: int
@@ -66,7 +81,7 @@ logger = logging.getLogger(__name__)
 
 
 class TakeoverResult(NamedTuple):
-    """Of a topic whose ledgers all have their ends."""
+    """A topic that was taken over, and whose ledgers are all closed."""
 
     store: ChainStore
     maker: LedgerMaker
@@ -75,7 +90,7 @@ class TakeoverResult(NamedTuple):
 def take_over(
     cluster: LedgerCluster, name: str, config: TopicConfig | None, owner: str, clock: Clock, *, create: bool
 ) -> TakeoverResult:
-    """See `ManagedLedger.open`. Blocks."""
+    """Take a topic over, see `ManagedLedger.open`. Blocks."""
     while True:
         store = ChainStore(cluster.metadata, name, owner)
         maker = LedgerMaker(cluster, store)
@@ -86,33 +101,36 @@ def take_over(
 
 
 def _finish_last(cluster: LedgerCluster, store: ChainStore, maker: LedgerMaker, clock: Clock) -> None:
-    """The owner before left its last ledger open: find its end."""
+    """Close the ledger that the former owner left open."""
     last = store.chain.open_ledger
     if last is None:
         return
     try:
-        found = wait_wanted(cluster.runtime.wait, maker.begin_recovery(last.ledger))
-        counts = counts_of(found, clock.now_us(), _last_append_us(maker, found))
+        metadata = wait_wanted(cluster.runtime.wait, maker.begin_recovery(last.ledger))
+        counts = counts_of(metadata, clock.now_us(), _last_append_us(maker, metadata))
     except NoSuchLedgerError:
-        logger.error("topic %s: its last ledger, %d, is not there any more", store.chain.topic, last.ledger)
+        logger.error("topic %s: its last ledger, %d, does not exist", store.chain.topic, last.ledger)
         counts = LedgerTotals(last.ledger, 0, 0, 0, clock.now_us(), 0)
     store.update(lambda chain: chain.closed(counts))
 
 
 def _last_append_us(maker: LedgerMaker, metadata: LedgerMetadata) -> int:
-    """Of a closed ledger's last entry, as that says; 0: it has none."""
+    """Return the append time of a closed ledger's last entry; 0: it has none."""
     if metadata.last_entry < 0:
         return 0
     try:
         with maker.reader(metadata) as reader:
             return int(next(reader.read(metadata.last_entry)).timestamp[0])
     except ReplogError as error:
-        logger.warning("ledger %d: its last entry: %s", metadata.ledger, error)
+        logger.warning("the append time of the last entry of ledger %d cannot be read: %s", metadata.ledger, error)
         return ANY_US
 
 
 def remove(store: ChainStore, maker: LedgerMaker) -> None:
-    """What is left of a topic that was condemned. Errors: TopicFencedError; those of the metadata store."""
+    """Remove the ledgers and keys of a topic that is marked as deleted.
+
+    Raises TopicFencedError, and errors of the store.
+    """
     for ledger in store.chain.doomed:
         maker.delete(ledger)
     store.remove()
@@ -122,16 +140,20 @@ T = TypeVar("T")
 
 
 class ManagedLedger(Handle):
-    """Messages by their offsets: dense, from 0, whatever ledgers they lie in. It has one owner at a time; the next one
-    fences it for good.
+    """The messages of a topic by offset: dense, from 0, whatever ledgers contain them.
 
-    Any thread may call anything; asyncio code awaits what the reads give. It is published to through its `writer`.
-    on_grow: called when the confirmed end moved; on_fenced: called once with the TopicFencedError. Both with no lock
-    held, from any thread; what they call must not wait.
+    It has one owner at a time; the next owner fences it for good. Any thread may use it; asyncio code awaits the
+    futures of reads. Publishers submit to its `writer`.
+
+    Attributes:
+        name: name of the topic.
+        on_grow: called when the confirmed end moved.
+        on_fenced: called once with the TopicFencedError. Like `on_grow` without a lock, from any thread; the calls must
+            not wait.
     """
 
     def __init__(self, cluster: LedgerCluster, store: ChainStore, maker: LedgerMaker, clock: Clock) -> None:
-        """For `open`: the chain is taken, and all its ledgers are closed."""
+        """Create the managed ledger of a chain that was taken over and whose ledgers are closed; for `open`."""
         self.name = store.chain.topic
         self._store, self._maker, self._runtime = store, maker, cluster.runtime
         self.on_grow: list[Callable[[], object]] = []
@@ -163,23 +185,36 @@ class ManagedLedger(Handle):
         owner: str = "",
         clock: Clock | None = None,
     ) -> Self:
-        """Take the topic over from whoever had it: from now on that one can publish nothing any more. Blocks.
+        """Take a topic over from its owner, which can publish nothing from now on. Blocks.
 
-        config: of a topic that is made here; one that exists keeps its own. owner: in a word, for people. No ledger is
-        made before something is published.
-        Errors: NoSuchTopicError; TopicFencedError, somebody took it over in this moment; WrongTypeError and
-        InvalidArgumentError, the name; InvalidMetadataError; those of `open_ledger`, the last
-        ledger cannot be recovered now; those of the metadata store.
+        No ledger is created before a message is published.
+
+        Args:
+            cluster: the cluster.
+            name: name of the topic.
+            config: settings of a topic that is created here; an existing topic keeps its own.
+            create: create the topic if it does not exist.
+            owner: description of the owner, for people.
+            clock: source of time; None: the clock of the machine.
+
+        Raises:
+            NoSuchTopicError: it does not exist, and `create` is False.
+            TopicFencedError: another process has just taken it over.
+            WrongTypeError: the name is no text.
+            InvalidArgumentError: the name is invalid.
+            InvalidMetadataError: the metadata are damaged.
+            UnreadableError: the last ledger cannot be recovered now; other errors of `open_ledger` say the same.
+            MetadataUnavailableError: the metadata store cannot be reached.
         """
         check_may_wait()
         clock = clock or SystemClock()
         return cls(cluster, *take_over(cluster, name, config, owner, clock, create=create), clock)
 
-    # ---- where it stands ------------------------------------------------------------------------------------
+    # ---- state ------------------------------------------------------------------------------------
 
     @property
     def chain(self) -> LedgerChain:
-        """As it is stored."""
+        """The chain as it is stored."""
         return self._view.chain
 
     @property
@@ -188,32 +223,32 @@ class ManagedLedger(Handle):
 
     @property
     def epoch(self) -> int:
-        """Raised by every owner."""
+        """Epoch of the owner; every owner raises it."""
         return self._store.chain.epoch
 
     @property
     def start(self) -> TopicPosition:
-        """Before the first message that is kept."""
+        """Position of the first message that is kept."""
         return self._view.chain.start
 
     @property
     def end(self) -> TopicPosition:
-        """Behind the last confirmed entry."""
+        """Position behind the last confirmed entry."""
         return self._view.end
 
     @property
     def writer(self) -> ChainWriter:
-        """What a publisher submits to."""
+        """The writer, to which publishers submit."""
         return self._writer
 
     @property
     def fenced(self) -> bool:
-        """Whether somebody else owns the topic, as far as this owner has heard."""
+        """Whether another process owns the topic, as far as this owner knows."""
         return isinstance(self._writer.error, TopicFencedError)
 
     @property
     def pending_bytes(self) -> int:
-        """Of what was submitted and has no outcome, or whose ledger has not all its copies."""
+        """Bytes without an outcome, or whose ledger lacks copies."""
         return self._writer.pending()[0]
 
     def stats(self) -> ManagedLedgerStats:
@@ -238,50 +273,60 @@ class ManagedLedger(Handle):
     def read(
         self, offset: int, *, bytes_max: int = STRETCH_BYTES_MAX, end: int | None = None
     ) -> AppendFuture[MessageBatch]:
-        """Entries from the one that holds `offset` on, verified: at least one, about `bytes_max` bytes, of one ledger,
-        none that begins at `end` or at the confirmed end. Nothing is there: an empty batch.
+        """Read verified entries of one ledger, from the one that holds `offset` on: at least one, about `bytes_max`
+        bytes.
 
-        The first entry may begin before `offset`, the last one reach over `end`. Who goes on at the batch's `end`
-        needs no search. Errors of the AppendFuture: TrimmedError, OutOfRangeError (below 0); UnreadableError and those
-        of the metadata store: try again; InvalidEntryError, MissingExtraError. Raised here: ClosedError,
-        TopicFencedError.
+        None begins at `end`, or at the confirmed end; at the confirmed end the batch is empty. The first entry may
+        begin before `offset`, and the last one reach beyond `end`. A read from the end of the last batch needs no
+        search.
+
+        The future fails with TrimmedError, OutOfRangeError (an offset below 0), InvalidEntryError, MissingExtraError,
+        or with UnreadableError and errors of the metadata store, which go away. Raises ClosedError or TopicFencedError.
         """
         self._check()
         return self._reader.read(offset, bytes_max, end)
 
     def locate(self, offset: int) -> AppendFuture[EntryPosition]:
-        """The entry that holds a message. Errors as read; OutOfRangeError, at the confirmed end or beyond."""
+        """Find the entry that holds a message.
+
+        Errors as for `read`, and OutOfRangeError at the confirmed end or beyond.
+        """
         self._check()
         return self._reader.locate(offset)
 
     def offset_at_time(self, time_us: int) -> AppendFuture[int]:
-        """Offset of the first message that was appended at `time_us` (since 1970) or later, as it says; the confirmed
-        end if there is none. Where a clock was set back some behind it are older, too. Errors as read."""
+        """Find the first message that was appended at `time_us` (since 1970) or later; otherwise the confirmed end.
+
+        If a clock was set back, some messages behind it are older. Errors as for `read`.
+        """
         self._check()
         return self._reader.offset_at_time(time_us)
 
     def offset_at_size(self, size: int) -> AppendFuture[int]:
-        """Offset of the first message of the first entry that `size` bytes of the topic (see `TopicPosition`), or more,
-        lie before; the confirmed end if there is none. Errors as read."""
+        """Find the first message of the first entry with at least `size` bytes of the topic before it; otherwise the
+        end.
+
+        Errors as for `read`.
+        """
         self._check()
         return self._reader.offset_at_size(size)
 
     # ---- housekeeping ---------------------------------------------------------------------------------------
 
-    def look(self, now_us: int) -> None:
-        """To be called now and then: ends a ledger that is too old."""
-        self._writer.look(now_us)
+    def roll_if_old(self, now_us: int) -> None:
+        """Close the open ledger if it is too old; to be called periodically."""
+        self._writer.roll_if_old(now_us)
 
     def roll(self) -> AppendFuture[None]:
-        """End the open ledger; the next publish makes another one. Waits while the metadata store is away."""
+        """Close the open ledger; the next publish opens another one. Waits while the metadata store is unavailable."""
         self._check()
         return self._writer.roll()
 
     def trim(self, below: int, now_us: int) -> AppendFuture[int]:
-        """Drop the closed ledgers whose messages all have offsets under `below` and that retention does not keep.
+        """Drop the closed ledgers whose messages all have offsets below `below`, and which retention does not keep.
 
-        The AppendFuture gives how many; they are deleted in the background. Errors of the AppendFuture:
-        TopicFencedError, and those of the metadata store.
+        The future gives their number; they are deleted in the background. It fails with TopicFencedError, and with
+        errors of the metadata store.
         """
         chain, end = self._view
         closed = [ClosedLedger(item.end, item.closed_us, item.size) for item in chain.ledgers if item.is_closed]
@@ -297,7 +342,7 @@ class ManagedLedger(Handle):
         return nothing
 
     def clear(self) -> AppendFuture[int]:
-        """Drop all that was published before, whatever retention says; gives how many ledgers."""
+        """Drop all ledgers that were written before, whatever retention says; the future gives their number."""
         done: AppendFuture[int] = AppendFuture()
 
         def rolled(roll: AppendFuture[None]) -> None:
@@ -317,23 +362,22 @@ class ManagedLedger(Handle):
         def change(chain: LedgerChain) -> LedgerChain:
             nonlocal dropped
             after = chain.trimmed(offset)
-            dropped = max(dropped, len(chain.ledgers) - len(after.ledgers))  # made again, it may find nothing to do
+            dropped = max(dropped, len(chain.ledgers) - len(after.ledgers))  # repeated, it may drop nothing
             return after
 
         return self._change(change, lambda: dropped)
 
     def set_config(self, config: TopicConfig) -> AppendFuture[None]:
-        """Replace the settings; those of ledgers hold from the next one on. Errors of the AppendFuture: as trim."""
+        """Replace the settings; those of ledgers apply to the next one. The future fails as that of `trim`."""
         return self._change(lambda chain: dataclasses.replace(chain, config=config), lambda: None)
 
     def set_properties(self, properties: Mapping[str, str]) -> AppendFuture[None]:
-        """Replace the properties that are kept with the topic. Errors of the AppendFuture: as trim."""
+        """Replace the properties that are stored with the topic. The future fails as that of `trim`."""
         kept = dict(properties)
         return self._change(lambda chain: dataclasses.replace(chain, properties=kept), lambda: None)
 
     def verify(self) -> None:
-        """Ask the metadata store whether this is the owner still. Blocks. Errors: as those of the AppendFuture of
-        trim."""
+        """Ask the metadata store whether this is still the owner. Blocks. Raises the errors of the future of `trim`."""
         self._check()
         try:
             self._store.check()
@@ -383,14 +427,17 @@ class ManagedLedger(Handle):
     # ---- the end --------------------------------------------------------------------------------------------
 
     def begin_close(self) -> AppendFuture[None]:
-        """What `close` waits for; `close` comes behind it. Nothing may be appended any more."""
+        """Begin what `close` waits for, and return its future; `close` has to follow.
+
+        Nothing may be appended any more.
+        """
         return self._writer.begin_close()
 
     def close(self, timeout: float | None = CLOSE_S) -> None:
-        """Publish what was submitted, end the open ledger, and let go. Closing twice is fine.
+        """Publish what was submitted, close the open ledger, and end. Closing twice has no effect.
 
-        After `timeout` seconds (None: never) what has no outcome fails with OutcomeUnknownError, which is raised here
-        too. In a callback it does not wait for the end. The topic stays as it is for the next owner.
+        After `timeout` seconds (None: never) messages without an outcome fail with OutcomeUnknownError, which is raised
+        here, too. In a callback it does not wait. The topic stays as it is for the next owner.
         """
         self._close_s = as_timeout(timeout)
         super().close()
@@ -420,14 +467,15 @@ class ManagedLedger(Handle):
         self._entries.close()
 
     def delete(self) -> None:
-        """Delete the topic with all that it has, and close this. Blocks. What is pending fails.
+        """Delete the topic with its ledgers, and close this. Blocks. Pending messages fail.
 
-        Errors: TopicFencedError; those of the metadata store: whoever opens the topic next finishes it.
+        Raises TopicFencedError, and errors of the metadata store; the next process that opens the topic completes the
+        deletion.
         """
         self._check()
         check_may_wait()
         try:
-            self._store.update(LedgerChain.condemned)
+            self._store.update(LedgerChain.marked_deleted)
         except TopicFencedError as error:
             self._writer.fence(error)
             raise
@@ -436,7 +484,7 @@ class ManagedLedger(Handle):
         remove(self._store, self._maker)
 
     def __del__(self) -> None:
-        """May run anywhere: nothing is waited for."""
+        """Release everything without waiting, because a finalizer may run anywhere."""
         if self._is_forgotten():
             self._error = ClosedError(f"the {self._what} was forgotten")
             warn_of_leak(self._what, self, self._opened_at)
