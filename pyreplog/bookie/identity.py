@@ -264,9 +264,9 @@ def _object(key: str, found: Versioned) -> dict[str, Any]:
     return value
 
 
-def note(path: Path, identity: BookieIdentity, *, files: Files | None = None) -> None:
+def note(path: Path, identity: BookieIdentity, *, files: Files) -> None:
     """Write the identity file anew, with a new end of the log or number of the next ledger. Raises OSError."""
-    (files if files is not None else RealFiles()).replace_small(path / IDENTITY, identity.encode())
+    files.replace_small(path / IDENTITY, identity.encode())
 
 
 def is_registered(store: MetadataStore, identity: BookieIdentity) -> bool:

@@ -80,6 +80,15 @@ def test_requests_and_replies_as_bytes() -> None:
     assert decode_reply(memoryview(encoded)) == reply
 
 
+@pytest.mark.parametrize("wrong", [{"status": 99}, {"ledger": -1}, {"first": -1}, {"last": -2}, {"lac": -2}])
+def test_a_reply_with_a_number_below_its_lowest(wrong: dict[str, int]) -> None:
+    """It would be believed: a writer and a reader count on what a bookie says of the LAC."""
+    lowest = Reply(ReplyStatus.OK, 0, 0, -1, -1)
+    assert decode_reply(memoryview(encode_reply(lowest))) == lowest
+    with pytest.raises(InvalidMessageError):
+        decode_reply(memoryview(encode_reply(lowest._replace(**wrong))))
+
+
 def test_bytes_that_are_no_message() -> None:
     for length in range(48):
         with pytest.raises(InvalidMessageError):

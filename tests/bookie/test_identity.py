@@ -276,6 +276,18 @@ def test_another_cluster(path: Path, store: MemoryStore) -> None:
         start(path, elsewhere)
 
 
+def test_a_bookie_is_registered_in_the_metadata_of_its_cluster_only(path: Path, store: MemoryStore) -> None:
+    """Its key alone says little: the metadata may be a copy, or those of a new cluster that took the key over."""
+    identity = start(path, store)
+    found = store.get(identity.key)
+    assert found is not None
+    with MemoryStore() as elsewhere:
+        elsewhere.create(identity.key, found.value)
+        assert not is_registered(elsewhere, identity), "it has no cluster yet"
+        assert cluster_id(elsewhere) != identity.cluster
+        assert not is_registered(elsewhere, identity)
+
+
 def test_metadata_that_was_wiped(path: Path, store: MemoryStore) -> None:
     identity = start(path, store)
     found = store.get(identity.key)

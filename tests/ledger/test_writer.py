@@ -71,6 +71,14 @@ def test_an_idle_writer_tells_the_lac() -> None:
     assert writer.machine.tell_lac() == []
 
 
+def test_a_writer_without_a_confirmed_entry_tells_nothing() -> None:
+    """A request to each bookie of every ledger that is only open, again and again."""
+    writer = Lab().writer()
+    assert writer.machine.tell_lac() == []
+    writer.append()
+    assert writer.machine.tell_lac() == []
+
+
 def test_append_times_never_go_back() -> None:
     lab = Lab()
     writer = lab.writer()

@@ -150,6 +150,23 @@ def test_a_drain_keeps_its_time_though_a_client_stays(reactor: Reactor, monkeypa
         assert client.ended()
 
 
+@pytest.mark.parametrize(("timeout", "parting_s"), [(4.0, 1.0), (60.0, 2.0)])
+def test_the_last_quarter_of_a_drain_is_for_clients_to_go(
+    timeout: float, parting_s: float, reactor: Reactor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most two seconds of it; the rest is for replies."""
+    waits, drive = list[float | None](), Reactor.drive
+
+    def driven(self: Reactor, done: Callable[[], bool], timeout: float | None = None) -> bool:
+        waits.append(timeout)
+        return drive(self, done, timeout)
+
+    with Server(reactor, Recorder()) as server:
+        monkeypatch.setattr(Reactor, "drive", driven)
+        assert server.drain(timeout) is True
+    assert waits[:2] == [timeout - parting_s, parting_s]
+
+
 def test_a_driver_and_who_closes_finish_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one who drove has seen that there is something left to close, and another one closes it."""
     reactor, closed, outcomes = Reactor(), threading.Event(), list[ReplogError]()
@@ -215,4 +232,24 @@ def test_a_child_refuses_a_channel_that_was_in_use_when_it_was_forked(reactor: R
                 except ReplogError:
                     os._exit(0)
                 os._exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_child_does_not_keep_the_port_of_its_parents_server(reactor: Reactor) -> None:
+    """A program that was started by fork outlives a server: clients would connect to it, and wait for their hello."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, Server(reactor, Recorder()) as server:
+        address = server.address
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            theirs.sendall(b"!")
+            theirs.recv(1)
+            os._exit(0)
+        ours.settimeout(TIMEOUT_S)
+        assert ours.recv(1) == b"!"
+        server.close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, timeout=TIMEOUT_S).close()
+        ours.sendall(b"!")
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -289,3 +291,22 @@ def test_a_flood_is_held_back_and_forgotten_when_its_connection_ends(
     finally:
         handler.work.may_end.set()
         handler.jobs.close()
+
+
+PROGRAM = """
+import threading
+from pyreplog.net.fair_executor import FairExecutor
+
+class Connection:
+    def hold(self, reason): pass
+    def release(self, reason): pass
+
+begun = threading.Event()
+FairExecutor("jobs", threads=1, threads_max=1).submit(Connection(), lambda: (begun.set(), threading.Event().wait()))
+assert begun.wait(60)
+"""
+
+
+def test_a_job_that_never_ends_does_not_keep_its_program() -> None:
+    """Of a server that was not closed: a request that blocks would need kill -9."""
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=PATIENCE_S)

@@ -64,7 +64,9 @@ def test_statistics_of_a_remote_consumer(topic: RemoteTopic) -> None:
         assert consumer.receive(timeout=PATIENCE_S) is not None
         consumer.acknowledge(messages[:20])
         consumer.flush()
-        found = topic.stats().subscriptions[0].consumers[0]
+        subscription = topic.stats().subscriptions[0]
+        assert (subscription.delivered_messages, subscription.delivered_bytes) == (51, 5100)
+        found = subscription.consumers[0]
         assert found.address.startswith("127.0.0.1:") and int(found.address.partition(":")[2]) > 0
         assert before_us <= found.connected_us <= found.last_delivered_us <= time.time_ns() // 1000
         assert found.last_acked_us >= found.connected_us

@@ -72,6 +72,14 @@ def test_what_is_published_is_read_across_ledgers(topic: Topic) -> None:
     assert (first.key, first.properties, first.event_time) == (b"k", {"a": b"b"}, 7)
 
 
+def test_the_entry_that_was_confirmed_last(topic: Topic) -> None:
+    """`pyreplog ledger read` is given it: it is the last one that there is, and is numbered from 0 on in each ledger."""
+    assert topic.internal_stats().last_entry is None
+    topic.publish(b"0")
+    (ledger,) = topic.internal_stats().ledgers
+    assert topic.internal_stats().last_entry == (ledger.ledger, 0)
+
+
 def test_an_offset_that_was_given_lies_before_the_end(topic: Topic) -> None:
     with topic.subscribe("s", start="earliest", type="shared") as consumer:
         for at in range(60):

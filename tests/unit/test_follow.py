@@ -247,3 +247,24 @@ def test_a_log_that_is_closed_while_a_segment_is_mapped_was_not_trimmed(
     follower = log.follow(0, timeout=1.0)
     with pytest.raises(pyreplog.ClosedError):
         next(follower)
+
+
+STOPPED = """
+import asyncio, sys, pyreplog
+log = pyreplog.open(sys.argv[1])
+
+async def follow():
+    async for record in log.follow(0):
+        pass
+
+loop = asyncio.new_event_loop()
+task = loop.create_task(follow())
+loop.call_later(0.1, loop.stop)
+loop.run_forever()
+sys.stderr.close()  # of a task that is pending, and so on
+"""
+
+
+def test_a_loop_that_stopped_while_a_task_follows_does_not_keep_its_program(tmp_path: Path):
+    """The thread that sleeps for its tasks goes with the program."""
+    subprocess.run([sys.executable, "-c", STOPPED, str(tmp_path / "log")], check=True, timeout=60)

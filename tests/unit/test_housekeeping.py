@@ -13,7 +13,7 @@ import pytest
 import pyreplog
 from pyreplog._native.log.disk import Steps
 from pyreplog.errors import CorruptionError, DiskError, DiskFullError, PoisonedError
-from pyreplog.log import housekeeper, retention, truncation
+from pyreplog.log import housekeeper, names, retention, truncation
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import RealFiles
 from pyreplog.log.housekeeper import BackgroundTask
@@ -228,3 +228,20 @@ def test_files_stand_still_for_who_copies_them(tmp_path: Path, monkeypatch: pyte
             thread.join(WAIT_S)
         log.run_background_tasks()
         assert log.start > 0 and log.stats().ready_segments == 2 and log.stats().trouble == ""
+
+
+def test_no_more_removed_segments_are_kept_than_are_soon_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Retention gives space back: of many segments that go at once, twice the spare ones stay, ready ones included."""
+    monkeypatch.setattr(housekeeper, "THREADS", False)
+    path = tmp_path / "log"
+    with pyreplog.open(path, segment_bytes=SEGMENT_BYTES, spare_segments=2) as log:
+        for _ in range(12):
+            log.append_batch([KILOBYTE] * 60)
+            log.run_background_tasks()
+        assert log.stats().ready_segments == 2
+        in_use = len(names.segment_bases(path)) - 2
+        assert in_use > 8
+        log.trim(log.end)
+        in_use_now = 1
+        kept = len(names.segment_bases(path)) + len(names.spare_paths(path)) - in_use_now
+        assert 2 <= kept <= 4
