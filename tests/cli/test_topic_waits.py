@@ -21,9 +21,11 @@ def test_who_wants_too_many_bookies_hears_of_it(
 ) -> None:
     monkeypatch.setattr(ledgers, "RETRY_FIRST_S", 0.001)
     tries: list[str] = []
-    rest = ledgers.Jobs.rest
+    retry_later = ledgers.Jobs.retry_later
     monkeypatch.setattr(
-        ledgers.Jobs, "rest", lambda self, error, then: (tries.append(str(error)), rest(self, error, then))
+        ledgers.Jobs,
+        "retry_later",
+        lambda self, error, then: (tries.append(str(error)), retry_later(self, error, then)),
     )
 
     def warnings() -> list[str]:
