@@ -290,7 +290,9 @@ def test_trimmed_under_the_query(tmp_path: Path, lenient: bool) -> None:
             assert offsets(query.read()) == list(range(first, 3100))
             return
         for call in (query.next, lambda: query.rows(query.offset, end)):
-            with pytest.raises(TrimmedError, match=f"offset 100 was removed, the first one is {first}; set failOnDataLoss"):
+            with pytest.raises(
+                TrimmedError, match=f"offset 100 was removed, the first one is {first}; set failOnDataLoss"
+            ):
                 call()
 
 

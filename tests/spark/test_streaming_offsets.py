@@ -91,7 +91,9 @@ def test_a_checkpoint_of_the_other_kind(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         append(log, 50)
     with Query(tmp_path / "log", offset=json.dumps(FINE)) as query:
-        with pytest.raises(CheckpointError, match="of topics, and the query reads logs; begin with a new checkpointLocation"):
+        with pytest.raises(
+            CheckpointError, match="of topics, and the query reads logs; begin with a new checkpointLocation"
+        ):
             query.next()
 
 
