@@ -177,8 +177,8 @@ def test_checkpoints_of_something_else(spark: SparkSession, tmp_path: Path) -> N
     run(load(spark, tmp_path / "log"), checkpoint, found.take)
     other_kind = failure(load(spark, tmp_path / "data", topics="orders"), checkpoint)
     assert (
-        "CheckpointError: the checkpoint belongs to a stream of logs, and the query reads topics; begin with a new checkpoint"
-        in other_kind
+        "CheckpointError: the checkpoint belongs to a stream of logs, and the query reads topics; "
+        "begin with a new checkpoint" in other_kind
     )
     shutil.rmtree(tmp_path / "log")
     with open_log(tmp_path / "log") as log:

@@ -2,21 +2,21 @@
 
 | file | holds |
 |---|---|
-| record, attributes, batch | one record, what hangs on it, and many of them as columns |
+| record, attributes, batch | one record, its attributes, and many records as columns |
 | segmentheader | the first block of a segment file |
 | segment | one mapped segment file |
-| sparse | entry number and event time to offset |
-| apply_replicated | records of another log's stream, verified where they landed; the commit point |
-| append_arguments, appender | the arguments of an append, the append path, and what waits there for a group commit |
-| groupbuffer | as above |
-| log_view_base | entry number to record |
-| log_follower_base | where a follower stands, and the way from its waking up to the record |
-| tail | the page a writer shares with readers, and sleeping on it |
-| future | the outcome of something submitted, for threads and for tasks of event loops |
-| position_waiters | acks of what waits for a group commit |
-| gate, group_commit_base | where threads wait for a group commit; one such commit |
-| disk | file operations in one go, the GIL released once |
+| sparse | index from entry number and event time to offset |
+| apply_replicated | records of another log's stream, verified after they were written; the commit point |
+| append_arguments, appender | the arguments of an append, and the append path |
+| groupbuffer | records that wait for their group commit |
+| log_view_base | lookup of a record by entry number |
+| log_follower_base | the position of a follower, and waiting for its next record |
+| tail | the page that a writer shares with readers, and sleeping on it |
+| future | the outcome of an append, for threads and for tasks of event loops |
+| position_waiters | futures of appends that wait for a group commit |
+| gate, group_commit_base | waiting for group commits; one group commit |
+| disk | several file operations with one release of the GIL |
 | pwrite | one write, alone or with a sync |
-| log_position | places in a log |
-| status | status codes turned into exceptions |
+| log_position | positions in a log |
+| status | exceptions for status codes |
 """

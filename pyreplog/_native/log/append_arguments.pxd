@@ -1,4 +1,4 @@
-# Arguments of an append as borrowed pointers.
+# The arguments of an append as borrowed pointers.
 from cpython.buffer cimport Py_buffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t
@@ -13,15 +13,15 @@ cdef void fill_part(Part *part, Py_buffer *value, Py_buffer *key, bytes attribut
 cdef int fill_control(Part *part, control) except -1
 cdef int refuse_part(const Part *part, int64_t room) except -1
 
-# Bytes that the parts take in all, in segments of a size. RecordTooLargeError before anything is written.
+# Bytes that all parts take in segments of a size. Raises RecordTooLargeError before anything is written.
 cdef int64_t measure(const Part *parts, Py_ssize_t count, int64_t segment_bytes) except -1
 
-# How many more segments it takes to hold all parts, from an offset in one on.
+# Number of further segments that all parts need, from an offset in a segment on.
 cdef int64_t rolls(const Part *parts, Py_ssize_t count, int64_t pos, int64_t segment_bytes) noexcept nogil
 
 
 cdef inline void fill_plain(Part *part, value) noexcept:
-    """Bytes, and nothing else."""
+    """Fill a part for plain bytes."""
     part.key_length, part.attributes_length = -1, 0
     part.event_time, part.kind = INT64_MIN, KIND_DATA
     part.value = <const uint8_t *>PyBytes_AS_STRING(value)
@@ -31,9 +31,9 @@ cdef inline void fill_plain(Part *part, value) noexcept:
 cdef class Parts:
     cdef Part *block              # all parts of the call
     cdef Py_ssize_t block_bytes
-    cdef Part *parts              # those of the values
-    cdef bint front               # a control record's part stands before them
-    cdef uint8_t *times           # attribute bytes made for event times
+    cdef Part *parts              # parts of the values
+    cdef bint front               # the part of a control record is before them
+    cdef uint8_t *times           # attribute bytes for event times
     cdef readonly Py_ssize_t count
     cdef readonly int64_t value_bytes, key_bytes
     cdef int make_room(self, Py_ssize_t count, object control) except -1

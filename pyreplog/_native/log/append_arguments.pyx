@@ -1,6 +1,6 @@
-"""What an append takes: values, keys and times of one call, as borrowed pointers (`Part`s).
+"""The arguments of an append: values, keys and times of one call, as borrowed pointers (`Part`s).
 
-All of a call's arguments are checked here before a byte is written.
+All arguments of a call are checked here before a byte is written.
 """
 
 cimport cython
@@ -23,7 +23,7 @@ cdef int64_t EVENT_ATTRIBUTE = 11
 cdef int get_buffer(object source, Py_buffer *buffer, str what) except -1:
     try:
         PyObject_GetBuffer(source, buffer, PyBUF_SIMPLE)
-    except (TypeError, BufferError, ValueError):  # the last one is numpy's, of an array that is not contiguous
+    except (TypeError, BufferError, ValueError):  # numpy raises ValueError for an array that is not contiguous
         raise WrongTypeError(f"{what}: expected a contiguous bytes-like object, found {type(source).__name__}") from None
     return 0
 
@@ -67,14 +67,14 @@ cdef void write_event_attribute(uint8_t *out, int64_t time) noexcept nogil:
 
 
 cdef class Parts:
-    """Records of one call: borrowed pointers, and the objects that keep them valid. value_bytes, key_bytes: of all."""
+    """Records of one call: borrowed pointers, and the objects that keep them valid. value_bytes, key_bytes: in all."""
 
     def __dealloc__(self):
         give_block(<uint8_t *>self.block, self.block_bytes)
         free(self.times)
 
     cdef int make_room(self, Py_ssize_t count, object control) except -1:
-        """Room for `count` values, and for a control record in front of them unless `control` is None."""
+        """Make room for `count` values, and for a control record before them unless `control` is None."""
         self.count = count
         self.front = control is not None
         self.block = <Part *>take_block((count + self.front + 1) * sizeof(Part), &self.block_bytes)
@@ -86,7 +86,7 @@ cdef class Parts:
         return 0
 
     cdef void set_value(self, Py_ssize_t i, const uint8_t *value, Py_ssize_t length) noexcept nogil:
-        """A part with nothing but a value."""
+        """Fill a part that has only a value."""
         cdef Part *part = &self.parts[i]
         part.value, part.value_length = value, length
         part.key, part.key_length = NULL, -1
@@ -238,7 +238,7 @@ cdef class ColumnParts(Parts):
 
 
 cdef object int64_column(object column, str what):
-    """Integers of one dimension as a contiguous numpy int64 array; nothing is rounded or cut."""
+    """Return integers of one dimension as a contiguous numpy int64 array, without rounding."""
     import numpy
     try:
         array = numpy.asarray(column)
@@ -258,7 +258,7 @@ cdef object int64_column(object column, str what):
 
 
 cdef tuple packed(object column, str what):
-    """A column in any accepted form as (int64 offsets, data buffer)."""
+    """Return a column in any accepted form as (int64 offsets, data buffer)."""
     import numpy
     if isinstance(column, tuple) and len(column) == 2:
         offsets = int64_column(column[0], f"{what}: offsets")

@@ -13,28 +13,28 @@ from cpython.pythread cimport PyThread_type_lock
 
 
 cdef class Appender(LogViewBase):
-    cdef Segment active           # None: closed
-    cdef int64_t active_base      # position of its first byte; stays when it is closed
+    cdef Segment active           # None: the log was closed
+    cdef int64_t active_base      # position of its first byte; stays after closing
     cdef SparseIndex index
     cdef uint32_t stamp           # of the active segment
     cdef int64_t first_entry      # of the active segment
-    cdef uintptr_t dest           # address of the active segment's offset 0: its mapping, or made up for a stage
-    cdef int64_t pos              # offset where the next record goes
+    cdef uintptr_t dest           # address of offset 0 of the active segment, in its mapping or relative to a stage
+    cdef int64_t pos              # offset of the next record
     cdef int64_t limit            # no record may end beyond this offset (segment, or stage)
     cdef int64_t next_entry
     cdef int64_t last_time
     cdef int64_t synced_entry     # number of the first entry not known to be synced
     cdef object clock             # None: the kernel's coarse clock
-    cdef bint quick               # append may take the short way: open, mapped, system clock, nobody inside
+    cdef bint quick               # append may take the short path: open, mapped, system clock, no thread inside
     cdef bint wants_quick
     cdef bint open
     cdef bint inside              # a thread is in the append path with the GIL released, or in Python code
-    cdef unsigned long inside_by  # the thread that is
+    cdef unsigned long inside_by  # that thread
     cdef PyThread_type_lock gate  # held by the thread that is inside
-    cdef bint staged              # the log is a synced one: records wait in the stage for their group commit
+    cdef bint staged              # durability "synced": records wait in the stage for their group commit
     cdef bint gated               # readers stop at a commit point, not at the end
     cdef GroupBuffer stage
-    cdef readonly PositionWaiters _submitted  # acks of what waits for its commit
+    cdef readonly PositionWaiters _submitted  # futures of appends that wait for their commit
     cdef int enter(self) except -1
     cdef void leave(self) noexcept
     cdef void leave_if_inside(self) noexcept

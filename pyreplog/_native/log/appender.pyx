@@ -1,8 +1,8 @@
-"""The append path: records encoded straight into the mapped segment, or into a stage that a group commit writes.
+"""The append path: records are encoded into the mapped segment, or into a stage that a group commit writes.
 
-Threads: every call runs under the GIL; large batches release it while `inside` keeps others out. The Python subclass
-answers `_make_room` (roll, or flush the stage), `_reserve` (segments for a whole batch), `_refuse` (why not open),
-`wait_synced` and `_request_commit`.
+Threads: every call runs under the GIL; large batches release it while `inside` keeps other threads out. The Python
+subclass implements `_make_room` (roll, or flush the stage), `_reserve` (segments for a whole batch), `_refuse` (raise
+the reason why the log is not open), `wait_synced` and `_request_commit`.
 """
 
 from cpython.buffer cimport Py_buffer, PyBuffer_Release
@@ -31,7 +31,7 @@ cdef extern from "Python.h":
     PyObject *PyList_GET_ITEM(object list, Py_ssize_t i)  # borrowed
 
 cdef Seam seam = scheduling.seam
-cdef int64_t RELEASE_GIL_FROM = 1 << 20   # below, waiting for the GIL again costs more than others gain meanwhile
+cdef int64_t RELEASE_GIL_FROM = 1 << 20   # for fewer bytes, taking the GIL again costs more than other threads gain
 
 
 cdef extern from * nogil:
@@ -49,7 +49,7 @@ cdef extern from * nogil:
 
 
 cdef class Appender(LogViewBase):
-    """Base of CommitLog: everything of an append that touches bytes. Not for use by itself."""
+    """Base of CommitLog: the parts of an append that touch bytes. Not for use by itself."""
 
     def __cinit__(self, *args, **kwargs):
         self.gate = PyThread_allocate_lock()
@@ -65,7 +65,7 @@ cdef class Appender(LogViewBase):
     # ---- one thread at a time ----------------------------------------------------------------------------------
 
     cdef int enter(self) except -1:
-        """Wait until nobody is inside, then be inside. The GIL may be released while waiting."""
+        """Wait until no thread is inside, and enter. The GIL may be released while waiting."""
         while self.open and self.inside:
             if seam.scheduler is not None and seam.scheduler.wait_while(self._is_inside):
                 continue
@@ -89,7 +89,7 @@ cdef class Appender(LogViewBase):
         return self.inside
 
     def _enter(self):
-        """For Python code that changes what appends depend on (roll, truncate, close): keep appends out."""
+        """Keep appends out, for Python code that changes what they depend on (roll, truncate, close)."""
         self.enter()
 
     def _leave(self):
@@ -99,7 +99,7 @@ cdef class Appender(LogViewBase):
         self.leave_if_inside()
 
     cdef void leave_if_inside(self) noexcept:
-        """After an interruption: this thread may have entered, and not come to the block that leaves."""
+        """Leave after an interruption that may have come between entering and the block that leaves."""
         if self.inside and self.inside_by == PyThread_get_thread_ident():
             self.leave()
 
@@ -121,8 +121,11 @@ cdef class Appender(LogViewBase):
     # ---- state set by the subclass -----------------------------------------------------------------------------
 
     def _configure(self, *, bint staged, clock, bint gated=False):
-        """staged: append into a stage for group commits instead of the map. clock: None for the system's. gated: the
-        end that readers see is moved by `apply_replicated.show_up_to` alone."""
+        """Set the mode of the log.
+
+        staged: append into a stage for group commits, not into the mapping. clock: None: the system's. gated: only
+        `apply_replicated.show_up_to` moves the end that readers see.
+        """
         self.staged, self.clock, self.gated = staged, clock, gated
 
     def _set_open(self, bint is_open):
@@ -131,7 +134,7 @@ cdef class Appender(LogViewBase):
         self.quick = self.wants_quick and not self.inside
 
     def _activate(self, Segment segment not None, int64_t offset, int64_t next_entry, int64_t last_time):
-        """Append to `segment` from `offset` on; its index covers all before. The subclass keeps the table."""
+        """Append to `segment` from `offset` on; its index covers all records before. The subclass keeps the table."""
         self.active = segment
         self.active_base = segment.base
         self.index = segment.index
@@ -148,7 +151,7 @@ cdef class Appender(LogViewBase):
         segment.advance(offset, False)
 
     def _seal(self):
-        """Write the blank that ends the active segment, zeros behind it, and tell the segment where its records end."""
+        """Write the blank that ends the active segment, with zeros after it, and set the end of its records."""
         cdef Segment segment = self.active
         if not self.staged:
             memset(segment.map + self.pos + SHORT_HEADER, 0, segment.size - self.pos - SHORT_HEADER)
@@ -161,7 +164,7 @@ cdef class Appender(LogViewBase):
         self.set_synced(position, entry)
 
     cdef void set_synced(self, int64_t position, int64_t entry):
-        """All before `position` is on disk; `entry` is the first number that is not."""
+        """Note that all bytes before `position` are on disk; `entry` is the first number that is not."""
         self.synced_entry = entry
         store(&self.tail.page.synced_entry, entry)
         store(&self.tail.page.synced_end, position)
@@ -177,7 +180,7 @@ cdef class Appender(LogViewBase):
         return self.active, self.active_base + self.pos, self.next_entry, self.last_time
 
     def _forget_active(self):
-        """After close: let go of the active segment, unless a thread writes into it this moment (of a poisoned log)."""
+        """Release the active segment after closing, unless a thread is writing into it (of a poisoned log)."""
         if not self.inside:
             self.active = self.index = None
 
@@ -195,7 +198,7 @@ cdef class Appender(LogViewBase):
     # ---- publication -------------------------------------------------------------------------------------------
 
     cdef inline void show(self, int64_t position, int64_t entry) noexcept nogil:
-        """Let readers see all before `position`, unless they go by a commit point, and wake those who sleep."""
+        """Let readers see all before `position`, unless a commit point limits them, and wake sleeping readers."""
         if not self.gated:
             store(&self.tail.page.visible_entry, entry)
             store(&self.tail.page.visible, position)
@@ -228,7 +231,7 @@ cdef class Appender(LogViewBase):
         self.next_entry = entry + numbered
 
     cdef Py_ssize_t encode_run(self, const Part *parts, Py_ssize_t count, int64_t time) noexcept nogil:
-        """Encode parts while they fit; how many did."""
+        """Encode parts while they fit. Return how many were encoded."""
         cdef Py_ssize_t i
         cdef int64_t length, stride
         for i in range(count):
@@ -240,7 +243,7 @@ cdef class Appender(LogViewBase):
         return count
 
     cdef int put(self, const Part *parts, Py_ssize_t count, int64_t total) except -1:
-        """Encode all parts, rolling or flushing where they do not fit; the caller is inside."""
+        """Encode all parts, and roll or flush when they do not fit. The caller is inside."""
         cdef Py_ssize_t done = 0, more
         cdef int64_t time = self.now()
         if self.pos + total > self.active.size - SHORT_HEADER:
@@ -299,8 +302,9 @@ cdef class Appender(LogViewBase):
         return self.append_any(value, key, event_time, properties)
 
     cdef object append_any(self, value, key, event_time, properties):
-        """Not in `append`, which would keep room for it."""
+        """Append in any form. A function of its own, because `append` would reserve stack space for it."""
         cdef int64_t entry, end = self.put_one(value, key, event_time, properties, None, &entry)
+        """Append without waiting. Return the position after the record. future: of this append, or None."""
         if self.staged:
             self.wait_synced(end)
         return entry
@@ -337,7 +341,7 @@ cdef class Appender(LogViewBase):
         return future
 
     def append_pending(self, value, key=None, event_time=None, properties=None):
-        """As append, without waiting for the sync; (entry number, position after it)."""
+        """Append without waiting for the sync. Return (entry number, position after the record)."""
         cdef int64_t entry, end = self.put_one(value, key, event_time, properties, None, &entry)
         return entry, end
 
@@ -367,8 +371,12 @@ cdef class Appender(LogViewBase):
             PyBuffer_Release(&value_buffer)
 
     cdef int64_t put_part(self, const Part *part, AppendFuture future, int64_t *entry) except -1:
-        """No Python code runs between the append and its place in line: the log could be cut below it meanwhile."""
+        """Append, and queue the future. No Python code runs in between, because it could cut the log."""
         cdef int64_t end = self.put_locked(part, 1, entry)
+        """Enter, put, publish, leave.
+
+        Return the position after the last record, and set the number of the first entry.
+        """
         if future is not None:
             future.value = entry[0]
             if self.staged:
@@ -419,16 +427,19 @@ cdef class Appender(LogViewBase):
             ForkedError: a parent process opened the log.
         """
         if self.quick and type(values) is list and keys is None and event_times is None and control is None:
-            made = self.put_list(values)
-            if made is not None:
-                return made
-        made, end = self.append_batch_pending(values, keys, event_times, control)
+            numbers = self.put_list(values)
+            if numbers is not None:
+                return numbers
+        numbers, end = self.append_batch_pending(values, keys, event_times, control)
         if self.staged and end is not None:
             self.wait_synced(end)
-        return made
+        return numbers
 
     cdef object put_list(self, list values):
-        """The batch of plain bytes that fits where the log stands: no copies of references. None: take the long way."""
+        """Append plain bytes that fit into the active segment, without copying references.
+
+        None: use the general path.
+        """
         cdef Py_ssize_t i, count = len(values)
         cdef int64_t total = 0, entry = self.next_entry
         cdef PyObject *item
@@ -444,9 +455,10 @@ cdef class Appender(LogViewBase):
         return range(entry, entry + count)
 
     cdef void encode_list(self, PyObject *values, Py_ssize_t count, int64_t time) noexcept:
-        """Encode a list of bytes that was found to fit. Runs no Python code: the list stays as it was checked.
+        """Encode a list of bytes that was found to fit. No Python code runs, so that the list cannot change.
 
-        What every record needs is kept in locals: a store into the log might alias any field, for all the compiler knows.
+        Values that every record needs are kept in locals, because for the compiler a store into the log might alias any
+        field.
         """
         cdef SparseIndex index = self.index
         cdef uintptr_t dest = self.dest
@@ -478,7 +490,7 @@ cdef class Appender(LogViewBase):
         self.next_entry = self.first_entry + delta
 
     def append_batch_pending(self, values, keys, event_times, control):
-        """As append_batch, without waiting; (range, position after the last record or None)."""
+        """Append a batch without waiting for the sync. Return (range, position after the last record or None)."""
         cdef SequenceParts batch = SequenceParts(values, keys, event_times, control)
         cdef int64_t entry, end
         if not batch.count + batch.front:
@@ -528,15 +540,17 @@ cdef class Appender(LogViewBase):
         return 0
 
     def _widen_stage(self, int64_t stride):
-        """Make the (empty) stage hold a record of `stride` bytes."""
+        """Enlarge the empty stage for a record of `stride` bytes."""
         self.stage.widen(stride + SHORT_HEADER)
         self.begin_stage()
 
     cdef tuple take_stage(self):
-        """Give out what waits to be written and fill the other buffer from now on; the caller is inside.
+        """Return what waits to be written, and fill the other buffer from now on. The caller is inside.
 
-        (segment, offset, memoryview of the bytes, position after them, next entry after them), or None. The same again
-        until `stage.taken` is 0, all of it written: whoever took it may have been interrupted."""
+        The result is (segment, offset, memoryview of the bytes, position after them, next entry after them), or None.
+        It is the same until `stage.taken` is 0, that is, all of it was written, because the thread that took it may
+        have been interrupted.
+        """
         cdef GroupBuffer stage = self.stage
         if stage.taken == 0:
             if not stage.take(self.pos, self.next_entry):
@@ -546,13 +560,16 @@ cdef class Appender(LogViewBase):
         return self.active, stage.taken_start, stage.view(), end, stage.taken_entry
 
     def _take_blank(self):
-        """After _seal of a staged segment: the blank's header, and zeros over what an earlier life left behind it."""
+        """Return the header of the blank after _seal of a staged segment, and zeros over older content after it."""
         header = bytes((<const uint8_t *>(self.dest + <uintptr_t>self.pos))[:SHORT_HEADER])
         return header.ljust(self.active.used_end(self.pos) - self.pos, b"\0")
 
     @property
     def is_staged(self):
-        """Whether records wait in memory for a group commit: the log is a synced one, and no copy of another."""
+        """Whether records wait in memory for a group commit.
+
+        They do if durability is "synced", and the log is no copy of another.
+        """
         return self.staged
 
     @property
@@ -562,5 +579,5 @@ cdef class Appender(LogViewBase):
 
     @property
     def staged_bytes(self):
-        """How many bytes of records wait for their group commit."""
+        """Bytes of records that wait for their group commit."""
         return self.pos - self.stage.start + self.stage.taken if self.staged else 0

@@ -1,6 +1,7 @@
-"""Bytes of another log's stream that land in a log of their own, and the commit point that readers stop at.
+"""Writes bytes of another log's stream into a log, verifies them, and moves the commit point at which readers stop.
 
-Threads: one lands at a time, inside the log's append path; large stretches release the GIL. The rest is for any thread.
+Threads: one thread writes at a time, inside the log's append path; large ranges release the GIL. Any thread may call
+the other functions.
 """
 
 from cpython.buffer cimport Py_buffer, PyBuffer_Release
@@ -25,8 +26,11 @@ cdef int64_t RELEASE_GIL_FROM = 1 << 17
 
 cdef int64_t check_landed(const uint8_t *map, int64_t at, int64_t landed, int64_t size, uint32_t stamp,
                           int64_t entries) noexcept nogil:
-    """Stride of the record at offset `at` when it is all there and the one that must follow, 0 when bytes of it are
-    still to come, or a status. Nothing but its first bytes is looked at before all of it has landed."""
+    """Return the stride of the record at `at` if it is complete and the expected one; 0 if bytes are missing; or a
+    status.
+
+    Only its first bytes are read before all of it was written.
+    """
     cdef const uint8_t *p = map + at
     cdef const RecordHead *head = <const RecordHead *>p
     cdef int64_t space = landed - at, stride, status
@@ -55,7 +59,7 @@ cdef int64_t check_landed(const uint8_t *map, int64_t at, int64_t landed, int64_
 
 
 cdef int64_t walk(Segment segment, SparseIndex index, int64_t landed, int64_t *time) noexcept nogil:
-    """Check and index the records that have landed behind `index.end`; 0, or why the walk ended."""
+    """Check and index the records that were written after `index.end`. Return 0, or the reason why the walk ended."""
     cdef int64_t at = index.end, stride, event_time
     cdef const RecordHead *head
     while True:
@@ -73,11 +77,14 @@ cdef int64_t walk(Segment segment, SparseIndex index, int64_t landed, int64_t *t
         at += stride
 
 
-# ---- landing ---------------------------------------------------------------------------------------------------
+# ---- writing ---------------------------------------------------------------------------------------------------
 
 def apply_replicated(Appender log not None, int64_t position, buffers, /):
-    """`MirrorLog.land`, of records: of a log that has `_landed`, where the stream goes on, `_commit`, and `_files`, and
-    knows how to `_end_segment` and to `_refuse_record`."""
+    """Write records of a stream: `MirrorLog.land` for records.
+
+    The log has `_landed` (position where the stream continues), `_commit`, `_files`, `_end_segment` and
+    `_refuse_record`.
+    """
     cdef Segment segment
     cdef int64_t landed, status
     log.enter()
@@ -101,7 +108,7 @@ def apply_replicated(Appender log not None, int64_t position, buffers, /):
 
 
 cdef int64_t write(Appender log, Segment segment, object buffer, int64_t position) except -1:
-    """Into the file; how many bytes."""
+    """Write a buffer to the file. Return its size in bytes."""
     cdef Py_buffer view
     cdef int64_t size
     get_buffer(buffer, &view, "records")
@@ -117,18 +124,17 @@ cdef int64_t write(Appender log, Segment segment, object buffer, int64_t positio
 
 
 cdef int64_t take_landed(Appender log, int64_t landed) except? -1:
-    """Count the complete records among the bytes of the active segment that lie before offset `landed`, and tell
-    readers. The caller is inside the append path.
+    """Count the complete records before offset `landed` of the active segment, and publish them. The caller is inside.
 
-    Returns 0, or a status (see record.pxd): the record where the log ends now is a blank, which the caller seals with,
-    or a bad one.
+    Returns 0, or a status (see record.pxd): the next record is a blank, with which the caller seals the segment, or a
+    bad one.
     """
     cdef Segment segment = log.active
     cdef SparseIndex index = log.index
     cdef int64_t status, time = log.last_time
     cdef object held
     if segment is None or not log.pos <= landed <= segment.size or index.end != log.pos:
-        raise InvalidArgumentError(f"offset {landed}: expected one behind the log's end in its active segment")
+        raise InvalidArgumentError(f"offset {landed}: expected an offset after the log's end in its active segment")
     held = pin(segment)
     if landed - log.pos >= RELEASE_GIL_FROM:
         with nogil:
@@ -143,7 +149,7 @@ cdef int64_t take_landed(Appender log, int64_t landed) except? -1:
 
 
 def stand_at(Appender log not None, int64_t position, int64_t entry):
-    """A log without segments: it goes on at `position` with entry number `entry`."""
+    """Set position and entry number at which a log without segments continues."""
     log.active = log.index = None
     log.active_base, log.pos, log.next_entry = position, 0, entry
 
@@ -151,8 +157,10 @@ def stand_at(Appender log not None, int64_t position, int64_t entry):
 # ---- commit point ----------------------------------------------------------------------------------------------
 
 def show_up_to(Appender log not None, int64_t position, int64_t entry):
-    """Let readers of a gated log see all before `position`, where entry number `entry` begins: as far as the log goes,
-    and never less than they saw before. Any thread."""
+    """Let readers of a gated log see all before `position`, where entry number `entry` begins. Any thread may call it.
+
+    Readers never see more than the log has, and never less than before.
+    """
     cdef int64_t end = load(&log.tail.page.end)
     if position >= end:
         position, entry = end, load(&log.tail.page.end_entry)
@@ -163,30 +171,33 @@ def show_up_to(Appender log not None, int64_t position, int64_t entry):
     if log.tail.fenced:
         fence()
     order()
-    if load32(&log.tail.page.sleepers):  # as an append does: most appends are waited for by nobody who sleeps here
+    if load32(&log.tail.page.sleepers):  # as an append does: mostly no reader sleeps here
         wake_sleepers(log.tail.page)
 
 
 cdef object synced_of(Appender log, int64_t end, int64_t end_entry):
     cdef int64_t synced = load(&log.tail.page.synced_end), entry = load(&log.tail.page.synced_entry)
-    if synced > end:  # a blank was synced, and what follows it has not begun
+    if synced > end:  # a blank was synced, and no record follows it
         synced, entry = end, end_entry
     return mark_at(synced, entry)
 
 
 def progress_of(Appender log not None, int64_t segment_bytes):
-    """Marks (behind the last complete record, where what is synced ends): of one moment. The first one as a
-    stream goes on there: where no record of a segment has come, it is the position of its header."""
-    cdef int64_t end = load(&log.tail.page.end), entry = load(&log.tail.page.end_entry), place = end
+    """Return the marks (end of complete records, end of synced bytes) at one moment.
+
+    The first one is where a stream continues: the position of a segment's header if no record of the segment was
+    written.
+    """
+    cdef int64_t end = load(&log.tail.page.end), entry = load(&log.tail.page.end_entry), stream_position = end
     if log.active is not None and log.active.sealed and end == log.active_base + log.pos:
-        place = log.active_base + log.active.size
+        stream_position = log.active_base + log.active.size
     elif end % segment_bytes == SEGMENT_HEADER:
-        place = end - SEGMENT_HEADER
-    return mark_at(place, entry), synced_of(log, end, entry)
+        stream_position = end - SEGMENT_HEADER
+    return mark_at(stream_position, entry), synced_of(log, end, entry)
 
 
 def marks_of(Appender log not None):
-    """Marks (where the log ends, where what is synced ends, where what readers see ends): of one moment."""
+    """Return the marks (end of the log, end of synced bytes, end that readers see) at one moment."""
     cdef int64_t end = load(&log.tail.page.end), end_entry = load(&log.tail.page.end_entry)
     return (
         mark_at(end, end_entry),

@@ -7,7 +7,7 @@ from pyreplog.errors import RecordTooLargeError, WrongTypeError
 
 
 def encode_attributes(event_time_us, properties, producer=None, sequence=None):
-    """Attribute bytes of one record: tag u8, length u16, value; ascending by tag (FORMAT.md)."""
+    """Return the attribute bytes of one record: tag u8, length u16, value; ascending by tag (FORMAT.md)."""
     cdef bytearray out = bytearray()
     if event_time_us is not None:
         put_attribute(out, TAG_EVENT_TIME, int(event_time_us).to_bytes(8, "little", signed=True))
@@ -47,7 +47,7 @@ cdef int put_attribute(bytearray out, uint8_t tag, bytes value) except -1:
 
 
 def decode_attributes(data):
-    """List of (tag, value bytes); stops where the rest is no attribute."""
+    """Return a list of (tag, value bytes), up to the first bytes that are no attribute."""
     view, out, at = memoryview(data), [], 0
     while at + 3 <= len(view):
         length = int.from_bytes(view[at + 1 : at + 3], "little")

@@ -11,13 +11,13 @@ cdef class RecordBatch:
     cdef int64_t base             # position of offset 0
     cdef int64_t first_entry      # entry number of delta 0, -1: not numbered
     cdef uint32_t *offsets
-    cdef uint32_t *sizes          # of the values; behind the offsets in one allocation
-    cdef Py_ssize_t block_bytes   # of that, where it is one of blocks.pxd; 0: of malloc
-    cdef Block times              # of appending, one for each record; None: they are looked up
+    cdef uint32_t *sizes          # bytes of values; after the offsets in one allocation
+    cdef Py_ssize_t block_bytes   # of that allocation if it is a block of blocks.pxd; 0: made by malloc
+    cdef Block times              # append times of all records; None: they are read from the records
     cdef Py_ssize_t count
-    cdef readonly bint plain      # no record has a key or attributes; False: nobody knows
+    cdef readonly bint plain      # no record has a key or attributes; False: unknown
     cdef bint consecutive         # entry numbers follow each other
-    cdef bint scattered           # the records do not lie in their order, or there is something else between them
+    cdef bint scattered           # the records are not stored in order, or not adjacent
     cdef readonly int64_t next_position
     cdef dict columns
     cdef Record record_at(self, Py_ssize_t i)

@@ -1,6 +1,6 @@
 """Batches: the verified records of one scan, as numpy columns over the mapping.
 
-Threads: a batch is immutable; any thread may use it. It holds its segment mapped for as long as it lives.
+Threads: a batch is immutable, and any thread may use it. It keeps its segment mapped as long as it lives.
 """
 
 cimport cython
@@ -23,7 +23,7 @@ from pyreplog.errors import WrongTypeError
 
 
 cdef extern from "Python.h":
-    Py_ssize_t Py_REFCNT(PyObject *o)  # of an `object`, Cython would count its own reference
+    Py_ssize_t Py_REFCNT(PyObject *o)  # of an `object` Cython would count its own reference
 
 
 cdef enum Column:
@@ -32,8 +32,10 @@ cdef enum Column:
 
 
 cdef void gather(RecordBatch batch, int column, int64_t *out) noexcept nogil:
-    """Fill one int64 column; those that need no look at a record first. (A store into `out` might change the batch, for
-    all the compiler knows: what is needed of it is kept in locals.)"""
+    """Fill one int64 column. Columns that need no access to records come first.
+
+    Fields of the batch are kept in locals, because for the compiler a store into `out` might change the batch.
+    """
     cdef Py_ssize_t i, count = batch.count
     cdef int64_t base = batch.base
     cdef const uint32_t *offsets = batch.offsets
@@ -77,7 +79,7 @@ cdef int64_t field_of(RecordBatch batch, const uint8_t *p, int column) noexcept 
 
 cdef int64_t pack(const uint8_t *map, const uint32_t *offsets, Py_ssize_t count, bint keys, int64_t *starts,
                   uint8_t *out) noexcept nogil:
-    """Lay values (or keys) end to end; with out NULL only fill `starts`. Returns the bytes in all."""
+    """Copy values (or keys) end to end; with `out` NULL only fill `starts`. Return the total number of bytes."""
     cdef Py_ssize_t i
     cdef int64_t at = 0, length
     cdef const uint8_t *p
@@ -95,16 +97,16 @@ cdef int64_t pack(const uint8_t *map, const uint32_t *offsets, Py_ssize_t count,
 cdef RecordBatch make_batch(object owner, const uint8_t *map, int64_t base, int64_t first_entry,
                             uint32_t *offsets, uint32_t *sizes, Py_ssize_t count, bint consecutive,
                             int64_t next_position):
-    cdef RecordBatch made = RecordBatch.__new__(RecordBatch)
-    made.owner = owner
-    made.map = map
-    made.base = base
-    made.first_entry = first_entry
-    made.offsets, made.sizes = offsets, sizes
-    made.count = count
-    made.consecutive = consecutive
-    made.next_position = next_position
-    return made
+    cdef RecordBatch batch = RecordBatch.__new__(RecordBatch)
+    batch.owner = owner
+    batch.map = map
+    batch.base = base
+    batch.first_entry = first_entry
+    batch.offsets, batch.sizes = offsets, sizes
+    batch.count = count
+    batch.consecutive = consecutive
+    batch.next_position = next_position
+    return batch
 
 
 @cython.final
@@ -115,7 +117,7 @@ cdef class RecordBatch:
     iteration give `Record`s. Columns are numpy arrays with one element for each record.
 
     Attributes:
-        next_position: position behind the last record, bytes from the beginning of the log.
+        next_position: position after the last record, bytes from the beginning of the log.
         plain: True if no record has a key or attributes; False: unknown.
     """
 
@@ -156,8 +158,8 @@ cdef class RecordBatch:
 
     cdef object column(self, int which):
         cdef Block block
-        made = self.columns.get(which)
-        if made is None:
+        array = self.columns.get(which)
+        if array is None:
             import numpy
             if which == COLUMN_TIME and self.times is not None:
                 block = self.times
@@ -165,8 +167,8 @@ cdef class RecordBatch:
                 block = make_block(self.count * sizeof(int64_t))
                 with nogil:
                     gather(self, which, <int64_t *>block.data)
-            made = self.columns[which] = numpy.frombuffer(block, numpy.int64, self.count)
-        return made
+            array = self.columns[which] = numpy.frombuffer(block, numpy.int64, self.count)
+        return array
 
     @property
     def position(self):
@@ -185,17 +187,17 @@ cdef class RecordBatch:
 
     @property
     def end(self):
-        """Number of the entry behind the last record, where reading goes on; -1: the batch is empty."""
+        """Number of the entry after the last record, where reading continues; -1: the batch is empty."""
         return self.record_at(self.count - 1).entry + 1 if self.count else -1
 
     @property
     def timestamp(self):
-        """Append time, microseconds since the epoch."""
+        """Append time of each record, microseconds since 1970."""
         return self.column(COLUMN_TIME)
 
     @property
     def event_time(self):
-        """The producer's time, microseconds since the epoch; NO_EVENT_TIME (the smallest int64) where none was given."""
+        """Event time of each record, microseconds since 1970; NO_EVENT_TIME (the smallest int64) if it has none."""
         return self.column(COLUMN_EVENT_TIME)
 
     @property
@@ -205,12 +207,12 @@ cdef class RecordBatch:
 
     @property
     def key_size(self):
-        """Bytes of each key, -1 where there is none."""
+        """Bytes of each key; -1: the record has none."""
         return self.column(COLUMN_KEY_SIZE)
 
     @property
     def stride(self):
-        """Bytes each record takes in the log, header and padding included."""
+        """Bytes that each record takes in the log, header and padding included."""
         return self.column(COLUMN_STRIDE)
 
     @property
@@ -220,15 +222,15 @@ cdef class RecordBatch:
 
     @property
     def ledger(self):
-        """Ledger id; 0 in a bare log."""
+        """Ledger id of each record; 0 in a log of its own."""
         return self.column(COLUMN_LEDGER)
 
     @property
     def buffer(self):
-        """The stored bytes from the first record to behind the last one, not copied.
+        """The stored bytes from the first record to the end of the last one, not copied.
 
-        A batch that was parsed from a buffer has nothing else between them. Of a batch that was put together from
-        several it is a copy.
+        Between the records of a batch that was parsed from a buffer there are no other bytes. For a batch that was
+        joined from several ones it is a copy.
         """
         cdef const uint8_t *p
         if not self.count:
@@ -248,7 +250,7 @@ cdef class RecordBatch:
         cdef Py_buffer buffer
         cdef const int64_t *wanted
         cdef uint32_t *offsets
-        cdef RecordBatch made
+        cdef RecordBatch selected
         cdef Py_ssize_t i, count = len(indices)
         import numpy
         array = numpy.asarray(indices)
@@ -268,10 +270,10 @@ cdef class RecordBatch:
                 offsets[count + i] = self.sizes[wanted[i]]
         finally:
             PyBuffer_Release(&buffer)
-        made = make_batch(self.owner, self.map, self.base, self.first_entry, offsets, offsets + count, count, False,
+        selected = make_batch(self.owner, self.map, self.base, self.first_entry, offsets, offsets + count, count, False,
                           self.next_position)
-        made.scattered, made.plain = self.scattered, self.plain
-        return made
+        selected.scattered, selected.plain = self.scattered, self.plain
+        return selected
 
     def values(self):
         """Copy the values into a list of bytes."""
@@ -329,14 +331,16 @@ cdef class RecordBatch:
 
 @cython.final
 cdef class RecordIterator:
-    """Gives the records of a batch in turn. A record that nobody has kept is used again for the one after the next:
-    most loops look at one record at a time."""
+    """Iterates over the records of a batch. A record without other references is reused for the one after the next.
+
+    Most loops use one record at a time.
+    """
 
     cdef RecordBatch batch
     cdef const uint8_t *map
     cdef const uint32_t *at
     cdef const uint32_t *end
-    cdef Record even, odd         # given out last, in turns
+    cdef Record even, odd         # the two last records, in turns
     cdef bint is_even
 
     def __init__(self, RecordBatch batch not None):
@@ -355,7 +359,7 @@ cdef class RecordIterator:
         self.at += 1
         self.is_even = not self.is_even
         if self.is_even:
-            if Py_REFCNT(<PyObject *>self.even) == 1:  # of None there are more
+            if Py_REFCNT(<PyObject *>self.even) == 1:  # None has more references
                 self.even.p = p
             else:
                 self.even = self.batch.record_from(p)

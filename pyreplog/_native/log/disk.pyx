@@ -1,7 +1,7 @@
-"""File operations in one go: noted one by one, done with a single release of the GIL; and locks, without any.
+"""Several file operations with a single release of the GIL; and locks, without any release.
 
 Beside a loop that never blocks, a thread waits a whole switch interval (5 ms) for the GIL after each system call that
-released it. Thirty of them per recycled segment would take longer than the loop takes to fill it.
+released it. Thirty of them for each recycled segment would take longer than the loop takes to fill it.
 """
 
 import os
@@ -87,12 +87,12 @@ cdef extern from * nogil:
 
 @cython.final
 cdef class Steps:
-    """Calls of the methods of `pyreplog.log.files.Files` that have the same names, noted to be done later, in order.
+    """Noted calls of methods of `pyreplog.log.files.Files` with the same names, which `run` makes in order.
 
-    Iterating gives (name, arguments) of each call. Not for several threads at once.
+    Iteration yields (name, arguments) of each call. Not thread-safe.
     """
 
-    cdef list calls      # keeps alive what `steps` points to
+    cdef list calls      # keeps the objects alive that `steps` points to
     cdef Step *steps
     cdef Py_ssize_t count
     cdef public Py_ssize_t done
@@ -161,7 +161,10 @@ cdef class Steps:
         step.data, step.length = segment.map, segment.size
 
     def run(self):
-        """Do all that is not `done` yet, the GIL released once; OSError when one fails: `done` steps went before it."""
+        """Make all calls that are not `done`, with one release of the GIL.
+
+        Raises OSError if one fails, after `done` calls.
+        """
         cdef int failed = 0
         with nogil:
             while self.done < self.count:
@@ -171,18 +174,20 @@ cdef class Steps:
                 self.done += 1
         if failed:
             name, arguments, _ = self.calls[self.done]
-            where = arguments[0] if isinstance(arguments[0], os.PathLike) else None
-            raise OSError(failed, os.strerror(failed), where)
+            path = arguments[0] if isinstance(arguments[0], os.PathLike) else None
+            raise OSError(failed, os.strerror(failed), path)
 
 
 def lock_file(int fd, bint exclusive, /):
-    """Take an open-file-description lock on a whole file without waiting, the GIL held. OSError (EAGAIN) when somebody
-    else has one."""
+    """Take an open-file-description lock on a whole file without waiting and with the GIL held.
+
+    Raises OSError (EAGAIN) if another process or descriptor has one.
+    """
     check(lock_whole(fd, F_WRLCK if exclusive else F_RDLCK))
 
 
 def unlock_file(int fd, /):
-    """Give the lock of `lock_file` up."""
+    """Release the lock of `lock_file`."""
     check(lock_whole(fd, F_UNLCK))
 
 

@@ -1,13 +1,13 @@
-# The handle of something submitted; ack.py says how it works.
+# The outcome of an append; future.py explains how it works.
 from libc.stdint cimport int64_t
 
 
 cdef class AppendFuture:
-    cdef object value             # what it completes with
-    cdef object error             # what it failed with, or None
-    cdef list waiters             # Waits, locks and callbacks; None before the first one
+    cdef object value             # the result
+    cdef object error             # the exception, or None
+    cdef list waiters             # FutureWaiters, locks and callbacks; None before the first one
     cdef bint settled             # value and error are the outcome
-    cdef int64_t position         # the end of its append, in the line of a log's PositionWaiters
+    cdef int64_t position         # end of its append, for PositionWaiters
     cdef bint publish(self, object value, object error) noexcept
     cdef int block(self, object timeout) except -1
     cdef object outcome(self)
@@ -16,8 +16,8 @@ cdef class AppendFuture:
     cdef int tell(self, list waits) except -1
 
 
-# Settle all: with the value of their creation (error None), or with an error.
-cdef int settle(list acks, object error) except -1
+# Settle all futures: with the value of their creation (error None), or with an error.
+cdef int settle(list futures, object error) except -1
 
-# Settle each with its own outcome: `settle_all`.
+# Settle each future with its own outcome: `settle_all`.
 cdef int settle_each(object outcomes) except -1

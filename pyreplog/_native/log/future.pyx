@@ -1,7 +1,7 @@
-"""AppendFuture, and what a task awaits of it. `pyreplog.future` says why no lock is needed.
+"""AppendFuture, and the object that a task awaits. `pyreplog.future` explains why no lock is needed.
 
-"In one step" is said of code that runs no Python code, so that no finalizer, signal handler or other thread comes in
-between: it makes no object that the garbage collector tracks, and drops no last reference.
+"In one step" means that no Python code runs, so that no finalizer, signal handler or other thread comes in between: the
+code makes no object that the garbage collector tracks, and drops no last reference.
 """
 
 import logging
@@ -29,15 +29,15 @@ cdef object UNCHANGED = object()
 cdef object logger = logging.getLogger("pyreplog.future")
 
 
-# ---- what a task awaits ------------------------------------------------------------------------------------------
+# ---- waiters of tasks --------------------------------------------------------------------------------------------
 
 @cython.final
 @cython.freelist(256)
 cdef class FutureWaiter:
-    """As much of a Future as a Task asks of what it awaits; for one awaiter, in the thread of its loop.
+    """The part of a Future that a Task needs of what it awaits; for one task, in the thread of its loop.
 
-    A Future has its loop make and schedule a handle for its task. Those who wait for acks that are settled together go
-    on in one call of their loop, one after the other (`go_on`).
+    For a Future the loop makes and schedules a handle for its task. Tasks that wait for futures that are settled
+    together are resumed in one call of their loop, one after the other (`go_on`).
     """
 
     cdef public bint _asyncio_future_blocking
@@ -60,9 +60,9 @@ cdef class FutureWaiter:
             raise CancelledError() if self.message is None else CancelledError(self.message)
 
     def add_done_callback(self, callback, *, context=None):
-        """The task's: one FutureWaiter has one."""
+        """Set the callback of the task; a FutureWaiter has one."""
         if self.callback is not None:
-            raise RuntimeError("only the one that awaits an AppendFuture can wait for this")
+            raise RuntimeError("only the task that awaits an AppendFuture can wait for this")
         self.context = PyContext_CopyCurrent() if context is None else context
         self.callback = callback
         if self.stage != WAITING:
@@ -90,8 +90,10 @@ cdef class FutureWaiter:
 
 
 def go_on(list waits):
-    """Resume those that await; in the thread of their loop, which calls this. What leaves a task, which is Ctrl-C, is
-    raised after the rest was scheduled again."""
+    """Resume waiting tasks. Their loop calls this in its thread.
+
+    An exception that leaves a task (Ctrl-C) is raised after the other tasks were scheduled again.
+    """
     cdef Py_ssize_t count = 0
     cdef FutureWaiter wait
     try:
@@ -105,7 +107,7 @@ def go_on(list waits):
 
 
 cdef int schedule(list waits) except -1:
-    """Have those that await resumed: each loop is told once, and not woken by its own thread."""
+    """Have waiting tasks resumed. Each loop is notified once, and not woken by its own thread."""
     cdef dict groups = {}
     cdef list group = None
     cdef object loop = None, error = None
@@ -118,7 +120,7 @@ cdef int schedule(list waits) except -1:
     for loop, group in groups.items():
         try:
             post(loop, group)
-        except BaseException as raised:  # Ctrl-C, half way: who was resumed is not resumed again
+        except BaseException as raised:  # Ctrl-C half way: a task that was resumed is not resumed again
             error = raised
             post(loop, group)
     if error is not None:
@@ -134,11 +136,11 @@ cdef int post(object loop, list group) except -1:
         loop.call_soon_threadsafe(go_on, group)
     except RuntimeError:
         if not loop.is_closed():
-            raise  # tasks of a closed loop can never run again: there is nobody to wake
+            raise  # tasks of a closed loop never run again
     return 0
 
 
-# ---- the handle --------------------------------------------------------------------------------------------------
+# ---- the future --------------------------------------------------------------------------------------------------
 
 @cython.freelist(256)
 cdef class AppendFuture:
@@ -216,12 +218,15 @@ cdef class AppendFuture:
             wake([self])
 
     def expect(self, result):
-        """What `complete()` and `settle_all` complete the future with, in place of the value given at creation."""
-        before = self.value  # kept until the new one is in its place
+        """Set the result of `complete()` and `settle_all`, in place of the value given at creation."""
+        before = self.value  # kept alive until the new one is stored
         self.value = result
 
     def complete(self, result=UNCHANGED):
-        """Completes with `result`, else with the value given at creation. False: it was settled before."""
+        """Complete with `result`, or with the value given at creation.
+
+        Return False if the future was settled before.
+        """
         before = self.value
         if not self.publish(before if result is UNCHANGED else result, None):
             return False
@@ -230,7 +235,7 @@ cdef class AppendFuture:
         return True
 
     def fail(self, exception):
-        """Fails with `exception`, which every waiter will see raised. False: it was settled before."""
+        """Fail with `exception`, which all waiters raise. Return False if the future was settled before."""
         if not self.publish(self.value, exception):
             return False
         if self.waiters:
@@ -249,26 +254,28 @@ cdef class AppendFuture:
                     yield wait
                     if not self.settled:
                         raise RuntimeError("await wasn't used with an event loop")
-                except BaseException:  # this awaiter was cancelled or closed; the others wait on
+                except BaseException:  # this task was cancelled or closed; the others go on waiting
                     self.forget(wait)
                     raise
         return self.outcome()
 
     def __reduce__(self):
-        raise TypeError("an AppendFuture belongs to the process that submitted, it cannot be pickled or copied")
+        raise TypeError(
+            "an AppendFuture belongs to the process that submitted the append, and cannot be pickled or copied"
+        )
 
     @property
     def expected(self):
-        """What `complete()` without an argument gives; of a future that has completed, its value."""
+        """The result of `complete()` without an argument; after completion, the value."""
         return self.value
 
     @property
     def waiting(self):
-        """How many threads, tasks and callbacks wait for the outcome. For tests and for operators."""
+        """Number of threads, tasks and callbacks that wait for the outcome. For tests and operators."""
         return 0 if self.waiters is None else len(self.waiters)
 
     cdef bint publish(self, object value, object error) noexcept:
-        """Settle, in one step: the caller holds the value that there was. False: it was settled before."""
+        """Settle in one step; the caller holds the former value. Return False if the future was settled before."""
         if self.settled:
             return False
         self.value, self.error, self.settled = value, error, True
@@ -276,7 +283,7 @@ cdef class AppendFuture:
 
     cdef object outcome(self):
         if self.error is not None:
-            # Thousands of waiters may raise it: the traceback of one must not grow by those of the others.
+            # Thousands of waiters may raise it: the traceback of one must not include those of the others.
             raise self.error.with_traceback(None)
         return self.value
 
@@ -295,7 +302,7 @@ cdef class AppendFuture:
         return 0
 
     cdef int enlist(self, object waiter) except -1:
-        cdef list alone = [waiter]  # first: from here on it is one step
+        cdef list alone = [waiter]  # made first, so that the rest is one step
         if self.waiters is None:
             self.waiters = alone
         else:
@@ -303,7 +310,7 @@ cdef class AppendFuture:
         return 0
 
     cdef int forget(self, object waiter) except -1:
-        """By identity: a comparison would be Python code, in the middle of a walk through the list."""
+        """Remove a waiter by identity: a comparison would run Python code during a walk over the list."""
         cdef Py_ssize_t place = 0
         while self.waiters is not None and place < len(self.waiters):
             if self.waiters[place] is waiter:
@@ -313,7 +320,7 @@ cdef class AppendFuture:
         return 0
 
     cdef int tell(self, list waits) except -1:
-        """Call callbacks and wake threads; hand over the Waits, to be resumed together with those of other acks."""
+        """Call callbacks and wake threads; append tasks to `waits`, which the caller resumes together."""
         while self.waiters:
             waiter = self.waiters.pop(0)
             if type(waiter) is FutureWaiter:
@@ -326,20 +333,22 @@ cdef class AppendFuture:
                 except BaseException as error:
                     if is_for_main_thread(error):
                         raise
-                    logger.exception("a callback of an AppendFuture raised")
+                    logger.exception("a callback of an AppendFuture raised an exception")
         return 0
 
 
 cdef bint is_for_main_thread(error) except -1:
-    """Any other would be ended by it: one that commits for everybody, with all that wait for it. asyncio's
-    CancelledError is no Exception either, and means nobody here."""
+    """Whether an exception may end the main thread. Any other thread would be ended by it, such as one that commits.
+
+    asyncio's CancelledError is no Exception either, and has no meaning here.
+    """
     return isinstance(error, (KeyboardInterrupt, SystemExit)) and get_ident() == threading.main_thread().ident
 
 
 def as_timeout(timeout):
-    """How long a caller wants to wait, in seconds: None for ever, which what no clock can count is too; 0 for less.
+    """Return a timeout in seconds: None: without limit, also if it is too large for a clock; 0 if it is negative.
 
-    Errors: WrongTypeError; InvalidArgumentError, not a number.
+    Raises WrongTypeError, and InvalidArgumentError for NaN.
     """
     if timeout is None:
         return None
@@ -354,14 +363,14 @@ def as_timeout(timeout):
     return float(timeout)
 
 
-# ---- many of them ------------------------------------------------------------------------------------------------
+# ---- many futures ------------------------------------------------------------------------------------------------
 
 def settle_all(outcomes):
-    """Settles many futures: each completes with the value of its creation (None), or fails with its exception.
+    """Settle many futures: each completes with the value of its creation (None), or fails with its exception.
 
-    Futures that were settled before keep their outcome. All are settled before the first waiter is woken. An
-    event loop is woken once for the whole group, and not at all when this is its own thread. Ctrl-C in the
-    middle, or in a callback, is raised after the others were woken.
+    Futures that were settled before keep their outcome. All are settled before the first waiter is woken. An event loop
+    is woken once for the whole group, and not at all in its own thread. Ctrl-C during the call, or in a callback, is
+    raised after the other waiters were woken.
     """
     settle_each(outcomes)
 
@@ -400,7 +409,7 @@ cdef int settle(list futures, object error) except -1:
 
 
 cdef int wake(list futures) except -1:
-    """What leaves a callback, which is Ctrl-C, is raised after the others were told."""
+    """Wake the waiters of futures. Ctrl-C that leaves a callback is raised after the others were notified."""
     cdef list waits = []
     cdef AppendFuture future
     cdef object error = None

@@ -1,4 +1,4 @@
-# Where threads wait for a group commit.
+# Waiting for group commits.
 from cpython.pythread cimport PyThread_type_lock
 from libc.stdint cimport int64_t, uint32_t
 
@@ -7,14 +7,14 @@ cdef class CommitGate:
     cdef uint32_t words[2]
     cdef int parked[2]
     cdef int64_t taken_end        # position after the group being committed, or committed last
-    cdef uint32_t group           # its number
-    cdef unsigned long leader     # thread that leads; 0: nobody
-    cdef unsigned long writer     # thread that writes; 0: nobody
+    cdef uint32_t group           # number of that group
+    cdef unsigned long leader     # thread that leads; 0: none
+    cdef unsigned long writer     # thread that writes; 0: none
     cdef PyThread_type_lock io    # held by the writer
-    cdef unsigned long turn       # thread that was woken and goes for the GIL, or has it; 0: nobody
+    cdef unsigned long turn       # woken thread that waits for the GIL, or has it; 0: none
     cdef int64_t taken_bytes      # of the group that was taken last
     cdef int members              # threads of the group that was committed last, its leader included
-    cdef int64_t taken_ns         # when it was taken, and how long its commit took
+    cdef int64_t taken_ns         # when the group was taken, and how long its commit took
     cdef int64_t commit_ns
     cdef public int64_t synced
 

@@ -1,12 +1,12 @@
-"""Where threads wait for a group commit, woken by one system call per group and not one by one.
+"""CommitGate: threads wait for a group commit, and are woken by one system call for each group.
 
-A commit takes what was appended so far (its *group*); whoever appends meanwhile belongs to the next group. The two
-groups sleep on two futex words: the end of a commit wakes all of its own group, and one of the next, to lead it.
+A commit takes the records appended so far (its *group*); records appended meanwhile belong to the next group. The two
+groups sleep on two futex words: the end of a commit wakes all threads of its group, and one of the next, to lead it.
 
-All who are woken at once need the GIL. Left alone they fall over each other: whoever finds it taken sleeps once more, on
-the GIL's lock, then on its condition, and pays two to three context switches for one append. So they come in *turns*:
-each looks, without sleeping, until the one before has the GIL behind it, which is when that one parks or leads again.
-Turns are only manners: one that is not ended (its thread does something else) is taken over after TURN_NS.
+All woken threads need the GIL at once. Without further measures each one that finds it taken would sleep again, on the
+GIL's lock and then on its condition, and would pay two to three context switches for one append. So they come in
+*turns*: each spins until the one before it has released the GIL, that is, until it parks or leads again. Turns are not
+required for correctness: one that is not ended, because its thread does something else, is taken over after TURN_NS.
 """
 
 cimport cython
@@ -22,8 +22,8 @@ from pyreplog._native.system.scheduling cimport Seam
 from pyreplog._native.system import scheduling
 
 cdef Seam seam = scheduling.seam
-cdef int64_t TURN_NS = 20_000        # some times what a thread does between waking and parking again
-cdef int64_t GATHER_BELOW = 1 << 20  # bytes of a group: from here on, staging takes longer than one sync more
+cdef int64_t TURN_NS = 20_000        # several times the work of a thread between waking and parking again
+cdef int64_t GATHER_BELOW = 1 << 20  # bytes of a group from which staging takes longer than one more sync
 
 
 cdef extern from * nogil:
@@ -81,10 +81,10 @@ cdef extern from * nogil:
 
 @cython.final
 cdef class CommitGate:
-    """Leader election and waiting for the commits of one log. All methods run under the GIL, which is what makes their
-    tests and sets atomic; only sleeping and waking release it.
+    """Leader election, and waiting for the commits of one log.
 
-    `synced`: position up to which all is committed.
+    All methods run under the GIL, which makes their tests and assignments atomic; only sleeping and waking release it.
+    synced: position up to which all is committed.
     """
 
     def __init__(self, int64_t synced):
@@ -100,7 +100,7 @@ cdef class CommitGate:
             PyThread_free_lock(self.io)
 
     cpdef bint lead(self) noexcept:
-        """Become the one who commits; False when somebody is."""
+        """Become the leader; return False if another thread is."""
         if self.leader:
             return False
         self.leader = PyThread_get_thread_ident()
@@ -108,9 +108,11 @@ cdef class CommitGate:
         return True
 
     cpdef gather(self):
-        """Let those of the last group append again before a group is taken, for at most as long as a commit takes: they
-        have just been woken, and would else have to wait for this commit and the next one. Not for large entries, which
-        are better staged while the disk works."""
+        """Wait until the threads of the last group have appended again, for at most the time of a commit.
+
+        They were just woken, and would otherwise wait for this commit and the next one. Not for large entries, which
+        are better staged while the disk works.
+        """
         cdef int missing = self.members - 1
         cdef const int *parked = &self.parked[1 - (self.group & 1)]
         cdef int64_t deadline
@@ -124,9 +126,11 @@ cdef class CommitGate:
                 sched_yield()
 
     cpdef begin_io(self):
-        """Wait until nobody writes, and be the one who does.
+        """Wait until no thread writes, and become the writer.
 
-        A free lock is taken under the GIL: the caller is inside the append path, where others would pile up meanwhile."""
+        A free lock is taken under the GIL, because the caller is inside the append path, where other threads would
+        queue up.
+        """
         while not PyThread_acquire_lock(self.io, NOWAIT_LOCK):
             if seam.scheduler is None or not seam.scheduler.wait_while(self._is_written):
                 with nogil:
@@ -135,20 +139,20 @@ cdef class CommitGate:
         self.writer = PyThread_get_thread_ident()
 
     cpdef end_io(self):
-        """Let the next one write."""
+        """Let the next thread write."""
         self.writer = 0
         PyThread_release_lock(self.io)
 
     @property
     def writing(self):
-        """Whether somebody writes."""
+        """Whether a thread writes."""
         return self.writer != 0
 
     def _is_written(self):
         return self.writer != 0
 
     cpdef abandon(self):
-        """Give up whatever this thread has of the two: an interruption may come between any two steps of Python code."""
+        """Give up both roles if this thread has them: an interruption may come between any two steps of Python code."""
         cdef unsigned long me = PyThread_get_thread_ident()
         if self.writer == me:
             self.end_io()
@@ -157,8 +161,11 @@ cdef class CommitGate:
         self.wake_all()
 
     cpdef uint32_t note_taken(self, int64_t end) noexcept:
-        """A group was taken, all up to position `end`: those who append from now on are of the next. Its number, which
-        is the same when it is taken again: its waiters sleep on that number's word."""
+        """Note that a group was taken, all up to position `end`. Return its number.
+
+        Later appends belong to the next group. The number is the same if the group is taken again, because its waiters
+        sleep on the word of that number.
+        """
         if end != self.taken_end:
             self.group += 1
             self.taken_bytes = end - self.taken_end
@@ -167,13 +174,13 @@ cdef class CommitGate:
         return self.group
 
     def restart(self, int64_t position):
-        """Positions beyond `position` will come a second time."""
+        """Note that positions after `position` will be used a second time."""
         self.synced = self.taken_end = position
 
     cpdef park(self, int64_t position):
-        """Sleep until the group that holds `position` may be committed, or this thread may have to lead.
+        """Sleep until the group of `position` may be committed, or this thread may have to lead.
 
-        Returns early at signals: look again.
+        Returns early at signals: the caller checks again.
         """
         cdef uint32_t group = self.group if position <= self.taken_end else self.group + 1
         cdef uint32_t *word = &self.words[group & 1]
@@ -190,7 +197,7 @@ cdef class CommitGate:
         self.parked[group & 1] -= 1
 
     cpdef resign(self, uint32_t group):
-        """Lead no more: wake the group that was committed, and one of the next."""
+        """Stop leading: wake the committed group, and one thread of the next."""
         cdef int own = group & 1
         cdef int own_count = INT_MAX if self.parked[own] > 0 else 0, next_count = 1 if self.parked[1 - own] > 0 else 0
         self.members = self.parked[own] + 1
@@ -200,11 +207,11 @@ cdef class CommitGate:
             self.wake(own, own_count, next_count, True)
 
     cpdef wake_all(self):
-        """Wake everybody, to look again: the log was poisoned or closed, or a commit was made out of turn."""
+        """Wake all threads, to check again: the log was poisoned or closed, or a commit was made out of turn."""
         self.wake(0, INT_MAX, INT_MAX, False)
 
     cdef int wake(self, int own, int own_count, int next_count, bint takes_turn) except -1:
-        """So many of one group, and of the other."""
+        """Wake `own_count` threads of one group, and `next_count` of the other."""
         cdef unsigned long me = PyThread_get_thread_ident()
         with nogil:
             if own_count:

@@ -1,9 +1,7 @@
-"""One group commit, from its beginning to the disk: by a thread that waits for it, or is inside the append path.
-`pyreplog.log.commit` has who asks for it.
+"""One group commit, by a thread that waits for it or is inside the append path. `pyreplog.log.commit` starts them.
 
-Ctrl-C comes while a thread sleeps, and where the disk, or who is told, is Python code. Interrupted anywhere, what was
-taken is taken again by whoever leads next: all of a commit may come twice and changes nothing the second time. The last
-step is the one that says it is done.
+Ctrl-C comes while a thread sleeps, and where the disk or a callback is Python code. After an interruption the next
+leader takes again what was taken: all steps of a commit may be repeated without effect. The last step marks it as done.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -17,12 +15,13 @@ from pyreplog.errors import ClosedError
 
 
 cdef class GroupCommitBase:
-    """`GroupCommitBase(log, synced, write_sync, poison)`: all before position `synced` is on disk. To be subclassed, by
-    what answers `request`. write_sync: writes bytes at an offset of a file and syncs it. poison: takes a stage and an
-    OSError, ends the log for writing, and returns the PoisonedError.
+    """`GroupCommitBase(log, synced, write_sync, poison)`: all before position `synced` is on disk.
 
-    Lock order: leading, the log's append path, io; a holder of io never waits for another. error: why nothing is committed
-    any more.
+    To be subclassed with an implementation of `request`. write_sync: writes bytes at an offset of a file and syncs it.
+    poison: takes a stage and an OSError, ends the log for writing, and returns the PoisonedError. error: why nothing is
+    committed any more.
+
+    Lock order: leading, the log's append path, io; a holder of io never waits for another lock.
     """
 
     cdef readonly Appender _log
@@ -35,7 +34,7 @@ cdef class GroupCommitBase:
         self.write_sync, self.poison = write_sync, poison
 
     def wait(self, int64_t position, /):
-        """Return when all before `position` is synced. PoisonedError when a sync failed."""
+        """Return when all before `position` is synced. Raises PoisonedError if a sync failed."""
         cdef CommitGate gate = self._gate
         try:
             while gate.synced < position:
@@ -58,21 +57,21 @@ cdef class GroupCommitBase:
             raise
 
     def flush(self):
-        """Commit all that is staged; for a thread that is inside the append path."""
+        """Commit all that is staged, for a thread that is inside the append path."""
         cdef CommitGate gate = self._gate
         cdef tuple taken
         try:
             gate.begin_io()
-            while (taken := self._log.take_stage()) is not None:  # first what an interrupted leader took
+            while (taken := self._log.take_stage()) is not None:  # first the group that an interrupted leader took
                 gate.note_taken(taken[3])
                 self.write(taken)
         finally:
             gate.abandon()
-        if self._submitted.asleep and self._submitted.is_due:  # who is in the append path may call nobody back
+        if self._submitted.asleep and self._submitted.is_due:  # no callbacks inside the append path
             self.request()
 
     def write_blank(self, Segment segment not None, bytes blank not None, /):
-        """End a segment, durably: records of the next one must not reach the disk without it."""
+        """End a segment durably: records of the next one must not reach the disk without it."""
         try:
             self._gate.begin_io()
             if self.error is not None:
@@ -82,7 +81,7 @@ cdef class GroupCommitBase:
             self._gate.abandon()
 
     def request(self):
-        """See that those are told whose positions are synced."""
+        """Have the futures of synced positions settled."""
         raise NotImplementedError
 
     cdef int lead(self) except -1:

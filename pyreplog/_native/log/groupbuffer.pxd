@@ -7,7 +7,7 @@ cdef class GroupBuffer:
     cdef int64_t sizes[2]
     cdef int filling
     cdef int64_t start            # offset in the segment of the filled buffer's first byte
-    cdef int64_t taken            # bytes of the other buffer that were given out and are not known to be written
+    cdef int64_t taken            # bytes of the other buffer that were taken and are not known to be written
     cdef int64_t taken_start      # offset of the first of them
     cdef int64_t taken_entry      # number of the entry after them
 

@@ -1,4 +1,4 @@
-# Where a follower stands, and how it takes what comes.
+# The position of a follower, and its next records.
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from pyreplog._native.log.log_view_base cimport LogViewBase
@@ -7,7 +7,7 @@ from pyreplog._native.log.segment cimport Pin
 
 
 cdef enum:
-    HEADER = 24                   # length, CRC, stamp, time: what tells one record from another in its place
+    HEADER = 24                   # length, CRC, stamp, time: identify a record at its position
 
 
 cdef class LogFollowerBase:
@@ -17,7 +17,7 @@ cdef class LogFollowerBase:
     cdef public Pin held
     cdef public uint32_t truncations
     cdef int64_t timeout_us, batch_bytes
-    cdef uint8_t header[HEADER]   # of the record given out last
+    cdef uint8_t header[HEADER]   # of the last returned record
     cdef bint has_given
     cdef void pass_record(self, const uint8_t *p, int64_t entry, int64_t next_position) noexcept
     cdef bint is_told(self) noexcept

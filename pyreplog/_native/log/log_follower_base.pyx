@@ -1,7 +1,7 @@
-"""The place of a follower in its log: what comes next is waited for, verified and given out by one native call.
+"""The position of a follower in its log: one native call waits for the next record, verifies it and returns it.
 
-A process that has slept finds its caches cold: each line of Python that runs between its waking up and its caller's
-having the entry takes many times as long as in a loop.
+A process that has slept finds its caches cold: each line of Python between its waking up and the return of the entry
+takes many times as long as in a loop.
 """
 
 from libc.stdint cimport UINT32_MAX
@@ -15,7 +15,7 @@ from pyreplog._native.log.tail cimport load, load32
 
 from pyreplog.errors import CorruptionError
 
-SLICE_US = 200_000  # a sleeping follower looks up this often, for Ctrl-C and a killed writer
+SLICE_US = 200_000  # a sleeping follower checks this often for Ctrl-C and a killed writer
 cdef int64_t SLEEP_US = SLICE_US
 
 
@@ -36,12 +36,13 @@ cdef extern from * nogil:
 
 
 cdef class LogFollowerBase:
-    """Iterator over the records from entry number `entry` on, and over those that come, until none has come for
-    `timeout_us` (-1: for ever). Base of `pyreplog.log.log_view.LogFollower`, which answers `_closer_look`.
+    """Iterates over the records from entry number `entry` on, and over new ones.
 
-    batch_bytes: about how much of the log a batch may hold. Not for several threads at once.
-    `entry`: the next one wanted. `position`: where it is looked for, -1 when that is to be found. `held`: the segment
-    there. `truncations`: the log's count when these were found.
+    It ends when none has come for `timeout_us` (-1: without limit). Base of `pyreplog.log.log_view.LogFollower`, which
+    implements `_closer_look`. Not thread-safe.
+
+    batch_bytes: approximate size of a batch in the log. entry: the next one. position: where it is looked for; -1:
+    unknown. held: the segment there. truncations: count of the log's truncations when these were determined.
     """
 
     def __cinit__(self, LogViewBase log not None, int64_t entry, int64_t timeout_us, int64_t batch_bytes):
@@ -53,29 +54,31 @@ cdef class LogFollowerBase:
         return self
 
     def __next__(self):
-        found = self.record_here()
-        if found is None:
-            found = self.wait(False)
-        if found is None:
+        record = self.record_here()
+        if record is None:
+            record = self.wait(False)
+        if record is None:
             raise StopIteration
-        return found
+        return record
 
     def next_batch(self):
-        """The next entries as a RecordBatch; None when the time is over."""
+        """Return the next entries as a RecordBatch; None: the time is over."""
         return self.wait(True)
 
     def _closer_look(self, batch_bytes):
-        """A batch of the next entries, which the segment at hand does not hold. None: they are not there, or what was
-        found in front of them was only passed."""
+        """Return a batch of the next entries, which the current segment does not hold.
+
+        None: they do not exist yet, or only other records before them were skipped.
+        """
         raise NotImplementedError
 
     @property
     def last_header(self):
-        """What the header of the record given out last began with, or None."""
+        """The beginning of the last returned record's header; None: no record was returned."""
         return self.header[:HEADER] if self.has_given else None
 
     def give(self, RecordBatch batch not None):
-        """A batch goes to the caller: go on behind it. Returns it; None when it is empty."""
+        """Return a batch to the caller, and continue after it; None if it is empty."""
         cdef Py_ssize_t last = batch.count - 1
         self.position = batch.next_position
         if last < 0:
@@ -89,12 +92,12 @@ cdef class LogFollowerBase:
         self.entry, self.position = entry + 1, next_position
 
     cdef bint is_told(self) noexcept:
-        """Whether the log is as it was when the place was found: it may have been truncated since."""
+        """Whether the log was not truncated since the position was determined."""
         cdef LogViewBase log = self.log
         return self.truncations == (load32(&log.tail.page.truncations) if log.live else UINT32_MAX)
 
     cdef Record record_here(self):
-        """The record at the place, if it is visible and lies in the segment at hand. None: wait, or take a closer look."""
+        """Return the record at the position; None: it is not visible yet, or not in the current segment."""
         cdef Segment segment
         cdef const uint8_t *p
         cdef int64_t offset, stride
@@ -116,7 +119,7 @@ cdef class LogFollowerBase:
         return record
 
     cdef object batch_here(self):
-        """As `record_here`, a batch."""
+        """Return a batch at the position, as `record_here` returns a record."""
         cdef Segment segment
         cdef int64_t offset, extent
         if self.held is None or not self.log.live or not self.is_told():
@@ -134,28 +137,30 @@ cdef class LogFollowerBase:
             return None  # cut and written anew while it was looked at
 
     cdef object wait(self, bint many):
-        """The next batch or record, slept for if need be; None when the time is over."""
+        """Wait for the next batch or record; None: the time is over."""
         cdef int64_t deadline = -1 if self.timeout_us < 0 else monotonic_us() + self.timeout_us
         while self.wait_until_due(deadline):
-            found = self.batch_here() if many else self.record_here()
-            if found is not None:
-                return found
+            result = self.batch_here() if many else self.record_here()
+            if result is not None:
+                return result
             batch = self._closer_look(self.batch_bytes if many else 1)
             if batch is not None:
                 return batch if many else batch[0]
         return None
 
     cdef bint wait_until_due(self, int64_t deadline) except -1:
-        """Sleep until the next entry is visible or the log is another one. False when `deadline` (microseconds of the
-        monotonic clock, -1: none) has passed."""
+        """Sleep until the next entry is visible, or the log was truncated.
+
+        Returns False when `deadline` (microseconds of the monotonic clock, -1: none) has passed.
+        """
         cdef LogViewBase log = self.log
         cdef int64_t seen, left
         while True:
             if not log.count:  # closed, or empty
                 log.check_open()
-            if not log.live or not log.tail.writable:  # nobody would wake us
+            if not log.live or not log.tail.writable:  # no writer would wake this thread
                 return log._wait_for(self, None if deadline < 0 else deadline / 1e6)
-            seen = load(&log.tail.page.visible)  # before the look at the entry, which a writer tells first
+            seen = load(&log.tail.page.visible)  # read before the entry number, which a writer stores first
             if self.entry < load(log.visible_entry) or not self.is_told():
                 return True
             left = SLEEP_US if deadline < 0 else min(SLEEP_US, deadline - monotonic_us())

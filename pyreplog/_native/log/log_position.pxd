@@ -1,4 +1,4 @@
-# Places in a log: pairs (position, entry). What takes one takes any pair.
+# Positions in a log: pairs (position, entry). Functions that take one accept any pair.
 from libc.stdint cimport int64_t
 
 from pyreplog._native.machines.named cimport item

@@ -1,4 +1,4 @@
-"""Places in a log, which everything that replicates one counts in. Threads: any."""
+"""Positions in a log, for everything that replicates one. Any thread may use them."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-# Reading one entry: from its number to its record, without Python in between.
+# Reading one entry by its number, without Python code.
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from pyreplog._native.log.record cimport Record
@@ -15,8 +15,8 @@ cdef class LogViewBase:
     cdef const int64_t *visible_entry
     cdef int64_t own_visible_entry
     cdef uint32_t truncations     # of the log when the table was made
-    cdef bint live                # `tail` tells the truth
-    cdef Segment found            # the segment `locate` found the record in; valid until the GIL is released
+    cdef bint live                # the tail page is up to date
+    cdef Segment found            # segment of the record that `locate` found; valid until the GIL is released
     cdef Py_ssize_t segment_of(self, const int64_t *keys, int64_t key) noexcept
     cdef int check_table(self) except -1
     cdef Segment mapped(self, Py_ssize_t i)

@@ -1,7 +1,7 @@
-"""Reading single entries: entry number -> segment -> sparse index -> record, one native call.
+"""Reading single entries: entry number -> segment -> sparse index -> record, in one native call.
 
-`LogViewBase` is the base of the writer's CommitLog and of the read-only LogReader; both are Python classes that keep
-the table of segments up to date and answer `_open_segment` and `_load_index`.
+`LogViewBase` is the base of the writer's CommitLog and of the read-only LogReader. Both are Python classes that keep
+the table of segments up to date, and implement `_open_segment` and `_load_index`.
 """
 
 import operator
@@ -20,7 +20,7 @@ from pyreplog.errors import OutOfRangeError, TrimmedError, UnnumberedError, Wron
 
 
 cdef class LogViewBase:
-    """Table of segments and lookup by entry number. Not for use by itself."""
+    """A table of segments, and lookup by entry number. Not for use by itself."""
 
     def __cinit__(self, *args, **kwargs):
         self.segments = []
@@ -33,7 +33,7 @@ cdef class LogViewBase:
     # ---- the table, kept by the subclass -----------------------------------------------------------------------
 
     def _use_tail(self, Tail tail, *, bint trusted):
-        """Read the visible end from the tail page; untrusted: from `_set_visible_entry`."""
+        """Read the visible end from the tail page; if it is not trusted, from `_set_visible_entry`."""
         self.tail = tail
         self.live = trusted
         self.visible_entry = &tail.page.visible_entry if trusted else &self.own_visible_entry
@@ -43,7 +43,7 @@ cdef class LogViewBase:
 
     @property
     def truncation_count(self):
-        """How often the log was truncated, as far as readers are told."""
+        """Number of the log's truncations, as the tail page tells it."""
         return load32(&self.tail.page.truncations) if self.live else 0
 
     @property
@@ -51,13 +51,13 @@ cdef class LogViewBase:
         return self.own_visible_entry
 
     def _unmap(self, Py_ssize_t row):
-        """Forget the mapping of a row; it is made again when it is asked for."""
+        """Drop the mapping of a row; it is mapped again when needed."""
         self.segments[row] = None
 
     def _set_segments(self, list table not None, truncations=None):
-        """Replace the table: (base, first entry, Segment or None) in ascending order.
+        """Replace the table: (base, first entry, Segment or None), ascending.
 
-        truncations: the log's count when the table was looked up (None: now).
+        truncations: the log's count when the table was made (None: now).
         """
         cdef Py_ssize_t i, count = len(table)
         self._set_capacity(count)
@@ -79,7 +79,7 @@ cdef class LogViewBase:
         self.count += 1
 
     def _drop_segments(self, Py_ssize_t count):
-        """Remove rows from the front; returns their Segments (None where not mapped)."""
+        """Remove rows from the front. Return their Segments (None: not mapped)."""
         dropped = self.segments[:count]
         self.segments = self.segments[count:]
         self.count -= count
@@ -98,13 +98,14 @@ cdef class LogViewBase:
         self.firsts = grown
 
     def _segment_table(self):
-        """The table as given to `_set_segments`."""
+        """Return the table in the form of `_set_segments`."""
         return [(self.bases[i], self.firsts[i], self.segments[i]) for i in range(self.count)]
 
     def hold_segment(self, int64_t position):
-        """(pin, Segment) of the segment that holds a position, or of the last one when it lies behind that.
+        """Return (pin, Segment) of the segment with a position; of the last one if the position is after it.
 
-        Nobody can recycle the segment while the pin lives. TrimmedError when the position lies before the first.
+        The segment is not recycled while the pin lives. Raises TrimmedError if the position is before the first
+        segment.
         """
         cdef Py_ssize_t row
         cdef Segment segment
@@ -120,19 +121,19 @@ cdef class LogViewBase:
         raise NotImplementedError
 
     def _rebuild(self):
-        """The log was truncated: make the table anew."""
+        """Make a new table, after the log was truncated."""
         raise NotImplementedError
 
     def check_open(self):
-        """ClosedError or ForkedError when the handle is of no use."""
+        """Raise ClosedError or ForkedError if the handle cannot be used."""
         raise NotImplementedError
 
     def _wait_for(self, follower, deadline):
-        """Wait until there is something for a follower that nobody wakes; False when the time is over."""
+        """Wait until a follower that no writer wakes may continue; return False when the time is over."""
         raise NotImplementedError
 
     def _load_index(self, segment, entry):
-        """Make `segment.index` cover `entry`, or change the table so that another segment is found for it."""
+        """Make `segment.index` cover `entry`, or change the table so that another segment has it."""
         raise NotImplementedError
 
     cdef Py_ssize_t segment_of(self, const int64_t *keys, int64_t key) noexcept:
@@ -148,19 +149,22 @@ cdef class LogViewBase:
         return low - 1
 
     def _check_numbered(self):
-        """Before anything that goes by entry numbers. UnnumberedError: the log has none."""
+        """Raise UnnumberedError if the log has no entry numbers."""
         if self.count and self.firsts[0] < 0:
             raise UnnumberedError(self.path)
 
     cdef Segment mapped(self, Py_ssize_t i):
-        """The Segment of a row. Mapping it releases the GIL, and rows may move meanwhile: look up none again by number."""
+        """Return the Segment of a row.
+
+        Mapping it releases the GIL, and rows may move meanwhile: row numbers are invalid afterwards.
+        """
         cdef int64_t base = self.bases[i]
         segment = self.segments[i]
         if segment is None:
             segment = self._open_segment(base)
             i = self.segment_of(self.bases, base)
             if i < 0 or self.bases[i] != base:
-                self.check_open()  # it was closed meanwhile, perhaps: nothing was removed then
+                self.check_open()  # if the log was closed meanwhile, nothing was removed
                 raise TrimmedError(f"the segment at {base} was removed; the log begins at {self.bases[0] if self.count else 0}")
             if self.segments[i] is None:
                 self.segments[i] = segment
@@ -168,7 +172,7 @@ cdef class LogViewBase:
         return <Segment>segment
 
     cdef int check_table(self) except -1:
-        """Before a look-up: a closed handle says so, a truncated log gets a new table."""
+        """Raise if the handle was closed, and make a new table if the log was truncated."""
         if not self.count:
             self.check_open()
         if self.live and load32(&self.tail.page.truncations) != self.truncations:
@@ -178,10 +182,10 @@ cdef class LogViewBase:
     # ---- lookup ------------------------------------------------------------------------------------------------
 
     cdef const uint8_t *locate(self, int64_t entry) except NULL:
-        """Address of the verified record of an entry; sets `found`.
+        """Return the address of the verified record of an entry; set `found`.
 
-        From the look at the index to the caller's pin nothing may let go of the GIL, or the housekeeper recycles the
-        segment in between. Setting `found` may free the segment found before: no deallocation in here runs Python.
+        From the use of the index to the caller's pin the GIL must not be released, or the housekeeper could recycle the
+        segment in between. Setting `found` may free the former segment: no deallocation here runs Python code.
         """
         cdef int64_t place, stride, delta, want, stop
         cdef Py_ssize_t row
@@ -217,7 +221,7 @@ cdef class LogViewBase:
         return self.walk(segment, place, want, stop)
 
     cdef const uint8_t *walk(self, Segment segment, int64_t place, int64_t want, int64_t stop) except NULL:
-        """Step from record to record up to the wanted one; only that one's CRC is checked, unless it is not there."""
+        """Step from record to record to the wanted one. Only its CRC is checked, unless it is not there."""
         cdef const RecordHead *head
         cdef int64_t at = place, stride
         while at + SHORT_HEADER <= stop:
@@ -250,11 +254,15 @@ cdef class LogViewBase:
             ClosedError: the log was closed.
         """
         cdef const uint8_t *p = self.locate(number(entry))
+        """Return an entry number as int64. Raises WrongTypeError and OutOfRangeError."""
         cdef Segment segment = self.found
         return rec.make_record(pin(segment), p, segment.first_entry, segment.base + (p - segment.map))
 
     def __getitem__(self, item):
-        """`log[n]`: the value of an entry, as bytes; negative n counts from the visible end. `log[a:b]`: list of values."""
+        """`log[n]`: the value of an entry, as bytes; negative n counts from the visible end.
+
+        `log[a:b]`: a list of values.
+        """
         cdef const uint8_t *p
         cdef int64_t entry
         if isinstance(item, slice):
@@ -269,13 +277,13 @@ cdef class LogViewBase:
         raise NotImplementedError
 
     def _position_of(self, entry):
-        """Position of an entry's record."""
+        """Return the position of an entry's record."""
         cdef const uint8_t *p = self.locate(number(entry))
         return self.found.base + (p - self.found.map)
 
 
 cdef object first_damage(Segment segment, int64_t place, int64_t stop):
-    """The CorruptionError for the first record from `log_follower_base` on that is not intact, or out of order."""
+    """Return the CorruptionError for the first record from `place` on that is damaged or out of order."""
     cdef int64_t stride = 1, follows = -1
     cdef const ShortHeader *p
     while place < stop:

@@ -1,7 +1,7 @@
-"""The acks of what was submitted to a synced log, until it is synced.
+"""PositionWaiters: the futures of appends to a synced log, until the appends are synced.
 
-As in a `Purgatory`, whoever moves the position on may hold locks and tells nobody: `drain` does, later. There are no
-deadlines here and positions come in order, so a line of futures is all it takes.
+As in a `Purgatory`, the thread that advances the position may hold locks, and settles no future: `drain` does so later.
+There are no deadlines, and positions come in order, so a list of futures suffices.
 """
 
 cimport cython
@@ -15,17 +15,17 @@ cdef extern from "Python.h":
 
 @cython.final
 cdef class PositionWaiters:
-    """Futures in the order of the positions that they wait for. Any thread may call anything: under the GIL each call
-    is one step, but for the callbacks of futures, which run inside `drain` and `fail`; hold no lock that they take.
+    """Futures in the order of the positions that they wait for. Any thread may call any method.
 
-    asleep: the committing thread has to be asked.
+    Under the GIL each call is one step, except for callbacks of futures, which run in `drain` and `fail`: hold no lock
+    that they take. asleep: the committing thread must be asked for a commit.
     """
 
     def __cinit__(self):
         self.waiting, self.ready, self.asleep = [], [], True
 
     cdef int add(self, int64_t position, AppendFuture future) except -1:
-        """Complete the future when all before `position` is synced. One that is new: nobody waits for it yet."""
+        """Complete a new future, which nothing waits for yet, when all before `position` is synced."""
         cdef list waiting = self.waiting
         cdef Py_ssize_t place = len(waiting)
         if position <= self.synced:
@@ -40,47 +40,50 @@ cdef class PositionWaiters:
         return 0
 
     def watch(self, int64_t position, AppendFuture future not None, /):
-        """Complete a new ack when all before `position` is synced; at once, if it is. What has failed fails it."""
+        """Complete a new future when all before `position` is synced, or at once. It fails if a sync has failed."""
         self.add(position, future)
 
     def advance(self, int64_t position, /):
-        """All before `position` is synced; a lower one than before changes nothing. Call `drain`, without locks."""
+        """Note that all before `position` is synced; a lower position changes nothing.
+
+        Then call `drain`, without locks.
+        """
         cdef list waiting = self.waiting
         cdef Py_ssize_t count = 0
         cdef AppendFuture future
         if self.failure is not None or position <= self.synced:
-            return  # after a failed sync no later one proves anything
+            return  # after a failed sync a later one proves nothing
         self.synced = position
         for future in waiting:
             if future.position > position:
                 break
             self.ready.append(future)
             count += 1
-        PyList_SetSlice(waiting, 0, count, NULL)  # a slice of Python's might run finalizers: its object is collected
+        PyList_SetSlice(waiting, 0, count, NULL)  # a Python slice object is tracked, and might run finalizers
 
     @property
     def is_due(self):
-        """Whether `drain` has something to do."""
+        """Whether `drain` has futures to complete."""
         return bool(self.ready)
 
     def restart(self, int64_t position, /):
-        """The log goes on at `position`, all before it synced: positions beyond will come a second time."""
+        """Note that the log continues at `position`, all before it synced: later positions are used a second time."""
         self.synced = position
 
     def drain(self):
-        """Complete those whose positions are synced."""
+        """Complete the futures whose positions are synced."""
         cdef list fresh, ready
         if self.ready:
-            fresh = []  # first: making it may run finalizers
+            fresh = []  # made first, because that may run finalizers
             ready, self.ready = self.ready, fresh
             settle(ready, None)
 
     def fail(self, error, /):
-        """Fail those that are not synced, and later ones."""
+        """Fail the futures that are not synced, and later ones."""
         cdef list fresh = []
         cdef list waiting = self.waiting
         self.failure, self.waiting = error, fresh
         try:
             self.drain()
-        finally:  # a callback may have raised what is no Exception
+        finally:  # a callback may have raised a BaseException
             settle(waiting, error)
