@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from pyreplog._native.system.checksum import crc32c
+from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_key
 from pyreplog.errors import (
     CorruptionError,
     EmptyDirectoryError,
@@ -39,6 +40,7 @@ from pyreplog.errors import (
     InvalidMetadataError,
     LockedError,
     MissingIdentityError,
+    RetiredBookieError,
     StaleDirectoryError,
     StaleMetadataError,
     UnknownBookieError,
@@ -172,6 +174,7 @@ def claim(
         UnknownBookieError: the metadata do not know the bookie.
         ForeignDirectoryError: the directory is of another cluster.
         WrongIncarnationError: the directory is of another bookie.
+        RetiredBookieError: the bookie was retired.
         StaleDirectoryError: the directory is an older copy.
         StaleMetadataError: the metadata are an older copy.
         InvalidArgumentError: the name is malformed.
@@ -197,6 +200,7 @@ def claim(
             files.sync_directory(path.parent)
         else:
             _check_kept(path, name, cluster, kept, known, make_new=make_new)
+            _check_state(path, store, kept)
             if not older_metadata:
                 _check_metadata(path, kept, known, next_ledger)
         return kept
@@ -322,6 +326,16 @@ def _check_kept(
     if incarnation == kept.incarnation and (opens := _opens(kept.key, known)) > kept.opens and kept.registered:
         raise StaleDirectoryError(
             f"{path} is an older copy of bookie {kept.id}: it was opened {kept.opens} times, that bookie {opens} times"
+        )
+
+
+def _check_state(path: Path, store: MetadataStore, kept: BookieIdentity) -> None:
+    """Check that the bookie was not retired. One that counts as lost may come back: its copies are there again."""
+    found = store.get(bookie_state_key(kept.id))
+    if found is not None and BookieState.decode(found.value).phase is BookiePhase.RETIRED:
+        raise RetiredBookieError(
+            f"{path} is of bookie {kept.id}, which was retired: no ledger names it. Move the directory away, and start "
+            "an empty one with --replace: it becomes a new incarnation of the name"
         )
 
 

@@ -23,6 +23,10 @@ class WrongIncarnationError(IdentityError):
     """The directory belongs to another bookie, or to another incarnation of this one."""
 
 
+class RetiredBookieError(IdentityError):
+    """The bookie was retired: its copies were made elsewhere, no ledger names it, and it may not register again."""
+
+
 class ForeignDirectoryError(IdentityError):
     """The directory belongs to a bookie of another cluster."""
 

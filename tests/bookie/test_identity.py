@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyreplog._native.system.checksum import crc32c
+from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_key
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.identity import IDENTITY, LOG, BookieIdentity, claim, is_registered, register
@@ -30,6 +31,7 @@ from pyreplog.errors import (
     LockedError,
     MetadataUnavailableError,
     MissingIdentityError,
+    RetiredBookieError,
     StaleDirectoryError,
     StaleMetadataError,
     UnknownBookieError,
@@ -91,6 +93,21 @@ def test_an_emptied_directory(path: Path, store: MemoryStore) -> None:
     made = start(path, store, make_new=True)
     assert made.incarnation != first.incarnation and not is_registered(store, first)
     assert start(path, store).id == made.id
+
+
+@pytest.mark.parametrize("phase", BookiePhase)
+def test_a_retired_bookie_does_not_come_back(phase: BookiePhase, path: Path, store: MemoryStore) -> None:
+    """One that counts as lost may: its copies are there again, and the auditor decides."""
+    first = start(path, store)
+    store.create(bookie_state_key(first.id), BookieState(phase, 0).encode())
+    if phase is not BookiePhase.RETIRED:
+        assert start(path, store).id == first.id
+        return
+    for make_new in (False, True):
+        with pytest.raises(RetiredBookieError, match=r"was retired: .* with --replace"):
+            start(path, store, make_new=make_new)
+    shutil.rmtree(path)
+    assert start(path, store, make_new=True).id != first.id
 
 
 def test_an_emptied_log(path: Path, store: MemoryStore) -> None:
@@ -382,6 +399,7 @@ def test_every_refusal_is_an_identity_error() -> None:
     for kind in (
         EmptyDirectoryError,
         MissingIdentityError,
+        RetiredBookieError,
         WrongIncarnationError,
         ForeignDirectoryError,
         StaleDirectoryError,
