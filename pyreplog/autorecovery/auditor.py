@@ -17,6 +17,7 @@ from pyreplog.autorecovery.config import AutoRecoveryConfig
 from pyreplog.autorecovery.hold import find_hold
 from pyreplog.autorecovery.leased_keys import AUDITOR, SharedKeys
 from pyreplog.autorecovery.ledger_scan import LedgerScan
+from pyreplog.autorecovery.lost_entries import bookies_of_lost, had_last_copies
 from pyreplog.autorecovery.orders import list_orders, place_order, withdraw_order
 from pyreplog.autorecovery.protocol.absence import (
     Alarm,
@@ -164,10 +165,15 @@ class Auditor:
         self._scanned_us = now_us
 
     def _retire(self, states: Mapping[str, BookieState], named: Mapping[str, int]) -> None:
-        """Retire lost bookies that no ledger has named at two scans. Their ids may not register again."""
+        """Retire lost bookies that no ledger has named at two scans. Their ids may not register again.
+
+        One that had the last copies of entries which are listed as lost is not retired: its disk may return.
+        """
         unnamed = {
             bookie for bookie, state in states.items() if state.phase is BookiePhase.LOST and bookie not in named
         }
+        lost = bookies_of_lost(self._store) if unnamed else {}
+        unnamed = {bookie for bookie in unnamed if not had_last_copies(lost, bookie)}  # it may return with them
         self._unnamed = {bookie: self._unnamed.get(bookie, self._scan.scans) for bookie in unnamed}
         for bookie, first_scan in self._unnamed.items():
             if self._scan.scans >= first_scan + _SCANS_TO_RETIRE - 1 and not self._scan.garbled:

@@ -190,3 +190,17 @@ def list_lost(store: MetadataStore) -> dict[int, LostEntries]:
         except InvalidMetadataError:
             lost[int(name)] = LostEntries((), is_coarse=True)
     return lost
+
+
+def bookies_of_lost(store: MetadataStore) -> dict[int, set[str] | None]:
+    """Return who had the last copies of lost entries, by ledger; None: the list cannot be read. Raises errors of the
+    store."""
+    return {
+        ledger: {item.bookie for item in lost.ranges} if lost.ranges else None
+        for ledger, lost in list_lost(store).items()
+    }
+
+
+def had_last_copies(lost: dict[int, set[str] | None], bookie: str) -> list[int]:
+    """Return the ledgers with lost entries of which a bookie had the last copies, or may have had them."""
+    return sorted(ledger for ledger, bookies in lost.items() if bookies is None or bookie in bookies)

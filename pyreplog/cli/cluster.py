@@ -1,4 +1,7 @@
-"""`pyreplog cluster status`: bookies, ledgers, and what lacks copies. `pyreplog cluster migrate`: an older store."""
+"""`pyreplog cluster status`: bookies, ledgers, and what lacks copies. `pyreplog cluster migrate`: an older store.
+
+Other actions have modules of their own: `clusterhealth`, `clusterbookies`, `clusterrecovery`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
+from pyreplog.cli import clusterbookies, clusterhealth, clusterrecovery
 from pyreplog.cli.shared import clusteroptions
 from pyreplog.cli.shared.output import amount, counted, moment, print_json, say
 from pyreplog.errors import InvalidArgumentError
@@ -25,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("status", help=HELP, description=HELP).set_defaults(action=_status)
     migrating = actions.add_parser("migrate", help=MIGRATE, description=f"{MIGRATE}; may be repeated")
     migrating.set_defaults(action=_migrate)
+    for module in (clusterhealth, clusterbookies, clusterrecovery):
+        module.add_actions(actions)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,12 +4,13 @@ Each class says whether the same call may be made again (`retriable`: it can hel
 exit code the command line ends with (`exit_code`). A failed sync, a refusal and an unknown outcome are different
 classes on purpose: "unknown" is not "no".
 
-`base` has those that any part may raise; `log`, `ha`, `ledger`, `bookie`, `metadata`, `topic`, `spark`, `offload` and
-`net` those of the packages that are called so.
+`base` has those that any part may raise; `autorecovery`, `log`, `ha`, `ledger`, `bookie`, `metadata`, `topic`, `spark`,
+`offload` and `net` those of the packages that are called so.
 """
 
 from __future__ import annotations
 
+from pyreplog.errors.autorecovery import BookieStateError, LastCopyError, NoSuchBookieError
 from pyreplog.errors.base import (
     ClosedError,
     ConfigError,
@@ -133,6 +134,7 @@ __all__ = [
     "ApplyError",
     "AuthenticationError",
     "BacklogFullError",
+    "BookieStateError",
     "ChangeUnderWayError",
     "CheckpointError",
     "ClosedError",
@@ -163,6 +165,7 @@ __all__ = [
     "JoinRefusedError",
     "KeyExistsError",
     "KeyNotEmptyError",
+    "LastCopyError",
     "LeaseLostError",
     "LedgerClosedError",
     "LedgerError",
@@ -175,6 +178,7 @@ __all__ = [
     "MissingExtraError",
     "MissingIdentityError",
     "MonkeyPatchedError",
+    "NoSuchBookieError",
     "NoSuchEntryError",
     "NoSuchKeyError",
     "NoSuchLedgerError",

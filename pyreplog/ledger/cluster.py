@@ -467,6 +467,20 @@ class LedgerCluster(Handle):
         absent = self._runtime.absent_bookies()
         return ClusterStatus(bookies, ledgers, noted, self._runtime.wait(limbo), [*garbled, *garbled_notes], absent)
 
+    def limbo(self) -> list[tuple[int, str]]:
+        """Ask the bookies that run which ledgers they have in limbo.
+
+        Returns:
+            Pairs of a ledger and a bookie that may have lost entries of it; bookies that do not answer are left out.
+
+        Raises:
+            ClosedError: the cluster was closed.
+        """
+        self._check_open()
+        asked = LimboQuery(status.bookie for status in self._runtime.bookie_statuses())
+        found: list[tuple[int, str]] = self._run(0, asked)
+        return found
+
     def _lacking(self, metadata: LedgerMetadata) -> dict[str, int]:
         """Return the bookies that an open ledger goes on without. What a closed ledger lacks is in the repair notes."""
         closed = metadata.state is State.CLOSED

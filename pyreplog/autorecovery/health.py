@@ -1,0 +1,226 @@
+"""ClusterHealth: the state of a cluster in one word, with the reasons and the next step of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pyreplog.autorecovery.hold import find_hold
+from pyreplog.autorecovery.leased_keys import AUDITOR
+from pyreplog.autorecovery.lost_entries import list_lost
+from pyreplog.autorecovery.operators import uncopied
+from pyreplog.autorecovery.orders import list_orders
+from pyreplog.autorecovery.protocol.absence import name_of_bookie
+from pyreplog.autorecovery.protocol.member_change import written_end
+from pyreplog.autorecovery.status import find_status
+from pyreplog.bookie.bookie_state import BookiePhase, BookieState, list_bookie_states
+from pyreplog.bookie.identity import known_bookies
+from pyreplog.errors import InvalidMetadataError
+from pyreplog.ledger.ledger_store import stored_ledgers
+from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.repair_notes import repairs
+from pyreplog.ledger.runtime import RuntimeBase
+from pyreplog.ledger.status import missing_copies
+from pyreplog.metadata.store import MetadataStore
+
+_GONE = (BookiePhase.LOST, BookiePhase.RETIRED)
+
+
+class Colour(StrEnum):
+    """How a cluster is."""
+
+    GREEN = "green"
+    """Every entry has all its copies."""
+    AMBER = "amber"
+    """Something needs time or an operator; nothing is known to be lost."""
+    RED = "red"
+    """Entries are lost."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One reason why a cluster is not green.
+
+    Attributes:
+        code: stable, for programs.
+        colour: amber or red.
+        text: what was found.
+        next_step: what to do.
+    """
+
+    code: str
+    colour: Colour
+    text: str
+    next_step: str
+
+
+@dataclass(frozen=True)
+class ClusterHealth:
+    """The health of a cluster at one moment.
+
+    Attributes:
+        colour: the worst one of the findings.
+        findings: red ones first.
+        auditor: the process that is the auditor; None: none runs, or the cluster is embedded.
+        bookies: bookies that run.
+        ledgers: ledgers whose metadata can be read.
+        missing_copies: copies on bookies that do not run, of entries whose number is known.
+    """
+
+    colour: Colour
+    findings: tuple[Finding, ...]
+    auditor: str | None
+    bookies: int
+    ledgers: int
+    missing_copies: int
+
+
+@dataclass
+class _Ledgers:
+    ledgers: int = 0
+    missing: int = 0  # copies
+    lacking: list[int] = field(default_factory=list)  # ledgers with members that do not run
+    gone: dict[int, int] = field(default_factory=dict)  # ledger -> entries whose copies are all on lost bookies
+    garbled: list[int] = field(default_factory=list)
+
+
+def check_health(runtime: RuntimeBase, *, limbo: Callable[[], list[tuple[int, str]]] | None = None) -> ClusterHealth:
+    """Return the health of a cluster. Reads the metadata of all ledgers; needs no auditor, and asks no bookie.
+
+    Args:
+        runtime: of a cluster.
+        limbo: asks bookies for ledgers in limbo, as pairs of ledger and bookie; None: they are not asked.
+
+    Raises:
+        MetadataLayoutError: the store has to be migrated.
+        ReplogError: errors of the store.
+    """
+    store, statuses = runtime.metadata, runtime.bookie_statuses()
+    registered = {status.bookie for status in statuses}
+    findings: list[Finding] = []
+    states = _states(store, findings)
+    current = {name_of_bookie(bookie): bookie for bookie in known_bookies(store)}
+    lost = {bookie for bookie, state in states.items() if state.phase in _GONE} - registered
+    counts = _count_ledgers(store, registered, lost, current)
+    findings += _of_entries(store, counts)
+    findings += _of_bookies(current, registered, states)
+    if full := sorted(status.bookie for status in statuses if status.read_only):
+        findings.append(
+            _amber("read-only", f"read-only: {', '.join(full)}", "free space on their disks, or add bookies")
+        )
+    if limbo is not None and (in_limbo := limbo()):
+        text = f"{len(in_limbo)} ledgers are in limbo, ledger {in_limbo[0][0]} on {in_limbo[0][1]} first"
+        findings.append(_amber("limbo", text, "pyreplog ledger recover LEDGER, then pyreplog ledger repair"))
+    findings += _of_recovery(store)
+    auditor = store.get(AUDITOR)
+    if auditor is None and runtime.embedded_bookies is None:
+        findings.append(
+            _amber("no-auditor", "no auditor runs: lost copies are not made again", "pyreplog autorecovery run URL")
+        )
+    findings.sort(key=lambda finding: finding.colour is not Colour.RED)
+    colour = findings[0].colour if findings else Colour.GREEN
+    owner = None if auditor is None else auditor.value.decode(errors="replace")
+    return ClusterHealth(colour, tuple(findings), owner, len(registered), counts.ledgers, counts.missing)
+
+
+def _amber(code: str, text: str, next_step: str) -> Finding:
+    return Finding(code, Colour.AMBER, text, next_step)
+
+
+def _states(store: MetadataStore, findings: list[Finding]) -> Mapping[str, BookieState]:
+    try:
+        return list_bookie_states(store)
+    except InvalidMetadataError as error:
+        step = "use the version of pyreplog that wrote it; auto-recovery waits until it can be read"
+        findings.append(_amber("state-unreadable", str(error), step))
+        return {}
+
+
+def _count_ledgers(store: MetadataStore, registered: Set[str], lost: Set[str], current: Mapping[str, str]) -> _Ledgers:
+    """Read the metadata of all ledgers. current: name of a bookie -> its last incarnation; earlier ones are lost."""
+    counts = _Ledgers()
+    for ledger, stored in stored_ledgers(store):
+        if isinstance(stored, InvalidMetadataError):
+            counts.garbled.append(ledger)
+            continue
+        metadata = stored.metadata
+        counts.ledgers += 1
+        absent = metadata.bookies() - registered
+        if not absent:
+            continue
+        counts.lacking.append(ledger)
+        counts.missing += missing_copies(metadata, metadata.last_entry, set(registered))
+        gone = {bookie for bookie in absent if bookie in lost or _is_superseded(bookie, current)}
+        if entries := _uncopied(metadata, gone):
+            counts.gone[ledger] = entries
+    return counts
+
+
+def _is_superseded(bookie: str, current: Mapping[str, str]) -> bool:
+    return current.get(name_of_bookie(bookie), bookie) != bookie
+
+
+def _uncopied(metadata: LedgerMetadata, gone: Set[str]) -> int:
+    """Count the entries of a ledger, as far as their number is known, whose copies are all gone."""
+    written = ((fragment, written_end(metadata, fragment)) for fragment in metadata.fragments)
+    return sum(uncopied(metadata, fragment, end, gone) for fragment, end in written if end is not None)
+
+
+def _of_entries(store: MetadataStore, counts: _Ledgers) -> Iterator[Finding]:
+    if listed := list_lost(store):
+        entries = sum(len(item.entries) for lost in listed.values() for item in lost.ranges)
+        text = f"{entries} entries of {len(listed)} ledgers are lost, of ledger {min(listed)} first"
+        step = "bring back the disk of a bookie that had them; /lost/LEDGER names it"
+        yield Finding("entries-lost", Colour.RED, text, step)
+    if counts.gone:
+        text = f"{sum(counts.gone.values())} entries of {len(counts.gone)} ledgers have copies on lost bookies alone"
+        step = "bring back the disk of a bookie that had them"
+        yield Finding("copies-gone", Colour.RED, f"{text}, of ledger {min(counts.gone)} first", step)
+    if counts.lacking:
+        text = f"{len(counts.lacking)} ledgers have copies on bookies that do not run, ledger {counts.lacking[0]} first"
+        yield _amber("copies-missing", text, "start the bookies, or wait until auto-recovery has made the copies again")
+    if counts.garbled:
+        text = f"the metadata of {len(counts.garbled)} ledgers cannot be read, of ledger {counts.garbled[0]} first"
+        yield _amber("garbled", text, "see docs/operations.md, Metadata that make no sense")
+    noted, garbled = repairs(store)
+    if noted or garbled:
+        text = f"{len(noted)} copies are noted for repair, and {len(garbled)} notes cannot be read"
+        yield _amber("repairs", text, "pyreplog ledger repair")
+
+
+def _of_bookies(
+    current: Mapping[str, str], registered: Set[str], states: Mapping[str, BookieState]
+) -> Iterator[Finding]:
+    for phase in (BookiePhase.AWAY, BookiePhase.LOST, BookiePhase.DRAINING):
+        if bookies := sorted(bookie for bookie, state in states.items() if state.phase is phase):
+            yield _amber(str(phase), f"{phase}: {', '.join(bookies)}", _STEPS[phase])
+    unnoted = sorted(bookie for bookie in current.values() if bookie not in registered and bookie not in states)
+    if unnoted:
+        yield _amber("not-running", f"not running: {', '.join(unnoted)}", _STEPS[BookiePhase.AWAY])
+    strange = sorted(registered - set(current.values()))
+    if strange:
+        text = f"registered, but not the bookies that the cluster knows by these names: {', '.join(strange)}"
+        yield _amber("strange-bookie", text, "stop them: their names belong to newer incarnations, or another cluster")
+
+
+_STEPS = {
+    BookiePhase.AWAY: "start it; if its data are gone, pyreplog cluster lost BOOKIE",
+    BookiePhase.LOST: "wait until its copies are made again; it is retired by itself",
+    BookiePhase.DRAINING: "wait (pyreplog cluster drain --wait BOOKIE), then pyreplog cluster retire BOOKIE",
+}
+
+
+def _of_recovery(store: MetadataStore) -> Iterator[Finding]:
+    hold, orders = find_hold(store), list_orders(store)
+    if hold is not None:
+        yield _amber("hold", f"auto-recovery is on hold: {hold.reason}", "pyreplog cluster hold --end")
+    if orders:
+        yield _amber("orders", f"copies are made again of {', '.join(orders)}", "wait; pyreplog cluster status")
+    try:
+        status = find_status(store)
+    except InvalidMetadataError as error:
+        yield _amber("status-unreadable", str(error), "use the version of pyreplog that wrote it")
+        return
+    for alarm in () if status is None else status.alarms:
+        yield _amber(f"alarm-{alarm.code}", alarm.text, "see docs/operations.md, Auto-recovery")

@@ -1,0 +1,336 @@
+"""BookieOperations: what an operator decides about one bookie: drain it, retire it, declare it lost."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Set
+from dataclasses import dataclass
+
+from pyreplog._native.quorum.quorum import write_set
+from pyreplog.autorecovery.changes import change_key
+from pyreplog.autorecovery.ledger_scan import LedgerScan
+from pyreplog.autorecovery.lost_entries import bookies_of_lost, had_last_copies
+from pyreplog.autorecovery.protocol.absence import name_of_bookie
+from pyreplog.autorecovery.protocol.member_change import written_end
+from pyreplog.autorecovery.worker import bytes_on
+from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_key, list_bookie_states
+from pyreplog.bookie.identity import known_bookies
+from pyreplog.clock import Clock
+from pyreplog.errors import BookieStateError, LastCopyError, NoSuchBookieError, NotEnoughBookiesError
+from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata
+from pyreplog.ledger.runtime import RuntimeBase
+
+_GONE = (BookiePhase.LOST, BookiePhase.RETIRED)
+_NEAR_MAX = 3
+
+
+@dataclass(frozen=True)
+class DrainProgress:
+    """What a drain has left to do.
+
+    Attributes:
+        bookie: id of the bookie.
+        ledgers_left: ledgers that name it.
+        bytes_left: bytes of its copies, as far as the metadata of closed ledgers tell.
+        open_left: ledgers among them whose last fragment names it, and whose writer has to replace it.
+    """
+
+    bookie: str
+    ledgers_left: int
+    bytes_left: int
+    open_left: int
+
+
+@dataclass(frozen=True)
+class LossForecast:
+    """What is lost if a bookie is lost.
+
+    Attributes:
+        bookie: id of the bookie.
+        ledgers: ledgers that name it.
+        entries: ledger -> entries that have no copy on a bookie that is not lost.
+        open_ledgers: ledgers that are not closed, and whose last fragment would have no other copy of an entry; how
+            many entries it has is not known.
+    """
+
+    bookie: str
+    ledgers: int
+    entries: dict[int, int]
+    open_ledgers: tuple[int, ...]
+
+    @property
+    def loses(self) -> bool:
+        """Whether entries would be lost."""
+        return bool(self.entries or self.open_ledgers)
+
+
+class BookieOperations:
+    """Carries out an operator's decisions. Each reads the metadata of all ledgers first. One thread at a time.
+
+    Args:
+        runtime: of a cluster.
+        clock: source of time.
+    """
+
+    def __init__(self, runtime: RuntimeBase, clock: Clock) -> None:
+        self._runtime, self._store, self._clock = runtime, runtime.metadata, clock
+        self._scan = LedgerScan(runtime.metadata)
+
+    def find(self, text: str) -> str:
+        """Return the id of the bookie that an operator means.
+
+        Args:
+            text: id of a bookie, or its name, which means its last incarnation.
+
+        Raises:
+            NoSuchBookieError: the cluster knows no such bookie; the message has those with a similar name.
+            ReplogError: errors of the metadata store.
+        """
+        current = known_bookies(self._store)
+        known = {*current, *list_bookie_states(self._store), *self._scan.named(), *self._registered()}
+        if text in known:
+            return text
+        for bookie in current:
+            if name_of_bookie(bookie) == text:
+                return bookie
+        near = difflib.get_close_matches(text, [*map(name_of_bookie, known), *known], _NEAR_MAX)
+        hint = f"; do you mean {', '.join(dict.fromkeys(near))}?" if near else "; `cluster status` lists those that run"
+        raise NoSuchBookieError(f"bookie {text}: expected the name or id of a bookie of this cluster, found none{hint}")
+
+    # ---- drain ----------------------------------------------------------------------------------------------
+
+    def begin_drain(self, text: str, *, dry_run: bool = False) -> DrainProgress:
+        """Have the copies of a bookie moved to others, and let no new ledger choose it. May be repeated.
+
+        Args:
+            text: id or name of the bookie.
+            dry_run: check only.
+
+        Returns:
+            What there is to move.
+
+        Raises:
+            NoSuchBookieError: the cluster knows no such bookie.
+            BookieStateError: it is lost or retired.
+            NotEnoughBookiesError: without it, fewer bookies take entries than a ledger has members.
+            LastCopyError: it does not run, and has the only copies of entries.
+            ReplogError: errors of the metadata store.
+        """
+        self._scan.scan()
+        bookie = self.find(text)
+        states = list_bookie_states(self._store)
+        state = states.get(bookie)
+        if state is not None and state.phase in _GONE:
+            raise BookieStateError(
+                f"bookie {bookie} is {state.phase}: expected one that has copies to move; its copies are made again "
+                "without a drain"
+            )
+        self._check_room(bookie)
+        if bookie not in self._registered():
+            self._check_not_last(bookie, states)
+        if not dry_run:
+            self._set(bookie, state, BookieState(BookiePhase.DRAINING, self._clock.now_us(), "an operator drains it"))
+        return self._progress(bookie)
+
+    def _check_room(self, bookie: str) -> None:
+        """Raise NotEnoughBookiesError if the copies of a bookie have nowhere to go."""
+        suspects = self._runtime.candidates(suspects=True)
+        writable = {candidate.bookie for candidate in (*self._runtime.candidates(), *suspects)} - {bookie}
+        for metadata in self._ledgers_of(bookie):
+            if len(writable) < metadata.ensemble_size:
+                raise NotEnoughBookiesError(
+                    f"bookie {bookie} cannot be drained: ledger {metadata.ledger} has {metadata.ensemble_size} "
+                    f"members, and {len(writable)} other bookies take entries; add a bookie first"
+                )
+
+    def _check_not_last(self, bookie: str, states: dict[str, BookieState]) -> None:
+        """Raise LastCopyError if a bookie that does not run has the only copies of entries."""
+        forecast = self._forecast(bookie, states)
+        if forecast.loses:
+            ledger = min([*forecast.entries, *forecast.open_ledgers])
+            raise LastCopyError(
+                f"bookie {bookie} cannot be drained: it does not run, and has the only copies of entries of ledger "
+                f"{ledger}; start it first, or declare it lost (`cluster lost`)"
+            )
+
+    def end_drain(self, text: str) -> str:
+        """Make a bookie that is drained an ordinary member again. What was moved stays where it is.
+
+        Args:
+            text: id or name of the bookie.
+
+        Returns:
+            Its id.
+
+        Raises:
+            NoSuchBookieError: the cluster knows no such bookie.
+            BookieStateError: it is not being drained.
+            ReplogError: errors of the metadata store.
+        """
+        bookie = self.find(text)
+        state = list_bookie_states(self._store).get(bookie)
+        if state is None or state.phase is not BookiePhase.DRAINING:
+            found = "an ordinary member" if state is None else str(state.phase)
+            raise BookieStateError(f"bookie {bookie}: expected one that is drained, found {found}")
+        self._set(bookie, state, None)
+        return bookie
+
+    def drain_progress(self, bookie: str) -> DrainProgress:
+        """Read again what a drain has left: ledgers that named the bookie, new ones and open ones.
+
+        Args:
+            bookie: id of the bookie.
+
+        Raises:
+            ReplogError: errors of the metadata store.
+        """
+        self._scan.refresh()
+        return self._progress(bookie)
+
+    def _progress(self, bookie: str) -> DrainProgress:
+        left = self._ledgers_of(bookie)
+        size = sum(bytes_on(metadata, (bookie,)) for metadata in left)
+        return DrainProgress(bookie, len(left), size, len(self._scan.open_ledgers([bookie])))
+
+    # ---- lost -----------------------------------------------------------------------------------------------
+
+    def forecast_loss(self, text: str) -> LossForecast:
+        """Return what would be lost with a bookie. Copies on bookies that are merely away count as there.
+
+        Args:
+            text: id or name of the bookie.
+
+        Raises:
+            NoSuchBookieError: the cluster knows no such bookie.
+            ReplogError: errors of the metadata store.
+        """
+        self._scan.scan()
+        return self._forecast(self.find(text), list_bookie_states(self._store))
+
+    def _forecast(self, bookie: str, states: dict[str, BookieState]) -> LossForecast:
+        lost = {other for other, state in states.items() if state.phase in _GONE} - self._registered() | {bookie}
+        entries: dict[int, int] = {}
+        unknown: list[int] = []
+        ledgers = self._ledgers_of(bookie)
+        for metadata in ledgers:
+            for fragment in metadata.fragments:
+                if bookie not in fragment.ensemble:
+                    continue
+                end = written_end(metadata, fragment)
+                if end is not None and (count := uncopied(metadata, fragment, end, lost)):
+                    entries[metadata.ledger] = entries.get(metadata.ledger, 0) + count
+                elif end is None and uncopied(metadata, fragment, fragment.first + metadata.ensemble_size, lost):
+                    unknown.append(metadata.ledger)
+        return LossForecast(bookie, len(ledgers), entries, tuple(unknown))
+
+    def declare_lost(self, text: str, *, accept_loss: bool = False, force: bool = False) -> LossForecast:
+        """Declare that the data of a bookie are gone: its copies are made again at once.
+
+        Args:
+            text: id or name of the bookie.
+            accept_loss: also if entries are lost with it.
+            force: also if it runs.
+
+        Returns:
+            What is lost.
+
+        Raises:
+            NoSuchBookieError: the cluster knows no such bookie.
+            BookieStateError: it runs, and `force` is False; or it is retired.
+            LastCopyError: entries would be lost, and `accept_loss` is False.
+            ReplogError: errors of the metadata store.
+        """
+        forecast = self.forecast_loss(text)
+        bookie, state = forecast.bookie, list_bookie_states(self._store).get(forecast.bookie)
+        if state is not None and state.phase is BookiePhase.RETIRED:
+            raise BookieStateError(f"bookie {bookie} is retired: no ledger named it any more when that was decided")
+        if bookie in self._registered() and not force:
+            raise BookieStateError(
+                f"bookie {bookie} runs: expected one whose data are gone; drain it, or insist with --force"
+            )
+        if forecast.loses and not accept_loss:
+            count = len({*forecast.entries, *forecast.open_ledgers})
+            raise LastCopyError(
+                f"bookie {bookie} has the only copies of entries of {count} ledgers, ledger "
+                f"{min([*forecast.entries, *forecast.open_ledgers])} first: look at all with --dry-run, give them up "
+                "with --yes"
+            )
+        if state is None or state.phase is not BookiePhase.LOST:
+            reason = "an operator declared it lost"
+            self._set(bookie, state, BookieState(BookiePhase.LOST, self._clock.now_us(), reason))
+        return forecast
+
+    # ---- retire ---------------------------------------------------------------------------------------------
+
+    def retire(self, text: str) -> str:
+        """Retire a bookie that was drained or lost, and that no ledger names. Its id is not used again.
+
+        Args:
+            text: id or name of the bookie.
+
+        Returns:
+            Its id.
+
+        Raises:
+            NoSuchBookieError: the cluster knows no such bookie.
+            BookieStateError: it is an ordinary member, or ledgers name it, or may name it.
+            LastCopyError: entries of which it had the last copies are listed as lost: it may come back with them.
+            ReplogError: errors of the metadata store.
+        """
+        bookie = self.find(text)
+        state = list_bookie_states(self._store).get(bookie)
+        if state is not None and state.phase is BookiePhase.RETIRED:
+            return bookie
+        if state is None or state.phase is BookiePhase.AWAY:
+            found = "an ordinary member" if state is None else str(state.phase)
+            raise BookieStateError(
+                f"bookie {bookie}: expected one that was drained or declared lost, found {found}; run `cluster drain`"
+            )
+        self._scan.scan()
+        if garbled := self._scan.garbled:
+            raise BookieStateError(
+                f"bookie {bookie}: the metadata of ledger {min(garbled)} cannot be read, and may name it; see "
+                "docs/operations.md, Metadata that make no sense"
+            )
+        named = self._scan.ledgers_of(bookie)
+        if len(named):
+            raise BookieStateError(
+                f"bookie {bookie} cannot be retired: {len(named)} ledgers name it, ledger {named[0]} first; wait until "
+                "its copies are moved (`cluster drain --wait`)"
+            )
+        listed = had_last_copies(bookies_of_lost(self._store), bookie)
+        if listed:
+            raise LastCopyError(
+                f"bookie {bookie} cannot be retired: it had the last copies of entries of ledger {listed[0]}, which "
+                "are listed as lost; it may return with them. Delete the ledger, or leave the bookie as it is"
+            )
+        self._set(bookie, state, BookieState(BookiePhase.RETIRED, self._clock.now_us(), "an operator retired it"))
+        return bookie
+
+    # ---- helpers --------------------------------------------------------------------------------------------
+
+    def _registered(self) -> set[str]:
+        return {status.bookie for status in self._runtime.bookie_statuses()}
+
+    def _ledgers_of(self, bookie: str) -> list[LedgerMetadata]:
+        """Return the metadata of the ledgers that name a bookie, as they are now."""
+        stored = self._scan.read(self._scan.ledgers_of(bookie).tolist())
+        return [each.metadata for each in stored if bookie in each.metadata.bookies()]
+
+    def _set(self, bookie: str, known: BookieState | None, state: BookieState | None) -> None:
+        """Replace the state of a bookie, unless it changed since it was read. Raises BookieStateError."""
+        before = None if known is None else known.encode()
+        after = None if state is None else state.encode()
+        value = change_key(self._store, bookie_state_key(bookie), lambda value: after if value == before else value)
+        if value != after:
+            raise BookieStateError(f"bookie {bookie}: its state changed meanwhile; look again with `cluster status`")
+
+
+def uncopied(metadata: LedgerMetadata, fragment: Fragment, end: int, gone: Set[str]) -> int:
+    """Count the entries below `end` of a fragment whose copies are all on bookies that are gone."""
+    size, quorum = metadata.ensemble_size, metadata.write_quorum
+    return sum(
+        len(range(first, end, size))
+        for first in range(fragment.first, min(fragment.first + size, end))
+        if all(fragment.ensemble[place] in gone for place in write_set(first, size, quorum))
+    )

@@ -1,0 +1,124 @@
+"""`pyreplog cluster drain`, `lost` and `retire`: what an operator decides about one bookie."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Any
+
+from pyreplog.autorecovery.auto_recovery import AutoRecovery
+from pyreplog.autorecovery.operators import BookieOperations, DrainProgress, LossForecast
+from pyreplog.cli.shared import clusteroptions
+from pyreplog.cli.shared.output import amount, counted, duration, print_json, say
+from pyreplog.clock import SystemClock
+
+DRAIN = "have the copies of a bookie moved to others"
+LOST = "declare that the data of a bookie are gone, so that its copies are made again at once"
+RETIRE = "retire a bookie that was drained or lost, and that no ledger names"
+
+_LOOK_S = 1.0
+_SHOWN_MAX = 20
+
+
+def add_actions(actions: Any) -> None:
+    """Add the parsers of the actions."""
+    drain = actions.add_parser("drain", help=DRAIN, description=DRAIN)
+    drain.add_argument("--end", action="store_true", help="make it an ordinary member again")
+    drain.add_argument("--wait", action="store_true", help="until no ledger names it; Ctrl-C leaves the drain as it is")
+    lost = actions.add_parser("lost", help=LOST, description=LOST)
+    lost.add_argument("--yes", action="store_true", help="also if entries are lost with it")
+    lost.add_argument("--force", action="store_true", help="also if it runs")
+    retire = actions.add_parser("retire", help=RETIRE, description=RETIRE)
+    for parser, action in ((drain, _drain), (lost, _lost), (retire, _retire)):
+        parser.add_argument("bookie", metavar="BOOKIE", help="name or id of the bookie")
+        parser.set_defaults(action=action)
+    for parser in (drain, lost):
+        parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
+
+
+def _drain(arguments: argparse.Namespace) -> int:
+    with clusteroptions.cluster(arguments) as cluster:
+        operations = BookieOperations(cluster.runtime, SystemClock())
+        if arguments.end:
+            bookie = operations.end_drain(arguments.bookie)
+            if arguments.json:
+                print_json({"bookie": bookie, "phase": None})
+            else:
+                say(f"bookie {bookie} is an ordinary member again")
+            return 0
+        progress = operations.begin_drain(arguments.bookie, dry_run=arguments.dry_run)
+        _print_drain(arguments, progress)
+        if arguments.wait and not arguments.dry_run:
+            with ExitStack() as running:
+                if cluster.runtime.embedded_bookies is not None:  # no other process can copy
+                    running.enter_context(AutoRecovery(cluster, SystemClock())).start()
+                _wait(arguments, operations, progress)
+    return 0
+
+
+def _wait(arguments: argparse.Namespace, operations: BookieOperations, first: DrainProgress) -> None:
+    began, progress = time.monotonic(), first
+    while progress.ledgers_left:
+        time.sleep(_LOOK_S)
+        previous, progress = progress, operations.drain_progress(first.bookie)
+        if progress != previous:
+            _print_drain(arguments, progress, _eta_s(first, progress, time.monotonic() - began))
+
+
+def _eta_s(first: DrainProgress, now: DrainProgress, seconds: float) -> float | None:
+    """Return the seconds that are left at the rate since the first look; None: nothing was moved."""
+    done, left = first.bytes_left - now.bytes_left, now.bytes_left
+    if not first.bytes_left:
+        done, left = first.ledgers_left - now.ledgers_left, now.ledgers_left
+    return None if done <= 0 else left * seconds / done
+
+
+def _print_drain(arguments: argparse.Namespace, progress: DrainProgress, eta_s: float | None = None) -> None:
+    if arguments.json:
+        print_json({**asdict(progress), "eta_s": eta_s})
+        return
+    line = f"bookie {progress.bookie}: {counted(progress.ledgers_left, 'ledger')} left, {amount(progress.bytes_left)}"
+    if progress.open_left:
+        line += f", {progress.open_left} of them open: their writers replace it"
+    say(line if eta_s is None else f"{line}, about {duration(eta_s)}")
+    sys.stdout.flush()
+
+
+def _lost(arguments: argparse.Namespace) -> int:
+    with clusteroptions.cluster(arguments) as cluster:
+        operations = BookieOperations(cluster.runtime, SystemClock())
+        if arguments.dry_run:
+            forecast = operations.forecast_loss(arguments.bookie)
+        else:
+            forecast = operations.declare_lost(arguments.bookie, accept_loss=arguments.yes, force=arguments.force)
+    if arguments.json:
+        print_json({**asdict(forecast), "is_declared": not arguments.dry_run})
+    else:
+        _print_forecast(forecast, "would be" if arguments.dry_run else "are")
+    return 0
+
+
+def _print_forecast(forecast: LossForecast, verb: str) -> None:
+    say(f"bookie {forecast.bookie}: {counted(forecast.ledgers, 'ledger')} name it")
+    for ledger, entries in sorted(forecast.entries.items())[:_SHOWN_MAX]:
+        say(f"  ledger {ledger}: {counted(entries, 'entry')} {verb} lost")
+    for ledger in forecast.open_ledgers[:_SHOWN_MAX]:
+        say(f"  ledger {ledger}: is not closed, and entries of its last fragment {verb} lost")
+    hidden = max(len(forecast.entries) - _SHOWN_MAX, 0) + max(len(forecast.open_ledgers) - _SHOWN_MAX, 0)
+    if hidden:
+        say(f"  and {counted(hidden, 'ledger')} more")
+    if not forecast.loses:
+        say("  every entry has a copy elsewhere")
+
+
+def _retire(arguments: argparse.Namespace) -> int:
+    with clusteroptions.cluster(arguments) as cluster:
+        bookie = BookieOperations(cluster.runtime, SystemClock()).retire(arguments.bookie)
+    if arguments.json:
+        print_json({"bookie": bookie, "phase": "retired"})
+    else:
+        say(f"bookie {bookie} is retired")
+    return 0

@@ -1,0 +1,23 @@
+"""Errors of auto-recovery, for operators."""
+
+from __future__ import annotations
+
+from pyreplog.errors.base import ReplogError
+
+
+class NoSuchBookieError(ReplogError, LookupError):
+    """The cluster knows no bookie of that name or id. Nothing was done."""
+
+    exit_code = 2
+
+
+class BookieStateError(ReplogError):
+    """The bookie runs, or ledgers name it, or its state does not allow the change. Nothing was done."""
+
+    exit_code = 6
+
+
+class LastCopyError(ReplogError):
+    """The bookie has the last copies of entries. Nothing was done."""
+
+    exit_code = 6

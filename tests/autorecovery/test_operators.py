@@ -1,0 +1,251 @@
+"""What operators decide about bookies, and the health of a cluster in one word."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyreplog.autorecovery.auto_recovery import AutoRecovery
+from pyreplog.autorecovery.health import ClusterHealth, Colour, check_health
+from pyreplog.autorecovery.hold import begin_hold
+from pyreplog.autorecovery.lost_entries import LostRange, note_lost, remove_lost
+from pyreplog.autorecovery.metrics import auto_recovery_metrics
+from pyreplog.autorecovery.operators import BookieOperations
+from pyreplog.autorecovery.timed_reason import TimedReason
+from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_key, list_bookie_states
+from pyreplog.clock import ManualClock
+from pyreplog.errors import BookieStateError, LastCopyError, NoSuchBookieError, NotEnoughBookiesError
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledgermetadata import metadata_key
+from pyreplog.ledger.repair_notes import note_repair
+from tests.waiting import until
+
+ENTRIES = 25
+DAY_US = 86_400_000_000
+
+
+class Here:
+    """An embedded cluster, an operator, and auto-recovery that takes a step when the test says so."""
+
+    def __init__(self, folder: Path, bookies: int, *, replace: bool = False) -> None:
+        self.clock = ManualClock(1_700_000_000_000_000)
+        self.cluster = LedgerCluster.embedded(folder, bookies=bookies, replace=replace, segment_bytes=1 << 20)
+        self.store = self.cluster.metadata
+        self.operations = BookieOperations(self.cluster.runtime, self.clock)
+        self.recovery = AutoRecovery(self.cluster, self.clock)
+
+    def ledger(self, ensemble: int, write_quorum: int) -> int:
+        with self.cluster.create_ledger(ensemble, write_quorum) as ledger:
+            ledger.append_batch([b"entry %d" % entry for entry in range(ENTRIES)])
+        return ledger.id
+
+    def member(self, ledger: int) -> str:
+        return self.cluster.ledger_metadata(ledger).last_fragment.ensemble[0]
+
+    def stop(self, bookie: str) -> None:
+        """It does not run any more."""
+        self.cluster.runtime.bookies.pop(bookie).close()  # type: ignore[attr-defined]
+
+    def phase(self, bookie: str) -> BookiePhase | None:
+        state = list_bookie_states(self.store).get(bookie)
+        return None if state is None else state.phase
+
+    def step(self, days: int = 0) -> None:
+        self.clock.advance(days * DAY_US)
+        self.recovery.round()
+        until(lambda: not self.recovery.is_copying)
+
+    def health(self) -> ClusterHealth:
+        return check_health(self.cluster.runtime, limbo=self.cluster.limbo)
+
+    def codes(self) -> set[str]:
+        return {finding.code for finding in self.health().findings}
+
+    def close(self) -> None:
+        self.recovery.close()
+        self.cluster.close()
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Here]:
+    opened = Here(tmp_path, 5)
+    yield opened
+    opened.close()
+
+
+# ---- bookies -----------------------------------------------------------------------------------------------------
+
+
+def test_a_bookie_is_found_by_id_and_by_name(here: Here) -> None:
+    bookie = here.member(here.ledger(3, 2))
+    assert here.operations.find(bookie) == here.operations.find(bookie.partition("@")[0]) == bookie
+    with pytest.raises(NoSuchBookieError, match=r"bookie bookie-9: expected .*, found none; do you mean bookie-"):
+        here.operations.find("bookie-9")
+    with pytest.raises(NoSuchBookieError, match="cluster status"):
+        here.operations.find("xyz")
+
+
+def test_a_drained_bookie_is_retired(here: Here) -> None:
+    ledgers = [here.ledger(4, 2) for _ in range(3)]
+    bookie = here.member(ledgers[0])
+    dry = here.operations.begin_drain(bookie, dry_run=True)
+    assert dry.ledgers_left > 0 and dry.bytes_left > 0
+    assert here.phase(bookie) is None
+    assert here.operations.begin_drain(bookie) == dry
+    assert here.operations.begin_drain(bookie) == dry, "it may be repeated"
+    with pytest.raises(BookieStateError, match=f"{dry.ledgers_left} ledgers name it"):
+        here.operations.retire(bookie)
+    here.step()
+    assert here.operations.drain_progress(bookie).ledgers_left == 0
+    assert here.operations.retire(bookie) == here.operations.retire(bookie) == bookie
+    assert here.phase(bookie) is BookiePhase.RETIRED
+    with pytest.raises(BookieStateError, match="is retired"):
+        here.operations.begin_drain(bookie)
+    with pytest.raises(BookieStateError, match="found retired"):
+        here.operations.end_drain(bookie)
+
+
+def test_a_drain_ends_when_the_operator_says_so(here: Here) -> None:
+    bookie = here.member(here.ledger(3, 2))
+    with pytest.raises(BookieStateError, match="found an ordinary member"):
+        here.operations.end_drain(bookie)
+    with pytest.raises(BookieStateError, match="found an ordinary member"):
+        here.operations.retire(bookie)
+    here.operations.begin_drain(bookie)
+    assert here.operations.end_drain(bookie) == bookie
+    assert here.phase(bookie) is None
+
+
+def test_a_drain_that_leaves_too_few_bookies_is_refused(here: Here) -> None:
+    """E = 5 on five bookies: nobody can take the place."""
+    bookie = here.member(here.ledger(5, 3))
+    with pytest.raises(NotEnoughBookiesError, match="has 5 members, and 4 other bookies take entries; add a bookie"):
+        here.operations.begin_drain(bookie)
+    assert here.phase(bookie) is None
+
+
+def test_the_last_copy_is_neither_drained_away_nor_given_up_unasked(here: Here) -> None:
+    ledger = here.ledger(3, 1)
+    bookie = here.member(ledger)
+    with pytest.raises(BookieStateError, match="runs: expected one whose data are gone"):
+        here.operations.declare_lost(bookie)
+    here.stop(bookie)
+    with pytest.raises(LastCopyError, match=f"the only copies of entries of ledger {ledger}; start it"):
+        here.operations.begin_drain(bookie)
+    forecast = here.operations.forecast_loss(bookie)
+    assert forecast.entries == {ledger: len(range(0, ENTRIES, 3))}
+    with pytest.raises(LastCopyError, match="only copies of entries of 1 ledgers"):
+        here.operations.declare_lost(bookie)
+    assert here.phase(bookie) is None
+    assert here.operations.declare_lost(bookie, accept_loss=True) == forecast
+    assert here.phase(bookie) is BookiePhase.LOST
+    assert here.health().colour is Colour.RED
+    assert "copies-gone" in here.codes()
+
+
+def test_copies_elsewhere_are_no_loss(here: Here) -> None:
+    ledger = here.ledger(4, 2)
+    first, second, *_ = here.cluster.ledger_metadata(ledger).last_fragment.ensemble
+    here.stop(first)
+    assert not here.operations.declare_lost(first).loses
+    assert here.operations.forecast_loss(second).entries == {ledger: len(range(0, ENTRIES, 4))}
+
+
+def test_who_may_return_with_lost_entries_is_not_retired(here: Here) -> None:
+    gone = "bookie-9@" + "0" * 32
+    state = BookieState(BookiePhase.LOST, here.clock.now_us(), "test")
+    here.store.create(bookie_state_key(gone), state.encode())
+    note_lost(here.store, 7, [LostRange(3, 4, 1, gone, 0)])
+    for _ in range(3):
+        here.step(days=2)
+    assert here.phase(gone) is BookiePhase.LOST
+    with pytest.raises(LastCopyError, match="entries of ledger 7, which are listed as lost"):
+        here.operations.retire(gone)
+    remove_lost(here.store, 7, range(3, 4))
+    here.step(days=2)
+    here.step(days=2)
+    assert here.phase(gone) is BookiePhase.RETIRED
+
+
+def test_garbled_metadata_may_name_any_bookie(here: Here) -> None:
+    bookie = here.member(here.ledger(3, 2))
+    idle = next(status.bookie for status in here.cluster.status().bookies if status.bookie != bookie)
+    here.operations.begin_drain(idle)
+    here.step()
+    other = here.ledger(3, 2)
+    stored = here.store.get(metadata_key(other))
+    assert stored is not None
+    here.store.put(metadata_key(other), b"{", stored.version)
+    with pytest.raises(BookieStateError, match=f"the metadata of ledger {other} cannot be read"):
+        here.operations.retire(idle)
+
+
+# ---- health ------------------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_with_all_copies_is_green(here: Here) -> None:
+    here.ledger(4, 2)
+    assert here.health() == ClusterHealth(Colour.GREEN, (), None, 5, 1, 0)
+
+
+def test_what_makes_it_amber(here: Here) -> None:
+    ledger = here.ledger(4, 2)
+    bookie = here.member(ledger)
+    begin_hold(here.store, TimedReason(here.clock.now_us(), "upgrade"))
+    assert here.codes() == {"hold"}
+    note_repair(here.store, ledger, bookie, 3)
+    here.operations.begin_drain(bookie)
+    assert here.codes() == {"hold", "repairs", "draining"}
+    here.operations.end_drain(bookie)
+    here.stop(bookie)
+    health = here.health()
+    assert health.colour is Colour.AMBER
+    assert {finding.code for finding in health.findings} == {"hold", "repairs", "not-running", "copies-missing"}
+    assert health.missing_copies == sum(map(len, here.cluster.ledger_metadata(ledger).holdings(bookie)))
+    assert all(finding.next_step for finding in health.findings)
+    here.step()
+    assert {"away"} <= here.codes()
+
+
+def test_lost_entries_make_it_red(here: Here) -> None:
+    note_lost(here.store, 7, [LostRange(3, 9, 2, "b@1", 0)])
+    here.step()
+    health = here.health()
+    assert health.colour is Colour.RED
+    assert health.findings[0].code == "entries-lost"
+    assert "3 entries of 1 ledgers" in health.findings[0].text
+
+
+def test_a_name_that_was_registered_again_counts_its_former_copies_as_gone(tmp_path: Path) -> None:
+    """Also before an auditor has noted it."""
+    first = Here(tmp_path, 3)
+    ledger = first.ledger(3, 1)
+    bookie = first.member(ledger)
+    first.close()
+    shutil.rmtree(tmp_path / bookie.partition("@")[0])
+    again = Here(tmp_path, 3, replace=True)
+    try:
+        assert again.health().colour is Colour.RED
+        assert "copies-gone" in again.codes()
+    finally:
+        again.close()
+
+
+def test_a_state_of_a_newer_version_is_named(here: Here) -> None:
+    here.store.create(bookie_state_key("b@1"), b'{"version":9,"min_reader":9}')
+    (finding,) = here.health().findings
+    assert finding.code == "state-unreadable"
+    assert "upgrade" in finding.text
+
+
+def test_every_metric_is_documented(here: Here) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    metrics = {
+        f"{metric.name}{'_total' if metric.kind == 'counter' else ''}"
+        for metric in auto_recovery_metrics(here.recovery)
+    }
+    assert metrics == set(re.findall(r"`(pyreplog_autorecovery_\w+)`", text))

@@ -1,0 +1,80 @@
+"""`pyreplog cluster health`, `drain`, `lost`, `retire`, `hold` and `autorecovery`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pyreplog.ledger.cluster import LedgerCluster
+from tests.cli.support import Done, Run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "cluster"
+    with LedgerCluster.embedded(path, bookies=5, segment_bytes=64 << 10) as cluster:
+        with cluster.create_ledger(4, 2) as ledger:
+            ledger.append_batch([b"value"] * 10)
+    return path
+
+
+@pytest.fixture
+def cluster(run: Run, folder: Path) -> Callable[..., Done]:
+    return lambda *arguments: run("cluster", "--embedded", folder, *arguments)
+
+
+def test_health_has_an_exit_code_for_each_colour(cluster: Callable[..., Done], folder: Path) -> None:
+    fine = cluster("health")
+    assert (fine.code, fine.out) == (0, "green: 5 bookies, 1 ledger\n")
+    assert cluster("hold", "--reason", "upgrade").code == 0
+    held = cluster("health")
+    assert held.code == 10
+    assert "amber  hold: auto-recovery is on hold: upgrade" in held.out
+    assert "next: pyreplog cluster hold --end" in held.out
+    assert cluster("hold", "--end", "--json").json == {"hold": None, "had_one": True}
+    assert cluster("hold", "--end").out == "auto-recovery was not on hold\n"
+    found = cluster("health", "--json").json
+    assert (found["colour"], found["findings"], found["bookies"]) == ("green", [], 5)
+
+
+def test_a_metadata_store_without_an_auditor(run: Run, folder: Path) -> None:
+    done = run("cluster", "--cluster", f"sqlite:{folder / 'metadata.sqlite'}", "health")
+    assert done.code == 10
+    assert "no-auditor: no auditor runs" in done.out
+    assert "not-running: not running: bookie-0@" in done.out
+
+
+def test_a_bookie_is_drained_and_retired(cluster: Callable[..., Done], folder: Path) -> None:
+    with LedgerCluster.embedded(folder) as opened:
+        bookie = opened.ledger_metadata(0).last_fragment.ensemble[0]
+    name = bookie.partition("@")[0]
+    assert cluster("drain", "bookie-9").code == 2
+    assert "1 ledger left" in cluster("drain", name, "--dry-run").out
+    assert cluster("drain", name, "--end").code == 6
+    assert cluster("drain", name, "--json").json["ledgers_left"] == 1
+    assert cluster("drain", name, "--end").out == f"bookie {bookie} is an ordinary member again\n"
+    assert cluster("drain", name).code == 0
+    refused = cluster("retire", name)
+    assert refused.code == 6 and "1 ledgers name it" in refused.error
+    assert "0 ledgers left" in cluster("drain", name, "--wait").out
+    assert cluster("retire", name).out == f"bookie {bookie} is retired\n"
+
+
+def test_what_a_loss_would_cost(cluster: Callable[..., Done], folder: Path) -> None:
+    with LedgerCluster.embedded(folder) as opened:
+        bookie = opened.ledger_metadata(0).last_fragment.ensemble[0]
+    assert "every entry has a copy elsewhere" in cluster("lost", bookie, "--dry-run").out
+    done = cluster("lost", bookie)
+    assert done.code == 6 and "runs" in done.error
+    assert cluster("lost", bookie, "--force", "--json").json["is_declared"] is True
+
+
+def test_settings_are_shown_and_changed(cluster: Callable[..., Done]) -> None:
+    assert cluster("autorecovery", "--json").json["bytes_per_s"] is None
+    changed = cluster("autorecovery", "--set", "bytes_per_s=1000", "--set", "copies_at_once=2").out
+    assert "bytes_per_s        1000" in changed
+    assert cluster("autorecovery", "--set", "bytes_per_s=none", "--json").json["copies_at_once"] == 2
+    assert cluster("autorecovery", "--set", "delay=3").code == 2
+    assert cluster("autorecovery", "--set", "round_ms=0").code == 2
