@@ -23,7 +23,7 @@
 | `registration` | the bookie's key in the metadata store while it runs |
 | `bookie_state` | what the metadata store keeps of a bookie that is away, lost, draining or retired |
 | `ledgerlist`, `collector` | the ledgers that exist; garbage collection of deleted ones |
-| `scrub`, `segment_check`, `scrub_state` | verifies the segments on the disk, and has damage mended; one segment; the place |
+| `scrub`, `segment_check`, `scrub_state` | verifies segments on the disk, has damage mended; one segment; the place |
 | `key_verifier` | checks unknown ledger keys with the metadata |
 | `service` | serves a bookie over TCP |
 | `counts`, `metrics` | counters; metrics for Prometheus |
