@@ -45,9 +45,11 @@ class VerifiedProofs:
 
 
 def check_key(request: Request, state: LedgerState | None) -> Refusal | None:
-    """Refuse a request whose key is not that of the ledger. One whose key was lost is as a new one."""
-    if state is None or state.key is None:
+    """Refuse a request whose key is not that of the ledger."""
+    if state is None or (state.key is None and (state.limbo or state.copied)):
         return None
+    if state.key is None:
+        return ReplyStatus.UNKNOWN, "the ledger's key is lost"
     if not compare_digest(state.key, request.key):
         return ReplyStatus.UNAUTHORIZED, "the key is not that of the ledger"
     return None

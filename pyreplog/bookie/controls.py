@@ -63,8 +63,9 @@ def encode_limbo(ledger: int, limbo: bool) -> bytes:
 def load_controls(log: EntryLog, ledger: int) -> Controls:
     """Read the control records of a ledger by the log's index, without a scan.
 
-    A damaged record counts as what is safe: the ledger is fenced, or in limbo, and its key and LAC are unknown. Raises
-    CorruptionError if it is unknown which records there are.
+    A damaged record counts as what is safe: the ledger is fenced, or in limbo, and its LAC is unknown. In place of a
+    damaged key the next one that is right is noted: no fence was lost with it. Raises CorruptionError if it is unknown
+    which records there are.
     """
     try:
         records, _ = log.read(ledger + CONTROL, 0, max(ControlCode) + 1, _BYTES_MAX)
@@ -86,7 +87,7 @@ def _load_each(log: EntryLog, ledger: int) -> Controls:
     return controls._replace(
         fenced=controls.fenced or ControlCode.FENCE in damaged,
         limbo=controls.limbo or ControlCode.LIMBO in damaged,
-        copied=controls.copied or ControlCode.COPIED in damaged,
+        copied=controls.copied or bool({ControlCode.COPIED, ControlCode.KEY} & damaged),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 from collections.abc import Iterator, Sequence
@@ -545,7 +546,7 @@ def test_scrub_days_0_verifies_nothing_unless_asked(ram_path: Path) -> None:
 
 def test_a_clock_that_is_set_changes_nothing_while_it_runs(ram_path: Path) -> None:
     clock = ManualClock(START_US)
-    with closing(Lab(ram_path / "b", clock=clock, scrub_days=2, durability="synced")) as lab:
+    with closing(Lab(ram_path / "b", clock=clock, scrub_days=2, scrub_bytes_per_s=1000, durability="synced")) as lab:
         lab.fill(range(200))
         run_for(lab, clock, 0.5 * DAY_S)
         verified = lab.scrubber.verified_bytes
@@ -573,6 +574,8 @@ def test_it_goes_on_where_it_was(ram_path: Path) -> None:
     with closing(Lab(path, clock=clock, scrub_days=2, durability="synced")) as lab:
         lab.scrubber.step()
         assert lab.scrubber.progress().since_complete_s is not None
+    content = json.loads((path / NAME).read_text())["content"]
+    assert all(verified for _, _, verified in content["segments"])
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged", "another log's", "newer"])
