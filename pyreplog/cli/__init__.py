@@ -5,7 +5,7 @@
 | `app` | the parser; commands are modules, imported when they are used |
 | `cat`, `tail`, `stat`, `cursor`, `fsck`, `dump`, `bench` | commands on a log |
 | `backup`, `restore`, `offload`, `ingest` | as above |
-| `bookie`, `ledger`, `cluster`, `autorecovery` | commands on ledgers |
+| `bookie`, `ledger`, `cluster`, `clusterplan`, `autorecovery` | commands on ledgers |
 | `ha`, `hanode`, `harocketmq` | commands on replica groups: what they share, nodes, RocketMQ's wire |
 | `haclient` | appending to a replica group, and reading it |
 | `serve`, `topic`, `subscription`, `top` | commands on topics |

@@ -6,6 +6,7 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
+from pyreplog.cli import clusterplan
 from pyreplog.cli.shared import clusteroptions
 from pyreplog.cli.shared.output import amount, counted, moment, print_json, say
 from pyreplog.errors import InvalidArgumentError
@@ -25,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("status", help=HELP, description=HELP).set_defaults(action=_status)
     migrating = actions.add_parser("migrate", help=MIGRATE, description=f"{MIGRATE}; may be repeated")
     migrating.set_defaults(action=_migrate)
+    clusterplan.add_action(actions)
 
 
 def run(arguments: argparse.Namespace) -> int:
