@@ -18,6 +18,8 @@ doing the same work twice.
 | `lost_entries` | entries of which nobody has a copy any more |
 | `leased_keys` | keys by which processes share the work |
 | `status`, `worker_status`, `metrics` | what an auditor and a worker tell operators |
+| `plan`, `loss_chain` | a model of durability, rebuild time and cost, on paper |
+| `durability_simulation`, `placement_model`, `poisson_interval` | the same failures drawn at random |
 | `changes` | compare-and-set of one key |
 | `protocol` | decisions, without I/O, clock or randomness |
 """

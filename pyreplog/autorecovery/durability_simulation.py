@@ -1,8 +1,9 @@
 """Failures drawn at random on a cluster of many ledgers: how many are lost, and how much is copied.
 
-It goes from event to event: a bookie or a rack is lost, a bookie is away for longer than the delay, an order is placed, a bookie
-returns or is replaced. Between events copies are made in order of urgency at the rate that the workers have; what was
-done is applied with the next event, to all ledgers concerned at once. docs/durability.md says what is modelled.
+It goes from event to event: a bookie or a rack is lost, a bookie is away for longer than the delay, an order is placed,
+a bookie returns or is replaced. Between events copies are made in order of urgency at the rate that the workers have;
+what was done is applied with the next event, to all ledgers concerned at once. docs/durability.md says what is
+modelled.
 
 To see losses that are too rare, failures can be raised by a factor f. Each failure then belongs to the stated rates
 with probability 1 / f, so that a loss which took m failures counts f ** -m.
@@ -25,10 +26,10 @@ from pyreplog.autorecovery.placement_model import Flags, Ints, PlacementModel
 from pyreplog.autorecovery.plan import MANY_AWAY_SHARE, METADATA_OPERATIONS, YEAR_S, PlanInputs, storage_factor
 from pyreplog.autorecovery.poisson_interval import Interval, weighted_interval
 from pyreplog.errors import ConfigError
-import itertools
 
 LEDGERS_MAX = 20_000_000
 _NEVER = math.inf
+_NEGLIGIBLE = 1e-14
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,6 @@ class DurabilitySimulation:
         self._ensembles = self._placement.new_ledgers(inputs.ledgers)
         self._missing: Flags = np.zeros((inputs.ledgers, size), np.bool_)
         self._lost_by: Ints = np.zeros((inputs.ledgers, size), np.int32)  # of what is missing: which failure
-        self._held: list[list[NDArray[np.int64]]] = self._holdings()
         self._loads = np.bincount(self._ensembles.ravel(), minlength=count).astype(np.float64)
         room = inputs.disks * inputs.disk_bytes * inputs.write_quorum / storage_factor(inputs)
         self._room = room / inputs.member_bytes  # members that a bookie holds
@@ -170,18 +170,12 @@ class DurabilitySimulation:
         self._events: list[_Event] = []
         self._number = 0
         self._since_s = 0.0  # since when the copies are worked on that come next
+        self._changed_s = _NEVER  # bookies or tasks changed then: the copies are to be ordered anew
         self._counts = [0, 0, 0]
         self._unreadable = np.array([inputs.unreadable(copies) for copies in range(inputs.write_quorum + 1)])
         self._losses: dict[tuple[int, ...], list[float]] = defaultdict(lambda: [0.0, 0.0])  # ledgers; latent ones
         self._copied = np.zeros(3)
         self._waited = np.zeros((3, 2))  # seconds, and how many
-
-    def _holdings(self) -> list[list[NDArray[np.int64]]]:
-        """By bookie: ledger * E + place of what it holds. Copies that moved away are not removed."""
-        flat = self._ensembles.ravel()
-        order = np.argsort(flat, kind="stable")
-        ends = np.searchsorted(flat[order], np.arange(self._inputs.bookies + 1))
-        return [[order[start:stop]] for start, stop in itertools.pairwise(ends)]
 
     # ---- events ---------------------------------------------------------------------------------------------
 
@@ -261,17 +255,17 @@ class DurabilitySimulation:
             self._withdraw(bookie)
             self._stamps[bookie] += 1
             ledger, place = self._members(bookie)
+            here = ~self._missing[ledger, place]
+            ledger, place = ledger[here], place[here]
             self._missing[ledger, place] = True
             self._lost_by[ledger, place] = failure
-            self._held[bookie] = []
             self._loads[bookie] = 0
             self._failed[bookie, int(self._stamps[bookie])] = failure
-            self._held[bookie].append(ledger.astype(np.int64) * self._inputs.ensemble + place)
             self._push(now_s + min(self._inputs.delay_s, self._inputs.operator_s), _Kind.ORDER, bookie)
             self._push(now_s + self._inputs.operator_s, _Kind.BACK, bookie)
             touched.append(ledger)
         self._count_losses(np.unique(np.concatenate(touched)))
-        self._schedule(now_s)
+        self._changed_s = now_s
 
     def _order(self, event: _Event) -> None:
         """Have the copies of a bookie made again."""
@@ -298,7 +292,7 @@ class DurabilitySimulation:
         else:
             mine = ~self._missing[ledger, place]
         self._tasks.add(ledger[mine], place[mine], bookie, failure, now_s)
-        self._schedule(now_s)
+        self._changed_s = now_s
 
     def _back(self, event: _Event) -> None:
         """A bookie returns with its data, or is replaced by an empty one of its name."""
@@ -306,13 +300,12 @@ class DurabilitySimulation:
         if self._is_lost[bookie]:
             self._place_order(event.at_s, bookie)  # the successor proves that it is lost
             self._is_lost[bookie] = False
-            self._held[bookie] = []
         else:
             self._withdraw(bookie)
             self._stamps[bookie] += 1
         self._up[bookie] = True
         self._ordered[bookie] = False
-        self._schedule(event.at_s)
+        self._changed_s = event.at_s
 
     def _withdraw(self, bookie: int) -> None:
         """End the work on a bookie that is away."""
@@ -321,27 +314,23 @@ class DurabilitySimulation:
             self._tasks.keep((self._tasks.source != bookie) | (self._tasks.cause >= 0))
 
     def _members(self, bookie: int) -> tuple[Ints, Ints]:
-        """Ledgers and places that a bookie has in the metadata, as far as it holds them or lost them last."""
-        held = self._held[bookie]
-        packed = np.concatenate(held) if held else np.empty(0, np.int64)
-        ledger, place = np.divmod(packed, self._inputs.ensemble)
-        fine = self._ensembles[ledger, place] == bookie
-        if not self._is_lost[bookie]:
-            fine &= ~self._missing[ledger, place]
-        self._held[bookie] = [packed[fine]]
-        return ledger[fine].astype(np.int32), place[fine].astype(np.int32)
+        """Ledgers that name a bookie, and its places in them."""
+        packed = np.flatnonzero(self._ensembles.ravel() == bookie).astype(np.int32)
+        ledger, place = np.divmod(packed, np.int32(self._inputs.ensemble))
+        return ledger, place
 
     # ---- copies ---------------------------------------------------------------------------------------------
 
     def _schedule(self, now_s: float) -> None:
         """Say when each copy will be made: those of ledgers with the fewest copies first, then in order."""
         tasks, inputs = self._tasks, self._inputs
+        self._changed_s = _NEVER
         if not len(tasks):
             return
         gone = self._missing[tasks.ledger]
         gone[np.arange(len(tasks)), tasks.place] = True
-        left = self._present(~gone).min(axis=1)
-        order = np.lexsort((tasks.ordered_s, left))
+        left = self._present(~gone).min(axis=1).astype(np.int8)
+        order = np.argsort(left, kind="stable")  # tasks are in the order in which they were placed
         workers = max(min(int(self._up.sum()), len(tasks)), 1)
         one_s = inputs.member_bytes / inputs.worker_bytes_per_s
         step_s = max(one_s / workers, METADATA_OPERATIONS / inputs.metadata_operations_per_s)
@@ -349,16 +338,18 @@ class DurabilitySimulation:
         done_s = self._since_s + step_s * np.arange(1, len(tasks) + 1)
         tasks.finish_s[order] = np.maximum(done_s, tasks.ordered_s[order] + one_s)
 
-    def _present(self, here: Flags) -> NDArray[np.int64]:
+    def _present(self, here: Flags) -> NDArray[np.int8]:
         """Copies in each window of each row."""
-        counts = np.zeros(here.shape, np.int64)
-        for step in range(self._inputs.write_quorum):
-            counts += np.roll(here, -step, axis=1)
-        return counts[:, : self._inputs.windows]
+        size, quorum = self._inputs.ensemble, self._inputs.write_quorum
+        windows = range(self._inputs.windows)
+        columns = [sum(here[:, (window + step) % size].astype(np.int8) for step in range(quorum)) for window in windows]
+        return np.stack(columns, axis=1)
 
     def _advance(self, now_s: float) -> None:
         """Make the copies that are done by now."""
         tasks = self._tasks
+        if self._changed_s < now_s:
+            self._schedule(self._changed_s)
         done = tasks.finish_s <= now_s
         if done.any():
             self._since_s = float(tasks.finish_s[done].max())
@@ -393,7 +384,7 @@ class DurabilitySimulation:
         weights = np.where(self._up, np.maximum(1 - self._loads / self._room, 1e-3), 0.0)
         target[fine] = self._placement.targets(ensembles[fine], missing[fine], place[fine], weights)
         moved = target >= 0
-        self._note_unreadable(ledger[moved], missing[moved], concerned[moved])
+        self._note_unreadable(ledger[moved], tasks.cause[rows[moved]], missing[moved], concerned[moved])
         self._move(rows[moved], ledger[moved], place[moved], target[moved])
         return rows[~moved]
 
@@ -411,21 +402,9 @@ class DurabilitySimulation:
             since_s, cause = self._failures[number] if number >= 0 else (0.0, Cause.OUTAGE)
             self._copied[cause] += mine.sum() * self._inputs.member_bytes
             self._waited[cause] += (finish_s[mine] - since_s).sum(), mine.sum()
-        self._hold(ledger, place, target)
-        sources = self._tasks.source[rows]
         returning = failure < 0
-        np.subtract.at(self._loads, sources[returning], 1)
-
-    def _hold(self, ledger: Ints, place: Ints, bookies: Ints) -> None:
-        """Note what bookies hold from now on."""
-        if not len(bookies):
-            return
-        packed = ledger.astype(np.int64) * self._inputs.ensemble + place
-        order = np.argsort(bookies, kind="stable")
-        names, starts = np.unique(bookies[order], return_index=True)
-        for bookie, part in zip(names.tolist(), np.split(packed[order], starts[1:]), strict=True):
-            self._held[bookie].append(part)
-            self._loads[bookie] += len(part)
+        np.add.at(self._loads, target, 1)
+        np.subtract.at(self._loads, self._tasks.source[rows[returning]], 1)
 
     # ---- losses ---------------------------------------------------------------------------------------------
 
@@ -445,25 +424,28 @@ class DurabilitySimulation:
         return tuple(sorted(set(self._lost_by[ledger, gone].tolist())))
 
     def _renew(self, ledger: int) -> None:
-        """Give a ledger that was lost bookies for all that it lacks."""
+        """Give a ledger that was lost bookies for all that it lacks: the successors where no others are left."""
         for place in np.flatnonzero(self._missing[ledger]).tolist():
             row = np.array([ledger], np.int32)
             weights = self._up.astype(np.float64)
             spot = np.array([place], np.int32)
             target = self._placement.targets(self._ensembles[row], self._missing[row], spot, weights)
+            self._missing[ledger, place] = False
             if target[0] >= 0:
                 self._ensembles[ledger, place] = target[0]
-                self._missing[ledger, place] = False
-                self._hold(row, spot, target)
+                self._loads[target] += 1
 
-    def _note_unreadable(self, ledger: Ints, missing: Flags, concerned: Flags) -> None:
+    def _note_unreadable(self, ledger: Ints, failure: Ints, missing: Flags, concerned: Flags) -> None:
         """Add what is expected to be lost to unreadable entries while these copies are made."""
         good = self._present(~missing)
         chances = np.where(concerned, self._unreadable[good], 0.0)
-        for row in np.flatnonzero(chances.max(axis=1, initial=0.0) > 1e-14).tolist():
-            for window in np.flatnonzero(chances[row]).tolist():
-                causes = self._causes(int(ledger[row]), window)
-                self._losses[causes][1] += float(chances[row, window])
+        alone = (good == self._inputs.write_quorum - 1) & (failure >= 0)[:, None]  # nothing else of the window lacks
+        for number in np.unique(failure[failure >= 0]).tolist():
+            chance = float(chances[alone & (failure == number)[:, None]].sum())
+            if chance > _NEGLIGIBLE:
+                self._losses[(number,)][1] += chance
+        for row, window in np.argwhere(~alone & (chances > _NEGLIGIBLE)).tolist():
+            self._losses[self._causes(int(ledger[row]), window)][1] += float(chances[row, window])
 
     def _result(self, years: float) -> SimulatedDurability:
         raised, groups = self._raised, self._losses
@@ -477,7 +459,12 @@ class DurabilitySimulation:
         waited = [float(total / count) if count else math.nan for total, count in self._waited]
         copied = self._copied / years / np.array([raised, raised, 1.0])
         return SimulatedDurability(
-            years, self._seed, raised, *self._counts,
+            years=years,
+            seed=self._seed,
+            raised=raised,
+            bookie_losses=self._counts[Cause.BOOKIE],
+            rack_losses=self._counts[Cause.RACK],
+            long_outages=self._counts[Cause.OUTAGE],
             coincidences=sum(whole > 0 for whole, _ in groups.values()),
             ledgers_lost=int(sum(whole for whole, _ in groups.values())),
             latent_per_year=latent,

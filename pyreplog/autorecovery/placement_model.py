@@ -99,25 +99,43 @@ class PlacementModel:
         candidates = np.flatnonzero(weights > 0).astype(np.int32)
         if not count or not len(candidates):
             return found
-        best = self._best_racks(ensembles, lost, places, weights)
         ensembles = ensembles.copy()
         ensembles[np.arange(count), places] = -1  # a new incarnation of the member that leaves is welcome
-        rows = np.flatnonzero(best.any(axis=1))
-        top = weights.max()
+        sums = np.cumsum(weights[candidates])
+        rows = np.arange(count)
+        if len(np.unique(self.rack_of[candidates])) >= self._ensemble:  # some rack has no member
+            racks = np.where(lost | (ensembles < 0), -1, self.rack_of[ensembles])
+            others = np.concatenate([ensembles, racks], axis=1)
+            best = None
+        else:
+            others, best = ensembles, self._best_racks(ensembles, lost, places, weights)
         for _ in range(_ROUNDS):
             if not len(rows):
                 return found
-            drawn = candidates[self._random.integers(len(candidates), size=len(rows))]
-            fine = best[rows, self.rack_of[drawn]] & ~(ensembles[rows] == drawn[:, None]).any(axis=1)
-            fine &= self._random.random(len(rows)) * top < weights[drawn]
+            drawn = candidates[np.searchsorted(sums[:-1], self._random.random(len(rows)) * sums[-1], side="right")]
+            fine = self._fits(drawn, rows, others, best)
             found[rows[fine]] = drawn[fine]
             rows = rows[~fine]
         for row in rows:  # where few are left to choose from
-            allowed = candidates[best[row, self.rack_of[candidates]] & ~np.isin(candidates, ensembles[row])]
+            allowed = candidates[self._fits(candidates, np.full(len(candidates), row), others, best)]
             if len(allowed):
                 shares = weights[allowed] / weights[allowed].sum()
                 found[row] = self._random.choice(allowed, p=shares)
         return found
+
+    def _fits(self, drawn: Ints, rows: NDArray[np.int64], others: Ints, best: Flags | None) -> Flags:
+        """Whether bookies may take the places of rows.
+
+        others: members that stay and, where `best` is None, their racks behind them. best: racks that may be chosen;
+        None: those that have no member.
+        """
+        size, racks = self._ensemble, self.rack_of[drawn]
+        fine: Flags = (others[rows, :size] != drawn[:, None]).all(axis=1)
+        if best is not None:
+            fine &= best[rows, racks]
+        else:
+            fine &= (others[rows, size:] != racks[:, None]).all(axis=1)
+        return fine
 
     def _best_racks(self, ensembles: Ints, lost: Flags, places: Ints, weights: NDArray[np.float64]) -> Flags:
         """Racks that share fewest windows with the place, and of these those with the fewest members."""
@@ -134,4 +152,5 @@ class PlacementModel:
             room[rows, racks] -= (other != places) & (weights[ensembles[:, other]] > 0)
         near[room <= 0] = np.iinfo(np.int32).max
         least = near.min(axis=1, keepdims=True)
-        return (near == least) & (room > 0)
+        best: Flags = (near == least) & (room > 0)
+        return best

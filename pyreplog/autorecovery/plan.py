@@ -178,6 +178,7 @@ class Durability:
     Attributes:
         ledger_losses: probability that one ledger is lost.
         cluster_losses: expected number of ledgers of the cluster that are lost.
+        cluster_events: expected number of times that any ledger is lost.
         cluster_probability: probability that the cluster loses any ledger.
         ledger_nines: -log10 of `ledger_losses`.
         cluster_nines: -log10 of `cluster_probability`.
@@ -186,6 +187,7 @@ class Durability:
 
     ledger_losses: float
     cluster_losses: float
+    cluster_events: float
     cluster_probability: float
     ledger_nines: float
     cluster_nines: float
@@ -339,8 +341,8 @@ def make_plan(inputs: PlanInputs) -> Plan:
 
 def storage_factor(inputs: PlanInputs) -> float:
     """Return the bytes on disks for one byte of entries: copies, record headers, and what waits to be compacted."""
-    dead = 1 - (1 + inputs.compacted_live_share) / 2  # segments are between full and compacted: half way on average
-    return inputs.write_quorum * (1 + RECORD_HEADER_BYTES / inputs.entry_bytes) / (1 - dead)
+    live = (1 + inputs.compacted_live_share) / 2  # segments are between full and compacted: half way on average
+    return inputs.write_quorum * (1 + RECORD_HEADER_BYTES / inputs.entry_bytes) / live
 
 
 def loss_rates(inputs: PlanInputs) -> LossRates:
@@ -372,7 +374,8 @@ def _durability(inputs: PlanInputs) -> Durability:
     probability = -math.expm1(-events)
     return Durability(
         ledger_losses=ledger,
-        cluster_losses=inputs.ledgers * ledger,
+        cluster_losses=inputs.ledgers * inputs.windows * per_window,
+        cluster_events=events,
         cluster_probability=probability,
         ledger_nines=_nines(ledger),
         cluster_nines=_nines(probability),
