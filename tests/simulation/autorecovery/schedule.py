@@ -47,7 +47,7 @@ class Schedule:
     def _plan(self, count: int) -> Plan:
         """Of a ledger: durable entries, more bookies than copies where there are enough."""
         while True:
-            plan = Plan.draw(self.world.random)
+            plan = Plan.draw(self.world.random, self.world.leaving)
             if plan.ensemble_size < count:
                 return dataclasses.replace(
                     plan, durability="synced", dead=0, naps=0, recoverers=min(plan.recoverers, 1), readers=0,
@@ -118,7 +118,12 @@ class Schedule:
         if len(self.nodes.places) - len(busy) - 1 >= size and node.name not in self.states:
             self.drains += 1
             self.states[node.name] = BookieState(BookiePhase.DRAINING, int(1e15 + self.world.now * 1e6), "drawn")
+            self.nodes.leaving.add(node.name)
             self.world.note(node.name, "is drained")
+            for life in self.lives:
+                writer = life.writer
+                after = self.world.random.random() * 0.01
+                self.world.after(after, writer.tell, writer.machine, "replace_members", sorted(self.nodes.leaving))
 
     def _fill(self) -> None:
         node = self.world.random.choice(self.nodes.places)
