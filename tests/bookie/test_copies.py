@@ -12,6 +12,7 @@ from pyreplog.bookie.controls import ControlCode, Controls, load_controls
 from pyreplog.bookie.key_verifier import KeyVerdict
 from pyreplog.bookie.protocol import ID_MAX, Flag, Reply, ReplyStatus, Request
 from tests.bookie.asking import KEY, LEDGER, OTHER_KEY, Node, add, entries_in, last, read, records_of, set_lac
+from tests.bookie.memorylog import MemoryLog
 from tests.bookie.test_fast_add import plain_of
 
 PROOF, OTHER_PROOF = b"p" * 16, b"q" * 16
@@ -78,6 +79,18 @@ def test_a_noted_key_stays_when_copies_come(node: Node) -> None:
         assert load_controls(after.log, LEDGER) == Controls(key=KEY)
         assert after.ask(add(6)).status == ReplyStatus.OK
         assert entries_in(after.ask(read(0, 99))) == [0, 1, 5, 6]
+
+
+def test_a_key_that_is_lost_stays_lost() -> None:
+    """Then a fence may be lost, too. Copies that come later do not make up for it."""
+    log = MemoryLog()
+    log.append(records_of(0))
+    log.sync()
+    node = Node(log)
+    assert node.ask(copy(1)).status == ReplyStatus.OK
+    for after in (node, node.crash()):
+        assert after.ask(add(2)).status == ReplyStatus.UNKNOWN
+        assert load_controls(after.log, LEDGER) == Controls()
 
 
 # ---- proofs ------------------------------------------------------------------------------------------------------
