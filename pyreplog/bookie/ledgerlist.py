@@ -76,7 +76,7 @@ class LedgerMetadataView(Protocol):
         """
         ...
 
-    def touch(self, ledger: int, version: int) -> bool:
+    def change_version(self, ledger: int, version: int) -> bool:
         """Write the metadata of a ledger as they are, by compare-and-set; False: their version is another one."""
         ...
 
@@ -106,8 +106,8 @@ class LedgerList:
     def closed(self, ledgers: Sequence[int]) -> list[ClosedLedger | None]:
         return self._view.closed(ledgers, self._identity.id)
 
-    def touch(self, ledger: int, version: int) -> bool:
-        return self._view.touch(ledger, version)
+    def change_version(self, ledger: int, version: int) -> bool:
+        return self._view.change_version(ledger, version)
 
     def spares(self, ledger: int) -> bool:
         """Whether surplus of a ledger has to stay. Call it after the ledger's metadata were read.

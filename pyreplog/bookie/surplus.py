@@ -47,7 +47,7 @@ class ClosedLedgers(Protocol):
         """Return what this bookie has to hold of ledgers; None: of one that is not closed, or unknown."""
         ...
 
-    def touch(self, ledger: int, version: int) -> bool:
+    def change_version(self, ledger: int, version: int) -> bool:
         """Write the metadata of a ledger as they are, so that their version changes; False: it has changed already."""
         ...
 
@@ -175,7 +175,7 @@ class Surplus:
             logger.error("surplus of ledger %d cannot be judged: %s", ledger, error)
             return
         try:
-            is_settled = self._ledgers.touch(ledger, closed.version)
+            is_settled = self._ledgers.change_version(ledger, closed.version)
         except BaseException:
             self._show(ledger, before)
             raise

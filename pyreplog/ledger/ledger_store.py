@@ -274,7 +274,7 @@ class StoredLedgers:
             for ledger, there in zip(ledgers, found, strict=True)
         ]
 
-    def touch(self, ledger: int, version: int) -> bool:
+    def change_version(self, ledger: int, version: int) -> bool:
         key = metadata_key(ledger)
         found = self._store.get(key)
         if found is None or found.version != version:

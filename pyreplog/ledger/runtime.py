@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
@@ -32,6 +32,7 @@ from pyreplog.ledger.thread_pool import ThreadPool
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metrics import Metric
 from pyreplog.net.reactor import Reactor
+from pyreplog.net.sockets import weak_callback
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,9 @@ class RuntimeBase:
         """Called when bookies registered, left, or changed their registration, and when their states changed."""
         self._closed = False
         try:
-            self.bookie_states = BookieStates(metadata, lambda _: self.on_bookies(), self._read_again)
+            self.bookie_states = BookieStates(
+                metadata, weak_callback(self._states_changed), weak_callback(self._read_again)
+            )
         except BaseException:
             self._workers.close()
             self.reactor.close()
@@ -102,6 +105,10 @@ class RuntimeBase:
 
     def work(self, job: Callable[[], object]) -> None:
         self._workers.submit(job)
+
+    def _states_changed(self, _: Set[str]) -> None:
+        """Tell of changed states. The watch of the store holds the runtime weakly: a forgotten cluster has to go."""
+        self.on_bookies()
 
     def _read_again(self, read: Callable[[], None]) -> None:
         self.wake_after(READ_AGAIN_S, lambda: self.work(read))

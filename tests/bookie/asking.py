@@ -158,5 +158,5 @@ class Facts:
     def closed(self, ledgers: Sequence[int], bookie: str) -> list[ClosedLedger | None]:
         return [ClosedLedger(tuple(self.held[ledger]), 0) if ledger in self.held else None for ledger in ledgers]
 
-    def touch(self, ledger: int, version: int) -> bool:
+    def change_version(self, ledger: int, version: int) -> bool:
         return False

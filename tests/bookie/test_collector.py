@@ -49,7 +49,7 @@ class Ledgers:
         """Surplus has tests of its own."""
         return [None for _ in ledgers]
 
-    def touch(self, ledger: int, version: int) -> bool:
+    def change_version(self, ledger: int, version: int) -> bool:
         raise AssertionError("nothing is closed")
 
     def spares(self, ledger: int) -> bool:

@@ -135,7 +135,7 @@ class Moved(Ledgers):
     def closed(self, ledgers: Sequence[int]) -> list[ClosedLedger | None]:
         return [ClosedLedger((range(10),), 1) if ledger == 2 else None for ledger in ledgers]
 
-    def touch(self, ledger: int, version: int) -> bool:
+    def change_version(self, ledger: int, version: int) -> bool:
         return (ledger, version) == (2, 1)
 
     def spares(self, ledger: int) -> bool:

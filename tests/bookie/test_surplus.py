@@ -55,10 +55,10 @@ class Metadata(StoredLedgers):
 
     before_touch: Callable[[int], object] | None = None
 
-    def touch(self, ledger: int, version: int) -> bool:
+    def change_version(self, ledger: int, version: int) -> bool:
         if self.before_touch is not None:
             self.before_touch(ledger)
-        return super().touch(ledger, version)
+        return super().change_version(ledger, version)
 
 
 class Node:

@@ -136,7 +136,7 @@ def test_the_whole_disk_layer_is_modelled() -> None:
     assert native == {"write", "write_sync", "lock_file", "unlock_file", "Steps"}
     calls = {name for name in vars(RealFiles) if not name.startswith("_")}
     assert calls == {
-        "create", "open", "write", "sync", "write_sync", "sync_directory", "rename", "remove", "replace_small",
+        "create", "open", "read", "write", "sync", "write_sync", "sync_directory", "rename", "remove", "replace_small",
         "write_new", "unlock", "populate", "run", "allocate", "create_empty", "sync_file", "make_directory", "link",
         "remove_tree", "write_new_synced",
     }  # fmt: skip

@@ -106,7 +106,7 @@ def test_a_second_attempt_ends_the_first(server: Served, topic: Topic) -> None:
             first.publish(one)
         first.finish()
         assert attempt(server, topic, 3, values).stored == 20
-        with pytest.raises(SequenceError, match="another client publishes as spark-q-0 now") as caught:
+        with pytest.raises(SequenceError, match="another client publishes as producer spark-q-0 now") as caught:
             for one in rows(topic, values[20:], 20):
                 first.publish(one)
             first.finish()

@@ -331,7 +331,7 @@ def test_acknowledging_at_a_server(tmp_path: Path) -> None:
             with pytest.raises(OutOfRangeError, match="expected an offset up to its end, 30, found 99"):
                 acknowledge(client, offset, "keeps")
             offset["topics"]["orders"]["-1"]["token"] = "another"  # type: ignore[index]
-            with pytest.raises(NoSuchTopicError, match="made anew"):
+            with pytest.raises(NoSuchTopicError, match="it was deleted, and created again"):
                 acknowledge(client, offset, "keeps")
 
 

@@ -152,6 +152,8 @@ class _Log(MemoryLog):
         super().__init__()
         self.log = self
 
+    def set_damaged(self, damaged: object) -> None: ...
+
     def sync(self) -> None:
         before = len(self.stored)
         primitives.point("sync")
