@@ -11,7 +11,7 @@ from pyreplog.errors import InvalidArgumentError, ReplogError, UnauthorizedError
 from pyreplog.ledger.ledger_store import find_ledger, load_ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
 from pyreplog.ledger.protocol.copies import CopyCheck
-from pyreplog.ledger.protocol.effects import Effect, Finished
+from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished
 from pyreplog.ledger.protocol.entry_repair import EntryRepair
 from pyreplog.ledger.repair_notes import RepairNote, forget_repair, repairs
 from pyreplog.metadata.store import MetadataStore
@@ -46,8 +46,8 @@ class LedgerRepair:
             try:
                 stored = find_ledger(self._store, repair.ledger)
                 closed = stored is None or stored.metadata.state is State.CLOSED
-                if stored is not None and stored.metadata.has(repair.bookie, repair.entry):
-                    self._repair(stored.metadata, repair)
+                if stored is not None and (copy := _first_copy(stored.metadata, repair)) is not None:
+                    self._repair(stored.metadata, copy)
                     holder = repair.ledger, repair.bookie
                     if closed and holder not in complete:
                         complete[holder] = self._repair_bookie(stored.metadata, repair.bookie)
@@ -114,6 +114,15 @@ class LedgerRepair:
     def _check_password(self, metadata: LedgerMetadata) -> None:
         if not metadata.admits(self._key):
             raise UnauthorizedError(metadata.ledger, "the password differs from the one of create_ledger")
+
+
+def _first_copy(metadata: LedgerMetadata, repair: RepairNote) -> RepairNote | None:
+    """Return the first copy from a noted entry on that the bookie has to hold; None: it has to hold none.
+
+    Auto-recovery may have given the noted entry, of an earlier fragment, to another bookie meanwhile.
+    """
+    entry = BadCopy(repair.bookie, repair.entry).within(metadata).entry
+    return repair._replace(entry=entry) if metadata.has(repair.bookie, entry) else None
 
 
 class LimboQuery:

@@ -146,7 +146,7 @@ def reader_closed(world: World) -> None:
 class _Log(MemoryLog):
     """With what a LocalBookie asks a DiskLog."""
 
-    uuid, end_position = bytes(16), 0
+    uuid, end_position, path = bytes(16), 0, Path("nowhere")
 
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__()

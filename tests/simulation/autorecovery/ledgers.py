@@ -43,7 +43,10 @@ class LedgerHost(MetadataHost):
     def is_noted(self, metadata: LedgerMetadata, bookie: str) -> bool:
         """All that a bookie with an order should hold is copied to others, whether it has it or not: a worker reads from
         every member. So a note about a fragment that was moved already is needed no more."""
-        return super().is_noted(metadata, bookie) or bookie in self._life.schedule.orders
+        named = (fragment for fragment in metadata.fragments if bookie in fragment.ensemble)
+        last = max((fragment.first for fragment in named), default=-1)
+        is_noted = any(entry <= last or metadata.has(bookie, entry) for entry in self.noted.get(bookie, ()))
+        return is_noted or bookie in self._life.schedule.orders
 
     def note_lost(self, client: Client, machine: Any, effect: NoteLost) -> None:
         """List entries as lost; the request, or its answer, may be lost."""
