@@ -44,7 +44,7 @@ def test_all_behind_the_checkpoint_is_written_and_synced_again(tmp_path: Path) -
         log.append_batch([b"seen" * 250] * 150)
         end = log.end_position
         assert proven < SEGMENT and end > 2 * SEGMENT
-        shutil.copytree(log.path, tmp_path / "killed", ignore=shutil.ignore_patterns("checkpoint"))
+        shutil.copytree(log.path, tmp_path / "killed", ignore=shutil.ignore_patterns("checkpoint", "fresh-*"))
         shutil.copy(tmp_path / "log" / "checkpoint", tmp_path / "killed")
     files = RecordingFiles()
     with CommitLog(tmp_path / "killed", pyreplog.LogConfig(), create=False, clock=None, files=files) as log:
