@@ -195,11 +195,11 @@ class SegmentCheck:
             if reader.size > 2 * self._segment.size:
                 raise CorruptionError(path, 0, f"a file of {2 * self._segment.size} bytes at most", str(reader.size))
             size = reader.size
-            data = b"".join(reader.read(at, min(PIECE_BYTES, size - at)) for at in range(0, size, PIECE_BYTES))
+            pieces = [bytes(reader.read(at, min(PIECE_BYTES, size - at))) for at in range(0, size, PIECE_BYTES)]
             self.index_bytes += size
             if reader.unreadable:
                 raise CorruptionError(path, reader.unreadable[0], "a block that can be read", "an input/output error")
-            return data
+            return b"".join(pieces)
         finally:
             reader.close()
 

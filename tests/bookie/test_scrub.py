@@ -147,8 +147,13 @@ def lab(ram_path: Path) -> Iterator[Lab]:
 # ---- what is found ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("piece", [4096, 8192, 1 << 20])
 @pytest.mark.parametrize("durability", ["appended", "synced"])
-def test_an_intact_log_has_nothing_to_mend(durability: str, ram_path: Path) -> None:
+def test_an_intact_log_has_nothing_to_mend(
+    durability: str, piece: int, ram_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when index files and records are longer than a piece that is read at a time."""
+    monkeypatch.setattr(segment_check, "PIECE_BYTES", piece)
     with closing(Lab(ram_path / "b", durability=durability)) as lab:
         lab.fill(range(60))
         ask(lab.bookie, last(ledger=2, fence=True))
