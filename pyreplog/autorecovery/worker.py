@@ -16,7 +16,7 @@ from pyreplog.autorecovery.protocol.priority import fewest_copies
 from pyreplog.autorecovery.replication_driver import ReplicationDriver
 from pyreplog.autorecovery.targets import TargetChooser
 from pyreplog.clock import Clock
-from pyreplog.errors import ClosedError, NotEnoughBookiesError, ReplogError
+from pyreplog.errors import ClosedError, NotEnoughBookiesError, ReplogError, UnreadableError
 from pyreplog.ledger.ledger_store import VersionedMetadata
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.runtime import RuntimeBase
@@ -255,6 +255,8 @@ class ReplicationWorker:
         except ClosedError:
             self._is_stopping = True
         except ReplogError as error:
+            if not isinstance(error, NotEnoughBookiesError):
+                self.pace.slow_down()
             self._failed(ledger, error)
 
     def _copy(self, stored: VersionedMetadata) -> None:
@@ -281,11 +283,14 @@ class ReplicationWorker:
             counters.lost_entries += replicated.lost
             if replicated.is_open:
                 self._pass.open.add(ledger)
-            else:
-                counters.ledgers += not replicated.kept
-            self._failures.pop(ledger, None)
+            if not replicated.kept:
+                counters.ledgers += not replicated.is_open
+                self._failures.pop(ledger, None)
         if replicated.bytes:
             self.pace.speed_up()
+        if replicated.kept:  # each pass would look for them again, in vain
+            text = f"{replicated.kept} entries have copies on bookies that are away, or nowhere"
+            self._failed(ledger, UnreadableError(ledger, text))
 
     def _failed(self, ledger: int, error: ReplogError) -> None:
         """Have a ledger tried again later."""
@@ -297,8 +302,6 @@ class ReplicationWorker:
             is_first = not self._failures
             self._failures[ledger] = failure
             self.counters.failures += 1
-        if not failure.lacks_bookie:
-            self.pace.slow_down()
         logger.log(
             logging.WARNING if is_first else logging.DEBUG, "ledger %d was not copied, tried again in %d s: %s",
             ledger, delay_ms // 1000, error,

@@ -155,6 +155,27 @@ def test_without_a_spare_bookie_it_waits_and_says_so(tmp_path: Path, rounds: Any
     assert list(list_orders(here.store)) == [source]
 
 
+def test_the_only_copies_of_a_bookie_that_is_away_are_not_looked_for_all_the_time(tmp_path: Path, rounds: Any) -> None:
+    """They are not listed as lost, and each ledger is tried again later and later (BookKeeper #3887, #4872)."""
+    ledgers = filled(tmp_path, bookies=3, ledgers=2, ensemble=2, write_quorum=1)
+    here = rounds(bookies=3)
+    before = [here.cluster.ledger_metadata(ledger) for ledger in ledgers]
+    (source, *_) = sorted(before[0].bookies() & before[1].bookies())
+    here.cluster.runtime.bookies.pop(source).close()
+    away = BookieState(BookiePhase.AWAY, here.clock.now_us() - 3_600_000_000, "test")
+    here.store.create(bookie_state_key(source), away.encode())
+    for _ in range(20):
+        here.step()
+    assert here.recovery.worker_status().failures == 2
+    assert [here.cluster.ledger_metadata(ledger) for ledger in ledgers] == before
+    assert not list_lost(here.store)
+    status = find_status(here.store)
+    assert status is not None
+    assert "have copies on bookies that are away, or nowhere" in status.failed[ledgers[0]]
+    here.step(10)
+    assert here.recovery.worker_status().failures == 4
+
+
 def test_a_drained_bookie_ends_without_ledgers(tmp_path: Path, rounds: Any) -> None:
     ledgers = filled(tmp_path, bookies=5, ensemble=4, write_quorum=2)
     here = rounds(bookies=5)
