@@ -96,7 +96,7 @@ class LocalBookie(Handle):
             self.log, self.path, self.config, self.with_bookie, note if note is not None else _log_bad_copies,
             files=files, clock=clock,
         )  # fmt: skip
-        """Verifies the segments of the bookie; whoever drives the bookie calls its `step`."""
+        """Verifies the segments of the bookie. The driver of the bookie calls its `step`."""
         super().__init__(f"bookie {self.path}")
 
     @property

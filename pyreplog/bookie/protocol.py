@@ -78,7 +78,7 @@ RECOVERY, UNSYNCED, COPY = map(int, (Flag.RECOVERY, Flag.UNSYNCED, Flag.COPY))
 """What every message is compared with: to find a member in its enum takes longer than to compare it."""
 HOLDINGS_FEATURE, COPY_FEATURE = "holdings", "copy"
 FEATURES = frozenset({HOLDINGS_FEATURE, COPY_FEATURE})
-"""What is not in every bookie of the protocol's version; the hello says who knows it."""
+"""Features that some bookies of this protocol version lack. The hello tells which of them a bookie knows."""
 _KIND_MAX, _STATUS_MAX, _FLAGS_MAX = int(max(RequestKind)), int(max(ReplyStatus)), sum(Flag)
 
 

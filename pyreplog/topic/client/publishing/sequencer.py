@@ -273,7 +273,7 @@ class Sequencer:
         self._enqueue(batch, work)
 
     def _admit_again(self, work: _Work) -> None:
-        """Admit what is not in doubt any more."""
+        """Admit the submissions whose outcome is no longer in doubt."""
         while work.readmitted:
             self._admit(work.readmitted.pop(0), work)
 
