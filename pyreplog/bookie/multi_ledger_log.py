@@ -105,12 +105,12 @@ class MultiLedgerLog(CommitLog):
         segment.ledgers = index
         return segment
 
-    def _begin_segment(self, segment: Segment, first_entry: int, last_time: int) -> None:
-        """Add the segment that is sealed now to the map, before the log goes on in the next one."""
-        table = self._segment_table()
-        if table and (sealed := table[-1][2]) is not None and isinstance(sealed.ledgers, LedgerIndex):
-            self.map.add(sealed.base, sealed.ledgers.ledgers())
-        super()._begin_segment(segment, first_entry, last_time)
+    def _note_sealed(self, segment: Segment) -> None:
+        """Add a sealed segment to the map first: from then on a thread may write its index to a file, and drop it."""
+        index = segment.ledgers
+        assert isinstance(index, LedgerIndex)
+        self.map.add(segment.base, index.ledgers())
+        super()._note_sealed(segment)
 
     # ---- looking up -----------------------------------------------------------------------------------------
 

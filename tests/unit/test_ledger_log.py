@@ -35,11 +35,12 @@ from pyreplog.errors import (
     UnnumberedError,
     WrongTypeError,
 )
-from pyreplog.log import names
+from pyreplog.log import housekeeper, names
 from pyreplog.log.backup.copying import backup
 from pyreplog.log.backup.restoring import restore
 from pyreplog.log.fsck.check import check
 from pyreplog.log.fsck.repair import repair
+from pyreplog.log.housekeeper import Housekeeper
 from pyreplog.log.segments import SegmentPool
 from tests import running, samples, twin
 from tests.ledgers import (
@@ -810,3 +811,29 @@ def test_a_forked_child_is_refused(path: Path) -> None:
             os._exit(refused)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(CALLS)
         assert len(read_all(log, 3)) == 120
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_a_segment_is_found_though_its_index_was_written_at_once(
+    durability: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that writes the indexes of a sealed segment may be done before the log goes on in the next one. The
+    segment was in no map then: its entries counted as not here until the log was opened again, and a trim removed it."""
+
+    logs: list[MultiLedgerLog] = []
+
+    def step_at_once(keeper: Housekeeper[Any]) -> None:
+        """In place of waking the thread."""
+        for log in logs:
+            keeper.step(log)
+
+    monkeypatch.setattr(housekeeper, "THREADS", False)
+    monkeypatch.setattr(Housekeeper, "wake_preparing", step_at_once)
+    with open_log(tmp_path / "log", durability) as log:
+        logs.append(log.commit_log)
+        for entry in range(40):
+            log.append(records_of(3, entry, size=ROOM // 4))
+        log.sync()
+        assert len(log.segments()) > 8
+        assert sorted(read_all(log, 3)) == list(range(40))
+        assert [base for base, _ in log.segments()] == sorted({share.base for share in log.shares(3)})[:-1]
