@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from functools import partial
 
 import pyreplog
 
@@ -21,7 +20,7 @@ import pyreplog
 def do(job: str) -> None:
     if job == "fail":
         raise ValueError(job)
-    print("done:", job, flush=True)
+    print(f"done: {job}\n", end="", flush=True)  # in one piece: threads do not mix their lines
 
 
 def consume(consumer: pyreplog.Consumer, handle: Callable[[str], None], stop: threading.Event) -> None:
@@ -48,7 +47,9 @@ def main(path: str, *values: str) -> None:
         support = dead_letters.subscribe("support", start="earliest")
         jobs.publish_batch([value.encode() for value in values])
         threads = [pool.submit(consume, worker, do, stop) for worker in workers]
-        threads.append(pool.submit(consume, support, partial(print, "dead letter:", flush=True), stop))
+        threads.append(
+            pool.submit(consume, support, lambda job: print(f"dead letter: {job}\n", end="", flush=True), stop)
+        )
         for thread in as_completed(threads):
             stop.set()  # an error in one thread ends the others
             thread.result()

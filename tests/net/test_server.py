@@ -311,8 +311,9 @@ def test_silent_sockets_of_one_address_take_no_room_of_another(reactor: Reactor,
                 stack.enter_context(sock)
             wait(reactor, lambda: server.handshakes == 20)
         for sock in slow:  # none of these was closed
-            sock.setblocking(False)
+            sock.settimeout(TIMEOUT_S)
             assert sock.recv(1) == b"\xff"
+            sock.setblocking(False)
             with pytest.raises(BlockingIOError):
                 while sock.recv(1000):
                     continue

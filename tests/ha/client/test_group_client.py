@@ -27,7 +27,7 @@ from pyreplog.errors import (
 from pyreplog.ha.client_requests import ClientStats
 from pyreplog.ha.metrics import node_metrics
 from pyreplog.metrics import Metric
-from tests.ha.nodes import Lab, level, until
+from tests.ha.nodes import Lab, has_log, level, until
 from tests.ports import free_ports
 
 SECRET = b"a secret of sixteen bytes"
@@ -256,6 +256,7 @@ def test_a_planned_change_over(group: Lab) -> None:
             if number % 100 == 50:
                 other = group.nodes["ba"[number // 100 % 2]]
                 until(lambda other=other: other.role == "replica" and other.is_streaming and other.members is not None)  # type: ignore[misc]
+                until(lambda other=other: has_log(other) and other.log.end > 0)  # type: ignore[misc]  # else it holds nothing yet
                 other.promote()
         client.flush()
         assert [future.result() for future in futures] == sorted(future.result() for future in futures)

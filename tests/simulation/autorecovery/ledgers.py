@@ -85,6 +85,7 @@ class LedgerLife:
         self.store = LedgerHost(self, metadata)
         self.store.loss = plan.loss
         self.mover: str | None = None  # a replicator whose change is being made
+        self.losses_while_open = 0  # disks that were lost before the ledger was closed
         self.moves = 0  # changes that replicators made
         self.writer = Writer(self)  # type: ignore[arg-type]
         self.clients: list[Client] = [self.writer]
@@ -134,27 +135,17 @@ class LedgerLife:
         return sum(self.nodes.by_name[ensemble[place]].log.holds(self.ledger, entry) for place in places)
 
     def bears_loss(self, node: Any) -> bool:
-        """Whether the ledger survives the loss of a disk: an acknowledged entry has another copy, and the last fragment
-        of a ledger that is not closed loses fewer members than the ack quorum."""
+        """Whether the ledger survives the loss of a disk: an acknowledged entry has another copy, and fewer disks
+        are lost while it is not closed than the ack quorum."""
         metadata, name = self.store.metadata, node.name
-        if metadata.state is not State.CLOSED:
-            members = metadata.last_fragment.ensemble
-            lossy = sum(self.nodes.by_name[bookie].has_lost for bookie in members)
-            if name in {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}:
-                return lossy < metadata.ack_quorum - 1 and not self.has_lost_before
-            return True
+        if metadata.state is not State.CLOSED:  # a change that names the bookie may be on its way
+            return self.losses_while_open < metadata.ack_quorum - 1
         last = metadata.last_entry
         return all(
             self.copies(entry) - (self.is_named(name, entry) and node.log.holds(self.ledger, entry)) >= 1
             for entry in range(last + 1)
             if entry not in self.store.lost
         )
-
-    @property
-    def has_lost_before(self) -> bool:
-        """Whether a member of a ledger that is not closed has lost its disk already."""
-        named = {bookie for fragment in self.store.metadata.fragments for bookie in fragment.ensemble}
-        return any(self.nodes.by_name[bookie].has_lost for bookie in named)
 
 
 class LedgerInvariants(Invariants):

@@ -104,6 +104,8 @@ class Schedule:
         if not all(life.store.is_deleted or life.bears_loss(node) for life in self.lives):
             return
         self.disk_losses += 1
+        for life in self.lives:
+            life.losses_while_open += life.store.metadata.state is not State.CLOSED
         name, _, number = node.name.partition("@")
         self.nodes.replace_by_empty(place)
         fresh = self.nodes.places[place]
