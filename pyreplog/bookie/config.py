@@ -52,7 +52,7 @@ class BookieConfig(Settings):
     ledger_states_max: int = 16384
     compact_below_percent: int = 50
     collect_interval_ms: int = 60_000
-    surplus_interval_ms: int = 0
+    surplus_interval_ms: int = 3_600_000
     collect_step_bytes: int = 4 << 20
     scrub_days: int = 14
     scrub_bytes_per_s: int = 32 << 20

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.ledgerlist import ClosedLedger
 from pyreplog.bookie.protocol import ReplyStatus
 from pyreplog.log import housekeeper
 from pyreplog.log.files import RealFiles
@@ -124,6 +127,59 @@ class OnlyControls(Operation):
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 def test_power_cut_where_only_control_records_move(durability: str, ram_path: Path, seed: int) -> None:
     assert cut_at_every_step(OnlyControls(durability), ram_path, seed) > 30
+
+
+class Moved(Ledgers):
+    """Ledger 2 is closed, and this bookie has to hold its first 10 entries. Somebody else has the others."""
+
+    def closed(self, ledgers: Sequence[int]) -> list[ClosedLedger | None]:
+        return [ClosedLedger((range(10),), 1) if ledger == 2 else None for ledger in ledgers]
+
+    def change_version(self, ledger: int, version: int) -> bool:
+        return (ledger, version) == (2, 1)
+
+    def spares(self, ledger: int) -> bool:
+        return False
+
+
+class Surplus(Operation):
+    """Of segments in which copies are that no metadata ask for, beside others."""
+
+    def __init__(self, durability: str) -> None:
+        self._config = replace(
+            config(durability), collect_interval_ms=1, surplus_interval_ms=1, compact_below_percent=95
+        )
+
+    def _open(self, home: Path, files: RealFiles) -> Node:
+        return Node(home / "log", Moved(2, 3), files=files, config=self._config)
+
+    def prepare(self, home: Path) -> None:
+        node = self._open(home, PageCache())
+        for entry in range(0, 60, 10):
+            node.fill(2, entries=range(entry, entry + 10))
+            node.fill(3, entries=range(entry // 2, entry // 2 + 5))
+        node.close()
+
+    def act(self, home: Path, files: PowerCutFiles, report: Report) -> None:
+        node = self._open(home, files)
+        for _ in range(3):
+            node.collector.collect()
+        report("collected")
+        node.log.close()
+
+    def judge(self, left: Path, reports: list[str]) -> None:
+        node = self._open(left, PageCache())
+        assert {*found_in(node, 2)} >= {*range(10)} and found_in(node, 3) == list(range(30))
+        for entry in range(30, 155, 25):  # seals a segment: what is in the active one stays
+            node.fill(3, entries=range(entry, entry + 25))
+            node.collector.collect()
+        assert found_in(node, 2) == list(range(10)) and found_in(node, 3) == list(range(155))
+        node.close()
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+def test_power_cut_while_surplus_goes(durability: str, ram_path: Path, seed: int) -> None:
+    assert cut_at_every_step(Surplus(durability), ram_path, seed) > 10
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
