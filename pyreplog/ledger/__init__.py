@@ -12,6 +12,7 @@
 | `tail_cache` | the batch that was appended last, for readers that want it at once |
 | `readahead`, `range_read` | reads consecutive ranges ahead; reads one range without waiting |
 | `repair`, `repair_notes` | writes missing copies; notes of copies that are missing or damaged |
+| `writer_keys` | keys that tell which ledgers a client has open for appending |
 | `member_replacement` | has open ledgers replace members that leave |
 | `openledgers`, `closing` | the ledgers that are open for appending; closes several at once |
 | `migration` | moves the ledgers of a store of an older layout |

@@ -70,6 +70,7 @@ from pyreplog.ledger.repair import LedgerRepair, LimboQuery
 from pyreplog.ledger.repair_notes import RepairNote, lacking_since_us, repairs
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.ledger.status import ClusterStatus, DegradedLedger, ledger_status
+from pyreplog.ledger.writer_keys import WriterKeys
 from pyreplog.log.files import Files, opening_told
 from pyreplog.log.opening import as_path
 from pyreplog.metadata.layout import cluster_id
@@ -105,6 +106,7 @@ class LedgerCluster(Handle):
         self._runtime, self._clock = runtime, clock
         self._ledgers = OpenLedgers()
         self._replacement = MemberReplacement(self._ledgers, runtime)
+        self._writer_keys = WriterKeys(runtime)
         super().__init__(what)
         runtime.belong_to(self)
         runtime.on_bookies = weak_callback(self._bookies_changed)
@@ -268,7 +270,9 @@ class LedgerCluster(Handle):
             created, self._create(created), key, self._choose, delay_ensemble_change=delay_ensemble_change,
             entry_bytes_max=self._runtime.entry_bytes_max,
         )  # fmt: skip
-        handle = Ledger(writer, self._runtime, self._clock, window_bytes=window_bytes)
+        keys = self._writer_keys
+        handle = Ledger(writer, self._runtime, self._clock, window_bytes=window_bytes, on_end=keys.release)
+        keys.hold(ledger)
         self._ledgers.add(handle, self)
         if not set(members).isdisjoint(self._runtime.leaving_bookies()):  # they became so since they were chosen
             self._replacement.begin()
@@ -655,6 +659,7 @@ class LedgerCluster(Handle):
     def _let_go(self) -> None:
         timeout = self._close_s
         deadline = math.inf if timeout is None else time.monotonic() + timeout
+        self._writer_keys.close()
         self._runtime.end_calls_by(deadline)
         try:
             close_all(list(self._ledgers), self._runtime, timeout)
@@ -668,6 +673,7 @@ class LedgerCluster(Handle):
     def _end_forgotten(self) -> None:
         """Release the resources. The ledgers stay open; the next `open_ledger` recovers them."""
         self._error = ClosedError(f"the {self._what} was forgotten")
+        self._writer_keys.close()
         self._runtime.close()
 
 

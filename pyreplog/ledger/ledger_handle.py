@@ -49,6 +49,9 @@ class Ledger(Handle, LedgerBase):
     before. Close the ledger, or use `with`. A forgotten handle leaves the ledger open, as a process that died does; the
     next `open_ledger` recovers it.
 
+    on_end: called with the number of the ledger once its writer does nothing more, perhaps twice, by any thread or
+    finalizer; must not block.
+
     Attributes:
         id: number of the ledger.
         on_progress: called, with no lock held, when entries were confirmed, got all their copies, or failed; must not
@@ -71,7 +74,13 @@ class Ledger(Handle, LedgerBase):
     _clock: Clock
 
     def __init__(
-        self, writer: LedgerWriter, runtime: Runtime, clock: Clock, *, window_bytes: int = WINDOW_BYTES
+        self,
+        writer: LedgerWriter,
+        runtime: Runtime,
+        clock: Clock,
+        *,
+        window_bytes: int = WINDOW_BYTES,
+        on_end: Callable[[int], object] | None = None,
     ) -> None:
         self.id = writer.metadata.ledger
         self._writer, self._runtime, self._clock = writer, runtime, clock
@@ -82,6 +91,9 @@ class Ledger(Handle, LedgerBase):
         self._room_lock = threading.Lock()
         self._close_s: float | None = CLOSE_S
         self._give_up_s = GIVE_UP_S
+        self._on_end = on_end
+        if on_end is not None:
+            self._driver.done.add_done_callback(partial(_tell_end, on_end, self.id))
         super().__init__(f"ledger {self.id}")
 
     # ---- where it stands ------------------------------------------------------------------------------------
@@ -478,6 +490,8 @@ class Ledger(Handle, LedgerBase):
         """
         self._driver.post(lambda: self._writer.abandon(ClosedError(f"the {self._what} was closed")))
         self._driver.end()
+        if self._on_end is not None:
+            self._on_end(self.id)
 
     def __del__(self) -> None:
         """Drop the handle without waiting, because a finalizer may run anywhere. The ledger stays open."""
@@ -485,3 +499,8 @@ class Ledger(Handle, LedgerBase):
             self._error = ClosedError(f"the {self._what} was forgotten")
             warn_of_leak(self._what, self, self._opened_at)
             self.abandon()
+
+
+def _tell_end(on_end: Callable[[int], object], ledger: int, ended: AppendFuture[LedgerMetadata]) -> None:
+    """Done callback of a driver's future; knows the ledger's number, and does not keep its handle alive."""
+    on_end(ledger)

@@ -13,17 +13,21 @@ from pyreplog.bookie import local
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
+from pyreplog.errors import KeyExistsError, LeaseLostError, NoSuchKeyError
 from pyreplog.future import AppendFuture
-from pyreplog.ledger import driver, reader
+from pyreplog.ledger import driver, reader, writer_keys
 from pyreplog.ledger.driver import Driver
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, metadata_key
 from pyreplog.ledger.protocol.effects import Effect, Finished, Wake
 from pyreplog.ledger.reader import LedgerReader
+from pyreplog.ledger.writer_keys import WriterKeys, writer_key
 from pyreplog.metadata import memory, watching
+from pyreplog.metadata.lease import LeaseState
 from pyreplog.metadata.memory import MemoryStore
+from pyreplog.metadata.store import Versioned
 from tests.bookie.memorylog import MemoryLog
 from tests.interleaving import primitives
-from tests.interleaving.harnesses.building import FakeRuntime, harness, in_time, run_all
+from tests.interleaving.harnesses.building import FakeRuntime, Timer, harness, in_time, run_all
 from tests.interleaving.scheduler import World
 
 LEDGER = 7
@@ -222,10 +226,102 @@ def bookie_committing(world: World) -> None:
     assert sorted(done) == [0, 1, 2]
 
 
+class KeyStore:
+    """A metadata store with one key at a time, as far as `WriterKeys` uses one, and its leases."""
+
+    def __init__(self) -> None:
+        self.keys: dict[str, KeyLease] = {}
+        self.leases: list[KeyLease] = []
+
+    def lease(self, ttl: float, on_loss: Callable[[], object]) -> KeyLease:
+        self.leases.append(KeyLease(self, on_loss))
+        return self.leases[-1]
+
+    def get(self, key: str) -> Versioned | None:
+        return Versioned(b"", 0) if key in self.keys else None
+
+    def delete(self, key: str, version: int) -> None:
+        if self.keys.pop(key, None) is None:
+            raise NoSuchKeyError(key)
+
+
+class KeyLease:
+    def __init__(self, store: KeyStore, on_loss: Callable[[], object]) -> None:
+        self.store, self.on_loss, self.state = store, on_loss, LeaseState.HELD
+
+    def create(self, key: str, value: bytes) -> int:
+        if self.state is LeaseState.LOST:
+            raise LeaseLostError(key)
+        if key in self.store.keys:
+            raise KeyExistsError(key)
+        self.store.keys[key] = self
+        return 0
+
+    def lose(self) -> None:
+        self.state = LeaseState.LOST
+        for key in [key for key, lease in self.store.keys.items() if lease is self]:
+            del self.store.keys[key]
+        self.on_loss()
+
+    def close(self) -> None:
+        return
+
+
+class JoinedRuntime(FakeRuntime):
+    """Waits for its timers and workers."""
+
+    def __init__(self, world: World, metadata: Any) -> None:
+        super().__init__(world, metadata)
+        self._tasks: list[Any] = []
+
+    def work(self, job: Callable[[], object]) -> None:
+        self._tasks.append(self.world.go(job, "worker"))
+
+    def wake_after(self, seconds: float, call: Callable[[], None]) -> Timer | None:
+        def run() -> None:
+            primitives.sleep(seconds)
+            call()
+
+        self._tasks.append(self.world.go(run, "timer"))
+        return None
+
+    def join(self) -> None:
+        while self._tasks:
+            self.world.join(self._tasks.pop())
+
+
+def keys_of_writers(world: World) -> None:
+    """A ledger is closed while the lease is lost: in the end the keys are those of the ledgers that are open."""
+    store = KeyStore()
+    runtime = JoinedRuntime(world, store)
+    keys = WriterKeys(runtime, after_s=0.001)  # type: ignore[arg-type]
+    keys.hold(1)
+    keys.hold(2)
+    runtime.join()
+    run_all(world, a=lambda: keys.release(1), b=store.leases[0].lose)
+    runtime.join()
+    assert [*store.keys] == [writer_key(2)]
+    assert {lease.state for lease in store.keys.values()} == {LeaseState.HELD}
+
+
+def keys_of_more_writers(world: World) -> None:
+    """Ledgers come while others go."""
+    store = KeyStore()
+    runtime = JoinedRuntime(world, store)
+    keys = WriterKeys(runtime, after_s=0.001)  # type: ignore[arg-type]
+    keys.hold(1)
+    runtime.join()
+    run_all(world, a=lambda: keys.hold(2), b=lambda: keys.hold(3), c=lambda: keys.release(1))
+    runtime.join()
+    assert sorted(store.keys) == [writer_key(2), writer_key(3)]
+
+
 HARNESSES = [
     harness(driven, driver),
     harness(closed_while_polling, reader, watching),
     harness(reader_closed, reader, watching, memory),
     harness(bookie, local),
     harness(bookie_committing, local),
+    harness(keys_of_writers, writer_keys),
+    harness(keys_of_more_writers, writer_keys),
 ]

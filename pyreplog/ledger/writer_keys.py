@@ -1,0 +1,232 @@
+"""The keys that tell who has a ledger open for appending: one for each ledger, under one lease for each client.
+
+Auto-recovery ends no writer whose key exists. The keys give no safety: that is the fencing of the bookies.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import socket
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from typing import Protocol
+
+from pyreplog.errors import (
+    ClosedError,
+    InvalidMetadataError,
+    KeyExistsError,
+    NoSuchKeyError,
+    ReplogError,
+    VersionConflictError,
+)
+from pyreplog.ledger.driver import TimerLike
+from pyreplog.ledger.ledgermetadata import ID_DIGITS
+from pyreplog.metadata.lease import Lease, LeaseState
+from pyreplog.metadata.store import MetadataStore, Versioned
+from pyreplog.metadata.values import check_reader, decode_object
+from pyreplog.net.backoff import Backoff
+from pyreplog.net.sockets import weak_callback
+
+logger = logging.getLogger(__name__)
+
+WRITERS = "/writers"
+VERSION = 1
+LEASE_S = 10.0
+AFTER_S = 1.0
+"""A ledger that is closed within so many seconds costs no call of the metadata store."""
+RETRY_S = 0.5
+RETRY_MOST_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerWriterIdentity:
+    """Who has a ledger open for appending.
+
+    Attributes:
+        host: name of the machine.
+        pid: id of the process on it.
+        incarnation: random, of the client in the process.
+    """
+
+    host: str
+    pid: int
+    incarnation: str
+
+    def encode(self) -> bytes:
+        """Return the value of the key."""
+        return json.dumps({"version": VERSION, "min_reader": VERSION, **asdict(self)}, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> LedgerWriterIdentity:
+        """Return the writer that a value names. Unknown fields are ignored: nobody but the writer's client writes it.
+
+        Raises:
+            MetadataVersionError: it needs a newer reader.
+            InvalidMetadataError: it is malformed.
+        """
+        try:
+            body = decode_object(data)
+            check_reader("writer of a ledger", body, VERSION)
+            host, pid, incarnation = (body[item.name] for item in fields(cls))
+            if type(host) is not str or type(pid) is not int or type(incarnation) is not str:
+                raise TypeError("a field is of another type")
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidMetadataError(f"writer of a ledger: {data[:80]!r}: {error}") from error
+        return cls(host, pid, incarnation)
+
+
+def writer_key(ledger: int) -> str:
+    """Return the key that exists while a client has the ledger open for appending."""
+    return f"{WRITERS}/{ledger:0{ID_DIGITS}d}"
+
+
+class KeysRuntime(Protocol):
+    """What `WriterKeys` uses of the runtime of a cluster."""
+
+    metadata: MetadataStore
+
+    def wake_after(self, seconds: float, call: Callable[[], None]) -> TimerLike | None: ...
+    def work(self, job: Callable[[], object]) -> None: ...
+
+
+class WriterKeys:
+    """Keeps the keys of the ledgers that a client has open for appending, in the background. Any thread.
+
+    Keys that a lost lease took with it are created again. While the metadata store is away, it is tried again in
+    growing intervals; nothing else waits for that.
+
+    after_s: seconds between `hold` and the creation of a key.
+    """
+
+    def __init__(self, runtime: KeysRuntime, *, after_s: float = AFTER_S, lease_s: float = LEASE_S) -> None:
+        self._runtime, self._after_s, self._lease_s = runtime, after_s, lease_s
+        identity = LedgerWriterIdentity(socket.gethostname(), os.getpid(), uuid.uuid4().hex)
+        self._value = identity.encode()
+        self._events: deque[tuple[int, bool] | None] = deque()  # (ledger, whether it is open); None: look again
+        self._turn = threading.Lock()  # held by the one thread that handles them, and never waited for
+        self._open: set[int] = set()  # ledgers whose key should exist
+        self._held: dict[int, int | None] = {}  # ledger -> version of its key; None: it may exist
+        self._lease: Lease | None = None
+        self._backoff = Backoff(RETRY_S, RETRY_MOST_S, random.random)
+        self._is_timed = self._is_closed = False
+        self._waits = False  # for another attempt, after one that failed
+
+    def hold(self, ledger: int) -> None:
+        """Create the key of a ledger soon, unless the ledger is released before."""
+        self._events.append((ledger, True))
+        if not self._is_timed:
+            self._is_timed = True
+            self._runtime.wake_after(self._after_s, self._due)
+
+    def release(self, ledger: int) -> None:
+        """Delete the key of a ledger, if it was created. May be called twice, and by a finalizer."""
+        self._look((ledger, False))
+
+    def close(self) -> None:
+        """Change nothing more. The store ends the lease, and with it the keys, when the store is closed."""
+        self._is_closed = True
+
+    # ---- the background -------------------------------------------------------------------------------------
+
+    def _due(self) -> None:
+        self._is_timed = False  # first: a ledger that comes now is seen by this look, or sets another timer
+        self._look(None)
+
+    def _look(self, event: tuple[int, bool] | None) -> None:
+        self._events.append(event)
+        if not self._is_closed:
+            self._runtime.work(self._handle)
+
+    def _lost(self) -> None:
+        """Runs on the thread of the lease, which its `close` waits for."""
+        self._look(None)
+
+    def _handle(self) -> None:
+        """Handle the events, unless another thread does; that one looks for events again when it is done."""
+        while self._events and not self._waits and not self._is_closed:
+            if not self._turn.acquire(blocking=False):
+                return
+            try:
+                self._keep()
+                self._backoff.reset()
+            except ClosedError:
+                return
+            except ReplogError as error:
+                logger.warning("keys of ledgers that are open for appending: %s; another attempt follows", error)
+                self._waits = True
+                self._runtime.wake_after(self._backoff.next_s(), self._retry)
+            finally:
+                self._turn.release()
+
+    def _retry(self) -> None:
+        self._waits = False
+        self._look(None)
+
+    def _keep(self) -> None:
+        """Create and delete keys until they are those of the open ledgers. Raises errors of the store."""
+        self._take_events()
+        while not self._is_closed:
+            self._check_lease()
+            closed = [ledger for ledger in self._held if ledger not in self._open]
+            missing = sorted(ledger for ledger in self._open if self._held.get(ledger) is None)
+            if not closed and not missing:
+                return
+            for ledger in closed:
+                self._delete(ledger)
+            for ledger in missing:
+                self._take_events()
+                if ledger in self._open and not self._is_closed:
+                    self._create(ledger)
+            self._take_events()
+
+    def _take_events(self) -> None:
+        while self._events:
+            event = self._events.popleft()
+            if event is not None:
+                ledger, is_open = event
+                (self._open.add if is_open else self._open.discard)(ledger)
+
+    def _check_lease(self) -> None:
+        """Forget a lost lease, whose keys are gone."""
+        lease = self._lease
+        if lease is not None and lease.state is LeaseState.LOST:
+            logger.warning("the lease of %d ledgers that are open for appending was lost", len(self._held))
+            self._lease = None
+            self._held.clear()
+            lease.close()
+
+    def _create(self, ledger: int) -> None:
+        """Create a key. One that exists is this client's: of a lost lease, or of a call whose reply was lost."""
+        key = writer_key(ledger)
+        if self._lease is None:
+            self._lease = self._runtime.metadata.lease(self._lease_s, weak_callback(self._lost))
+        self._held[ledger] = None
+        try:
+            self._held[ledger] = self._lease.create(key, self._value)
+        except KeyExistsError:
+            self._remove(key, None)
+            self._held[ledger] = self._lease.create(key, self._value)
+
+    def _delete(self, ledger: int) -> None:
+        self._remove(writer_key(ledger), self._held[ledger])
+        del self._held[ledger]
+
+    def _remove(self, key: str, version: int | None) -> None:
+        """Delete a key, whatever its version is now."""
+        store = self._runtime.metadata
+        stored = store.get(key) if version is None else Versioned(b"", version)
+        while stored is not None:
+            try:
+                store.delete(key, stored.version)
+            except NoSuchKeyError:
+                return
+            except VersionConflictError:
+                stored = store.get(key)
+            else:
+                return
