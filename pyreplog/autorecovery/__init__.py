@@ -17,6 +17,7 @@ doing the same work twice.
 | `config` | settings of the cluster |
 | `lost_entries` | entries of which nobody has a copy any more |
 | `leased_keys` | keys by which processes share the work |
+| `open_ledgers` | recovers ledgers whose last fragment names a bookie that leaves, once their writers are gone |
 | `status`, `worker_status`, `metrics` | what an auditor and a worker tell operators |
 | `plan`, `loss_chain` | a model of durability, rebuild time and cost, on paper |
 | `durability_simulation`, `placement_model`, `poisson_interval` | the same failures drawn at random |

@@ -77,6 +77,10 @@ class Meddler:
 
     # ---- deeds ----------------------------------------------------------------------------------------------
 
+    def pass_on(self, bookie: str, request: Request, on_reply: OnReply) -> None:
+        """As without a rule."""
+        self._send(bookie, request, on_reply)
+
     def lose(self, bookie: str, request: Request, on_reply: OnReply) -> None:
         """Never answered."""
 

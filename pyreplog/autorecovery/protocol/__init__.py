@@ -4,6 +4,8 @@
 |---|---|
 | `absence` | which bookies are away, lost or back, and whose copies are to be made again |
 | `member_change` | one bookie takes the place of another in a fragment that is already written |
+| `member_ends` | how far a ledger goes, as each member of its last fragment knows it |
+| `open_ledger` | whether a ledger that is not closed may be recovered, because its writer is gone |
 | `priority` | which ledgers are copied first: those with the fewest copies left |
 | `effects` | what state machines of this package ask for |
 | `ledger_replicator` | moves the copies of some bookies in one ledger to others |

@@ -1,0 +1,330 @@
+"""OpenLedgerRecovery: recovers ledgers whose last fragment names a bookie that leaves, once their writers are gone.
+
+A writer that lives replaces such a member by itself. Without one, the ledger is closed by a recovery, and workers copy
+what the bookie had, as of any closed ledger.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from pyreplog.autorecovery.protocol.member_ends import MemberEnds
+from pyreplog.autorecovery.protocol.open_ledger import QUIET_US, Ends, OpenLedgerWatch, Verdict
+from pyreplog.bookie.bookie_state import bookie_state_key
+from pyreplog.clock import Clock
+from pyreplog.errors import InvalidMetadataError, NoSuchKeyError, OutcomeUnknownError, ReplogError, VersionConflictError
+from pyreplog.future import AppendFuture
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.driver import Driver, StartingMachine
+from pyreplog.ledger.ledger_handle import WINDOW_ENTRIES
+from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, ledger_key, metadata_key
+from pyreplog.ledger.protocol.copies import CopyCheck
+from pyreplog.ledger.repair_notes import note_repair
+from pyreplog.ledger.writer_keys import writer_key
+
+logger = logging.getLogger(__name__)
+
+QUERIES_AT_ONCE = 64
+"""So many ledgers are asked for at a time."""
+RECOVERIES_AT_ONCE = 4
+CHECKED_ENTRIES = 2 * WINDOW_ENTRIES
+"""Of a ledger that was recovered, the copies of so many of the last entries are checked: a writer that died may have
+left gaps among those that it had not let go of."""
+
+NO_PASSWORD = "it has a password: recover it with `pyreplog ledger recover` and the password, or delete it"
+
+
+@dataclass(frozen=True)
+class OpenLedgersReport:
+    """What one look at open ledgers found. All are numbers of ledgers.
+
+    Attributes:
+        waiting: ledgers that have a writer, or whose time without one is not over.
+        nudged: ledgers whose writers were told to look for a replacement again.
+        recovering: ledgers that are being recovered, or whose copies are checked.
+        recovered: ledgers whose recovery and check have ended since the look before.
+        lacking: ledgers among `recovered` -> ids of the bookies that lack copies, or do not tell; noted for repair.
+        failed: ledgers that could not be looked at or recovered now, and why; they are tried again.
+        needs_operator: ledgers that only an operator can recover, and why.
+    """
+
+    waiting: tuple[int, ...] = ()
+    nudged: tuple[int, ...] = ()
+    recovering: tuple[int, ...] = ()
+    recovered: tuple[int, ...] = ()
+    lacking: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    failed: Mapping[int, str] = field(default_factory=dict)
+    needs_operator: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Open:
+    """A ledger whose last fragment names a bookie that leaves. key: whether the key of a writer exists."""
+
+    metadata: LedgerMetadata
+    version: int
+    leaving: set[str]
+    key: bool | None = None
+    ends: Mapping[str, Ends | None] = field(default_factory=dict)
+
+
+@dataclass
+class _Watched:
+    """What is known of a ledger from the looks before, while its last fragment stays as it is."""
+
+    fragment: Fragment
+    watch: OpenLedgerWatch
+    leaving: Collection[str] = ()
+    has_writer: bool = True
+
+
+@dataclass
+class _Recovery:
+    """A recovery, then the check of the copies: (bookie, an entry that it is to have, the check)."""
+
+    leaving: frozenset[str]
+    closing: AppendFuture[LedgerMetadata]
+    checks: list[tuple[str, int, AppendFuture[list[int]]]] | None = None
+
+
+class OpenLedgerRecovery:
+    """Looks at open ledgers again and again. One thread at a time.
+
+    Two processes that do this at the same time do no harm: a recovery begins by a compare-and-set of the metadata that
+    were looked at, so that one which was overtaken by a writer's change does not begin.
+
+    Args:
+        cluster: an open cluster.
+        clock: source of monotonic time.
+        quiet_us: microseconds without a sign of life of a writer after which its ledger is recovered.
+    """
+
+    def __init__(self, cluster: LedgerCluster, clock: Clock, *, quiet_us: int = QUIET_US) -> None:
+        self._cluster, self._runtime, self._store = cluster, cluster.runtime, cluster.metadata
+        self._clock, self._quiet_us = clock, quiet_us
+        self._key = ledger_key(b"")
+        self._watched: dict[int, _Watched] = {}
+        self._recoveries: dict[int, _Recovery] = {}
+
+    def look(self, ledgers: Mapping[int, Collection[str]]) -> OpenLedgersReport:
+        """Look at ledgers, and begin to recover those that may be recovered; does not wait for recoveries.
+
+        Call it every few seconds. The time between two looks counts as at most a third of `quiet_us`.
+
+        Args:
+            ledgers: numbers of ledgers that are not closed, and for each the ids of bookies in its last fragment that
+                are lost or draining. Other ledgers are forgotten, unless they are being recovered.
+
+        Returns:
+            What was found.
+
+        Raises:
+            ClosedError: the cluster was closed.
+            ReplogError: errors of the metadata store. The time without a writer begins anew.
+        """
+        report = _Report()
+        asked_us = self._clock.monotonic_us()
+        try:
+            concerned = self._load(ledgers, report)
+        except ReplogError:
+            self._watched.clear()  # what happened meanwhile is unknown
+            raise
+        self._go_on(report)
+        self._watched = {ledger: watched for ledger, watched in self._watched.items() if ledger in concerned}
+        self._read_keys(concerned)
+        self._ask_ends([one for one in concerned.values() if one.key is False])
+        now_us = self._clock.monotonic_us()
+        for ledger, one in concerned.items():
+            watched = self._watch_of(ledger, one.metadata.last_fragment)
+            watched.leaving, watched.has_writer = one.leaving, one.key is not False
+            verdict = watched.watch.observe(now_us, one.key, one.ends, asked_us=asked_us)
+            if verdict is Verdict.RECOVER:
+                self._recover(one, report)
+            else:
+                (report.nudged if verdict is Verdict.NUDGE else report.waiting).append(ledger)
+        self._nudge({bookie for ledger in report.nudged for bookie in concerned[ledger].leaving})
+        return report.made(self._recoveries)
+
+    # ---- looking --------------------------------------------------------------------------------------------
+
+    def _load(self, ledgers: Mapping[int, Collection[str]], report: _Report) -> dict[int, _Open]:
+        """Load the metadata of ledgers. Return those that are not closed and still name a bookie that leaves.
+
+        Ledgers that had no writer and are not given any more are loaded once more: others may have recovered them.
+        """
+        without = {ledger: one.leaving for ledger, one in self._watched.items() if not one.has_writer}
+        named = {**without, **ledgers}
+        wanted = [ledger for ledger in named if ledger not in self._recoveries]
+        concerned: dict[int, _Open] = {}
+        for ledger, stored in zip(wanted, self._store.get_many([*map(metadata_key, wanted)]), strict=True):
+            if stored is None:
+                continue
+            try:
+                metadata = LedgerMetadata.decode(stored.value)
+            except InvalidMetadataError as error:
+                report.failed[ledger] = str(error)
+                continue
+            leaving = set(named[ledger])
+            if metadata.state is State.CLOSED:
+                self._closed_by_others(metadata, leaving)
+            elif ledger in ledgers and not leaving.isdisjoint(metadata.last_fragment.ensemble):
+                leaving.intersection_update(metadata.last_fragment.ensemble)
+                concerned[ledger] = _Open(metadata, stored.version, leaving)
+        return concerned
+
+    def _read_keys(self, concerned: Mapping[int, _Open]) -> None:
+        """Find out which ledgers have a writer's key; if the store does not tell, that is unknown."""
+        try:
+            keys = self._store.get_many([writer_key(ledger) for ledger in concerned])
+        except ReplogError as error:
+            logger.warning("which open ledgers have writers is not known now: %s", error)
+            return
+        for one, stored in zip(concerned.values(), keys, strict=True):
+            one.key = stored is not None
+
+    def _ask_ends(self, asked: Iterable[_Open]) -> None:
+        """Ask the members of ledgers how far these go, a few ledgers at a time."""
+        remaining = iter(asked)
+        while batch := list(islice(remaining, QUERIES_AT_ONCE)):
+            futures = [self._start(one.metadata.ledger, MemberEnds(one.metadata)) for one in batch]
+            for one, future in zip(batch, futures, strict=True):
+                one.ends = self._runtime.wait(future)
+
+    def _watch_of(self, ledger: int, fragment: Fragment) -> _Watched:
+        """Return what is known of a ledger; another last fragment was made by a writer that lives, or lived."""
+        watched = self._watched.get(ledger)
+        if watched is None or watched.fragment != fragment:
+            watched = self._watched[ledger] = _Watched(fragment, OpenLedgerWatch(self._quiet_us))
+        return watched
+
+    def _nudge(self, bookies: Iterable[str]) -> None:
+        """Write the states of bookies again: clients that follow them look for replacements then."""
+        for bookie in sorted(bookies):
+            key = bookie_state_key(bookie)
+            try:
+                stored = self._store.get(key)
+                if stored is not None:
+                    self._store.put(key, stored.value, stored.version)
+            except (VersionConflictError, NoSuchKeyError):
+                continue  # it was written by another process, which does the same
+            except ReplogError as error:
+                logger.warning("writers are not told again that bookie %s leaves: %s", bookie, error)
+
+    # ---- recovering -----------------------------------------------------------------------------------------
+
+    def _recover(self, one: _Open, report: _Report) -> None:
+        """Recover a ledger, if nobody has changed it and no writer has come since it was looked at."""
+        metadata, ledger = one.metadata, one.metadata.ledger
+        if not metadata.admits(self._key):
+            report.needs_operator[ledger] = NO_PASSWORD
+            return
+        if len(self._recoveries) >= RECOVERIES_AT_ONCE:
+            report.waiting.append(ledger)
+            return
+        try:
+            if self._store.get(writer_key(ledger)) is not None:
+                report.waiting.append(ledger)
+                return
+            version = self._mark(metadata, one.version)
+        except (VersionConflictError, NoSuchKeyError):
+            report.waiting.append(ledger)
+            return
+        except ReplogError as error:
+            report.failed[ledger] = str(error)
+            return
+        del self._watched[ledger]
+        logger.warning("ledger %d is recovered: it has no writer, and names %s", ledger, ", ".join(sorted(one.leaving)))
+        closing = self._cluster.begin_recovery(metadata.in_recovery(), version, self._key)
+        self._recoveries[ledger] = _Recovery(frozenset(one.leaving), closing)
+
+    def _mark(self, metadata: LedgerMetadata, version: int) -> int:
+        """Store that a ledger is in recovery; return the version. Raises errors of the store."""
+        if metadata.state is State.IN_RECOVERY:
+            return version
+        try:
+            return self._store.put(metadata_key(metadata.ledger), metadata.in_recovery().encode(), version)
+        except OutcomeUnknownError:
+            logger.info("ledger %d: whether it is in recovery now is seen at the next look", metadata.ledger)
+            raise
+
+    def _closed_by_others(self, metadata: LedgerMetadata, leaving: Collection[str]) -> None:
+        """Check the copies of a ledger that was closed without its writer while it was watched."""
+        watched = self._watched.pop(metadata.ledger, None)
+        if watched is not None and not watched.has_writer:
+            closing: AppendFuture[LedgerMetadata] = AppendFuture(metadata)
+            closing.complete()
+            self._recoveries[metadata.ledger] = _Recovery(frozenset(leaving), closing)
+
+    def _go_on(self, report: _Report) -> None:
+        """Take the outcomes of recoveries and checks that have ended."""
+        for ledger, recovery in list(self._recoveries.items()):
+            if recovery.checks is None and recovery.closing.done():
+                error = recovery.closing.exception()
+                if error is not None:
+                    logger.warning("ledger %d could not be recovered, another attempt follows: %s", ledger, error)
+                    report.failed[ledger] = str(error)
+                    del self._recoveries[ledger]
+                    continue
+                recovery.checks = list(self._begin_checks(recovery.closing.result(0), recovery.leaving))
+            if recovery.checks is not None and all(future.done() for *_, future in recovery.checks):
+                self._end_checks(ledger, recovery.checks, report)
+
+    def _begin_checks(
+        self, metadata: LedgerMetadata, leaving: Collection[str]
+    ) -> Iterator[tuple[str, int, AppendFuture[list[int]]]]:
+        """Begin to check the copies of the last entries of a closed ledger, but for those on bookies that leave."""
+        first = max(metadata.last_entry + 1 - CHECKED_ENTRIES, 0)
+        for bookie in sorted(metadata.bookies().difference(leaving)):
+            for stripe in metadata.holdings(bookie):
+                recent = stripe[max(-(-(first - stripe.start) // stripe.step), 0) :]
+                if recent and metadata.admits(self._key):
+                    check = CopyCheck(metadata, self._key, bookie, recent)
+                    yield bookie, recent[-1], self._start(metadata.ledger, check)
+
+    def _end_checks(
+        self, ledger: int, checks: Iterable[tuple[str, int, AppendFuture[list[int]]]], report: _Report
+    ) -> None:
+        """Note what bookies lack, and those that did not tell: repair looks at all copies of a bookie that is noted."""
+        lacking: dict[str, int] = {}
+        for bookie, last, future in checks:
+            missing = [last] if future.exception() is not None else future.result(0)
+            if missing:
+                lacking[bookie] = min(missing[0], lacking.get(bookie, missing[0]))
+        try:
+            for bookie, entry in lacking.items():
+                note_repair(self._store, ledger, bookie, entry, lacking_since_us=self._clock.now_us())
+        except ReplogError as error:
+            report.failed[ledger] = f"missing copies are not noted yet: {error}"
+            return  # the next look notes them
+        del self._recoveries[ledger]
+        report.recovered.append(ledger)
+        if lacking:
+            logger.warning("ledger %d was recovered; copies may be missing on %s", ledger, ", ".join(lacking))
+            report.lacking[ledger] = tuple(lacking)
+
+    def _start(self, ledger: int, machine: StartingMachine) -> AppendFuture[Any]:
+        driver = Driver(ledger, machine, self._runtime)
+        driver.post(machine.start)
+        return driver.done
+
+
+class _Report:
+    """An OpenLedgersReport that is being made."""
+
+    def __init__(self) -> None:
+        self.waiting: list[int] = []
+        self.nudged: list[int] = []
+        self.recovered: list[int] = []
+        self.lacking: dict[int, tuple[str, ...]] = {}
+        self.failed: dict[int, str] = {}
+        self.needs_operator: dict[int, str] = {}
+
+    def made(self, recovering: Iterable[int]) -> OpenLedgersReport:
+        return OpenLedgersReport(
+            tuple(self.waiting), tuple(self.nudged), tuple(sorted(recovering)), tuple(self.recovered), self.lacking,
+            self.failed, self.needs_operator,
+        )  # fmt: skip
