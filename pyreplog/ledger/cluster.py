@@ -106,7 +106,7 @@ class LedgerCluster(Handle):
         self._runtime, self._clock = runtime, clock
         self._ledgers = OpenLedgers()
         self._replacement = MemberReplacement(self._ledgers, runtime)
-        self._writer_keys = WriterKeys(runtime)
+        self._writer_keys = WriterKeys(runtime, self)
         super().__init__(what)
         runtime.belong_to(self)
         runtime.on_bookies = weak_callback(self._bookies_changed)
@@ -659,12 +659,15 @@ class LedgerCluster(Handle):
     def _let_go(self) -> None:
         timeout = self._close_s
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        self._writer_keys.close()
+        self._writer_keys.stop()
         self._runtime.end_calls_by(deadline)
         try:
             close_all(list(self._ledgers), self._runtime, timeout)
         finally:
-            self._runtime.close(None if timeout is None else max(deadline - time.monotonic(), 0.0))
+            try:
+                self._runtime.close(None if timeout is None else max(deadline - time.monotonic(), 0.0))
+            finally:
+                self._writer_keys.close()
 
     def _close_forgotten(self) -> None:
         """Close on a new thread, because closing waits for other threads."""
@@ -673,8 +676,9 @@ class LedgerCluster(Handle):
     def _end_forgotten(self) -> None:
         """Release the resources. The ledgers stay open; the next `open_ledger` recovers them."""
         self._error = ClosedError(f"the {self._what} was forgotten")
-        self._writer_keys.close()
+        self._writer_keys.stop()
         self._runtime.close()
+        self._writer_keys.close()
 
 
 def _key(password: bytes) -> bytes:

@@ -12,6 +12,7 @@ import random
 import socket
 import threading
 import uuid
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
@@ -25,6 +26,7 @@ from pyreplog.errors import (
     ReplogError,
     VersionConflictError,
 )
+from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.driver import TimerLike
 from pyreplog.ledger.ledgermetadata import ID_DIGITS
 from pyreplog.metadata.lease import Lease, LeaseState
@@ -101,11 +103,20 @@ class WriterKeys:
     Keys that a lost lease took with it are created again. While the metadata store is away, it is tried again in
     growing intervals; nothing else waits for that.
 
-    after_s: seconds between `hold` and the creation of a key.
+    whole: the client, which closes this; not kept alive. None: nobody. after_s: seconds between `hold` and the creation
+    of a key.
     """
 
-    def __init__(self, runtime: KeysRuntime, *, after_s: float = AFTER_S, lease_s: float = LEASE_S) -> None:
+    def __init__(
+        self,
+        runtime: KeysRuntime,
+        whole: Handle | None = None,
+        *,
+        after_s: float = AFTER_S,
+        lease_s: float = LEASE_S,
+    ) -> None:
         self._runtime, self._after_s, self._lease_s = runtime, after_s, lease_s
+        self._whole = None if whole is None else weakref.ref(whole)
         identity = LedgerWriterIdentity(socket.gethostname(), os.getpid(), uuid.uuid4().hex)
         self._value = identity.encode()
         self._events: deque[tuple[int, bool] | None] = deque()  # (ledger, whether it is open); None: look again
@@ -128,9 +139,17 @@ class WriterKeys:
         """Delete the key of a ledger, if it was created. May be called twice, and by a finalizer."""
         self._look((ledger, False))
 
-    def close(self) -> None:
-        """Change nothing more. The store ends the lease, and with it the keys, when the store is closed."""
+    def stop(self) -> None:
+        """Change nothing more; the keys stay as they are until `close`."""
         self._is_closed = True
+
+    def close(self) -> None:
+        """End the lease, and with it the keys. A thread that waits for the store keeps it until the store is closed."""
+        self._is_closed = True
+        if self._turn.acquire(blocking=False):  # and keep it: nothing follows
+            lease, self._lease = self._lease, None
+            if lease is not None:
+                lease.close()
 
     # ---- the background -------------------------------------------------------------------------------------
 
@@ -206,6 +225,9 @@ class WriterKeys:
         key = writer_key(ledger)
         if self._lease is None:
             self._lease = self._runtime.metadata.lease(self._lease_s, weak_callback(self._lost))
+            whole = None if self._whole is None else self._whole()
+            if whole is not None:
+                make_part_of(self._lease, whole)  # not of the store alone, which others of this process may have, too
         self._held[ledger] = None
         try:
             self._held[ledger] = self._lease.create(key, self._value)

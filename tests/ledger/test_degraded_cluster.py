@@ -80,7 +80,7 @@ def test_a_ledger_goes_on_with_two_of_three(
         ledger.append(b"without it")
     until(lambda: ledger.degraded)
     until(lambda: ledger.pending_entries == 0)
-    (shown,) = until(lambda: cluster.degraded)
+    (shown,) = until(lambda: cluster.degraded)  # told a moment after the writer knows
     assert (shown.ledger, shown.bookies) == (ledger.id, (away,)) and shown.since_us > 0 and away in shown.why
     assert metric(cluster, DEGRADED) == 1
     assert [record.message.count("goes on degraded") for record in caplog.records].count(1) == 1

@@ -226,6 +226,17 @@ def test_each_client_has_its_own(bench: Bench) -> None:
     assert bench.run().there() == [1, 2]
 
 
+def test_its_close_ends_the_keys_though_the_store_lives_on(bench: Bench) -> None:
+    """Others of the process may have the same store."""
+    bench.keys.hold(1)
+    bench.run()
+    bench.keys.stop()
+    bench.keys.hold(2)
+    assert bench.run().there() == [1]
+    bench.keys.close()
+    assert bench.run().there() == []
+
+
 def test_it_changes_nothing_behind_its_close(bench: Bench) -> None:
     bench.keys.hold(1)
     bench.keys.close()
