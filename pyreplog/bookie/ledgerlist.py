@@ -55,6 +55,13 @@ class LedgerMetadataView(Protocol):
         """
         ...
 
+    def named(self, bookie: str) -> Iterable[tuple[int, list[range] | None]]:
+        """Return the ledgers whose metadata name a bookie, with the entries of each that it has to hold.
+
+        None in place of the entries: the ledger is not closed, or its metadata cannot be read.
+        """
+        ...
+
     def note_bad_copies(self, bookie: str, ledger: int, entries: Sequence[int]) -> None:
         """Note for repair that a bookie's copies of these entries, ascending, are damaged or gone.
 

@@ -37,6 +37,22 @@ class Limbo:
                 state.limbo = True
             self._ledgers.limbo.add(ledger)
 
+    def fence(self, ledgers: Collection[int]) -> None:
+        """Fence closed ledgers whose fences, and keys, may be lost; durable when the call returns.
+
+        A writer that does not know that its ledger was closed must stay refused. Raises errors of the log.
+        """
+        records = []
+        for ledger in ledgers:
+            found = load_controls(self._log, ledger)
+            missing = Controls(fenced=not found.fenced, copied=found.key is None and not found.copied)
+            records.append(missing.encode(ledger))
+            if (state := self._ledgers.peek(ledger)) is not None:
+                state.fenced, state.copied = True, state.copied or missing.copied
+        if any(records):
+            self._log.append(b"".join(records))
+            self._log.sync()
+
     def leave(self, ledger: int) -> None:
         """Take a ledger out of limbo that is closed, and of which the bookie has all its entries again.
 

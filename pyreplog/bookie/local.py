@@ -83,6 +83,8 @@ class LocalBookie(Handle):
         """Called after a clean close, when everything is on disk, with the position of the log's end."""
         self.when_collected: Callable[[], None] | None = None
         """Called after garbage collection has read the metadata. May raise OSError."""
+        self.lost_segments = 0
+        """Number of segments that were found lost or damaged when the bookie was opened."""
         try:
             self.log = DiskLog(self.path / LOG, self.config, create=create, clock=clock, files=files)
         except LockedError as error:

@@ -9,7 +9,6 @@ from pyreplog._native.system.histogram import Histogram
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import ReplyStatus, RequestKind
-from pyreplog.bookie.scrub import Scrubber
 from pyreplog.metrics import Labels, Metric
 from pyreplog.net.server import Server
 
@@ -29,7 +28,7 @@ def bookie_metrics(name: str, bookie: LocalBookie, collector: Collector, server:
     yield from _counted(labels, bookie)
     yield from _there_now(labels, bookie)
     yield from _collected(labels, collector)
-    yield from _scrubbed(labels, bookie.scrubber)
+    yield from _scrubbed(labels, bookie)
     if server is not None:
         yield _gauge("connections", "Connections that are open.", labels, len(server.connections))
         yield _counter("refused_connections", "Connections turned away, or whose hello failed.", labels, server.refused)
@@ -78,7 +77,9 @@ def _collected(labels: Labels, collector: Collector) -> Iterator[Metric]:
     yield _gauge("surplus_ledgers", "Ledgers whose surplus is being removed.", labels, len(surplus))
 
 
-def _scrubbed(labels: Labels, scrubber: Scrubber) -> Iterator[Metric]:
+def _scrubbed(labels: Labels, bookie: LocalBookie) -> Iterator[Metric]:
+    scrubber = bookie.scrubber
+    yield _gauge("lost_segments", "Segments found lost or damaged at the start.", labels, bookie.lost_segments)
     progress = scrubber.progress()
     since_s = progress.since_complete_s if progress.since_complete_s is not None else -1.0
     yield _counter("scrub_bytes", "Bytes of segments verified on the disk.", labels, scrubber.verified_bytes)

@@ -9,18 +9,25 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
+from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.bookie.identity import LOG, BookieIdentity, are_older, check_log, claim, note, register
 from pyreplog.bookie.ledgerlist import LedgerMetadataView
 from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.salvage import LostSegments, is_checkpoint_lost, salvage
 from pyreplog.bookie.unclean_shutdown_marker import UncleanShutdownMarker
 from pyreplog.clock import Clock
-from pyreplog.errors import NotALogError, ReplogError, WrongLogError
+from pyreplog.errors import CorruptionError, NotALogError, ReplogError, WrongLogError
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.names import ASIDE
 from pyreplog.metadata.store import MetadataStore
 
 _SEEN = "limbo"
+_LOOKED_AT_ONCE = 1 << 20
+_FENCED_AT_ONCE = 4096
 _SKIPPED = 1 << 20  # more ledgers than are created between a backup of the metadata and its use
 
 logger = logging.getLogger(__name__)
@@ -67,16 +74,15 @@ def open_bookie(
     )
     if older_metadata and are_older(store, identity, ledgers.next_id()):
         ledgers.skip_to(identity.next_ledger + _SKIPPED)
+    record = LostSegments(path, files)
     try:
-        bookie = LocalBookie(
-            path, config, create=not identity.registered, incarnation=identity.incarnation, clock=clock, files=files,
-            note=partial(ledgers.note_bad_copies, identity.id),
-        )  # fmt: skip
+        bookie = _open_log(path, identity, config, ledgers, record, clock, files)
     except NotALogError as error:
         raise WrongLogError(f"the log of bookie {identity.id} is gone: {error}") from error
     log = bookie.log.log
     try:
         check_log(path, identity, log.uuid, log.end_position)
+        _settle_lost(bookie, identity, ledgers, record)
         _enter_limbo(
             bookie, identity, ledgers, cut=unseen or bool(bookie.log.cut_records), powerless=marker.tells_of_loss()
         )
@@ -123,6 +129,86 @@ class _Notes:
             if identity != self.identity:
                 note(self._path, identity, files=self._files)
                 self.identity = identity
+
+
+def _open_log(
+    path: Path,
+    identity: BookieIdentity,
+    config: BookieConfig | None,
+    ledgers: LedgerMetadataView,
+    record: LostSegments,
+    clock: Clock | None,
+    files: Files,
+) -> LocalBookie:
+    """Open the log; a damaged one is made openable first, and `record` then has what was lost."""
+
+    def open_it() -> LocalBookie:
+        return LocalBookie(
+            path, config, create=not identity.registered, incarnation=identity.incarnation, clock=clock, files=files,
+            note=partial(ledgers.note_bad_copies, identity.id),
+        )  # fmt: skip
+
+    log = path / LOG
+    unsettled = any(not segment.settled for segment in record.load())
+    if identity.registered and (unsettled or is_checkpoint_lost(log)):
+        salvage(log, identity.log, record, files)
+    try:
+        return open_it()
+    except CorruptionError as error:
+        if not identity.registered:
+            raise
+        logger.error("bookie %s: its log is damaged, and is made openable: %s", identity.name, error)
+        salvage(log, identity.log, record, files)
+    return open_it()
+
+
+def _settle_lost(
+    bookie: LocalBookie, identity: BookieIdentity, ledgers: LedgerMetadataView, record: LostSegments
+) -> None:
+    """Say what segments took with them that were lost at this opening, or at one that a crash ended.
+
+    Ledgers that are not closed enter limbo. Of closed ones the copies that are gone are noted for repair; they are
+    fenced, because a fence may be gone, too.
+    """
+    lost = [segment for segment in record.load() if not segment.settled]
+    if not lost:
+        return
+    bookie.lost_segments = len(lost)
+    still_open, closed, lacking = [], [], 0
+    for ledger, stripes in ledgers.named(identity.id):
+        if stripes is None:
+            still_open.append(ledger)
+            continue
+        closed.append(ledger)
+        if (entry := _first_missing(bookie.log, ledger, stripes)) is not None:
+            ledgers.note_bad_copies(identity.id, ledger, [entry])
+            lacking += 1
+    bookie.with_bookie(lambda machine: machine.limbo.enter(still_open))
+    for start in range(0, len(closed), _FENCED_AT_ONCE):
+        bookie.with_bookie(_fence, closed[start : start + _FENCED_AT_ONCE])
+    record.settle()
+    logger.error(
+        "bookie %s: %d segments were lost or damaged: copies of %d closed ledgers are gone, and noted for repair; in "
+        "limbo: %s", identity.name, len(lost), lacking, still_open,
+    )  # fmt: skip
+
+
+def _fence(machine: Bookie, ledgers: list[int]) -> None:
+    machine.limbo.fence(ledgers)
+
+
+def _first_missing(log: EntryLog, ledger: int, stripes: list[range]) -> int | None:
+    """Return the lowest entry of some stripes of which the log has no record; None: it has all."""
+    missing = []
+    for stripe in stripes:
+        for at in range(0, len(stripe), _LOOKED_AT_ONCE):
+            part = stripe[at : at + _LOOKED_AT_ONCE]
+            held = log.held_entries(ledger, part[0], part[-1] + 1)
+            absent = np.setdiff1d(np.arange(part.start, part.stop, part.step), held)
+            if len(absent):
+                missing.append(int(absent[0]))
+                break
+    return min(missing, default=None)
 
 
 def _enter_limbo(

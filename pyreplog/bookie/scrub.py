@@ -29,6 +29,7 @@ from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entrylog import DiskLog
 from pyreplog.bookie.ledgermap import BadRange
+from pyreplog.bookie.salvage import LostSegment, LostSegments
 from pyreplog.bookie.scrub_state import ScrubFile, SegmentAge, ranges_of
 from pyreplog.bookie.segment_check import BadRecord, SegmentCheck
 from pyreplog.clock import Clock, SystemClock
@@ -110,6 +111,7 @@ class Scrubber:
         self._files: Files = files if files is not None else RealFiles()
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._file = ScrubFile(directory, self._log.uuid, self._files, self._clock)
+        self._lost = LostSegments(directory, self._files)
         self._lock = threading.Lock()
         self._state = self._file.load()
         self._log.set_damaged(self._state.damaged)
@@ -331,6 +333,7 @@ class Scrubber:
     def _give_up(self, base: int, error: CorruptionError) -> None:
         """Go on with other segments: this one cannot be verified."""
         logger.error("the segment at %d cannot be verified: %s; %s", base, error, _RESTART)
+        self._lose(base, str(error))
         self._state.damaged.setdefault(base, ())
         self._state.ages[base] = SegmentAge(self._began_us, verified=True)
         self._state.place = None
@@ -350,6 +353,7 @@ class Scrubber:
                 "the segment at %d has %d damaged places; its bad records are noted for repair", base, check.faults
             )
         if check.unindexed is not None:
+            self._lose(base, "records are damaged, and no index tells which")
             logger.error(
                 "the segment at %d has damaged records, and no index that tells which (%s); %s",
                 base,
@@ -360,6 +364,11 @@ class Scrubber:
         state.done_bytes += self._sizes.get(base, 0)
         state.place = None
         self._drop_check()
+
+    def _lose(self, base: int, what: str) -> None:
+        """Let the next opening salvage a segment. Raises OSError."""
+        if not any(segment.base == base and not segment.settled for segment in self._lost.load()):
+            self._lost.add([LostSegment(base, what)])
 
     def _mend_frame(self, check: SegmentCheck) -> bool:
         """Write anew what surrounds the records; return whether damage is left that this bookie cannot mend."""

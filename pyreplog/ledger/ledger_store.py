@@ -247,6 +247,15 @@ class StoredLedgers:
             if bookie in found.metadata.last_fragment.ensemble:
                 yield ledger
 
+    def named(self, bookie: str) -> Iterator[tuple[int, list[range] | None]]:
+        for ledger, found in stored_ledgers(self._store):
+            if isinstance(found, InvalidMetadataError):
+                logger.warning("ledger %d counts as open: %s", ledger, found)
+                yield ledger, None
+            elif bookie in found.metadata.bookies():
+                closed = found.metadata.state is State.CLOSED
+                yield ledger, found.metadata.holdings(bookie) if closed else None
+
     def note_bad_copies(self, bookie: str, ledger: int, entries: Sequence[int]) -> None:
         """Of a closed ledger the first entry is enough: its repair checks all copies that the bookie should have."""
         try:

@@ -149,6 +149,9 @@ class Facts:
         self.asked.append(unsynced)
         return self.lost
 
+    def named(self, bookie: str) -> list[tuple[int, list[range] | None]]:
+        return [*((ledger, None) for ledger in self.lost), *self.held.items()]
+
     def note_bad_copies(self, bookie: str, ledger: int, entries: Sequence[int]) -> None:
         self.noted += [(ledger, entry) for entry in entries]
 

@@ -15,7 +15,7 @@ from pyreplog.bookie.identity import LOG
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.bookie.protocol import Flag, ReplyStatus
-from pyreplog.errors import CorruptionError
+from pyreplog.errors import WrongLogError
 from pyreplog.metadata.memory import MemoryStore
 from tests import running
 from tests.bookie.asking import ANY_SPACE, Facts, add, entries_in, read
@@ -89,11 +89,25 @@ def test_it_starts_with_what_is_whole(name: str, tmp_path: Path, store: MemorySt
         assert entries_in(ask(bookie, read(0, COUNT))) == list(range(COUNT + 1))
 
 
-@pytest.mark.parametrize("size", [0, 1, HEADER_BYTES, HEADER_BYTES + 1])
-def test_no_crash_leaves_a_segment_shorter_than_it_was_made(size: int, tmp_path: Path, store: MemoryStore) -> None:
+@pytest.mark.parametrize("size", [0, 1])
+def test_a_log_whose_only_segment_is_gone_is_refused(size: int, tmp_path: Path, store: MemoryStore) -> None:
     path = tmp_path / "bookie"
     segment, _, _ = killed(path, store)
     with segment.open("r+b") as file:
         file.truncate(size)
-    with pytest.raises(CorruptionError, match=segment.name):
+    with pytest.raises(WrongLogError, match="no intact segment"):
         opened(path, store)
+
+
+@pytest.mark.parametrize("size", [HEADER_BYTES, HEADER_BYTES + 1])
+def test_no_crash_leaves_a_segment_shorter_than_it_was_made(size: int, tmp_path: Path, store: MemoryStore) -> None:
+    """It is damage: the bookie starts without what is gone, and its ledger is in limbo."""
+    path = tmp_path / "bookie"
+    segment, _, _ = killed(path, store)
+    with segment.open("r+b") as file:
+        file.truncate(size)
+    with closing(open_bookie(path, "b1", store, CONFIG, ledgers=Facts(7))[1]) as bookie:
+        assert bookie.lost_segments == 1
+        assert ask(bookie, read(0, 0)).status == ReplyStatus.LIMBO
+        assert ask(bookie, add(0, flags=Flag.RECOVERY)).status == ReplyStatus.OK
+        assert entries_in(ask(bookie, read(0, 0))) == [0]
