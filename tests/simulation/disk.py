@@ -7,6 +7,9 @@ from collections import defaultdict
 from random import Random
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 from pyreplog._native.ledgerlog.entries import CONTROL
 from pyreplog.errors import CorruptionError, DiskFullError, PoisonedError
 
@@ -82,6 +85,9 @@ class MemoryLog:
                 return b"".join(out), entry
             out.append(found[entry])
         return b"".join(out), end
+
+    def held_entries(self, ledger: int, start: int, end: int) -> npt.NDArray[np.int64]:
+        return np.array(sorted(entry for entry in self.held.get(ledger, {}) if start <= entry < end), np.int64)
 
     def last_entry(self, ledger: int) -> int | None:
         return max(self.held.get(ledger, ()), default=None)

@@ -8,6 +8,7 @@
 | `open_ledger` | whether a ledger that is not closed may be recovered, because its writer is gone |
 | `priority` | which ledgers are copied first: those with the fewest copies left |
 | `effects` | what state machines of this package ask for |
+| `copy_check` | whether the members of a closed ledger hold what they should, and the same |
 | `ledger_replicator` | moves the copies of some bookies in one ledger to others |
 | `stripe_copy` | copies what one member of a fragment should hold to another bookie |
 """
