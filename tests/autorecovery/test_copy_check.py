@@ -305,6 +305,10 @@ def test_any_loss_and_any_order(seed: int) -> None:
             last = rng.randint(send.request.first, send.request.last)
             bench.reply(send, lab.ask(send.bookie, send.request._replace(last=last)))
     report = report_of(bench)
+    for entry in entries(report.nowhere):
+        members = [name for name in report.members if entry in stripe(lab, name)]
+        assert silent not in members
+        assert all(entry in lost[name] for name in members)
     for name, member in report.members.items():
         own = stripe(lab, name)
         if name == silent:
