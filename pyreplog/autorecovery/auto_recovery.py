@@ -16,9 +16,10 @@ from pyreplog.autorecovery.config import AutoRecoveryConfig, load_config
 from pyreplog.autorecovery.hold import find_hold
 from pyreplog.autorecovery.leased_keys import LeasedKeys, SharedKeys, SoleOwner
 from pyreplog.autorecovery.ledger_scan import LedgerScan
+from pyreplog.autorecovery.open_ledgers import OpenLedgerRecovery, OpenLedgersReport
 from pyreplog.autorecovery.orders import list_orders
 from pyreplog.autorecovery.protocol.absence import Alarm
-from pyreplog.autorecovery.status import FAILED_MAX, STATUS, AutoRecoveryStatus
+from pyreplog.autorecovery.status import FAILED_MAX, OPEN_MAX, STATUS, AutoRecoveryStatus
 from pyreplog.autorecovery.worker import ReplicationWorker, Workload
 from pyreplog.autorecovery.worker_status import WorkerStatus, worker_key
 from pyreplog.bookie.bookie_state import BookiePhase, list_bookie_states
@@ -64,6 +65,8 @@ class AutoRecovery(Handle):
         self._scan = LedgerScan(self._store)
         self._auditor = Auditor(self._runtime, self._keys, self._scan, clock)
         self._worker = ReplicationWorker(self._runtime, self._keys, self._scan, clock) if copies else None
+        self._open_ledgers = OpenLedgerRecovery(cluster, clock)
+        self._open_report = OpenLedgersReport()
         self._is_auditor = False
         self._audit = Audit()
         self._failure: ReplogError | None = None  # of the last round
@@ -91,6 +94,11 @@ class AutoRecovery(Handle):
     def audit(self) -> Audit:
         """What this process found as the auditor, at its last round; empty before that."""
         return self._audit
+
+    @property
+    def open_ledgers(self) -> OpenLedgersReport:
+        """What this process found of ledgers that are not closed, as the auditor, at its last round."""
+        return self._open_report
 
     @property
     def failure(self) -> ReplogError | None:
@@ -153,6 +161,7 @@ class AutoRecovery(Handle):
             self._audit = self._auditor.round(config) if self._is_auditor else Audit()
             if self._worker is not None:
                 self._begin_copies(self._worker, config)
+            self._open_report = self._look_at_open_ledgers(config) if self._is_auditor else OpenLedgersReport()
             if self._is_auditor:
                 self._publish_status()
             return config
@@ -173,6 +182,12 @@ class AutoRecovery(Handle):
         self._meter.measure(worker.counters.bytes)
         if worker.counters.bytes or worker.progress.ledgers_left:
             self._keys.publish(worker_key(self.owner), self.worker_status().encode())
+
+    def _look_at_open_ledgers(self, config: AutoRecoveryConfig) -> OpenLedgersReport:
+        """Recover ledgers that have no writer any more and name a bookie with an order in their last fragment."""
+        orders = () if self._audit.hold is not None else self._audit.orders
+        self._open_ledgers.quiet_us = config.writer_silence_ms * 1000
+        return self._open_ledgers.look(self._scan.open_ledgers(orders))
 
     def _workload(self, orders: frozenset[str]) -> Workload:
         states = list_bookie_states(self._store)
@@ -205,17 +220,22 @@ class AutoRecovery(Handle):
 
     def status(self) -> AutoRecoveryStatus:
         """Return what this process found as the auditor, and what its worker could not copy."""
-        audit, worker = self._audit, self._worker
-        failures, waiting = ({}, set()) if worker is None else (worker.failures, worker.progress.open)
-        failed = {ledger: str(failure.error) for ledger, failure in sorted(failures.items())[:FAILED_MAX]}
+        audit, worker, opened = self._audit, self._worker, self._open_report
+        failures = {} if worker is None else worker.failures
+        failed = {**{ledger: str(failure.error) for ledger, failure in failures.items()}, **opened.failed}
         alarms = list(audit.alarms)
         if lacking := sum(failure.lacks_bookie for failure in failures.values()):
             text = f"{lacking} ledgers cannot be copied: no other bookie can take their copies; add one"
             alarms.append(Alarm("no-target", text))
-        ledgers_left = {bookie: audit.named.get(bookie, 0) for bookie in audit.orders}
+        if opened.needs_operator:
+            ledger, why = min(opened.needs_operator.items())
+            text = f"{len(opened.needs_operator)} ledgers have lost their writers, of ledger {ledger}: {why}"
+            alarms.append(Alarm("open-ledgers", text))
+        waiting = sorted({*opened.waiting, *opened.nudged, *opened.recovering})
         return AutoRecoveryStatus(
-            self.owner, self._clock.now_us(), ledgers_left, tuple(alarms), failed, tuple(sorted(waiting))
-        )
+            self.owner, self._clock.now_us(), {bookie: audit.named.get(bookie, 0) for bookie in audit.orders},
+            tuple(alarms), dict(sorted(failed.items())[:FAILED_MAX]), tuple(waiting[:OPEN_MAX]),
+        )  # fmt: skip
 
     def _publish_status(self) -> None:
         """Store the status, if anything but the time has changed."""

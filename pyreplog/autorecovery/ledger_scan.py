@@ -63,11 +63,19 @@ class LedgerScan:
         with self._lock:
             return self._index.ledgers_of(bookie)
 
-    def open_ledgers(self, bookies: Iterable[str]) -> list[int]:
-        """Return the ledgers that are not closed and have one of these bookies in their last ensemble, ascending."""
+    def open_ledgers(self, bookies: Iterable[str]) -> dict[int, list[str]]:
+        """Return the ledgers that are not closed and have some of these bookies in their last ensemble, ascending.
+
+        Args:
+            bookies: ids of bookies.
+
+        Returns:
+            Number of a ledger -> those of the bookies that its last ensemble has.
+        """
         wanted = set(bookies)
         with self._lock:
-            return sorted(ledger for ledger, members in self._open.items() if not wanted.isdisjoint(members))
+            concerned = [(ledger, members) for ledger, members in self._open.items() if not wanted.isdisjoint(members)]
+        return {ledger: [bookie for bookie in members if bookie in wanted] for ledger, members in sorted(concerned)}
 
     # ---- reading --------------------------------------------------------------------------------------------
 

@@ -110,6 +110,17 @@ class OpenLedgerRecovery:
         self._watched: dict[int, _Watched] = {}
         self._recoveries: dict[int, _Recovery] = {}
 
+    @property
+    def quiet_us(self) -> int:
+        """Microseconds without a sign of life of a writer. When it is changed, the time without one begins anew."""
+        return self._quiet_us
+
+    @quiet_us.setter
+    def quiet_us(self, quiet_us: int) -> None:
+        if quiet_us != self._quiet_us:
+            self._quiet_us = quiet_us
+            self._watched.clear()
+
     def look(self, ledgers: Mapping[int, Collection[str]]) -> OpenLedgersReport:
         """Look at ledgers, and begin to recover those that may be recovered; does not wait for recoveries.
 
@@ -117,7 +128,7 @@ class OpenLedgerRecovery:
 
         Args:
             ledgers: numbers of ledgers that are not closed, and for each the ids of bookies in its last fragment that
-                are lost or draining. Other ledgers are forgotten, unless they are being recovered.
+                leave it. Other ledgers are forgotten, unless they are being recovered.
 
         Returns:
             What was found.

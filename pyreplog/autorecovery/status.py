@@ -17,6 +17,8 @@ _NEW = Kept(VERSION, VERSION)
 _FIELDS = ("auditor", "at_us", "ledgers_left", "alarms", "failed", "open_ledgers")
 FAILED_MAX = 20
 """So many ledgers that cannot be copied are named."""
+OPEN_MAX = 1000
+"""So many ledgers that are not closed are named."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class AutoRecoveryStatus:
         ledgers_left: bookie id -> number of ledgers that name it, of bookies with orders.
         alarms: what needs an operator.
         failed: ledger -> why it cannot be copied now, of up to FAILED_MAX ledgers.
-        open_ledgers: ledgers that wait for their writer, or for its end, before their last fragment can be copied.
+        open_ledgers: ledgers whose writer, or whose recovery, has to replace a bookie with an order in their last
+            fragment; the first OPEN_MAX.
         kept: fields of other versions.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_
 from pyreplog.clock import ManualClock, SystemClock
 from pyreplog.cluster import Cluster
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledgermetadata import State
+from pyreplog.ledger.writer_keys import writer_key
 from tests.waiting import until
 
 ENTRIES = 300
@@ -233,3 +235,84 @@ def test_counts_are_those_of_the_copies_needed(tmp_path: Path, rounds: Any) -> N
     here.step()
     assert here.recovery.worker_status().copied_entries == needed
     assert all((np.asarray(here.cluster.count_copies(ledger, password=b"secret")) == 3).all() for ledger in ledgers)
+
+
+# ---- ledgers that are not closed ---------------------------------------------------------------------------------
+
+
+def abandoned(here: Any, **options: Any) -> int:
+    """A ledger that is not closed, and has no writer any more."""
+    ledger = here.cluster.create_ledger(4, 3, 2, **options)
+    ledger.append_batch(values(ledger.id))
+    ledger.abandon()
+    until(lambda: here.store.get(writer_key(ledger.id)) is None)
+    return int(ledger.id)
+
+
+def drain_member(here: Any, ledger: int) -> str:
+    """Declare a bookie of the ledger's last fragment to be draining."""
+    member = str(here.cluster.ledger_metadata(ledger).last_fragment.ensemble[0])
+    state = BookieState(BookiePhase.DRAINING, here.clock.now_us(), "test")
+    here.store.create(bookie_state_key(member), state.encode())
+    return member
+
+
+def step_until(here: Any, done: Callable[[], bool]) -> None:
+    def look() -> bool:
+        here.step(1.0)
+        return done()
+
+    until(look, pause_s=0.01)
+
+
+def test_a_ledger_without_a_writer_is_recovered_and_copied(tmp_path: Path, rounds: Any) -> None:
+    here = rounds(bookies=6)
+    ledger = abandoned(here)
+    member = drain_member(here, ledger)
+    for _ in range(3):
+        here.step(9.0)
+    assert here.cluster.ledger_metadata(ledger).state is State.OPEN
+    status = find_status(here.store)
+    assert status is not None and status.open_ledgers == (ledger,)
+    step_until(here, lambda: member not in here.cluster.ledger_metadata(ledger).bookies())
+    assert here.cluster.ledger_metadata(ledger).state is State.CLOSED
+    with here.cluster.open_ledger(ledger) as reader:
+        assert [record.value for batch in reader.read() for record in batch] == values(ledger)
+    assert (here.cluster.count_copies(ledger) == 3).all()
+    here.step()
+    assert not list_orders(here.store)
+    status = find_status(here.store)
+    assert status is not None and not status.open_ledgers
+
+
+def test_no_ledger_is_recovered_on_hold(tmp_path: Path, rounds: Any) -> None:
+    here = rounds(bookies=6)
+    ledger = abandoned(here)
+    drain_member(here, ledger)
+    here.step()
+    begin_hold(here.store, TimedReason(here.clock.now_us(), "upgrade"))
+    for _ in range(12):
+        here.step(10.0)
+    assert here.cluster.ledger_metadata(ledger).state is State.OPEN
+
+
+def test_a_ledger_with_a_password_and_without_a_writer_is_an_alarm(tmp_path: Path, rounds: Any) -> None:
+    here = rounds(bookies=6)
+    ledger = abandoned(here, password=b"secret")
+    drain_member(here, ledger)
+    for _ in range(5):
+        here.step(10.0)
+    (alarm,) = (alarm for alarm in here.recovery.status().alarms if alarm.code == "open-ledgers")
+    assert f"ledger {ledger}" in alarm.text and "pyreplog ledger recover" in alarm.text
+    assert here.cluster.ledger_metadata(ledger).state is State.OPEN
+
+
+def test_the_silence_of_a_writer_is_a_setting(tmp_path: Path, rounds: Any) -> None:
+    here = rounds(bookies=6)
+    change_config(here.store, {"writer_silence_ms": 300_000})
+    ledger = abandoned(here)
+    drain_member(here, ledger)
+    for _ in range(3):
+        here.step(100.0)
+    assert here.cluster.ledger_metadata(ledger).state is State.OPEN
+    step_until(here, lambda: here.cluster.ledger_metadata(ledger).state is State.CLOSED)
