@@ -17,6 +17,8 @@ doing the same work twice.
 | `config` | settings of the cluster |
 | `lost_entries` | entries of which nobody has a copy any more |
 | `leased_keys` | keys by which processes share the work |
+| `copy_repairs` | has copies written again that were noted as bad; finds lost entries on disks that return |
+| `replicas_check` | compares the copies of every closed ledger with each other |
 | `open_ledgers` | recovers ledgers whose last fragment names a bookie that leaves, once their writers are gone |
 | `status`, `worker_status`, `metrics` | what an auditor and a worker tell operators |
 | `plan`, `loss_chain` | a model of durability, rebuild time and cost, on paper |

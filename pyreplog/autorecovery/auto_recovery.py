@@ -13,12 +13,15 @@ from dataclasses import replace
 from pyreplog.autorecovery.auditor import Audit, Auditor
 from pyreplog.autorecovery.changes import change_key
 from pyreplog.autorecovery.config import AutoRecoveryConfig, load_config
+from pyreplog.autorecovery.copy_repairs import CopyRepairs
 from pyreplog.autorecovery.hold import find_hold
 from pyreplog.autorecovery.leased_keys import LeasedKeys, SharedKeys, SoleOwner
 from pyreplog.autorecovery.ledger_scan import LedgerScan
 from pyreplog.autorecovery.open_ledgers import OpenLedgerRecovery, OpenLedgersReport
 from pyreplog.autorecovery.orders import list_orders
+from pyreplog.autorecovery.pace import Pace
 from pyreplog.autorecovery.protocol.absence import Alarm
+from pyreplog.autorecovery.replicas_check import ReplicasCheck
 from pyreplog.autorecovery.status import FAILED_MAX, OPEN_MAX, STATUS, AutoRecoveryStatus
 from pyreplog.autorecovery.worker import ReplicationWorker, Workload
 from pyreplog.autorecovery.worker_status import WorkerStatus, worker_key
@@ -67,6 +70,9 @@ class AutoRecovery(Handle):
         self._worker = ReplicationWorker(self._runtime, self._keys, self._scan, clock) if copies else None
         self._open_ledgers = OpenLedgerRecovery(cluster, clock)
         self._open_report = OpenLedgersReport()
+        self._pace = Pace(None, clock)  # of repairs
+        self._repairs = CopyRepairs(self._runtime, self._pace, clock)
+        self._replicas_check = ReplicasCheck(self._runtime, self._scan, self._pace, clock)
         self._is_auditor = False
         self._audit = Audit()
         self._failure: ReplogError | None = None  # of the last round
@@ -74,6 +80,7 @@ class AutoRecovery(Handle):
         self._since_us = clock.now_us()
         self._round_lock = threading.Lock()  # held by a round
         self._copying: threading.Thread | None = None  # a pass of the worker
+        self._mending: threading.Thread | None = None  # repairs, and checks of replicas
         self._pause_s = 0.0
         self._stop_s: float | None = _STOP_S
         super().__init__(f"auto-recovery of process {owner}")
@@ -110,6 +117,22 @@ class AutoRecovery(Handle):
         """Whether a pass of the worker runs."""
         copying = self._copying
         return copying is not None and copying.is_alive()
+
+    @property
+    def is_repairing(self) -> bool:
+        """Whether copies that were noted are repaired, or replicas compared."""
+        mending = self._mending
+        return mending is not None and mending.is_alive()
+
+    @property
+    def repairs(self) -> CopyRepairs:
+        """The repairs of copies that were noted. They run in the auditor's process."""
+        return self._repairs
+
+    @property
+    def replicas_check(self) -> ReplicasCheck:
+        """The check of the copies of closed ledgers. It runs in the auditor's process."""
+        return self._replicas_check
 
     # ---- rounds ---------------------------------------------------------------------------------------------
 
@@ -163,6 +186,7 @@ class AutoRecovery(Handle):
                 self._begin_copies(self._worker, config)
             self._open_report = self._look_at_open_ledgers(config) if self._is_auditor else OpenLedgersReport()
             if self._is_auditor:
+                self._begin_repairs(config)
                 self._publish_status()
             return config
 
@@ -189,6 +213,17 @@ class AutoRecovery(Handle):
         self._open_ledgers.quiet_us = config.writer_silence_ms * 1000
         return self._open_ledgers.look(self._scan.open_ledgers(orders))
 
+    def _begin_repairs(self, config: AutoRecoveryConfig) -> None:
+        """Repair copies that were noted and check some ledgers, unless that is under way."""
+        if self._audit.hold is not None or self.is_repairing:
+            return
+        self._pace.limit(config.bytes_per_s)
+        lost = self._workload(frozenset()).lost
+        self._mending = threading.Thread(
+            target=self._repair, args=(config.check_ms, lost), name="pyreplog-repairs", daemon=True
+        )
+        self._mending.start()
+
     def _workload(self, orders: frozenset[str]) -> Workload:
         states = list_bookie_states(self._store)
         registered = {status.bookie for status in self._runtime.bookie_statuses()}
@@ -204,6 +239,16 @@ class AutoRecovery(Handle):
             logger.debug("a pass of copies ended, because the cluster was closed")
         except ReplogError as error:
             logger.warning("the pass of copies ended early, the next round begins another: %s", error)
+
+    def _repair(self, check_ms: int, lost: frozenset[str]) -> None:
+        """Check some ledgers, and repair what is noted. On a thread of its own."""
+        try:
+            self._replicas_check.run(check_ms, lost)
+            self._repairs.run(lost)
+        except ClosedError:
+            logger.debug("repairs ended, because the cluster was closed")
+        except ReplogError as error:
+            logger.warning("repairs ended early, the next round begins others: %s", error)
 
     # ---- status ---------------------------------------------------------------------------------------------
 
@@ -222,7 +267,8 @@ class AutoRecovery(Handle):
         """Return what this process found as the auditor, and what its worker could not copy."""
         audit, worker, opened = self._audit, self._worker, self._open_report
         failures = {} if worker is None else worker.failures
-        failed = {**{ledger: str(failure.error) for ledger, failure in failures.items()}, **opened.failed}
+        failed = {ledger: str(failure.error) for ledger, failure in failures.items()}
+        failed = {**self._repairs.failures, **failed, **opened.failed}
         alarms = list(audit.alarms)
         if lacking := sum(failure.lacks_bookie for failure in failures.values()):
             text = f"{lacking} ledgers cannot be copied: no other bookie can take their copies; add one"
@@ -231,6 +277,11 @@ class AutoRecovery(Handle):
             ledger, why = min(opened.needs_operator.items())
             text = f"{len(opened.needs_operator)} ledgers have lost their writers, of ledger {ledger}: {why}"
             alarms.append(Alarm("open-ledgers", text))
+        checked = self._replicas_check.progress
+        if checked is not None and checked.differing:
+            ledger, text = min(checked.differing.items())
+            text = f"copies of {len(checked.differing)} ledgers differ, of ledger {ledger}: {text}"
+            alarms.append(Alarm("copies-differ", text))
         waiting = sorted({*opened.waiting, *opened.nudged, *opened.recovering})
         return AutoRecoveryStatus(
             self.owner, self._clock.now_us(), {bookie: audit.named.get(bookie, 0) for bookie in audit.orders},
@@ -266,12 +317,14 @@ class AutoRecovery(Handle):
 
     def _let_go(self) -> None:
         """Have the pass end after the ledgers that are being copied, and release the keys."""
-        if self._worker is not None:
-            self._worker.stop()
+        for running in (self._worker, self._repairs, self._replicas_check):
+            if running is not None:
+                running.stop()
         with self._round_lock:  # no pass begins from now on
-            copying = self._copying
-        if copying is not None and copying is not threading.current_thread():
-            copying.join(self._stop_s)
+            threads = [thread for thread in (self._copying, self._mending) if thread is not None]
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(self._stop_s)
         self._keys.close()
 
 

@@ -40,6 +40,11 @@ class BookieIndex:
         """Forget a ledger, which was deleted."""
         self.update(ledger, ())
 
+    def ledgers(self) -> NDArray[np.int64]:
+        """Return the ids of all ledgers, ascending."""
+        self._fold()
+        return np.unique(self._ledgers)
+
     def ledgers_of(self, bookie: str) -> NDArray[np.int64]:
         """Return the ids of the ledgers that name a bookie, ascending."""
         number = self._numbers.get(bookie)

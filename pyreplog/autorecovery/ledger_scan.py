@@ -58,6 +58,11 @@ class LedgerScan:
         with self._lock:
             return self._index.counts()
 
+    def ledgers(self) -> npt.NDArray[np.int64]:
+        """Return the ids of all ledgers whose metadata can be read, ascending."""
+        with self._lock:
+            return self._index.ledgers()
+
     def ledgers_of(self, bookie: str) -> npt.NDArray[np.int64]:
         """Return the ids of the ledgers that name a bookie, ascending."""
         with self._lock:

@@ -4,8 +4,8 @@ them, so that no loss goes unsaid.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyreplog.autorecovery.changes import change_key
@@ -147,8 +147,13 @@ def note_lost(store: MetadataStore, ledger: int, ranges: Iterable[LostRange]) ->
     change_key(store, lost_key(ledger), change)
 
 
-def remove_lost(store: MetadataStore, ledger: int, entries: range) -> None:
-    """Take entries off the list, because a copy of them was found.
+def remove_lost(store: MetadataStore, ledger: int, entries: Collection[int]) -> None:
+    """Take entries off the list, because copies of them were found.
+
+    Args:
+        store: metadata store.
+        ledger: number of the ledger.
+        entries: numbers of the entries.
 
     Raises:
         InvalidMetadataError: the list is malformed.
@@ -160,15 +165,20 @@ def remove_lost(store: MetadataStore, ledger: int, entries: range) -> None:
             return None
         listed = LostEntries.decode(value)
         left = [rest for item in listed.ranges for rest in _without(item, entries)]
-        return LostEntries(tuple(left), listed.is_coarse, listed.kept).encode() if left else None
+        return LostEntries((), listed.is_coarse, listed.kept).with_ranges(left).encode() if left else None
 
     change_key(store, lost_key(ledger), change)
 
 
-def _without(lost: LostRange, entries: range) -> list[LostRange]:
-    """Return what is left of a range without some entries."""
-    left = (entry for entry in lost.entries if entry not in entries)
-    return ranges_of(left, lost.bookie, lost.since_us)
+def _without(lost: LostRange, entries: Collection[int]) -> list[LostRange]:
+    """Return what is left of a range without some entries. The range may be longer than any ledger."""
+    left: list[LostRange] = []
+    start = lost.start
+    for entry in sorted(entry for entry in entries if entry in lost.entries):
+        if start < entry:
+            left.append(replace(lost, start=start, stop=entry))
+        start = entry + lost.step
+    return [*left, replace(lost, start=start)] if start < lost.stop else left
 
 
 def list_lost(store: MetadataStore) -> dict[int, LostEntries]:

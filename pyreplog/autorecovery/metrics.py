@@ -27,7 +27,7 @@ def auto_recovery_metrics(recovery: AutoRecovery) -> Iterator[Metric]:
     yield _gauge("ledgers_left", "Ledgers that name these bookies; told by the auditor.", left)
     yield Metric(
         f"{_PREFIX}alarms", "gauge", "1: something needs an operator, by code; told by the auditor.",
-        [({"code": alarm.code}, 1.0) for alarm in audit.alarms],
+        [({"code": alarm.code}, 1.0) for alarm in recovery.status().alarms],
     )  # fmt: skip
     yield _gauge("copying", "1: the worker of this process copies.", recovery.is_copying)
     yield _gauge("bytes_left", "Bytes that the pass of this worker has left.", done.bytes_left)
@@ -38,6 +38,11 @@ def auto_recovery_metrics(recovery: AutoRecovery) -> Iterator[Metric]:
     yield _counter("copied_entries", "Entries that this worker copied.", done.copied_entries)
     yield _counter("copied_bytes", "Bytes that this worker copied.", done.copied_bytes)
     yield _counter("lost_entries", "Entries that this worker listed as lost.", done.lost_entries)
+    repaired, check = recovery.repairs.counters, recovery.replicas_check.progress
+    yield _counter("repaired_entries", "Bad copies that this process has written again.", repaired.entries)
+    yield _counter("found_entries", "Lost entries that this process found on disks which returned.", repaired.found)
+    checked = 0 if check is None else check.checked
+    yield _gauge("checked_ledgers", "Ledgers whose copies were compared in this pass; told by the auditor.", checked)
     yield _counter("failures", "Attempts of this worker that failed; it repeats them.", done.failures)
 
 

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 from pyreplog.autorecovery.protocol.member_ends import MemberEnds
 from pyreplog.autorecovery.protocol.open_ledger import QUIET_US, Ends, OpenLedgerWatch, Verdict
@@ -19,7 +18,7 @@ from pyreplog.clock import Clock
 from pyreplog.errors import InvalidMetadataError, NoSuchKeyError, OutcomeUnknownError, ReplogError, VersionConflictError
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.ledger.driver import Driver, StartingMachine
+from pyreplog.ledger.driver import run_machine
 from pyreplog.ledger.ledger_handle import WINDOW_ENTRIES
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, ledger_key, metadata_key
 from pyreplog.ledger.protocol.copies import CopyCheck
@@ -201,7 +200,7 @@ class OpenLedgerRecovery:
         """Ask the members of ledgers how far these go, a few ledgers at a time."""
         remaining = iter(asked)
         while batch := list(islice(remaining, QUERIES_AT_ONCE)):
-            futures = [self._start(one.metadata.ledger, MemberEnds(one.metadata)) for one in batch]
+            futures = [run_machine(one.metadata.ledger, MemberEnds(one.metadata), self._runtime) for one in batch]
             for one, future in zip(batch, futures, strict=True):
                 one.ends = self._runtime.wait(future)
 
@@ -294,7 +293,7 @@ class OpenLedgerRecovery:
                 recent = stripe[max(-(-(first - stripe.start) // stripe.step), 0) :]
                 if recent and metadata.admits(self._key):
                     check = CopyCheck(metadata, self._key, bookie, recent)
-                    yield bookie, recent[-1], self._start(metadata.ledger, check)
+                    yield bookie, recent[-1], run_machine(metadata.ledger, check, self._runtime)
 
     def _end_checks(
         self, ledger: int, checks: Iterable[tuple[str, int, AppendFuture[list[int]]]], report: _Report
@@ -316,11 +315,6 @@ class OpenLedgerRecovery:
         if lacking:
             logger.warning("ledger %d was recovered; copies may be missing on %s", ledger, ", ".join(lacking))
             report.lacking[ledger] = tuple(lacking)
-
-    def _start(self, ledger: int, machine: StartingMachine) -> AppendFuture[Any]:
-        driver = Driver(ledger, machine, self._runtime)
-        driver.post(machine.start)
-        return driver.done
 
 
 class _Report:

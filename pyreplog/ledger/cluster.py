@@ -36,7 +36,7 @@ from pyreplog.errors import (
 from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle
 from pyreplog.ledger.closing import close_all
-from pyreplog.ledger.driver import Driver, StartingMachine
+from pyreplog.ledger.driver import StartingMachine, run_machine
 from pyreplog.ledger.embedded import open_embedded
 from pyreplog.ledger.ledger_handle import CLOSE_S, WINDOW_BYTES, Ledger
 from pyreplog.ledger.ledger_store import (
@@ -369,7 +369,8 @@ class LedgerCluster(Handle):
         Returns:
             An AppendFuture that gives the metadata of the closed ledger, or fails as `open_ledger` does.
         """
-        return self._start(metadata.ledger, LedgerRecovery(metadata, version, key, self._choose, force=force))
+        machine = LedgerRecovery(metadata, version, key, self._choose, force=force)
+        return run_machine(metadata.ledger, machine, self._runtime)
 
     def delete_ledger(self, ledger: int) -> None:
         """Delete a ledger; the bookies free its space when they collect garbage.
@@ -461,7 +462,7 @@ class LedgerCluster(Handle):
         bookies, store = self._runtime.bookie_statuses(), self._runtime.metadata
         running = {bookie.bookie for bookie in bookies}
         intact, garbled = survey(store)
-        limbo = self._start(0, LimboQuery(running))
+        limbo = run_machine(0, LimboQuery(running), self._runtime)
         ends = [(metadata, self._ask_ends(metadata)) for metadata in intact]  # ask for all before the first wait
         ledgers = [
             ledger_status(metadata, self._runtime.wait(future), running, self._lacking(metadata))
@@ -512,7 +513,7 @@ class LedgerCluster(Handle):
             ends: AppendFuture[tuple[int, int]] = AppendFuture((metadata.last_entry, metadata.last_entry))
             ends.complete()
             return ends
-        return self._start(metadata.ledger, LedgerEnds(metadata))
+        return run_machine(metadata.ledger, LedgerEnds(metadata), self._runtime)
 
     def count_copies(self, ledger: int, *, password: bytes = b"") -> npt.NDArray[np.uint8]:
         """Count the intact copies of each entry of a closed ledger; reads every copy.
@@ -575,12 +576,7 @@ class LedgerCluster(Handle):
 
     def _run(self, ledger: int, machine: StartingMachine) -> Any:
         """Run a state machine and wait for its result."""
-        return self._runtime.wait(self._start(ledger, machine))
-
-    def _start(self, ledger: int, machine: StartingMachine) -> AppendFuture[Any]:
-        driver = Driver(ledger, machine, self._runtime)
-        driver.post(machine.start)
-        return driver.done
+        return self._runtime.wait(run_machine(ledger, machine, self._runtime))
 
     # ---- metadata -------------------------------------------------------------------------------------------
 

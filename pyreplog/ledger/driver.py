@@ -286,3 +286,19 @@ class Driver(DriverBase):
             change, self._waits = waits - self._waits, waits
         if change:
             self._runtime.note_waiting(change)
+
+
+def run_machine(ledger: int, machine: StartingMachine, runtime: Runtime) -> AppendFuture[Any]:
+    """Start a state machine of a ledger.
+
+    Args:
+        ledger: number of the ledger.
+        machine: the state machine.
+        runtime: carries out its effects.
+
+    Returns:
+        The future of its result.
+    """
+    driver = Driver(ledger, machine, runtime)
+    driver.post(machine.start)
+    return driver.done

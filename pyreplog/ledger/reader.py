@@ -22,7 +22,7 @@ from pyreplog.errors import (
 )
 from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle
-from pyreplog.ledger.driver import Driver, Runtime
+from pyreplog.ledger.driver import Driver, Runtime, run_machine
 from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, metadata_key
 from pyreplog.ledger.protocol.lac import LacQuery
@@ -251,9 +251,7 @@ class LedgerReader(Handle):
     def _start(self, start: int, end: int) -> AppendFuture[RecordBatch]:
         """Begin to read a range. If the iterator is dropped, the read ends by itself and its result is dropped."""
         machine = LedgerReadOp(self.metadata, self._key, start, end, bytes_max=STRETCH_BYTES_MAX)
-        driver = Driver(self.id, machine, self._runtime)
-        driver.post(machine.start)
-        return driver.done
+        return run_machine(self.id, machine, self._runtime)
 
     def _result(self, future: AppendFuture[RecordBatch], start: int, end: int) -> RecordBatch:
         """Wait for a batch; read once more if the fragments of the ledger have changed (BookKeeper #4613)."""

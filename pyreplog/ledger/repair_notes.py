@@ -105,6 +105,14 @@ def repairs(metadata: MetadataStore) -> tuple[list[RepairNote], list[Garbled]]:
     return list(notes), garbled
 
 
+def has_note_of_reader(metadata: MetadataStore, repair: RepairNote) -> bool:
+    """Whether a reader, or the bookie itself, has noted a copy; it need not wait until the ledger is closed.
+
+    Raises errors of the store.
+    """
+    return metadata.get(_key(repair, closing=False)) is not None
+
+
 def forget_repair(metadata: MetadataStore, repair: RepairNote, *, closed: bool) -> None:
     """Delete the note of a copy that was repaired.
 

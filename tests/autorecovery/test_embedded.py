@@ -21,6 +21,7 @@ from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_
 from pyreplog.clock import ManualClock, SystemClock
 from pyreplog.cluster import Cluster
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.ledgermetadata import State
 from pyreplog.ledger.writer_keys import writer_key
 from tests.waiting import until
@@ -76,12 +77,13 @@ class Rounds:
         self.cluster = LedgerCluster.embedded(folder, **SETTINGS, **options)
         self.recovery = AutoRecovery(self.cluster, self.clock)
         self.store = self.cluster.metadata
+        self.abandoned: list[Ledger] = []
 
     def step(self, seconds: float = 0.0) -> None:
         """Time passes, a round is made, and a pass of copies ends."""
         self.clock.advance(int(seconds * 1e6))
         self.recovery.round()
-        until(lambda: not self.recovery.is_copying)
+        until(lambda: not self.recovery.is_copying and not self.recovery.is_repairing)
 
     def close(self) -> None:
         self.recovery.close()
@@ -245,6 +247,7 @@ def abandoned(here: Any, **options: Any) -> int:
     ledger = here.cluster.create_ledger(4, 3, 2, **options)
     ledger.append_batch(values(ledger.id))
     ledger.abandon()
+    here.abandoned.append(ledger)
     until(lambda: here.store.get(writer_key(ledger.id)) is None)
     return int(ledger.id)
 
@@ -312,7 +315,7 @@ def test_the_silence_of_a_writer_is_a_setting(tmp_path: Path, rounds: Any) -> No
     change_config(here.store, {"writer_silence_ms": 300_000})
     ledger = abandoned(here)
     drain_member(here, ledger)
-    for _ in range(3):
-        here.step(100.0)
+    for _ in range(5):
+        here.step(60.0)
     assert here.cluster.ledger_metadata(ledger).state is State.OPEN
     step_until(here, lambda: here.cluster.ledger_metadata(ledger).state is State.CLOSED)

@@ -159,13 +159,14 @@ def test_who_may_return_with_lost_entries_is_not_retired(here: Here) -> None:
     gone = "bookie-9@" + "0" * 32
     state = BookieState(BookiePhase.LOST, here.clock.now_us(), "test")
     here.store.create(bookie_state_key(gone), state.encode())
-    note_lost(here.store, 7, [LostRange(3, 4, 1, gone, 0)])
+    ledger = here.ledger(3, 2)
+    note_lost(here.store, ledger, [LostRange(3, 4, 1, gone, 0)])
     for _ in range(3):
         here.step(days=2)
     assert here.phase(gone) is BookiePhase.LOST
-    with pytest.raises(LastCopyError, match="entries of ledger 7, which are listed as lost"):
+    with pytest.raises(LastCopyError, match=f"entries of ledger {ledger}, which are listed as lost"):
         here.operations.retire(gone)
-    remove_lost(here.store, 7, range(3, 4))
+    remove_lost(here.store, ledger, range(3, 4))
     here.step(days=2)
     here.step(days=2)
     assert here.phase(gone) is BookiePhase.RETIRED
@@ -212,7 +213,7 @@ def test_what_makes_it_amber(here: Here) -> None:
 
 
 def test_lost_entries_make_it_red(here: Here) -> None:
-    note_lost(here.store, 7, [LostRange(3, 9, 2, "b@1", 0)])
+    note_lost(here.store, here.ledger(3, 2), [LostRange(3, 9, 2, "b@1", 0)])
     here.step()
     health = here.health()
     assert health.colour is Colour.RED

@@ -10,5 +10,7 @@
 | `effects` | what state machines of this package ask for |
 | `copy_check` | whether the members of a closed ledger hold what they should, and the same |
 | `ledger_replicator` | moves the copies of some bookies in one ledger to others |
-| `stripe_copy` | copies what one member of a fragment should hold to another bookie |
+| `member_repair` | gives a member of a ledger the copies that it lacks |
+| `stripe_copy` | copies what one member of a fragment should hold to another bookie, or to itself |
+| `entry_ranges` | ranges of entry numbers with a step |
 """

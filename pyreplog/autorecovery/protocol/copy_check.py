@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from pyreplog._native.machines.effects import Send
 from pyreplog._native.quorum.quorum import write_set
+from pyreplog.autorecovery.protocol.entry_ranges import last_of, runs_of
 from pyreplog.bookie.holdings import Holdings
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError
@@ -212,7 +213,7 @@ class CopyCheck:
         if piece.waiting:
             return []
         asked = piece.asked
-        ends = [asked.index(_last_of(asked, reply.last)) + 1 for _, reply, _ in piece.told.values()]
+        ends = [asked.index(last_of(asked, reply.last)) + 1 for _, reply, _ in piece.told.values()]
         count = min(ends, default=len(asked))
         if any(piece.silent.values()):  # of the first entry alone it is known that they cannot say
             count = 1
@@ -250,7 +251,7 @@ class CopyCheck:
         for bookie, entries in lacking.items():
             member = self._report.members[bookie]
             member.held += len(wanted) - len(entries)
-            member.add(member.missing, _ranges(entries, asked.step))
+            member.add(member.missing, runs_of(entries, asked.step))
         for bookie in odd:
             member = self._report.members[bookie]
             member.add(member.differs, [asked])
@@ -269,7 +270,7 @@ class CopyCheck:
         nowhere = lacking[0]
         for entries in lacking[1:]:
             nowhere = np.intersect1d(nowhere, entries)
-        self._report.nowhere += _ranges(nowhere, step)
+        self._report.nowhere += runs_of(nowhere, step)
 
     def _room_for(self, bookies: Iterable[str]) -> bool:
         """Whether it is worth while to look for single entries that differ."""
@@ -301,14 +302,3 @@ def _odd_ones(piece: _Piece) -> list[str]:
         agreed = digest if 2 * most > len(digests) else None
         odd += [bookie for bookie, found in digests.items() if found != agreed]
     return odd
-
-
-def _last_of(entries: range, last: int) -> int:
-    """The highest of some entries that is not above `last`."""
-    return entries[min((last - entries.start) // entries.step, len(entries) - 1)]
-
-
-def _ranges(entries: npt.NDArray[np.int64], step: int) -> list[range]:
-    """Entries, ascending, as ranges of a step."""
-    cuts = np.flatnonzero(np.diff(entries) != step) + 1
-    return [range(int(part[0]), int(part[-1]) + 1, step) for part in np.split(entries, cuts) if len(part)]

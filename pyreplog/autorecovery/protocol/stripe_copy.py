@@ -1,4 +1,5 @@
-"""Copying what one member of a fragment should hold to a bookie that takes its place. A state machine.
+"""Copying what one member of a fragment should hold to a bookie that takes its place, or to the member itself, which
+lacks some of it. A state machine.
 
 Only the member's own entries are read, each from one other member of its write set, checked, and added to the target
 durably. BookKeeper copies the whole fragment for one lost member (`LedgerFragmentReplicator`), E / Qw times as much.
@@ -7,8 +8,9 @@ durably. BookKeeper copies the whole fragment for one lost member (`LedgerFragme
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,7 @@ from pyreplog._native.ledgerlog.digest import holdings_digest
 from pyreplog._native.ledgerlog.entries import parse_entries
 from pyreplog._native.machines.effects import Send
 from pyreplog._native.quorum.quorum import write_set
+from pyreplog.autorecovery.protocol.entry_ranges import last_of, runs_of
 from pyreplog.bookie.holdings import DIGEST_MODULUS, Holdings
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError, InvalidRecordsError, UnreadableError
@@ -58,18 +61,23 @@ class StripeCopied:
 class _Segment:
     """Entries with one write set. sources: members to ask, the best first; those asked in vain are taken away.
 
-    is_new: whether the target is known to hold none of them.
+    is_new: whether they are copied without a question to the target. doubtful: how many of the first ones are copied if
+    the target cannot say of the first one whether it has it.
     """
 
     entries: range
     sources: deque[str]
     unknown: list[str] = field(default_factory=list)  # why a source could not say
     is_new: bool = True
+    doubtful: int = 1
 
-    def behind(self, entry: int) -> _Segment:
+    def part(self, entries: range, **changed: Any) -> _Segment:
+        """Some of its entries."""
+        return replace(self, entries=entries, sources=self.sources.copy(), unknown=list(self.unknown), **changed)
+
+    def behind(self, entry: int, **changed: Any) -> _Segment:
         """What is left of it behind an entry."""
-        rest = self.entries[self.entries.index(entry) + 1 :]
-        return _Segment(rest, self.sources.copy(), list(self.unknown), self.is_new)
+        return self.part(self.entries[self.entries.index(entry) + 1 :], **changed)
 
 
 @dataclass
@@ -85,6 +93,8 @@ class _Batch:
 class StripeCopy:
     """Gives `target` what member `index` of a fragment should hold; ends with `Finished(StripeCopied)`.
 
+    The target may be the member itself: it is asked what it holds, and gets what it lacks, and what it cannot read.
+
     An entry is missing only if every other member of its write set said definitely that it does not have it. A member
     that cannot say ends the copy with an UnreadableError: another try, later, may find the entry there. The target's
     refusal ends it with an UnreadableError that names the target.
@@ -94,12 +104,13 @@ class StripeCopy:
         first: first entry of the fragment.
         end: entry behind its last one.
         index: the member's place in the ensemble.
-        target: the bookie that takes its place.
-        absent: bookies that are not asked. The member itself is asked last, unless it is among them.
+        target: the bookie that takes its place, or the member itself.
+        absent: bookies that are not asked. The member itself is asked last, unless it is among them, or the target.
+        others: bookies outside the ensemble that are asked as well, behind its members.
         window: segments on their way at a time.
         pace: gets the bytes of each batch that was copied, and returns seconds to wait before the next one; None: no
             limit.
-        resume: ask the target first what it holds; None: if the ledger is large.
+        resume: ask the target first what it holds; None: if the ledger is large, or the target is the member itself.
     """
 
     def __init__(
@@ -111,14 +122,17 @@ class StripeCopy:
         index: int,
         target: str,
         absent: Set[str] = frozenset(),
+        others: Sequence[str] = (),
         window: int = 4,
         pace: Callable[[int], float] | None = None,
         resume: bool | None = None,
     ) -> None:
         fragment = metadata.fragment_of(first)
-        if fragment.first != first or not 0 <= index < len(fragment.ensemble) or target in fragment.ensemble:
+        is_place = fragment.first == first and 0 <= index < len(fragment.ensemble)
+        self._is_member = is_place and fragment.ensemble[index] == target
+        if not is_place or (target in fragment.ensemble and not self._is_member):
             raise InvalidArgumentError(
-                f"ledger {metadata.ledger}: expected a fragment, a place in it, and a target that is no member, "
+                f"ledger {metadata.ledger}: expected a fragment, a place in it, and a target that is no other member, "
                 f"found entry {first}, place {index}, {target} for {fragment.ensemble}"
             )
         if window < 1:
@@ -130,12 +144,13 @@ class StripeCopy:
         self._is_over = False
         self.is_refused = False
         """Whether the copy has ended because the target did not take it, so that another one may."""
-        is_new = metadata.length <= RESUME_BYTES if resume is None else not resume
+        is_new = not (metadata.length > RESUME_BYTES or self._is_member if resume is None else resume)
         self._left: deque[_Segment] = deque()
         for stripe in filter(None, metadata.stripes(index, first, end)):
             places = list(write_set(stripe[0], metadata.ensemble_size, metadata.write_quorum))
-            others = [fragment.ensemble[place] for place in places if place != index]
-            sources = [bookie for bookie in (*others, fragment.ensemble[index]) if bookie not in absent]
+            members = [fragment.ensemble[place] for place in places if place != index]
+            asked = dict.fromkeys((*members, fragment.ensemble[index], *others))
+            sources = [bookie for bookie in asked if bookie not in absent and bookie != target]
             for start in range(0, len(stripe), SEGMENT_ENTRIES):
                 self._left.append(_Segment(stripe[start : start + SEGMENT_ENTRIES], deque(sources), is_new=is_new))
 
@@ -176,23 +191,39 @@ class StripeCopy:
         return [Send(self._target, request, segment)]
 
     def _have_asked(self, send: Send, reply: Reply) -> list[Effect]:
-        """Skip what the target holds without a gap: its records are checked, so they are the same."""
+        """Leave out what the target holds: its records are checked, so they are the same."""
         segment: _Segment = send.about
         entries = segment.entries
+        if self._is_member and reply.status in (ReplyStatus.UNKNOWN, ReplyStatus.LIMBO):
+            return self._copy_doubtful(segment)
         if reply.status != ReplyStatus.OK:
             return self._refused(error_text(reply))
         try:
             holdings = Holdings.decode(send.request, reply)
         except InvalidMessageError as error:
             return self._refused(str(error))
-        told = entries[: entries.index(_last_of(entries, reply.last)) + 1]
-        if holdings.count != len(told):
-            segment.is_new = True  # copied as a whole: what the target has of it already, it takes as repeated
-            return self._read(segment)
+        told = entries[: entries.index(last_of(entries, reply.last)) + 1]
         self._held += holdings.count
         self._digest = (self._digest + holdings.digest) % DIGEST_MODULUS
-        rest = segment.behind(told[-1])
-        return self._ask_target(rest) if rest.entries else self._done()
+        asked = np.arange(told.start, told.stop, told.step)
+        for run in runs_of(np.setdiff1d(asked, holdings.entries(send.request)), told.step):
+            self._left.append(segment.part(run, is_new=True))
+        return self._ask_on(segment.behind(told[-1], doubtful=1))
+
+    def _copy_doubtful(self, segment: _Segment) -> list[Effect]:
+        """Copy the first entries, of which the target cannot say whether it has them; go on behind them.
+
+        Each time it cannot say once more, twice as many are copied: damage is rare, a ledger in limbo is long.
+        """
+        entries = segment.entries
+        doubtful = segment.part(entries[: segment.doubtful], is_new=True)
+        doubtful.unknown.append(f"{self._target} cannot say whether it has it")
+        self._left.append(doubtful)
+        return self._ask_on(segment.part(entries[segment.doubtful :], doubtful=2 * segment.doubtful))
+
+    def _ask_on(self, rest: _Segment) -> list[Effect]:
+        """Ask the target about the rest of a segment, and begin with what it lacks if there is room."""
+        return [*self._ask_target(rest), *self._go_on()] if rest.entries else self._done()
 
     def _done(self) -> list[Effect]:
         self._busy -= 1
@@ -227,7 +258,7 @@ class StripeCopy:
         entries = segment.entries
         if reply.status != ReplyStatus.OK or not entries[0] <= reply.last:
             return self._ask_another(segment, error_text(reply))
-        answered = entries[: entries.index(_last_of(entries, reply.last)) + 1]
+        answered = entries[: entries.index(last_of(entries, reply.last)) + 1]
         try:
             batch = parse_entries(reply.body, ledger=self._ledger, first=entries[0], last=answered[-1])
         except InvalidRecordsError:
@@ -294,8 +325,3 @@ class StripeCopy:
     def _end(self, why: str) -> list[Effect]:
         self._is_over = True
         return [Finished(error=UnreadableError(self._ledger, f"the copy to {self._target} has ended: {why}"))]
-
-
-def _last_of(entries: range, last: int) -> int:
-    """The highest of some entries that is not above `last`."""
-    return entries[min((last - entries.start) // entries.step, len(entries) - 1)]

@@ -16,11 +16,11 @@ from pyreplog.errors import (
     ReplogError,
     UnreadableError,
 )
+from pyreplog.ledger.driver import run_machine
 from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, ledger_key
 from pyreplog.ledger.protocol.lac import LacQuery, LedgerEnds
 from pyreplog.ledger.reader import LedgerReader
-from pyreplog.tables.cluster.ledgerends import run
 from pyreplog.tables.cluster.ledgers import each
 from pyreplog.tables.cluster.origins import ClusterView
 from pyreplog.topic.model.cursor import Cursor
@@ -127,8 +127,9 @@ def _read(survey: ClusterView, ledger: int, first: int, seen: Seen | None) -> Ch
 def _end(survey: ClusterView, metadata: LedgerMetadata, key: bytes) -> int:
     if metadata.state is State.CLOSED:
         return metadata.last_entry + 1
-    survey.runtime.wait(run(survey.runtime, metadata, LacQuery(metadata, key)))  # fails if too few bookies answer
-    last: int = survey.runtime.wait(run(survey.runtime, metadata, LedgerEnds(metadata, key)))[1]
+    lac = run_machine(metadata.ledger, LacQuery(metadata, key), survey.runtime)
+    survey.runtime.wait(lac)  # fails if too few bookies answer
+    last: int = survey.runtime.wait(run_machine(metadata.ledger, LedgerEnds(metadata, key), survey.runtime))[1]
     return last + 1
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog.errors import UnauthorizedError, UnreadableError
 from pyreplog.future import AppendFuture
-from pyreplog.ledger.driver import Driver, Runtime, StartingMachine
+from pyreplog.ledger.driver import Runtime, run_machine
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
 from pyreplog.ledger.protocol.lac import LacQuery
 from pyreplog.ledger.protocol.ledger_read_op import LedgerReadOp
@@ -49,9 +49,17 @@ def amounts_known(
         if meta.state is State.CLOSED
     }
     unasked: dict[int, Unasked] = {}
-    asked = [(meta, run(runtime, meta, LacQuery(meta, key))) for meta in ledgers if meta.state is not State.CLOSED]
+    asked = [
+        (meta, run_machine(meta.ledger, LacQuery(meta, key), runtime))
+        for meta in ledgers
+        if meta.state is not State.CLOSED
+    ]
     lasts: list[tuple[LedgerMetadata, int]] = _outcomes(runtime, asked, unasked)
-    reads = [(meta, run(runtime, meta, LedgerReadOp(meta, key, lac, lac + 1))) for meta, lac in lasts if lac >= 0]
+    reads = [
+        (meta, run_machine(meta.ledger, LedgerReadOp(meta, key, lac, lac + 1), runtime))
+        for meta, lac in lasts
+        if lac >= 0
+    ]
     known |= {meta.ledger: NOTHING for meta, lac in lasts if lac < 0}
     batches: list[tuple[LedgerMetadata, RecordBatch]] = _outcomes(runtime, reads, unasked)
     for meta, batch in batches:
@@ -70,10 +78,3 @@ def _outcomes(
         except (UnreadableError, UnauthorizedError) as error:
             unasked[meta.ledger] = error
     return outcomes
-
-
-def run(runtime: Runtime, metadata: LedgerMetadata, machine: StartingMachine) -> AppendFuture[Any]:
-    """Start a machine, and return the future of its result."""
-    driver = Driver(metadata.ledger, machine, runtime)
-    driver.post(machine.start)
-    return driver.done

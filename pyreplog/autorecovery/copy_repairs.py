@@ -1,0 +1,219 @@
+"""CopyRepairs: has bad copies written again, and takes entries off the list of lost ones when a disk returns.
+
+Readers, scrubs, recoveries and checks of replicas note bad copies below /repairs. The ledgers are still named right, so
+that no bookie takes another's place: the member that was noted gets what it lacks from the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from pyreplog.autorecovery.changes import delete_key
+from pyreplog.autorecovery.lost_entries import LostRange, list_lost, lost_key, note_lost, ranges_of, remove_lost
+from pyreplog.autorecovery.pace import Pace
+from pyreplog.autorecovery.protocol.member_repair import MemberRepair, MemberRepaired
+from pyreplog.autorecovery.worker import RETRY_MAX_MS, RETRY_MS
+from pyreplog.clock import Clock
+from pyreplog.errors import ClosedError, ReplogError, UnreadableError
+from pyreplog.ledger.driver import run_machine
+from pyreplog.ledger.ledger_store import find_ledger, load_ledger
+from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, metadata_key
+from pyreplog.ledger.repair_notes import RepairNote, forget_repair, has_note_of_reader, repairs
+from pyreplog.ledger.runtime import RuntimeBase
+
+logger = logging.getLogger(__name__)
+
+_LOOKED_UP = 64
+"""So many of the ledgers with lost entries are looked up in a run: they may be deleted."""
+
+
+@dataclass
+class RepairCounters:
+    """What was repaired since the process began.
+
+    Attributes:
+        entries: copies that were written again.
+        bytes: their bytes.
+        members: pairs of a ledger and a bookie whose notes are settled.
+        found: entries that were taken off the list of lost ones.
+    """
+
+    entries: int = 0
+    bytes: int = 0
+    members: int = 0
+    found: int = 0
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why copies are not repaired now; attempts in a row; when they are tried again, monotonic microseconds."""
+
+    why: str
+    attempts: int
+    retry_us: int
+
+
+class CopyRepairs:
+    """Repairs the copies that are noted. One thread at a time calls `run`; any thread reads the rest.
+
+    Args:
+        runtime: of a cluster.
+        pace: limits the bytes in a second.
+        clock: source of time.
+    """
+
+    def __init__(self, runtime: RuntimeBase, pace: Pace, clock: Clock) -> None:
+        self._runtime, self._store = runtime, runtime.metadata
+        self._pace, self._clock = pace, clock
+        self._failures: dict[tuple[int, str], _Failure] = {}  # by ledger and bookie
+        self._next_lost = 0  # the ledger with lost entries that is looked up next
+        self._is_stopping = False
+        self.counters = RepairCounters()
+
+    @property
+    def failures(self) -> dict[int, str]:
+        """Ledgers with copies that cannot be repaired now, and why."""
+        return {ledger: f"{bookie}: {failure.why}" for (ledger, bookie), failure in list(self._failures.items())}
+
+    def stop(self) -> None:
+        """Have `run` return after the ledger that it repairs. Any thread."""
+        self._is_stopping = True
+
+    def run(self, lost: Collection[str]) -> None:
+        """Repair what is noted, and look for lost entries on bookies that have returned.
+
+        Args:
+            lost: ids of bookies whose copies are gone. They are not asked.
+
+        Raises:
+            ReplogError: errors of the metadata store.
+        """
+        registered = {status.bookie for status in self._runtime.bookie_statuses()}
+        gone = frozenset(lost) - registered
+        concerned = self._repair_noted(registered, gone) | self._find_lost(registered, gone)
+        self._failures = {key: failure for key, failure in self._failures.items() if key in concerned}
+
+    # ---- notes ----------------------------------------------------------------------------------------------
+
+    def _repair_noted(self, registered: Collection[str], gone: frozenset[str]) -> set[tuple[int, str]]:
+        """Repair members that have notes and run. Returns the ledgers and bookies that have notes."""
+        notes: dict[tuple[int, str], list[RepairNote]] = {}
+        for note in repairs(self._store)[0]:
+            notes.setdefault((note.ledger, note.bookie), []).append(note)
+        for (ledger, bookie), noted in notes.items():
+            if bookie in registered:
+                self._attempt(ledger, bookie, partial(self._repair, noted, gone))
+        return set(notes)
+
+    def _repair(self, notes: Sequence[RepairNote], gone: frozenset[str]) -> None:
+        """Repair the member that some notes are about, and forget them. Raises errors of the copy and of the store."""
+        ledger, _, bookie = notes[0]
+        stored = find_ledger(self._store, ledger)
+        is_closed = stored is None or stored.metadata.state is State.CLOSED
+        if not is_closed:  # a note of its writer waits until it is closed
+            notes = [note for note in notes if has_note_of_reader(self._store, note)]
+        if stored is not None and notes and bookie in stored.metadata.bookies():
+            stop = None if is_closed else max(note.entry for note in notes) + 1
+            machine = MemberRepair(stored.metadata, bookie, absent=gone, stop=stop, pace=self._pace.spend)
+            self._list_missing(stored.metadata, bookie, self._run(machine).missing)
+        for note in notes:
+            forget_repair(self._store, note, closed=is_closed)
+        self.counters.members += bool(notes)
+
+    def _list_missing(self, metadata: LedgerMetadata, bookie: str, missing: Sequence[int]) -> None:
+        """List the entries of a closed ledger of which no bookie has a copy."""
+        if not missing:
+            return
+        if metadata.state is not State.CLOSED:
+            raise UnreadableError(metadata.ledger, f"no bookie has a copy of entry {missing[0]} yet")
+        note_lost(self._store, metadata.ledger, ranges_of(missing, bookie, self._clock.now_us()))
+        logger.error(
+            "ledger %d has lost %d entries, from %d to %d: no bookie has a copy of them", metadata.ledger, len(missing),
+            missing[0], missing[-1],
+        )  # fmt: skip
+
+    # ---- disks that return ----------------------------------------------------------------------------------
+
+    def _find_lost(self, registered: Collection[str], gone: frozenset[str]) -> set[tuple[int, str]]:
+        """Look for lost entries on the bookies that had their last copies and run again. Returns what it looked at."""
+        listed = list_lost(self._store)
+        self._forget_deleted(sorted(listed))
+        concerned: set[tuple[int, str]] = set()
+        for ledger, lost in listed.items():
+            ranges = [item for item in lost.ranges if item.bookie in registered]
+            if ranges:
+                concerned.add((ledger, ranges[0].bookie))
+                self._attempt(ledger, ranges[0].bookie, partial(self._find, ledger, ranges, gone))
+        return concerned
+
+    def _forget_deleted(self, listed: list[int]) -> None:
+        """Take deleted ledgers off the list: a few are looked up each time, in turns."""
+        first = bisect_left(listed, self._next_lost)
+        turn = listed[first : first + _LOOKED_UP]
+        self._next_lost = turn[-1] + 1 if len(turn) == _LOOKED_UP else 0
+        for ledger, stored in zip(turn, self._store.get_many([*map(metadata_key, turn)]), strict=True):
+            if stored is None:
+                delete_key(self._store, lost_key(ledger))
+
+    def _find(self, ledger: int, lost: Sequence[LostRange], gone: frozenset[str]) -> None:
+        """Give the members of a ledger what returned bookies have of its lost entries, and take these off the list.
+
+        Raises:
+            UnreadableError: a member does not run, or the bookies do not have the entries.
+            ReplogError: errors of the store.
+        """
+        metadata = load_ledger(self._store, ledger).metadata
+        stop = metadata.last_entry + 1  # what is listed is bounded by what the ledger has
+        entries = np.unique(np.concatenate([np.arange(one.start, min(one.stop, stop), one.step) for one in lost]))
+        begins = [fragment.first for fragment in metadata.fragments]
+        concerned = np.unique(np.searchsorted(begins, entries, "right") - 1).tolist()
+        firsts = {begins[index] for index in concerned}
+        members = {bookie for index in concerned for bookie in metadata.fragments[index].ensemble}
+        returned = sorted({item.bookie for item in lost})
+        missing: set[int] = set()
+        for bookie in sorted(members):
+            machine = MemberRepair(
+                metadata, bookie, absent=gone, others=returned, firsts=firsts, pace=self._pace.spend
+            )  # fmt: skip
+            missing.update(self._run(machine).missing)
+        found = {int(entry) for entry in entries} - missing
+        if found:
+            remove_lost(self._store, ledger, found)
+            self.counters.found += len(found)
+            logger.warning("ledger %d: %d lost entries were found on %s", ledger, len(found), ", ".join(returned))
+        if len(found) < len(entries):
+            raise UnreadableError(ledger, f"{len(entries) - len(found)} lost entries are not there, either")
+
+    # ---- attempts -------------------------------------------------------------------------------------------
+
+    def _attempt(self, ledger: int, bookie: str, repair: Callable[[], None]) -> None:
+        """Repair, unless it failed lately; after a failure it is tried again later and later."""
+        failure = self._failures.get((ledger, bookie))
+        now_us = self._clock.monotonic_us()
+        if self._is_stopping or (failure is not None and now_us < failure.retry_us):
+            return
+        try:
+            repair()
+        except ClosedError:
+            self._is_stopping = True
+        except ReplogError as error:
+            attempts = 1 if failure is None else failure.attempts + 1
+            delay_ms = min(RETRY_MS << min(attempts - 1, 16), RETRY_MAX_MS)
+            self._failures[ledger, bookie] = _Failure(str(error), attempts, now_us + delay_ms * 1000)
+            level = logging.WARNING if failure is None else logging.DEBUG
+            logger.log(level, "ledger %d: copies on %s are not repaired yet: %s", ledger, bookie, error)
+        else:
+            self._failures.pop((ledger, bookie), None)
+
+    def _run(self, machine: MemberRepair) -> MemberRepaired:
+        """Run a repair and wait for it. Raises UnreadableError."""
+        repaired: MemberRepaired = self._runtime.wait(run_machine(machine.ledger, machine, self._runtime))
+        self.counters.entries += repaired.entries
+        self.counters.bytes += repaired.bytes
+        return repaired

@@ -1,0 +1,114 @@
+"""Giving a member of a ledger the copies that it lacks, or cannot read. A state machine."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from dataclasses import dataclass
+
+from pyreplog._native.machines.effects import Send
+from pyreplog.autorecovery.protocol.member_change import written_end
+from pyreplog.autorecovery.protocol.stripe_copy import StripeCopied, StripeCopy
+from pyreplog.bookie.protocol import Reply
+from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.protocol.effects import Effect, Finished
+
+
+@dataclass(frozen=True)
+class MemberRepaired:
+    """What a member was given.
+
+    Attributes:
+        entries: number of entries that it took.
+        bytes: their bytes.
+        missing: entries that it should hold, and of which every bookie said definitely that it has none, ascending.
+    """
+
+    entries: int = 0
+    bytes: int = 0
+    missing: tuple[int, ...] = ()
+
+
+class MemberRepair:
+    """Makes the copies of one member whole, fragment by fragment; ends with `Finished(MemberRepaired)`.
+
+    The member is asked what it holds; the rest is copied to it from the other members, whose records are checked. The
+    metadata are not changed. Ends with `Finished(error=UnreadableError)` when a copy cannot be read or written now;
+    what was copied until then stays.
+
+    Args:
+        metadata: of the ledger.
+        bookie: id of the member.
+        absent: bookies that are not asked.
+        others: bookies that are no members and are asked as well: disks that have returned.
+        firsts: first entries of the fragments to look at; None: all.
+        stop: the entry behind the last one to look at. None: the end of the ledger; of one that is not closed, the
+            beginning of the last fragment.
+        pace: limits the bytes in a second; None: no limit.
+    """
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        bookie: str,
+        *,
+        absent: Set[str] = frozenset(),
+        others: Sequence[str] = (),
+        firsts: Collection[int] | None = None,
+        stop: int | None = None,
+        pace: Callable[[int], float] | None = None,
+    ) -> None:
+        self.ledger = metadata.ledger
+        self._metadata, self._bookie = metadata, bookie
+        self._absent, self._others, self._pace = absent, others, pace
+        self._result = MemberRepaired()
+        self._copy: StripeCopy | None = None
+        self._parts: deque[tuple[int, int, int]] = deque()  # first entry of a fragment, the one behind it, the place
+        for fragment in metadata.fragments:
+            ends = [end for end in (written_end(metadata, fragment), stop) if end is not None]
+            if bookie in fragment.ensemble and ends and (firsts is None or fragment.first in firsts):
+                self._parts.append((fragment.first, min(ends), fragment.ensemble.index(bookie)))
+
+    def start(self) -> list[Effect]:
+        return self._next_part()
+
+    def replied(self, send: Send, reply: Reply) -> list[Effect]:
+        return [] if self._copy is None else self._passed_on(self._copy.replied(send, reply))
+
+    def failed(self, send: Send, error: Exception) -> list[Effect]:
+        return [] if self._copy is None else self._passed_on(self._copy.failed(send, error))
+
+    def woken(self, about: object) -> list[Effect]:
+        return [] if self._copy is None else self._passed_on(self._copy.woken(about))
+
+    def _next_part(self) -> list[Effect]:
+        """Begin with the next fragment. A copy ends when all its requests are answered, so that no reply is late."""
+        self._copy = None
+        while self._parts:
+            first, end, index = self._parts.popleft()
+            if first < end:
+                self._copy = StripeCopy(
+                    self._metadata, first=first, end=end, index=index, target=self._bookie, absent=self._absent,
+                    others=self._others, pace=self._pace,
+                )  # fmt: skip
+                return self._passed_on(self._copy.start())
+        return [Finished(self._result)]
+
+    def _passed_on(self, effects: Iterable[Effect]) -> list[Effect]:
+        passed: list[Effect] = []
+        for effect in effects:
+            if not isinstance(effect, Finished):
+                passed.append(effect)
+            elif effect.error is not None:
+                self._copy = None
+                passed.append(effect)
+            else:
+                passed += self._have_copied(effect.result)
+        return passed
+
+    def _have_copied(self, copied: StripeCopied) -> list[Effect]:
+        result = self._result
+        self._result = MemberRepaired(
+            result.entries + copied.entries, result.bytes + copied.bytes, (*result.missing, *copied.missing)
+        )
+        return self._next_part()

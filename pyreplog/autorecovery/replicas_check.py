@@ -1,0 +1,210 @@
+"""ReplicasCheck: compares the copies of every closed ledger with each other, all of them within `check_ms`.
+
+A scrub finds what is damaged on one disk. This finds what is missing without a trace, and records that are intact and
+differ from the other members' (BookKeeper's `AuditorReplicasCheckTask` finds the former only). No bytes are sent: the
+members tell which entries they have, and a digest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pyreplog.autorecovery.changes import change_key
+from pyreplog.autorecovery.ledger_scan import LedgerScan
+from pyreplog.autorecovery.pace import Pace
+from pyreplog.autorecovery.protocol.copy_check import CopyCheck, CopyReport, MemberVerdict
+from pyreplog.autorecovery.protocol.ledger_replicator import LedgerReplicated, LedgerReplicator
+from pyreplog.autorecovery.replication_driver import ReplicationDriver
+from pyreplog.autorecovery.targets import TargetChooser
+from pyreplog.clock import Clock
+from pyreplog.errors import ClosedError, InvalidMetadataError, ReplogError
+from pyreplog.ledger.driver import run_machine
+from pyreplog.ledger.ledger_store import VersionedMetadata, find_ledger
+from pyreplog.ledger.ledgermetadata import State
+from pyreplog.ledger.repair_notes import note_repair
+from pyreplog.ledger.runtime import RuntimeBase
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.values import Kept, split_object
+from pyreplog.metadata.values import field as field_of
+
+logger = logging.getLogger(__name__)
+
+REPLICAS_CHECK = "/autorecovery/replicas-check"
+VERSION = 1
+DIFFERING_MAX = 100
+"""So many ledgers whose copies differ are named."""
+LEDGERS_AT_ONCE = 64
+"""So many ledgers are checked in one run."""
+
+_NEW = Kept(VERSION, VERSION)
+_FIELDS = ("began_us", "next_ledger", "checked", "differing")
+
+
+@dataclass(frozen=True)
+class CheckProgress:
+    """How far the check of all closed ledgers is.
+
+    Attributes:
+        began_us: when this pass over the ledgers began, microseconds since 1970-01-01 UTC.
+        next_ledger: ledgers below this number were checked in this pass.
+        checked: number of ledgers that it checked.
+        differing: ledger -> which copies differ from the others; the first DIFFERING_MAX.
+        kept: fields of other versions.
+    """
+
+    began_us: int
+    next_ledger: int = 0
+    checked: int = 0
+    differing: Mapping[int, str] = field(default_factory=dict)
+    kept: Kept = _NEW
+
+    def encode(self) -> bytes:
+        """Return the value of the key."""
+        differing = {str(ledger): text for ledger, text in sorted(self.differing.items())[:DIFFERING_MAX]}
+        return self.kept.encode(
+            {
+                "began_us": self.began_us, "next_ledger": self.next_ledger, "checked": self.checked,
+                "differing": differing,
+            }
+        )  # fmt: skip
+
+    @classmethod
+    def decode(cls, data: bytes) -> CheckProgress:
+        """Return the progress that a value holds.
+
+        Raises:
+            MetadataVersionError: it needs a newer reader.
+            InvalidMetadataError: it is malformed.
+        """
+        try:
+            body, kept = split_object("progress of the check of replicas", data, _FIELDS, VERSION)
+            began_us, next_ledger, checked = (field_of(body, name, int) for name in _FIELDS[:3])
+            if min(began_us, next_ledger, checked) < 0:
+                raise ValueError("expected numbers from 0 on")
+            differing = {int(ledger): str(text) for ledger, text in field_of(body, "differing", dict).items()}
+            return cls(began_us, next_ledger, checked, differing, kept)
+        except ValueError as error:
+            raise InvalidMetadataError(f"{REPLICAS_CHECK}: {data[:80]!r}: {error}; delete the key") from error
+
+
+def find_progress(store: MetadataStore) -> CheckProgress | None:
+    """Return how far the check of replicas is; None: none has begun.
+
+    Raises:
+        InvalidMetadataError: the value is malformed, or needs a newer reader.
+        ReplogError: errors of the store.
+    """
+    stored = store.get(REPLICAS_CHECK)
+    return None if stored is None else CheckProgress.decode(stored.value)
+
+
+class ReplicasCheck:
+    """Checks some ledgers at each `run`. One thread at a time.
+
+    Copies that are missing are noted for repair. A member whose records differ from those of most other members gives
+    its place to another bookie, which gets the others' records. Without such a majority an operator has to decide.
+
+    Args:
+        runtime: of a cluster.
+        scan: the ledgers by bookie.
+        pace: limits the bytes in a second of copies.
+        clock: source of time.
+    """
+
+    def __init__(self, runtime: RuntimeBase, scan: LedgerScan, pace: Pace, clock: Clock) -> None:
+        self._runtime, self._store, self._scan = runtime, runtime.metadata, scan
+        self._pace, self._clock = pace, clock
+        self._targets = TargetChooser(runtime)
+        self._is_stopping = False
+        self.progress: CheckProgress | None = None
+        """How far the check was at the last run; None: it has not run yet."""
+
+    def stop(self) -> None:
+        """Have `run` return after the ledger that it checks. Any thread."""
+        self._is_stopping = True
+
+    def run(self, check_ms: int, lost: Collection[str]) -> None:
+        """Check the ledgers that are due, LEDGERS_AT_ONCE at most, and store how far the check is.
+
+        Args:
+            check_ms: milliseconds within which all closed ledgers are checked; 0: none is.
+            lost: ids of bookies whose copies are gone.
+
+        Raises:
+            ReplogError: errors of the metadata store.
+        """
+        if not check_ms or not self._scan.scans:
+            return
+        stored, now_us = find_progress(self._store), self._clock.now_us()
+        progress = CheckProgress(now_us) if stored is None or stored.began_us > now_us else stored
+        ledgers = self._scan.ledgers()
+        done = int(np.searchsorted(ledgers, progress.next_ledger))
+        elapsed_us = now_us - progress.began_us
+        if done == len(ledgers) and elapsed_us >= check_ms * 1000:
+            progress, done, elapsed_us = replace(progress, began_us=now_us, next_ledger=0, checked=0), 0, 0
+        due = min(-(-len(ledgers) * elapsed_us // (check_ms * 1000)), len(ledgers))
+        for ledger in ledgers[done : min(due, done + LEDGERS_AT_ONCE)].tolist():
+            if self._is_stopping:
+                break
+            progress = self._check(ledger, progress, frozenset(lost))
+        self.progress = progress
+        if progress != stored:
+            change_key(self._store, REPLICAS_CHECK, lambda _: progress.encode())
+
+    def _check(self, ledger: int, progress: CheckProgress, lost: frozenset[str]) -> CheckProgress:
+        """Check one ledger. Returns the progress behind it. Raises errors of the store."""
+        differing = {number: text for number, text in progress.differing.items() if number != ledger}
+        try:
+            stored = find_ledger(self._store, ledger)
+        except InvalidMetadataError:  # the auditor has an alarm for it
+            stored = None
+        checked = progress.checked
+        if stored is not None and stored.metadata.state is State.CLOSED:
+            checked += 1
+            if text := self._compare(stored, lost):
+                differing[ledger] = text
+        return replace(progress, next_ledger=ledger + 1, checked=checked, differing=differing)
+
+    def _compare(self, stored: VersionedMetadata, lost: frozenset[str]) -> str:
+        """Compare the copies of a ledger; have made again what is wrong. Returns what is left to an operator."""
+        metadata = stored.metadata
+        registered = {status.bookie for status in self._runtime.bookie_statuses()}
+        machine = CopyCheck(metadata, absent=metadata.bookies() - registered, window=1)
+        report: CopyReport = self._runtime.wait(run_machine(metadata.ledger, machine, self._runtime))
+        for bookie, member in report.members.items():
+            if member.missing:
+                logger.warning("ledger %d: copies are missing on %s", metadata.ledger, bookie)
+                note_repair(self._store, metadata.ledger, bookie, member.missing[0].start)
+        differing = [bookie for bookie, member in report.members.items() if member.verdict is MemberVerdict.DIFFERS]
+        if not differing:
+            return ""
+        entry = min(report.members[bookie].differs[0].start for bookie in differing)
+        text = f"from entry {entry} on, records of {', '.join(differing)} differ from those of other members"
+        logger.error("ledger %d: %s", metadata.ledger, text)
+        if len(differing) > 1:  # two that differ from each other, or several faults at once
+            return text
+        try:
+            self._replace(stored, differing[0], lost)
+        except ClosedError:
+            raise
+        except ReplogError as error:
+            return f"{text}; it is not replaced: {error}"
+        return ""
+
+    def _replace(self, stored: VersionedMetadata, bookie: str, lost: frozenset[str]) -> None:
+        """Have other bookies take the places of a member. What it has is copied from the others first."""
+        machine = LedgerReplicator(
+            stored.metadata, stored.version, {bookie}, lost=lost, away=frozenset(), choose=self._targets.choose,
+            pace=self._pace.spend,
+        )  # fmt: skip
+        driver = ReplicationDriver(stored.metadata.ledger, machine, self._runtime, self._clock)
+        driver.post(machine.start)
+        replicated: LedgerReplicated = self._runtime.wait(driver.done)
+        self._scan.take(
+            stored.metadata.ledger,
+            None if replicated.is_deleted else VersionedMetadata(replicated.metadata, replicated.version),
+        )

@@ -1,0 +1,398 @@
+"""The auditor has bad copies written again, compares replicas, and takes entries off the list when a disk returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyreplog.autorecovery.auto_recovery import AutoRecovery
+from pyreplog.autorecovery.config import change_config
+from pyreplog.autorecovery.hold import begin_hold, end_hold
+from pyreplog.autorecovery.lost_entries import LostRange, list_lost, note_lost
+from pyreplog.autorecovery.replicas_check import REPLICAS_CHECK, CheckProgress, find_progress
+from pyreplog.autorecovery.timed_reason import TimedReason
+from pyreplog.bookie.holdings import Holdings
+from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
+from pyreplog.clock import ManualClock
+from pyreplog.errors import DisconnectedError, InvalidMetadataError, MetadataVersionError
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledgermetadata import State
+from pyreplog.ledger.repair_notes import note_repair, repairs
+from pyreplog.ledger.runtime import EmbeddedRuntime
+from tests.bookie.test_scrub import flip
+from tests.ledger.standins import Meddler
+from tests.waiting import until
+
+ENTRIES = 200
+SEGMENT_BYTES = 64 << 10
+
+
+class Here:
+    """An embedded cluster of five bookies whose auto-recovery takes a step when the test says so."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = ManualClock(1_700_000_000_000_000)
+        self.cluster = LedgerCluster.embedded(folder, bookies=5, segment_bytes=SEGMENT_BYTES, durability="appended")
+        self.recovery = AutoRecovery(self.cluster, self.clock)
+        self.store = self.cluster.metadata
+
+    @property
+    def bookies(self) -> dict[str, LocalBookie]:
+        runtime: Any = self.cluster.runtime
+        assert isinstance(runtime, EmbeddedRuntime)
+        return runtime.bookies
+
+    def ledger(self, ensemble: int = 4, write_quorum: int = 3, *, password: bytes = b"") -> int:
+        """A closed ledger in sealed segments."""
+        with self.cluster.create_ledger(ensemble, write_quorum, 2, password=password) as ledger:
+            ledger.append_batch([b"%d of %d:" % (entry, ledger.id) + b"." * 500 for entry in range(ENTRIES)])
+        self.seal()
+        return int(ledger.id)
+
+    def seal(self) -> None:
+        for bookie in self.bookies.values():
+            log = bookie.log.log.commit_log
+            log.sync()
+            log.run_background_tasks()
+
+    def step(self, seconds: float = 0.0) -> None:
+        """Time passes, and a round is made with all that follows from it."""
+        self.clock.advance(int(seconds * 1e6))
+        self.recovery.round()
+        until(lambda: not self.recovery.is_copying and not self.recovery.is_repairing)
+
+    def copies(self, ledger: int, password: bytes = b"") -> set[int]:
+        return set(np.unique(self.cluster.count_copies(ledger, password=password)).tolist())
+
+    def damage(self, bookie: str, ledger: int, entry: int) -> None:
+        log = self.bookies[bookie].log.log.commit_log
+        (part,) = log.locations(ledger, entry, entry + 1)
+        flip(log.path / f"{part.base:020d}.log", int(part.offset[0]) + 100)
+
+    def alarms(self) -> dict[str, str]:
+        return {alarm.code: alarm.text for alarm in self.recovery.status().alarms}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Here]:
+    made = Here(tmp_path)
+    yield made
+    made.recovery.close()
+    made.cluster.close()
+
+
+def without(meddler: Meddler, bookie: str, *hidden: int) -> Callable[..., None]:
+    """Makes a bookie deny that it has some entries until they are added again."""
+    gone = set(hidden)
+
+    def deed(_: str, request: Request, on_reply: Callable[[Any], None]) -> None:
+        if request.kind == RequestKind.ADD:
+            gone.difference_update(range(request.first, request.last + 1))
+        asked = gone.intersection(range(request.first, request.last + 1, request.step))
+        if request.kind in (RequestKind.HOLDINGS, RequestKind.READ) and asked:
+            if min(asked) > request.first:  # the answer ends before it
+                meddler.pass_on(bookie, request._replace(last=min(asked) - request.step), on_reply)
+            else:
+                body = Holdings().encode() if request.kind == RequestKind.HOLDINGS else b""
+                on_reply(Reply(ReplyStatus.OK, request.ledger, request.first, request.first, body=body))
+            return
+        meddler.pass_on(bookie, request, on_reply)
+
+    return deed
+
+
+# ---- notes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("password", [b"", b"secret"])
+def test_a_damaged_copy_is_written_again_without_the_password(here: Here, password: bytes) -> None:
+    ledger = here.ledger(password=password)
+    bookie = next(iter(here.cluster.ledger_metadata(ledger).bookies()))
+    stripe = here.cluster.ledger_metadata(ledger).holdings(bookie)[0]
+    bad = [int(entry) for entry in stripe[3:6]]
+    for entry in bad:
+        here.damage(bookie, ledger, entry)
+    for local in here.bookies.values():
+        local.scrubber.run()
+    assert repairs(here.store)[0]
+    here.step()
+    assert repairs(here.store)[0] == []
+    assert here.recovery.repairs.counters.entries == len(bad)
+    here.bookies[bookie].scrubber.run()
+    assert here.bookies[bookie].scrubber.progress().last_bad_records == 0
+    assert here.copies(ledger, password) == {3}
+    assert not list_lost(here.store)
+
+
+def test_a_bookie_that_does_not_run_keeps_its_notes(here: Here) -> None:
+    ledger = here.ledger()
+    bookie = next(iter(here.cluster.ledger_metadata(ledger).bookies()))
+    note_repair(here.store, ledger, bookie, here.cluster.ledger_metadata(ledger).holdings(bookie)[0][0])
+    here.bookies.pop(bookie).close()
+    here.step()
+    assert repairs(here.store)[0]
+    assert not here.recovery.repairs.failures
+
+
+def test_notes_of_ledgers_that_were_deleted_and_of_other_members_go(here: Here) -> None:
+    ledger = here.ledger()
+    (other,) = here.bookies.keys() - here.cluster.ledger_metadata(ledger).bookies()
+    note_repair(here.store, ledger, other, 0)
+    note_repair(here.store, 999, other, 0)
+    here.step()
+    assert repairs(here.store)[0] == []
+    assert here.recovery.repairs.counters.entries == 0
+
+
+def test_a_note_of_a_writer_waits_until_its_ledger_is_closed(here: Here) -> None:
+    ledger = here.cluster.create_ledger(4, 3, 2)
+    ledger.append_batch([b"x"] * 20)
+    bookie = sorted(ledger.metadata.bookies())[0]
+    note_repair(here.store, ledger.id, bookie, 0, lacking_since_us=1)
+    here.step()
+    assert repairs(here.store)[0]
+    ledger.close()
+    here.step()
+    assert repairs(here.store)[0] == []
+
+
+def test_a_copy_of_an_open_ledger_is_repaired_up_to_the_note(here: Here) -> None:
+    ledger = here.cluster.create_ledger(4, 3, 2)
+    ledger.append_batch([b"%d:" % entry + b"." * 900 for entry in range(300)])
+    here.seal()
+    bookie = sorted(ledger.metadata.bookies())[0]
+    entry = here.bookies[bookie].log.log.held_entries(ledger.id, 0, 50).tolist()[7]
+    here.damage(bookie, ledger.id, entry)
+    note_repair(here.store, ledger.id, bookie, entry)
+    before = here.cluster.ledger_metadata(ledger.id)
+    here.step()
+    assert repairs(here.store)[0] == []
+    assert here.recovery.repairs.counters.entries == 1
+    assert here.cluster.ledger_metadata(ledger.id) == before and before.state is State.OPEN
+    ledger.append(b"the writer was not fenced")
+    ledger.close()
+
+
+def test_what_cannot_be_repaired_is_tried_later_and_later(here: Here) -> None:
+    ledger = here.ledger()
+    metadata = here.cluster.ledger_metadata(ledger)
+    bookie = sorted(metadata.bookies())[0]
+    note_repair(here.store, ledger, bookie, 0)
+    asked = []
+
+    def fail(_: str, request: Request, on_reply: Callable[[Any], None]) -> None:
+        asked.append(request)
+        on_reply(DisconnectedError("it is not there"))
+
+    with Meddler(here.cluster) as meddler:
+        meddler.rule(fail, kind=RequestKind.HOLDINGS, bookie=bookie)
+        for _ in range(20):
+            here.step()
+        once = len(asked)
+        assert "it is not there" in here.recovery.status().failed[ledger]
+        here.step(6)
+        assert len(asked) > once
+        twice = len(asked)
+        here.step(6)
+        assert len(asked) == twice
+    here.step(60)
+    assert repairs(here.store)[0] == [] and not here.recovery.repairs.failures
+
+
+def test_nothing_is_repaired_on_hold(here: Here) -> None:
+    ledger = here.ledger()
+    note_repair(here.store, ledger, sorted(here.cluster.ledger_metadata(ledger).bookies())[0], 0)
+    begin_hold(here.store, TimedReason(here.clock.now_us(), "upgrade"))
+    here.step()
+    assert repairs(here.store)[0]
+    end_hold(here.store)
+    here.step()
+    assert repairs(here.store)[0] == []
+
+
+# ---- disks that return -------------------------------------------------------------------------------------------
+
+
+def move_copies(here: Here, ledger: int, entry: int) -> str:
+    """One bookie outside the ensemble has an entry that no member has any more; the entry is listed as lost."""
+    metadata = here.cluster.ledger_metadata(ledger)
+    (returned,) = here.bookies.keys() - metadata.bookies()
+    note_lost(here.store, ledger, [LostRange(entry, entry + 1, 1, returned, 0)])
+    return str(returned)
+
+
+def test_a_disk_that_returns_takes_its_entries_off_the_list(here: Here) -> None:
+    ledger, entry = here.ledger(), 42
+    returned = move_copies(here, ledger, entry)
+    metadata = here.cluster.ledger_metadata(ledger)
+    members = [bookie for bookie in metadata.bookies() if metadata.asks_for(bookie, entry)]
+    with here.cluster.open_ledger(ledger) as reader:
+        (record,) = reader.read(entry, entry + 1)
+    adds = Request(
+        RequestKind.ADD, ledger, entry, entry, metadata.proof_bytes, 8, records=bytes(record[0].raw)
+    )  # fmt: skip
+    replies: list[Any] = []
+    here.cluster.runtime.send(returned, adds, replies.append)
+    until(lambda: replies)
+    assert replies[0].status == ReplyStatus.OK
+    with Meddler(here.cluster) as meddler:
+        for bookie in members:
+            meddler.rule(without(meddler, bookie, entry), bookie=bookie)
+        here.step()
+    assert not list_lost(here.store)
+    assert here.recovery.repairs.counters.found == 1
+    assert here.copies(ledger) == {3}
+
+
+def test_entries_that_the_returned_disk_does_not_have_stay_on_the_list(here: Here) -> None:
+    ledger, entry = here.ledger(), 42
+    move_copies(here, ledger, entry)
+    metadata = here.cluster.ledger_metadata(ledger)
+    members = [bookie for bookie in metadata.bookies() if metadata.asks_for(bookie, entry)]
+    with Meddler(here.cluster) as meddler:
+        for bookie in members:
+            meddler.rule(without(meddler, bookie, entry), bookie=bookie)
+        here.step()
+    assert list_lost(here.store)
+
+
+def test_while_a_member_is_away_the_list_stays(here: Here) -> None:
+    """Once the entries are off the list, the returned bookie may remove its copies as surplus."""
+    ledger, entry = here.ledger(), 42
+    move_copies(here, ledger, entry)
+    metadata = here.cluster.ledger_metadata(ledger)
+    away = next(bookie for bookie in metadata.bookies() if metadata.asks_for(bookie, entry))
+    here.bookies.pop(away).close()
+    here.step()
+    assert list_lost(here.store)
+    assert ledger in here.recovery.repairs.failures
+
+
+def test_deleted_ledgers_leave_the_list(here: Here) -> None:
+    note_lost(here.store, 999, [LostRange(3, 4, 1, "gone@0", 0)])
+    here.step()
+    assert not list_lost(here.store)
+
+
+def test_a_list_that_names_more_than_the_ledger_has_is_bounded_by_the_ledger(here: Here) -> None:
+    ledger = here.ledger()
+    (other,) = here.bookies.keys() - here.cluster.ledger_metadata(ledger).bookies()
+    note_lost(here.store, ledger, [LostRange(ENTRIES - 2, 1 << 62, 1, other, 0)])
+    here.step()
+    assert here.recovery.repairs.counters.found == 2
+
+
+# ---- comparing replicas ------------------------------------------------------------------------------------------
+
+
+def test_every_closed_ledger_is_checked_within_the_time(here: Here) -> None:
+    ledgers = [here.ledger() for _ in range(6)]
+    change_config(here.store, {"check_ms": 600_000})
+    seen = []
+    here.step()
+    for _ in range(9):
+        here.step(60)
+        progress = find_progress(here.store)
+        assert progress is not None
+        seen.append(progress.checked)
+    assert seen == sorted(seen) and seen[-1] == len(ledgers)
+    assert seen[2] <= 3, "the work is spread over the time"
+    here.step(60)
+    progress = find_progress(here.store)
+    assert progress is not None and (progress.checked, progress.next_ledger) == (0, 0), "the next pass begins"
+
+
+def test_copies_that_are_gone_without_a_trace_are_found_and_written_again(here: Here) -> None:
+    ledger = here.ledger()
+    metadata = here.cluster.ledger_metadata(ledger)
+    bookie = sorted(metadata.bookies())[1]
+    entry = metadata.holdings(bookie)[0][5]
+    with Meddler(here.cluster) as meddler:
+        meddler.rule(without(meddler, bookie, entry), bookie=bookie)
+        here.step()
+        here.step(8 * 86_400)
+        here.step()
+    assert here.recovery.repairs.counters.entries == 1
+    assert repairs(here.store)[0] == []
+
+
+def test_a_member_whose_records_differ_is_replaced(here: Here) -> None:
+    """A checksum that is right says nothing about it: the record is another one (digest unread: BookKeeper)."""
+    ledger = here.ledger()
+    odd = sorted(here.cluster.ledger_metadata(ledger).bookies())[1]
+    with Meddler(here.cluster) as meddler:
+        meddler.rule(other_digest(meddler, odd), kind=RequestKind.HOLDINGS, bookie=odd)
+        here.step()
+        here.step(8 * 86_400)
+    assert odd not in here.cluster.ledger_metadata(ledger).bookies()
+    assert here.copies(ledger) == {3}
+    assert "copies-differ" not in here.alarms()
+
+
+def test_two_copies_that_differ_are_a_case_for_an_operator(here: Here) -> None:
+    ledger = here.ledger(4, 2)
+    before = here.cluster.ledger_metadata(ledger)
+    odd = sorted(before.bookies())[1]
+    with Meddler(here.cluster) as meddler:
+        meddler.rule(other_digest(meddler, odd), kind=RequestKind.HOLDINGS, bookie=odd)
+        here.step()
+        here.step(8 * 86_400)
+    assert here.cluster.ledger_metadata(ledger) == before
+    assert f"ledger {ledger}" in here.alarms()["copies-differ"] and odd in here.alarms()["copies-differ"]
+    here.step(8 * 86_400)  # the next pass begins
+    here.step(8 * 86_400)
+    assert "copies-differ" not in here.alarms(), "they are equal again"
+
+
+def test_the_check_can_be_turned_off(here: Here) -> None:
+    here.ledger()
+    change_config(here.store, {"check_ms": 0})
+    here.step()
+    here.step(30 * 86_400)
+    assert here.store.get(REPLICAS_CHECK) is None
+
+
+def other_digest(meddler: Meddler, bookie: str) -> Callable[..., None]:
+    """Makes a bookie tell another digest than that of its records."""
+
+    def deed(_: str, request: Request, on_reply: Callable[[Any], None]) -> None:
+        def change(reply: Any) -> None:
+            body = bytearray(reply.body)
+            body[15] ^= 1
+            on_reply(reply._replace(body=bytes(body)))
+
+        meddler.pass_on(bookie, request, change)
+
+    return deed
+
+
+# ---- the value ---------------------------------------------------------------------------------------------------
+
+
+def test_progress_goes_through_its_value() -> None:
+    progress = CheckProgress(7, 8, 9, {3: "they differ"})
+    assert CheckProgress.decode(progress.encode()) == progress
+
+
+def test_what_a_newer_version_wrote_is_kept() -> None:
+    data = CheckProgress(7).encode().replace(b'"version":1', b'"version":2,"more":[1]')
+    assert b'"more":[1]' in CheckProgress.decode(data).encode()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"began_us":-1,"next_ledger":0,"checked":0,"differing":{}}',
+             b'{"began_us":1,"next_ledger":0,"checked":0,"differing":{"x":"y"}}']
+)  # fmt: skip
+def test_a_malformed_value_says_what_to_do(data: bytes) -> None:
+    with pytest.raises(InvalidMetadataError, match="delete the key"):
+        CheckProgress.decode(data)
+
+
+def test_a_value_for_newer_readers_is_refused() -> None:
+    with pytest.raises(MetadataVersionError):
+        CheckProgress.decode(CheckProgress(7).encode().replace(b'"min_reader":1', b'"min_reader":2'))
