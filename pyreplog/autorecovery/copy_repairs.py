@@ -15,15 +15,23 @@ from functools import partial
 import numpy as np
 
 from pyreplog.autorecovery.changes import delete_key
-from pyreplog.autorecovery.lost_entries import LostRange, list_lost, lost_key, note_lost, ranges_of, remove_lost
+from pyreplog.autorecovery.lost_entries import (
+    LostRange,
+    find_lost,
+    list_lost,
+    lost_key,
+    note_lost,
+    ranges_of,
+    remove_lost,
+)
 from pyreplog.autorecovery.pace import Pace
 from pyreplog.autorecovery.protocol.member_repair import MemberRepair, MemberRepaired
 from pyreplog.autorecovery.worker import RETRY_MAX_MS, RETRY_MS
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, ReplogError, UnreadableError
 from pyreplog.ledger.driver import run_machine
-from pyreplog.ledger.ledger_store import find_ledger, load_ledger
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, metadata_key
+from pyreplog.ledger.ledger_store import VersionedMetadata, find_ledger, load_ledger
+from pyreplog.ledger.ledgermetadata import State, metadata_key
 from pyreplog.ledger.repair_notes import RepairNote, forget_repair, has_note_of_reader, repairs
 from pyreplog.ledger.runtime import RuntimeBase
 
@@ -121,17 +129,33 @@ class CopyRepairs:
         if stored is not None and notes and bookie in stored.metadata.bookies():
             stop = None if is_closed else max(note.entry for note in notes) + 1
             machine = MemberRepair(stored.metadata, bookie, absent=gone, stop=stop, pace=self._pace.spend)
-            self._list_missing(stored.metadata, bookie, self._run(machine).missing)
+            self._list_missing(stored, bookie, self._run(machine).missing)
         for note in notes:
             forget_repair(self._store, note, closed=is_closed)
         self.counters.members += bool(notes)
 
-    def _list_missing(self, metadata: LedgerMetadata, bookie: str, missing: Sequence[int]) -> None:
-        """List the entries of a closed ledger of which no bookie has a copy."""
+    def _list_missing(self, stored: VersionedMetadata, bookie: str, missing: Sequence[int]) -> None:
+        """List the entries of a closed ledger of which no bookie has a copy.
+
+        A member that denied an entry may have removed it as surplus, because another one took its place meanwhile. It
+        changes the version of the metadata before.
+
+        Raises:
+            UnreadableError: the ledger is not closed, or its metadata have changed.
+            ReplogError: errors of the store.
+        """
         if not missing:
             return
+        metadata = stored.metadata
         if metadata.state is not State.CLOSED:
             raise UnreadableError(metadata.ledger, f"no bookie has a copy of entry {missing[0]} yet")
+        current = find_ledger(self._store, metadata.ledger)
+        if current is None or current.version != stored.version:
+            raise UnreadableError(metadata.ledger, "its metadata were changed while its copies were looked for")
+        listed = [item.entries for item in find_lost(self._store, metadata.ledger).ranges]
+        missing = [entry for entry in missing if not any(entry in entries for entries in listed)]
+        if not missing:
+            return
         note_lost(self._store, metadata.ledger, ranges_of(missing, bookie, self._clock.now_us()))
         logger.error(
             "ledger %d has lost %d entries, from %d to %d: no bookie has a copy of them", metadata.ledger, len(missing),

@@ -181,6 +181,18 @@ def _without(lost: LostRange, entries: Collection[int]) -> list[LostRange]:
     return [*left, replace(lost, start=start)] if start < lost.stop else left
 
 
+def find_lost(store: MetadataStore, ledger: int) -> LostEntries:
+    """Return the lost entries of one ledger.
+
+    Raises:
+        MetadataVersionError: the list needs a newer reader.
+        InvalidMetadataError: the list is malformed.
+        ReplogError: errors of the store.
+    """
+    stored = store.get(lost_key(ledger))
+    return LostEntries() if stored is None else LostEntries.decode(stored.value)
+
+
 def list_lost(store: MetadataStore) -> dict[int, LostEntries]:
     """Return the lost entries of all ledgers, ascending by ledger.
 

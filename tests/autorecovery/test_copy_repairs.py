@@ -21,7 +21,7 @@ from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
 from pyreplog.clock import ManualClock
 from pyreplog.errors import DisconnectedError, InvalidMetadataError, MetadataVersionError
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.ledger.ledgermetadata import State
+from pyreplog.ledger.ledgermetadata import State, metadata_key
 from pyreplog.ledger.repair_notes import note_repair, repairs
 from pyreplog.ledger.runtime import EmbeddedRuntime
 from tests.bookie.test_scrub import flip
@@ -202,6 +202,33 @@ def test_what_cannot_be_repaired_is_tried_later_and_later(here: Here) -> None:
         assert len(asked) == twice
     here.step(60)
     assert repairs(here.store)[0] == [] and not here.recovery.repairs.failures
+
+
+def test_what_may_have_been_moved_meanwhile_is_not_listed_as_lost(here: Here) -> None:
+    """All members deny an entry. One of them may have given its place to another, and removed its copies since."""
+    ledger, entry = here.ledger(), 42
+    metadata = here.cluster.ledger_metadata(ledger)
+    members = [bookie for bookie in sorted(metadata.bookies()) if metadata.asks_for(bookie, entry)]
+    note_repair(here.store, ledger, members[0], entry)
+    with Meddler(here.cluster) as meddler:
+        denied = {bookie: without(meddler, bookie, entry) for bookie in members}
+
+        def change_version(bookie: str, request: Request, on_reply: Callable[[Any], None]) -> None:
+            if not changed:
+                stored = here.store.get(metadata_key(ledger))
+                assert stored is not None
+                changed.append(here.store.put(metadata_key(ledger), stored.value, stored.version))
+            denied[bookie](bookie, request, on_reply)
+
+        changed: list[int] = []
+        for bookie in members:
+            meddler.rule(change_version, bookie=bookie)
+        here.step()
+        assert not list_lost(here.store) and repairs(here.store)[0]
+        assert "were changed while" in here.recovery.repairs.failures[ledger]
+        here.step(10)
+    assert [item.entries for item in list_lost(here.store)[ledger].ranges] == [range(entry, entry + 1)]
+    assert repairs(here.store)[0] == []
 
 
 def test_nothing_is_repaired_on_hold(here: Here) -> None:

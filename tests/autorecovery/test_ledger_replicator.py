@@ -42,10 +42,17 @@ class ReplicatorBench(Bench):
         self.listed += self.lost.pop(0).entries
         self.do(self.machine.noted())
 
+    def load(self) -> None:
+        """The metadata are read."""
+        self.loads -= 1
+        self.do(self.machine.loaded(self.lab.metadata, self.lab.version))
+
     def step(self) -> bool:
         """The next thing happens. Returns whether there was one."""
         if self.lost:
             self.note()
+        elif self.loads:
+            self.load()
         elif self.stores:
             self.store()
         elif self.sends:
@@ -337,6 +344,40 @@ def test_losses_are_listed_before_the_metadata_stop_naming_the_source() -> None:
     assert (bench.listed, result.lost) == (gone, len(gone))
     assert "a" not in lab.metadata.bookies()
     assert [entry for entry in range(COUNT) if not readable(lab, entry)] == gone
+
+
+def test_an_entry_that_was_moved_meanwhile_is_not_listed_as_lost() -> None:
+    """A member denies an entry, because another bookie took its place and it removed its copies as surplus since. Such
+    a bookie changes the version of the metadata before it removes them."""
+    lab = closed_lab()
+    (entry, *_) = held_by(lab, 0)[3:]
+    holders = [bookie for bookie in "bcde" if lab.logs[bookie].holds(LEDGER, entry)]
+    for bookie in holders[1:]:
+        del lab.logs[bookie].held[LEDGER][entry]
+    bench = replicator(lab, lost="a", spares="f")
+    stale = lab.metadata
+    moved = replicator(lab, holders[0], spares="g").run().result  # another worker moves the last copy
+    assert lab.logs["g"].holds(LEDGER, entry) and moved.metadata != stale
+    del lab.logs[holders[0]].held[LEDGER][entry]
+    bench.run()
+    assert not bench.listed
+    assert bench.result.lost == 0
+    assert readable(lab, entry) and lab.metadata.bookies() == {*"bcdefg"} - {holders[0]}
+
+
+def test_a_reply_to_the_question_for_the_version_may_be_lost() -> None:
+    lab = closed_lab()
+    gone = held_by(lab, 0)[3:5]
+    without(lab, gone)
+    bench = replicator(lab, lost="a")
+    while not bench.loads:
+        bench.step()
+    bench.loads -= 1
+    bench.do(bench.machine.store_unknown())
+    assert not bench.lost and not bench.loads
+    bench.do(bench.machine.woken(bench.wakes.pop().about))
+    assert bench.loads and not bench.lost
+    assert bench.run().result.lost == len(gone) == len(bench.listed)
 
 
 def test_losses_that_cannot_be_listed_now_are_listed_later() -> None:

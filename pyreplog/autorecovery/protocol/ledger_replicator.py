@@ -4,7 +4,8 @@ For each fragment that names such a bookie, the source: copy the member's entrie
 holds them on its disk, then name the target in the metadata by compare-and-set. The proof is asked for after the
 version of the metadata was read that the compare-and-set expects. So a bookie that removes surplus copies, which
 changes the version first, never removes what a proof still counts on (BookKeeper #4668). After a conflict the proof is
-asked for again.
+asked for again. For the same reason the version is read again before entries are listed as lost: a member that denied
+them may have removed them as surplus, because others took its place since.
 
 Rules of BookKeeper's `ReplicationWorker` and `LedgerFragmentReplicator` are kept where they hold: the last fragment of
 a ledger that is not closed is left to its writer, and a ledger that was deleted meanwhile is no error (#3316).
@@ -124,6 +125,7 @@ class LedgerReplicator:
         self._change: MemberChange | None = None
         self._proof: tuple[int, int] = (0, 0)  # entries and digest, as far as the target has told
         self._proofs_left = 0
+        self._is_doubtful = False  # entries are to be listed as lost, if the metadata are still the same
         self._stored: LedgerMetadata | None = None  # what the compare-and-set that is on its way stores
         self._retry_s = RETRY_S
         self._is_over = False
@@ -136,6 +138,7 @@ class LedgerReplicator:
     def _next_fragment(self) -> list[ReplicationEffect]:
         """Begin with the first fragment that names a source and is not settled."""
         metadata, self._copy, self._copied, self._change, self._stored = self._metadata, None, None, None, None
+        self._is_doubtful = False
         self._sends.clear()
         for fragment in metadata.fragments:
             end = written_end(metadata, fragment)
@@ -220,12 +223,22 @@ class LedgerReplicator:
             return self._prove()
         if self._is_away(change.source):
             return self._keep(change, copied)
-        self._result = replace(self._result, lost=self._result.lost + len(copied.missing))
+        self._is_doubtful = True
+        return [Load()]
+
+    def _list_lost(self) -> list[ReplicationEffect]:
+        """List the entries that nobody has: the members that denied them are those that the metadata still name."""
+        copied, change = self._copied, self._change
+        assert copied is not None and change is not None
+        self._is_doubtful = False
         return [NoteLost(copied.missing, change.source)]
 
     def noted(self) -> list[ReplicationEffect]:
         """The lost entries are listed: from now on the metadata need not name the source any more."""
-        return [] if self._is_over else self._prove()
+        if self._is_over or self._copied is None:
+            return []
+        self._result = replace(self._result, lost=self._result.lost + len(self._copied.missing))
+        return self._prove()
 
     def _keep(self, change: MemberChange, copied: StripeCopied) -> list[ReplicationEffect]:
         """Leave the source, which is away, the entries of which nobody else has a copy."""
@@ -333,8 +346,12 @@ class LedgerReplicator:
     def loaded(self, current: LedgerMetadata, version: int) -> list[ReplicationEffect]:
         if self._is_over:
             return []
-        was, self._metadata, self._version = self._stored, current, version
         self._retry_s = RETRY_S
+        if self._is_doubtful and version == self._version:
+            return self._list_lost()
+        was, self._metadata, self._version = self._stored, current, version
+        if self._is_doubtful:  # what was denied may be elsewhere now
+            return self._next_fragment()
         if was is not None and current == was:  # the reply to the compare-and-set was lost
             return self._next_fragment()
         if self._copied is None or self._change is None or self._change.applied(current) is None:
@@ -350,7 +367,8 @@ class LedgerReplicator:
 
     def _look_again(self) -> list[ReplicationEffect]:
         """Repeat what had no outcome: list the lost entries, or read the metadata."""
-        if self._stored is None and self._change is not None and self._copied is not None:
+        is_listing = self._stored is None and not self._is_doubtful
+        if is_listing and self._change is not None and self._copied is not None:
             return [NoteLost(self._copied.missing, self._change.source)]
         return [Load()]
 
