@@ -25,6 +25,7 @@ from pyreplog.autorecovery.lost_entries import (
     remove_lost,
 )
 from pyreplog.autorecovery.pace import Pace
+from pyreplog.autorecovery.protocol.effects import lost_entries
 from pyreplog.autorecovery.protocol.member_repair import MemberRepair, MemberRepaired
 from pyreplog.autorecovery.worker import RETRY_MAX_MS, RETRY_MS
 from pyreplog.clock import Clock
@@ -38,7 +39,9 @@ from pyreplog.ledger.runtime import RuntimeBase
 logger = logging.getLogger(__name__)
 
 _LOOKED_UP = 64
-"""So many of the ledgers with lost entries are looked up in a run: they may be deleted."""
+"""So many of the ledgers with lost entries are looked at in a run, although no bookie has returned."""
+LIST = "list of lost entries"
+"""Stands for a bookie among the failures of ledgers whose lost entries are looked for."""
 
 
 @dataclass
@@ -129,12 +132,14 @@ class CopyRepairs:
         if stored is not None and notes and bookie in stored.metadata.bookies():
             stop = None if is_closed else max(note.entry for note in notes) + 1
             machine = MemberRepair(stored.metadata, bookie, absent=gone, stop=stop, pace=self._pace.spend)
-            self._list_missing(stored, bookie, self._run(machine).missing)
+            self._list_missing(stored, bookie, self._run(machine).missing, gone)
         for note in notes:
             forget_repair(self._store, note, closed=is_closed)
         self.counters.members += bool(notes)
 
-    def _list_missing(self, stored: VersionedMetadata, bookie: str, missing: Sequence[int]) -> None:
+    def _list_missing(
+        self, stored: VersionedMetadata, bookie: str, missing: Sequence[int], gone: frozenset[str]
+    ) -> None:
         """List the entries of a closed ledger of which no bookie has a copy.
 
         A member that denied an entry may have removed it as surplus, because another one took its place meanwhile. It
@@ -156,7 +161,9 @@ class CopyRepairs:
         missing = [entry for entry in missing if not any(entry in entries for entries in listed)]
         if not missing:
             return
-        note_lost(self._store, metadata.ledger, ranges_of(missing, bookie, self._clock.now_us()))
+        losses, now_us = lost_entries(metadata, missing, bookie, gone), self._clock.now_us()
+        ranges = [one for holder, entries in losses.by_bookie for one in ranges_of(entries, holder, now_us)]
+        note_lost(self._store, metadata.ledger, ranges)
         logger.error(
             "ledger %d has lost %d entries, from %d to %d: no bookie has a copy of them", metadata.ledger, len(missing),
             missing[0], missing[-1],
@@ -165,41 +172,48 @@ class CopyRepairs:
     # ---- disks that return ----------------------------------------------------------------------------------
 
     def _find_lost(self, registered: Collection[str], gone: frozenset[str]) -> set[tuple[int, str]]:
-        """Look for lost entries on the bookies that had their last copies and run again. Returns what it looked at."""
-        listed = list_lost(self._store)
-        self._forget_deleted(sorted(listed))
-        concerned: set[tuple[int, str]] = set()
-        for ledger, lost in listed.items():
-            ranges = [item for item in lost.ranges if item.bookie in registered]
-            if ranges:
-                concerned.add((ledger, ranges[0].bookie))
-                self._attempt(ledger, ranges[0].bookie, partial(self._find, ledger, ranges, gone))
-        return concerned
+        """Look for lost entries: at once where a bookie runs again that had the last copies, else a few in turns.
 
-    def _forget_deleted(self, listed: list[int]) -> None:
-        """Take deleted ledgers off the list: a few are looked up each time, in turns."""
+        Two processes that look at a ledger at a time may list entries that a third one has found a moment before. So
+        those are looked for, too, whose last bookie does not run. Returns what is listed.
+        """
+        listed = list_lost(self._store)
+        turn = self._next_turn(sorted(listed))
+        self._forget_deleted(turn)
+        for ledger, lost in listed.items():
+            returned = sorted({item.bookie for item in lost.ranges if item.bookie in registered})
+            if lost.ranges and (returned or ledger in turn):
+                self._attempt(ledger, LIST, partial(self._find, ledger, lost.ranges, returned, gone))
+        return {(ledger, LIST) for ledger in listed}
+
+    def _next_turn(self, listed: list[int]) -> list[int]:
+        """Return a few of the ledgers, others each time."""
         first = bisect_left(listed, self._next_lost)
         turn = listed[first : first + _LOOKED_UP]
         self._next_lost = turn[-1] + 1 if len(turn) == _LOOKED_UP else 0
-        for ledger, stored in zip(turn, self._store.get_many([*map(metadata_key, turn)]), strict=True):
+        return turn
+
+    def _forget_deleted(self, ledgers: list[int]) -> None:
+        """Take ledgers off the list that were deleted."""
+        for ledger, stored in zip(ledgers, self._store.get_many([*map(metadata_key, ledgers)]), strict=True):
             if stored is None:
                 delete_key(self._store, lost_key(ledger))
 
-    def _find(self, ledger: int, lost: Sequence[LostRange], gone: frozenset[str]) -> None:
+    def _find(self, ledger: int, lost: Sequence[LostRange], returned: Sequence[str], gone: frozenset[str]) -> None:
         """Give the members of a ledger what returned bookies have of its lost entries, and take these off the list.
 
         Raises:
             UnreadableError: a member does not run, or the bookies do not have the entries.
             ReplogError: errors of the store.
         """
-        metadata = load_ledger(self._store, ledger).metadata
+        stored = load_ledger(self._store, ledger)
+        metadata = stored.metadata
         stop = metadata.last_entry + 1  # what is listed is bounded by what the ledger has
         entries = np.unique(np.concatenate([np.arange(one.start, min(one.stop, stop), one.step) for one in lost]))
         begins = [fragment.first for fragment in metadata.fragments]
         concerned = np.unique(np.searchsorted(begins, entries, "right") - 1).tolist()
         firsts = {begins[index] for index in concerned}
         members = {bookie for index in concerned for bookie in metadata.fragments[index].ensemble}
-        returned = sorted({item.bookie for item in lost})
         missing: set[int] = set()
         for bookie in sorted(members):
             machine = MemberRepair(
@@ -207,10 +221,13 @@ class CopyRepairs:
             )  # fmt: skip
             missing.update(self._run(machine).missing)
         found = {int(entry) for entry in entries} - missing
+        if load_ledger(self._store, ledger).version != stored.version:
+            raise UnreadableError(ledger, "its metadata were changed while lost entries were copied")
         if found:
             remove_lost(self._store, ledger, found)
             self.counters.found += len(found)
-            logger.warning("ledger %d: %d lost entries were found on %s", ledger, len(found), ", ".join(returned))
+            where = f"found on {', '.join(returned)}" if returned else "found"
+            logger.warning("ledger %d: %d lost entries were %s", ledger, len(found), where)
         if len(found) < len(entries):
             raise UnreadableError(ledger, f"{len(entries) - len(found)} lost entries are not there, either")
 

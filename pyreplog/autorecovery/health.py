@@ -169,7 +169,7 @@ def _uncopied(metadata: LedgerMetadata, gone: Set[str]) -> int:
 
 def _of_entries(store: MetadataStore, counts: _Ledgers) -> Iterator[Finding]:
     if listed := list_lost(store):
-        entries = sum(len(item.entries) for lost in listed.values() for item in lost.ranges)
+        entries = sum(lost.count for lost in listed.values())
         text = f"{entries} entries of {len(listed)} ledgers are lost, of ledger {min(listed)} first"
         step = "bring back the disk of a bookie that had them; /lost/LEDGER names it"
         yield Finding("entries-lost", Colour.RED, text, step)

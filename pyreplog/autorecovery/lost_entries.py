@@ -19,6 +19,8 @@ VERSION = 1
 RANGES_MAX = 16_384
 """Ranges of one ledger: a value of 1 MB. Beyond it, neighbours are joined, and the list says so."""
 
+_COUNTED_MAX = 1_000_000
+
 _NEW = Kept(VERSION, VERSION)
 _FIELDS = ("ranges", "is_coarse")
 
@@ -31,7 +33,8 @@ class LostRange:
         start: first entry.
         stop: entry behind the last one.
         step: distance between two entries: of the range, only start, start + step, … are lost.
-        bookie: id of the bookie that had the last copies.
+        bookie: id of a bookie that had the last copies, or may have had them. Entries of which several may have had
+            them are in a range of each.
         since_us: when the loss was found, microseconds since 1970-01-01 UTC.
     """
 
@@ -60,6 +63,13 @@ class LostEntries:
     ranges: tuple[LostRange, ...] = ()
     is_coarse: bool = False
     kept: Kept = _NEW
+
+    @property
+    def count(self) -> int:
+        """Number of lost entries; of very many, those that several bookies may have had may count more than once."""
+        ranges = {(item.start, item.stop, item.step) for item in self.ranges}
+        total = sum(len(range(*bounds)) for bounds in ranges)
+        return len({entry for bounds in ranges for entry in range(*bounds)}) if total <= _COUNTED_MAX else total
 
     def encode(self) -> bytes:
         """Return the value of the key."""

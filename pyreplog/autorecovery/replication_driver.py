@@ -31,7 +31,8 @@ class ReplicationDriver(Driver):
 
     def _note_lost(self, effect: NoteLost) -> None:
         machine = self._replicator
-        ranges = ranges_of(effect.entries, effect.bookie, self._clock.now_us())
+        now_us = self._clock.now_us()
+        ranges = [one for bookie, entries in effect.by_bookie for one in ranges_of(entries, bookie, now_us)]
         try:
             note_lost(self._runtime.metadata, self._ledger, ranges)
         except ReplogError as error:
@@ -41,7 +42,8 @@ class ReplicationDriver(Driver):
             self.post(machine.store_unknown)
             return
         logger.error(
-            "ledger %d has lost %d entries, from %d to %d: %s had their last copies",
-            self._ledger, len(effect.entries), effect.entries[0], effect.entries[-1], effect.bookie,
+            "ledger %d has lost %d entries, from %d to %d: their last copies were on %s",
+            self._ledger, len(effect.entries), effect.entries[0], effect.entries[-1],
+            ", ".join(bookie for bookie, _ in effect.by_bookie),
         )  # fmt: skip
         self.post(machine.noted)

@@ -300,6 +300,14 @@ def test_while_a_member_is_away_the_list_stays(here: Here) -> None:
     assert ledger in here.recovery.repairs.failures
 
 
+def test_entries_that_all_members_have_leave_the_list(here: Here) -> None:
+    """A worker listed them as another process found them. The bookie that is listed with them never returns."""
+    ledger = here.ledger()
+    note_lost(here.store, ledger, [LostRange(3, 9, 2, "gone@0", 0)])
+    here.step()
+    assert not list_lost(here.store)
+
+
 def test_deleted_ledgers_leave_the_list(here: Here) -> None:
     note_lost(here.store, 999, [LostRange(3, 4, 1, "gone@0", 0)])
     here.step()

@@ -365,6 +365,20 @@ def test_an_entry_that_was_moved_meanwhile_is_not_listed_as_lost() -> None:
     assert readable(lab, entry) and lab.metadata.bookies() == {*"bcdefg"} - {holders[0]}
 
 
+def test_all_lost_bookies_that_may_have_had_an_entry_are_listed_with_it() -> None:
+    """The source's place is given away; another member, which counts as lost as well, may have the copy and return."""
+    lab = closed_lab()
+    gone = [entry for entry in held_by(lab, 0) if entry in held_by(lab, 1)]
+    for entry in gone:
+        for bookie in "cde":
+            lab.logs[bookie].held[LEDGER].pop(entry, None)
+    bench = replicator(lab, lost="ab")
+    while not bench.lost:
+        bench.step()
+    (listed,) = bench.lost
+    assert listed.by_bookie == (("a", tuple(gone)), ("b", tuple(gone)))
+
+
 def test_a_reply_to_the_question_for_the_version_may_be_lost() -> None:
     lab = closed_lab()
     gone = held_by(lab, 0)[3:5]

@@ -160,6 +160,7 @@ def test_who_may_return_with_lost_entries_is_not_retired(here: Here) -> None:
     state = BookieState(BookiePhase.LOST, here.clock.now_us(), "test")
     here.store.create(bookie_state_key(gone), state.encode())
     ledger = here.ledger(3, 2)
+    begin_hold(here.store, TimedReason(here.clock.now_us(), "the list stays as it is"))
     note_lost(here.store, ledger, [LostRange(3, 4, 1, gone, 0)])
     for _ in range(3):
         here.step(days=2)
@@ -214,6 +215,7 @@ def test_what_makes_it_amber(here: Here) -> None:
 
 def test_lost_entries_make_it_red(here: Here) -> None:
     note_lost(here.store, here.ledger(3, 2), [LostRange(3, 9, 2, "b@1", 0)])
+    begin_hold(here.store, TimedReason(here.clock.now_us(), "the list stays as it is"))
     here.step()
     health = here.health()
     assert health.colour is Colour.RED

@@ -202,6 +202,14 @@ def test_losses_are_added_once_and_taken_off(store: MemoryStore) -> None:
     assert list(list_lost(store)) == [8]
 
 
+def test_an_entry_that_several_bookies_may_have_had_is_lost_once() -> None:
+    lost = LostEntries().with_ranges(
+        [LostRange(3, 9, 2, "b@1", 5), LostRange(3, 9, 2, "c@1", 5), LostRange(5, 6, 1, "d@1", 5)]
+    )
+    assert lost.count == 3
+    assert LostEntries().with_ranges([LostRange(0, 1 << 62, 1, "b@1", 5)]).count == 1 << 62
+
+
 def test_too_many_ranges_are_joined_and_nothing_is_left_out() -> None:
     entries = [entry * entry for entry in range(RANGES_MAX * 3)]
     listed = LostEntries().with_ranges(LostRange(entry, entry + 1, 1, "b@1", 5) for entry in entries)

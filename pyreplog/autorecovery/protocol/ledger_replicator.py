@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from pyreplog._native.machines.effects import Send
-from pyreplog.autorecovery.protocol.effects import NoteLost, ReplicationEffect
+from pyreplog.autorecovery.protocol.effects import ReplicationEffect, lost_entries
 from pyreplog.autorecovery.protocol.member_change import (
     KEPT_RANGES_MAX,
     MemberChange,
@@ -231,7 +231,7 @@ class LedgerReplicator:
         copied, change = self._copied, self._change
         assert copied is not None and change is not None
         self._is_doubtful = False
-        return [NoteLost(copied.missing, change.source)]
+        return [lost_entries(self._metadata, copied.missing, change.source, self._lost)]
 
     def noted(self) -> list[ReplicationEffect]:
         """The lost entries are listed: from now on the metadata need not name the source any more."""
@@ -369,7 +369,7 @@ class LedgerReplicator:
         """Repeat what had no outcome: list the lost entries, or read the metadata."""
         is_listing = self._stored is None and not self._is_doubtful
         if is_listing and self._change is not None and self._copied is not None:
-            return [NoteLost(self._copied.missing, self._change.source)]
+            return [lost_entries(self._metadata, self._copied.missing, self._change.source, self._lost)]
         return [Load()]
 
     def deleted(self) -> list[ReplicationEffect]:

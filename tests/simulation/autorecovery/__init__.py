@@ -6,6 +6,6 @@ happened. World, bookies, network, writers and recoverers are those of the simul
 | module | holds |
 |---|---|
 | ledgers | the life of one ledger: its metadata, its writer, what must hold of it |
-| processes | auditors, workers, collectors of surplus copies |
+| processes | auditors, workers, menders, collectors of surplus copies |
 | schedule | one run |
 """

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from .schedule import Schedule
 
 
+KEY_AFTER_S = 0.05
+
+
 class LedgerHost(MetadataHost):
     """The metadata of one ledger, which may be deleted, and the list of its lost entries."""
 
@@ -27,6 +30,7 @@ class LedgerHost(MetadataHost):
         self._life = life
         self.is_deleted = False
         self.lost: set[int] = set()
+        self.had_last: dict[str, set[int]] = {}  # bookie -> lost entries of which it had the last copies
 
     def _set(self, effect: Any, answer: Callable[..., None]) -> None:
         if self.is_deleted:
@@ -47,6 +51,19 @@ class LedgerHost(MetadataHost):
         last = max((fragment.first for fragment in named), default=-1)
         is_noted = any(entry <= last or metadata.has(bookie, entry) for entry in self.noted.get(bookie, ()))
         return is_noted or bookie in self._life.schedule.orders
+
+    def forget(self, bookie: str, entries: set[int]) -> None:
+        """Notes of a bookie are settled; another process may have forgotten them before."""
+        left = self.noted.pop(bookie, set()) - entries
+        if left:
+            self.noted[bookie] = left
+
+    def found(self, entries: set[int]) -> None:
+        """Members have lost entries again: they leave the list."""
+        self.lost -= entries
+        left = {name: theirs - entries for name, theirs in self.had_last.items()}
+        self.had_last = {name: theirs for name, theirs in left.items() if theirs}
+        self._life.found += len(entries)
 
     def note_lost(self, client: Client, machine: Any, effect: NoteLost) -> None:
         """List entries as lost; the request, or its answer, may be lost."""
@@ -87,6 +104,11 @@ class LedgerLife:
         self.mover: str | None = None  # a replicator whose change is being made
         self.losses_while_open = 0  # disks that were lost before the ledger was closed
         self.moves = 0  # changes that replicators made
+        self.repairs = 0  # members whose notes were settled
+        self.rescues = 0  # recoveries that a watcher began
+        self.ever_lost: set[int] = set()
+        self.found = 0  # lost entries that a disk which returned had
+        self.key_lapses: tuple[float, float] | None = None  # from when on, and until when, the writer's key is gone
         self.writer = Writer(self)  # type: ignore[arg-type]
         self.clients: list[Client] = [self.writer]
 
@@ -96,6 +118,17 @@ class LedgerLife:
             self.recover(f"recoverer{number} of {self.ledger}", self.world.random.random() * 1.5 * self.plan.busy_s, 3)
         if self.plan.ending == "vanish":
             self.world.after(self.world.random.random() * self.plan.busy_s, self.writer.end)
+
+    def has_writer(self) -> bool:
+        """Whether a writer has the ledger open."""
+        writer = self.writer
+        return writer.is_alive and not writer.has_ended and writer.machine.error is None
+
+    def has_key(self) -> bool:
+        """Whether the key of the writer exists: from a moment after the creation on, but for a lapse of its lease."""
+        now, lapse = self.world.now, self.key_lapses
+        is_gone = lapse is not None and lapse[0] <= now < lapse[1]
+        return self.has_writer() and now >= KEY_AFTER_S and not is_gone
 
     def recover(self, name: str, after: float, tries: int) -> None:
         recoverer = Recoverer(self, name, tries)  # type: ignore[arg-type]
@@ -115,9 +148,13 @@ class LedgerLife:
                 and node.name not in self.schedule.declared_lost
                 and self.is_named(node.name, entry)
                 and node.log.holds(self.ledger, entry)
+                and entry not in self.ever_lost  # a finder may have found it a moment before
             ]
             demand(not has_it, "LossesAreListedExactly", f"entry {entry} of ledger {self.ledger} is on {has_it}")
         self.store.lost.update(effect.entries)
+        self.ever_lost.update(effect.entries)
+        for bookie, entries in effect.by_bookie:
+            self.store.had_last.setdefault(bookie, set()).update(entries)
         self.world.note("ledger", self.ledger, "has lost", effect.entries)
 
     def is_named(self, bookie: str, entry: int) -> bool:
@@ -133,6 +170,13 @@ class LedgerLife:
         ensemble = metadata.fragment_of(entry).ensemble
         places = write_set(entry, metadata.ensemble_size, metadata.write_quorum)
         return sum(self.nodes.by_name[ensemble[place]].log.holds(self.ledger, entry) for place in places)
+
+    def is_on_declared_lost(self, entry: int) -> bool:
+        """Whether an entry is listed as lost, and the disk of a bookie that was declared lost has it all the same."""
+        nodes = self.nodes.by_name
+        return entry in self.store.lost and any(
+            nodes[bookie].log.holds(self.ledger, entry) for bookie in self.schedule.declared_lost
+        )
 
     def bears_loss(self, node: Any) -> bool:
         """Whether the ledger survives the loss of a disk: an acknowledged entry has another copy, and fewer disks
@@ -154,6 +198,14 @@ class LedgerInvariants(Invariants):
     def __init__(self, life: LedgerLife) -> None:
         super().__init__(life)  # type: ignore[arg-type]
         self._life = life
+
+    def _have_copies(
+        self, metadata: LedgerMetadata, first: int, last: int, copies: int, name: str, *, or_noted: bool = False
+    ) -> None:
+        """Entries that are listed as lost need none, while a bookie that an operator declared lost has them."""
+        for entry in range(first, last + 1):
+            if not self._life.is_on_declared_lost(entry):
+                super()._have_copies(metadata, entry, entry, copies, name, or_noted=or_noted)
 
     def metadata_changed(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
         super().metadata_changed(before, after)

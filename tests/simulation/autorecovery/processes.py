@@ -14,22 +14,28 @@ from pyreplog.autorecovery.protocol.absence import (
     WithdrawOrder,
     judge,
 )
-from pyreplog.autorecovery.protocol.effects import NoteLost
+from pyreplog.autorecovery.protocol.copy_check import CopyCheck, CopyReport
+from pyreplog.autorecovery.protocol.effects import NoteLost, lost_entries
 from pyreplog.autorecovery.protocol.ledger_replicator import LedgerReplicated, LedgerReplicator
+from pyreplog.autorecovery.protocol.member_ends import MemberEnds
+from pyreplog.autorecovery.protocol.member_repair import MemberRepair
+from pyreplog.autorecovery.protocol.open_ledger import OpenLedgerWatch, Verdict
 from pyreplog.autorecovery.protocol.priority import urgency
 from pyreplog.bookie.bookie_state import BookiePhase, BookieState
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State
 from pyreplog.ledger.placement import Candidate, choose
-from pyreplog.ledger.protocol.effects import Effect, Finished, Store
+from pyreplog.ledger.protocol.effects import Effect, Finished, Store, Wake
 
 from ..bookies import Node
 from ..clients import Client
+from ..invariants import demand
 
 if TYPE_CHECKING:
     from .ledgers import LedgerLife
     from .schedule import Schedule
 
 DELAY_S = 0.15
+QUIET_S = 0.25
 ROUND_S = 0.03
 
 
@@ -109,8 +115,7 @@ class Worker(Client):
         life = lives[0] if world.chance(0.7) else world.random.choice(lives)
         metadata, version = life.store.metadata, life.store.version
         registered = schedule.registered()
-        gone = (BookiePhase.LOST, BookiePhase.RETIRED)
-        lost = {bookie for bookie, state in schedule.states.items() if state.phase in gone} - registered
+        lost = schedule.gone() - registered
         away = (orders | schedule.states.keys()) - registered - lost
         self._life = life
         self.machine = LedgerReplicator(
@@ -162,6 +167,192 @@ class Worker(Client):
         world.after(0.001, self.run)
 
 
+class Watcher(Client):
+    """Recovers ledgers that have no writer any more and name a bookie with an order, as the auditor's process does."""
+
+    def __init__(self, schedule: Schedule, name: str) -> None:
+        super().__init__(schedule, name)  # type: ignore[arg-type]
+        self._watches: dict[int, tuple[Fragment, OpenLedgerWatch]] = {}
+        self._life: LedgerLife | None = None
+        self._asked_us = 0
+
+    def run(self) -> None:
+        if not self.is_alive:
+            return
+        schedule: Any = self.schedule
+        world = self.world
+        concerned = [
+            life
+            for life in schedule.lives
+            if not life.store.is_deleted
+            and life.store.metadata.state is not State.CLOSED
+            and not schedule.orders.isdisjoint(life.store.metadata.last_fragment.ensemble)
+        ]
+        if not concerned:
+            world.after(ROUND_S, self.run)
+            return
+        self._life = life = world.random.choice(concerned)
+        self._asked_us = int(world.now * 1e6)
+        key = None if world.chance(0.1) and not world.is_calm else life.has_key()
+        if key is False:
+            machine = MemberEnds(life.store.metadata)
+            self.perform(machine, machine.start())
+        else:
+            self._observe(key, {})
+
+    def perform(self, machine: Any, effects: list[Effect]) -> None:
+        super().perform(machine, [Wake(0.1, one.about) if isinstance(one, Wake) else one for one in effects])
+
+    def heard(self, reply: Any) -> None:
+        """LACs in replies are checked by the clients of the ledger."""
+
+    def finished(self, machine: Any, end: Finished) -> None:
+        self._observe(False, end.result)
+
+    def _observe(self, key: bool | None, ends: dict[str, Any]) -> None:
+        life, world = self._life, self.world
+        assert life is not None
+        fragment = life.store.metadata.last_fragment
+        known, watch = self._watches.get(life.ledger, (None, None))
+        if watch is None or known != fragment:
+            watch = OpenLedgerWatch(int(QUIET_S * 1e6))
+            self._watches[life.ledger] = fragment, watch
+        verdict = watch.observe(int(world.now * 1e6), key, ends, asked_us=self._asked_us)
+        if verdict is Verdict.RECOVER and not life.has_key():
+            demand(not life.has_writer(), "LiveOwnersAreNotFenced", f"ledger {life.ledger} after {watch.silent_us} us")
+            del self._watches[life.ledger]
+            life.recover(f"recoverer of {self.name} of {life.ledger}", 0.0, 1)
+            life.rescues += 1
+        world.after(ROUND_S * world.random.random(), self.run)
+
+
+class Mender(Client):
+    """Repairs copies that are noted, and compares the replicas of closed ledgers, as the auditor's process does."""
+
+    def __init__(self, schedule: Schedule, name: str) -> None:
+        super().__init__(schedule, name)  # type: ignore[arg-type]
+        self._life: LedgerLife | None = None
+        self._bookie, self._entries, self._version = "", set[int](), 0
+        self.machine: MemberRepair | CopyCheck | None = None
+        self._retry_at: dict[tuple[int, str], float] = {}
+
+    def run(self) -> None:
+        if not self.is_alive:
+            return
+        schedule: Any = self.schedule
+        world, registered = self.world, schedule.registered()
+        closed = [
+            life for life in schedule.lives if not life.store.is_deleted and life.store.metadata.state is State.CLOSED
+        ]
+        noted = [
+            (life, bookie)
+            for life in closed
+            for bookie in sorted(life.store.noted)
+            if bookie in registered and self._retry_at.get((life.ledger, bookie), 0.0) <= world.now
+        ]
+        if noted and world.chance(0.8):
+            self._life, self._bookie = world.random.choice(noted)
+            self._entries = set(self._life.store.noted[self._bookie])
+            absent = frozenset(schedule.gone() - registered)
+            self.machine = MemberRepair(self._life.store.metadata, self._bookie, absent=absent)
+        elif closed:
+            self._life = world.random.choice(closed)
+            metadata = self._life.store.metadata
+            self.machine = CopyCheck(metadata, absent=metadata.bookies() - registered, window=1)
+        else:
+            world.after(ROUND_S, self.run)
+            return
+        self._version = self._life.store.version
+        world.note(self.name, type(self.machine).__name__, "of ledger", self._life.ledger, self._bookie)
+        world.after(world.random.random() * 0.02, self.tell, self.machine, "start")
+
+    def perform(self, machine: Any, effects: list[Effect]) -> None:
+        if machine is self.machine:
+            super().perform(machine, effects)
+
+    def heard(self, reply: Any) -> None:
+        """LACs in replies are checked by the clients of the ledger."""
+
+    def finished(self, machine: Any, end: Finished) -> None:
+        life, world = self._life, self.world
+        assert life is not None
+        if isinstance(end.result, CopyReport):
+            for bookie, member in end.result.members.items():
+                demand(not member.differs, "ReplicasAreEqual", f"ledger {life.ledger}: {bookie} {member.differs}")
+                if member.missing:
+                    life.store.noted.setdefault(bookie, set()).add(member.missing[0].start)
+        elif end.error is not None or (end.result.missing and life.store.version != self._version):
+            self._retry_at[life.ledger, self._bookie] = world.now + ROUND_S * (1 + world.random.random())
+        else:
+            if end.result.missing and not life.store.lost.issuperset(end.result.missing):
+                gone = frozenset(self.schedule.gone())  # type: ignore[attr-defined]
+                life.list_lost(lost_entries(life.store.metadata, end.result.missing, self._bookie, gone))
+            life.store.forget(self._bookie, self._entries)
+            life.repairs += 1
+        is_check = isinstance(machine, CopyCheck)
+        self._life = self.machine = None
+        world.after(ROUND_S * world.random.random() * (10 if is_check else 1), self.run)
+
+
+class Finder(Client):
+    """Gives members what a bookie that has returned has of lost entries, as the auditor's process does."""
+
+    def __init__(self, schedule: Schedule, name: str) -> None:
+        super().__init__(schedule, name)  # type: ignore[arg-type]
+        self._life: LedgerLife | None = None
+        self._bookie, self._version = "", 0
+        self._others: list[str] = []
+        self._lost: set[int] = set()
+        self._members: list[str] = []
+        self._missing: set[int] = set()
+
+    def run(self) -> None:
+        if not self.is_alive:
+            return
+        schedule: Any = self.schedule
+        registered = schedule.registered()
+        returned = [
+            (life, bookie)
+            for life in schedule.lives
+            for bookie in sorted(life.store.had_last)
+            if (bookie in registered or self.world.chance(0.1))
+            and not life.store.is_deleted
+            and life.store.metadata.state is State.CLOSED
+        ]
+        if not returned:
+            self.world.after(ROUND_S, self.run)
+            return
+        self._life, self._bookie = self.world.random.choice(returned)
+        store = self._life.store
+        self._others = [self._bookie] if self._bookie in registered else []
+        self._lost, self._version = set(store.had_last[self._bookie]), store.version
+        self._members, self._missing = sorted(store.metadata.bookies()), set()
+        self._next_member()
+
+    def _next_member(self) -> None:
+        schedule: Any = self.schedule
+        life = self._life
+        assert life is not None
+        absent = frozenset(schedule.gone() - schedule.registered())
+        machine = MemberRepair(life.store.metadata, self._members.pop(), absent=absent, others=self._others)
+        self.perform(machine, machine.start())
+
+    def heard(self, reply: Any) -> None:
+        """LACs in replies are checked by the clients of the ledger."""
+
+    def finished(self, machine: Any, end: Finished) -> None:
+        life = self._life
+        assert life is not None
+        if end.error is None:
+            self._missing.update(end.result.missing)
+            if self._members:
+                self._next_member()
+                return
+            if life.store.version == self._version:
+                life.store.found(self._lost - self._missing)
+        self.world.after(ROUND_S * (1 + self.world.random.random()), self.run)
+
+
 class _Marked:
     """A Store that says whose it is when it is done."""
 
@@ -189,10 +380,10 @@ class Collector:
         if node.is_gone:
             return
         surplus: set[tuple[int, int]] = set()
-        if node.is_up:
+        if node.is_up and node.name not in self._schedule.gone():
             for life in self._schedule.lives:
                 metadata = life.store.metadata
-                if metadata.state is State.CLOSED and not life.store.is_deleted:
+                if metadata.state is State.CLOSED and not life.store.is_deleted and not life.store.lost:
                     entries = node.log.held.get(life.ledger, {})
                     surplus |= {
                         (life.ledger, entry)

@@ -10,13 +10,15 @@ from pyreplog.ledger.ledgermetadata import State
 
 from ..bookies import Node, Nodes
 from ..disk import PLENTY
-from ..invariants import demand
+from ..invariants import BrokenInvariantError, demand
 from ..schedule import Plan
 from ..world import World
 from .ledgers import LedgerLife
-from .processes import DELAY_S, ROUND_S, Auditor, Collector, Worker
+from .processes import DELAY_S, QUIET_S, ROUND_S, Auditor, Collector, Finder, Mender, Watcher, Worker
 
 SESSION_S = 0.02
+CALM_S = 8.0
+"""Behind the last fault, so long may it take until all is well."""
 
 
 class Schedule:
@@ -37,6 +39,9 @@ class Schedule:
         self.lives = [LedgerLife(self, number, self._plan(count)) for number in range(random.randint(1, 6))]
         self.auditors = [Auditor(self, f"auditor{number}") for number in range(random.randint(1, 3))]
         self.workers = [Worker(self, f"worker{number}") for number in range(random.randint(1, 3))]
+        self.menders: list[Any] = [Mender(self, f"mender{number}") for number in range(random.randint(1, 2))]
+        self.menders.append(Finder(self, "finder"))
+        self.menders += [Watcher(self, f"watcher{number}") for number in range(random.randint(1, 2))]
         self.disk_losses = self.drains = self.orders_placed = 0
 
     def _rename(self, place: int, node: Node, name: str) -> None:
@@ -65,6 +70,11 @@ class Schedule:
             if node.is_up or (not node.is_gone and now - self._unregistered_at.get(node.name, -1.0) < SESSION_S)
         )
 
+    def gone(self) -> set[str]:
+        """Bookies that are declared to be gone; one of them may run all the same."""
+        phases = (BookiePhase.LOST, BookiePhase.RETIRED)
+        return {bookie for bookie, state in self.states.items() if state.phase in phases}
+
     def check_order(self, bookie: str, states: dict[str, BookieState], away: int, named: int) -> None:
         """An order needs a reason: the bookie is lost, drains, or was away for the delay; a split orders nothing."""
         self.orders_placed += 1
@@ -81,7 +91,8 @@ class Schedule:
     def _fault(self) -> None:
         random = self.world.random
         kind = random.choice((self._crash, self._crash, self._lose_disk, self._drain, self._fill, self._kill_worker,
-                              self._kill_auditor, self._stall, self._delete, self._stop))  # fmt: skip
+                              self._kill_auditor, self._stall, self._delete, self._stop, self._declare_lost,
+                              self._lapse))  # fmt: skip
         kind()
 
     def _crash(self) -> None:
@@ -113,11 +124,33 @@ class Schedule:
         Collector(self, fresh).run()
         self.world.note(node.name, "has lost its disk and is", fresh.name)
 
-    def _drain(self) -> None:
-        busy = [bookie for bookie, state in self.states.items() if state.phase is BookiePhase.DRAINING]
-        size = max(life.plan.ensemble_size for life in self.lives)
+    def _declare_lost(self) -> None:
+        """An operator declares the loss of a bookie whose disk comes back later."""
         node = self.world.random.choice(self.nodes.places)
-        if len(self.nodes.places) - len(busy) - 1 >= size and node.name not in self.states:
+        if node.name in self.states or self.declared_lost or not self._bears_leaving():
+            return
+        self.declared_lost.add(node.name)
+        self.states[node.name] = BookieState(BookiePhase.LOST, int(1e15 + self.world.now * 1e6), "declared")
+        self.nodes.leaving.add(node.name)
+        node.crash()
+        self.world.note(node.name, "is declared lost")
+        self.world.after(self.world.random.random() * 0.8, self._come_back, node)
+
+    def _lapse(self) -> None:
+        """A writer's lease lapses for a moment: its client was cut off from the metadata store."""
+        life = self.world.random.choice(self.lives)
+        if life.key_lapses is None:
+            now = self.world.now
+            life.key_lapses = now, now + self.world.random.random() * 0.6 * QUIET_S
+
+    def _bears_leaving(self) -> bool:
+        """Whether one more bookie may leave: others can take its places."""
+        leaving = sum(node.name in self.nodes.leaving for node in self.nodes.places)
+        return len(self.nodes.places) - leaving - 1 >= max(life.plan.ensemble_size for life in self.lives)
+
+    def _drain(self) -> None:
+        node = self.world.random.choice(self.nodes.places)
+        if self._bears_leaving() and node.name not in self.states:
             self.drains += 1
             self.states[node.name] = BookieState(BookiePhase.DRAINING, int(1e15 + self.world.now * 1e6), "drawn")
             self.nodes.leaving.add(node.name)
@@ -136,11 +169,13 @@ class Schedule:
         self.world.random.choice(self.nodes.places).stop(self.world.random.random() * 0.1)
 
     def _kill_worker(self) -> None:
-        """kill -9 of a worker in the middle; another process begins."""
-        at = self.world.random.randrange(len(self.workers))
-        self.workers[at].end()
-        self.workers[at] = Worker(self, f"{self.workers[at].name}'")
-        self.world.after(self.world.random.random() * 0.1, self.workers[at].run)
+        """kill -9 of a worker, or a mender, in the middle; another process begins."""
+        random = self.world.random
+        processes: list[Any] = self.menders if random.random() < 0.3 else self.workers
+        at = random.randrange(len(processes))
+        processes[at].end()
+        processes[at] = type(processes[at])(self, f"{processes[at].name}'")
+        self.world.after(random.random() * 0.1, processes[at].run)
 
     def _kill_auditor(self) -> None:
         at = self.world.random.randrange(len(self.auditors))
@@ -165,7 +200,7 @@ class Schedule:
         world = self.world
         for life in self.lives:
             world.after(world.random.random() * 0.1, life.begin)
-        for process in (*self.auditors, *self.workers):
+        for process in (*self.auditors, *self.workers, *self.menders):
             world.after(world.random.random() * ROUND_S, process.run)
         for node in self.nodes.places:
             Collector(self, node).run()
@@ -189,8 +224,29 @@ class Schedule:
             for client in life.clients:
                 for link in client.links():
                     link.blocked_until = 0.0
-            life.recover(f"the last recoverer of {life.ledger}", 1.0, 10)
-        world.run(until=world.now + 8.0)
+        world.after(1.0, self._recover_others)
+        until = world.now + CALM_S
+        world.run(until=world.now + 1.5)
+        while True:
+            try:
+                self._check_all()
+                return
+            except BrokenInvariantError:
+                if world.now >= until:
+                    raise
+            world.run(until=world.now + 0.5)
+
+    def _recover_others(self) -> None:
+        """Ledgers that name bookies with orders are the watchers' concern; whoever opens another one recovers it."""
+        for life in self.lives:
+            metadata = life.store.metadata
+            is_watched = not self.orders.isdisjoint(metadata.last_fragment.ensemble)
+            if metadata.state is not State.CLOSED and not is_watched and not life.has_writer():
+                life.recover(f"the last recoverer of {life.ledger}", 0.0, 3)
+        self.world.after(1.0, self._recover_others)
+
+    def _check_all(self) -> None:
+        """What must hold at the end, and holds for good once it does."""
         for life in self.lives:
             if not life.store.is_deleted:
                 self._check(life)
@@ -205,8 +261,8 @@ class Schedule:
         demand(not gone, "EventuallyWriteQuorum", f"ledger {life.ledger} names {gone}, whose disks are gone")
         for entry in range(metadata.last_entry + 1):
             copies = life.copies(entry)
-            noted = any(life.store.is_noted(metadata, bookie) for bookie in metadata.fragment_of(entry).ensemble)
-            enough = copies >= metadata.write_quorum or noted or entry in life.store.lost
-            demand(enough or copies >= metadata.ack_quorum, "AckedIsReadable", f"entry {entry} has {copies} copies")
+            demand(copies >= 1 or entry in life.store.lost, "AckedIsReadable", f"entry {entry} has {copies} copies")
+            enough = copies >= metadata.write_quorum or entry in life.store.lost
+            demand(enough, "EventuallyWriteQuorum", f"entry {entry} of ledger {life.ledger} has {copies} copies")
         demand(not [entry for entry in life.store.lost if entry <= acked], "NothingIsLost", f"{life.store.lost}")
         demand(metadata.last_entry >= acked, "AckedIsReadable", f"{acked} of {metadata.last_entry}")

@@ -26,7 +26,7 @@ def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
 
 def test_runs_differ_and_are_worth_their_while() -> None:
     """Among a few dozen there are lost disks, drains, killed workers, orders, and copies that were moved."""
-    lost = drained = ordered = moved = 0
+    lost = drained = ordered = moved = repaired = found = rescued = 0
     for seed in range(60):
         schedule = Schedule(seed)
         schedule.run()
@@ -34,12 +34,27 @@ def test_runs_differ_and_are_worth_their_while() -> None:
         drained += schedule.drains > 0
         ordered += schedule.orders_placed > 0
         moved += any(life.moves for life in schedule.lives)
-    assert lost > 10 and drained > 10 and ordered > 15 and moved > 10, (lost, drained, ordered, moved)
+        repaired += any(life.repairs for life in schedule.lives)
+        found += any(life.found for life in schedule.lives)
+        rescued += any(life.rescues for life in schedule.lives)
+    counts = {"lost": lost, "drained": drained, "ordered": ordered, "moved": moved}
+    assert min(counts.values()) > 4, counts
+    rarer = {"repaired": repaired, "found": found, "rescued": rescued}
+    assert min(rarer.values()) > 1, rarer
 
 
 def test_a_member_without_entries_needs_no_proof() -> None:
     """A worker waited for ever for the proof of a fragment whose few entries lie on other members."""
     Schedule(17).run()
+
+
+def test_each_lost_bookie_that_may_have_had_an_entry_is_asked_when_it_returns() -> None:
+    """The one whose place was given away was listed alone."""
+    Schedule(966).run()
+
+
+def test_what_was_found_as_it_was_listed_leaves_the_list() -> None:
+    Schedule(2461).run()
 
 
 def test_a_proof_is_void_when_surplus_copies_go() -> None:
