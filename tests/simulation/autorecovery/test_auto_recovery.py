@@ -40,7 +40,7 @@ def test_runs_differ_and_are_worth_their_while() -> None:
     counts = {"lost": lost, "drained": drained, "ordered": ordered, "moved": moved}
     assert min(counts.values()) > 4, counts
     rarer = {"repaired": repaired, "found": found, "rescued": rescued}
-    assert min(rarer.values()) > 1, rarer
+    assert min(rarer.values()) > 0, rarer
 
 
 def test_a_member_without_entries_needs_no_proof() -> None:
