@@ -90,7 +90,7 @@ class Failover(Handle):
         self._lease: Lease | None = None
         self._registered: Lease | None = None
         self._shown: tuple[str, str] | None = None
-        self._was_replica = False
+        self._was_replica = node.role != "master"  # it may be elected before the first look at it
         self._missed_at: float | None = None  # since when the master is missed
         self._tries = 0
         self._begins_s = 0.0  # so long after that this node is a candidate
@@ -157,12 +157,12 @@ class Failover(Handle):
         if self._shown != holder or self._node.role != "replica":
             # It may be about to be master, by command: whether it is shows when its role does not change any more.
             self._node.follow(holder[1], unless=self._is_promoted)
-            self._shown = holder
+            self._shown, self._was_replica = holder, True  # also if it is elected before this look ends
         if self._is_to_challenge():
             self._challenge(holder[0])
 
     def _is_promoted(self) -> bool:
-        """Whether this node was elected since it was a replica: whoever holds the lease is deposed by that."""
+        """Return whether the node was elected since it was a replica. That deposes the node that holds the lease."""
         return self._node.leads and self._was_replica
 
     # ---- a master that is lost ------------------------------------------------------------------------------
@@ -226,8 +226,11 @@ class Failover(Handle):
         self._registered = lease
 
     def _unregistered(self) -> None:
-        self._registered = None
+        """The lease of the address was lost: the next look makes another one."""
+        lease, self._registered = self._registered, None
         self._wake.set()
+        if lease is not None:
+            lease.close()
 
     def _learn(self) -> None:
         for name in self._store.list(f"{self._root}/nodes"):
@@ -313,12 +316,17 @@ class Failover(Handle):
             self._give_up_lease()
 
     def _lost(self) -> None:
-        """Somebody else may be elected now: this node waits for whoever is."""
-        self._lease = None
+        """Another node may be elected now: this node waits until one is."""
+        lease, self._lease = self._lease, None
         self._wake.set()
-        if self._node.role == "master" and not self._stopped.is_set():
-            logger.warning("%s: the lease is lost", self._what)
-            self._node.follow(None)
+        try:
+            if self._node.role == "master" and not self._stopped.is_set():
+                logger.warning("%s: the lease is lost", self._what)
+                self._node.follow(None)
+                self._was_replica = True
+        finally:
+            if lease is not None:
+                lease.close()
 
     def _give_up_lease(self) -> None:
         lease, self._lease = self._lease, None

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 import pyreplog.ha.failover
-from pyreplog.errors import MetadataUnavailableError, NotMasterError, PromotionRefusedError
+from pyreplog.errors import ClosedError, MetadataUnavailableError, NotMasterError, PromotionRefusedError
 from pyreplog.ha.failover import Failover
 from pyreplog.ha.protocol.election import Effect, Election
 from pyreplog.metadata import MetadataStore, open_store
+from pyreplog.metadata.lease import Lease
 from pyreplog.metadata.store import Versioned
 from pyreplog.stream.log_position import LogPosition
 from pyreplog.stream.mirrorlog import MirrorLog
@@ -57,7 +58,7 @@ class Stub:
     def learn_peers(self, addresses: dict[str, str]) -> None:
         """Nobody is asked."""
 
-    def follow(self, master: str | None, *, unless: Callable[[], bool]) -> None:
+    def follow(self, master: str | None, *, unless: Callable[[], bool] = lambda: False) -> None:
         if unless():
             return
         if self.failures:
@@ -167,6 +168,88 @@ def test_who_is_elected_takes_the_lease_from_its_holder(stack: ExitStack, store:
         looks(failover, lambda: holder(store) == "a")
     assert holder(store) == "a", "what the other lease has left is not this key"
     assert node.followed == ["127.0.0.1:7002"] and node.role == "master"
+
+
+class ElectedDuringLooks(Stub):
+    """A node that is elected while its failover has it follow: before that call, which waits for the election, or behind."""
+
+    def __init__(self, *, before: bool, role: str) -> None:
+        super().__init__(role=role)
+        self.is_eligible, self.is_elected_before = True, before
+
+    def follow(self, master: str | None, *, unless: Callable[[], bool] = lambda: False) -> None:
+        if self.is_elected_before:
+            self.role = "master"
+        super().follow(master, unless=unless)
+        self.role = "master"
+
+
+def test_a_replica_that_is_elected_during_the_first_look_stays_master(stack: ExitStack, store: MetadataStore) -> None:
+    """The failover had not seen it as a replica, and had the new master follow the one that was lost."""
+    node = ElectedDuringLooks(before=True, role="replica")
+    store.create(MASTER, b'["b", "127.0.0.1:7002"]')
+    failover = keep(stack, node, store)
+    looks(failover, lambda: holder(store) == "a")
+    assert node.followed == []
+
+
+def test_a_former_master_that_is_elected_again_during_a_look_stays_master(
+    stack: ExitStack, store: MetadataStore
+) -> None:
+    """It was a replica between two looks only."""
+    node = ElectedDuringLooks(before=False, role="master")
+    store.create(MASTER, b'["b", "127.0.0.1:7002"]')
+    failover = keep(stack, node, store)
+    looks(failover, lambda: holder(store) == "a")
+    assert node.followed == ["127.0.0.1:7002"]
+
+
+def test_a_master_that_loses_its_lease_and_is_elected_again_at_once_stays_master(
+    stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another node takes the lease before the next look, and is deposed already."""
+    node = ElectedDuringLooks(before=False, role="master")
+    leases: list[Any] = []
+    begin, get = store.lease, store.get
+
+    def is_silent(key: str) -> Versioned | None:
+        raise MetadataUnavailableError(f"{key} was not read")
+
+    monkeypatch.setattr(store, "lease", lambda *how: leases.append(begin(*how)) or leases[-1])
+    failover = keep(stack, node, store)
+    looks(failover, lambda: holder(store) == "a")
+    look(failover)
+    monkeypatch.setattr(store, "get", is_silent)
+    look(failover)
+    leases[1].expire()
+    until(lambda: node.followed == [None])
+    store.create(MASTER, b'["b", "127.0.0.1:7002"]')
+    monkeypatch.setattr(store, "get", get)
+    looks(failover, lambda: holder(store) == "a")
+    assert node.followed == [None] and is_closed(leases[1])
+
+
+def test_an_address_whose_lease_was_lost_is_registered_again(
+    stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease that was lost is closed: a handle that is forgotten is warned of."""
+    leases: list[Any] = []
+    begin = store.lease
+    monkeypatch.setattr(store, "lease", lambda *how: leases.append(begin(*how)) or leases[-1])
+    failover = keep(stack, Stub(), store)
+    looks(failover, lambda: store.get("/ha/orders/nodes/a"))
+    look(failover)
+    lost = leases.pop()
+    lost.expire()
+    looks(failover, lambda: leases and store.get("/ha/orders/nodes/a"))
+    until(lambda: is_closed(lost))
+
+
+def is_closed(lease: Lease) -> bool:
+    try:
+        return not lease.state
+    except ClosedError:
+        return True
 
 
 def test_a_master_whose_lease_was_taken_follows(stack: ExitStack, store: MetadataStore) -> None:
