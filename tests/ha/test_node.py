@@ -25,12 +25,13 @@ from pyreplog.errors import (
     OutcomeUnknownError,
     PromotionRefusedError,
     ReplicaError,
+    ReplicationError,
     ReplicationTimeoutError,
     TruncatedError,
 )
 from pyreplog.ha.peers import OnAnswer
 from pyreplog.ha.protocol.members import Quorum
-from pyreplog.ha.protocol.messages import Message
+from pyreplog.ha.protocol.messages import Message, Prepare
 from pyreplog.log import checkpoint
 from pyreplog.log.files import RealFiles
 from tests.ha.inside import context_of, master_of, peers_of, server_of
@@ -254,6 +255,26 @@ def test_force_asks_again_who_was_just_lost(lab: Lab, monkeypatch: pytest.Monkey
     monkeypatch.setattr(peers_of(c), "ask", ask)
     assert c.promote(force=True) == ""
     assert lost
+
+
+def test_a_member_that_changes_its_role_is_asked_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers no candidate meanwhile: it closes the connection, in the trial and behind it."""
+    old = lab.master()
+    b, c = lab.replica("b", old), lab.replica("c", old)
+    old.append(b"one")
+    level(old, b, c)
+    lab.close(old)  # c needs the promise of b
+    vote, unanswered = b.vote, [True, False]
+
+    def changes_its_role(prepare: Prepare) -> Message:
+        if bool(prepare.trial) in unanswered:
+            unanswered.remove(bool(prepare.trial))
+            raise ReplicationError("b is opening its log, or changes its role: ask again")
+        return vote(prepare)
+
+    monkeypatch.setattr(b, "vote", changes_its_role)
+    assert c.promote() == ""
+    assert (c.role, unanswered) == ("master", [])
 
 
 def test_a_replica_looks_for_the_master_that_it_promised(lab: Lab) -> None:
