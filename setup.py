@@ -152,7 +152,7 @@ setup(
             extension("topic/messagefields"),
             extension("topic/messageencoder", checksums=True),
             extension("topic/spread"),
-            extension("tables/stretches"),
+            extension("tables/column_runs"),
         ],
         compiler_directives={
             "language_level": "3",

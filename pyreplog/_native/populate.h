@@ -12,7 +12,7 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* map, size: the whole mapping. In stretches: who maps or unmaps memory meanwhile waits for one of them. EINVAL: a
+/* map, size: the whole mapping. In pieces: who maps or unmaps memory meanwhile waits for one of them. EINVAL: a
    kernel before 5.14; then appends take the faults. */
 static int replog_populate(uint8_t *map, int64_t size, int64_t offset, int64_t length) {
     const int64_t most = 4 << 20;

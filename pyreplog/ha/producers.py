@@ -131,7 +131,7 @@ class Producers:
 
     def _scan(self, log: CommitLog) -> None:
         batch: tuple[bytes, int, int] | None = None  # client, sequence, count: of the last control record
-        for control, first, count, position in _stretches(log):
+        for control, first, count, position in _cut_at_controls(log):
             if control is not None:
                 batch = None
                 kind = control[len(MAGIC)] if control.startswith(MAGIC) and len(control) >= _HEAD.size else 0
@@ -155,9 +155,12 @@ def batch_control(client: bytes, sequence: int, count: int) -> bytes:
     return _BATCH.pack(MAGIC, BATCH, VERSION, client, sequence, count, 0)
 
 
-def _stretches(log: CommitLog) -> Iterator[tuple[bytes | None, int, int, int]]:
-    """The end of a log, cut at its control records: (the control record, None: the stretch goes on; number of the first
-    entry behind it; how many follow; position where they end)."""
+def _cut_at_controls(log: CommitLog) -> Iterator[tuple[bytes | None, int, int, int]]:
+    """Yield the end of a log, cut at its control records.
+
+    Each part is (the control record in front of it; None: it continues the part before; number of its first entry; how
+    many entries it has; the position where they end).
+    """
     for batch in log.read_positions(_scan_start(log), all_kinds=True, committed=False):
         # Not by columns: they need numpy, which a node does not load, and not while it takes over.
         controls = [at for at, record in enumerate(batch) if record.kind > _BATCH_KIND]

@@ -24,7 +24,7 @@ from pyreplog.ledger.protocol.effects import Effect
 from pyreplog.ledger.protocol.staging import Entry, columns, outcomes
 from pyreplog.ledger.protocol.writer import LedgerWriter
 from pyreplog.ledger.range_read import RangeRead, check_range
-from pyreplog.ledger.readahead import STRETCH_BYTES_MAX
+from pyreplog.ledger.readahead import RANGE_BYTES_MAX
 from pyreplog.ledger.tail_cache import TailCache
 
 if TYPE_CHECKING:
@@ -335,7 +335,7 @@ class Ledger(Handle, LedgerBase):
 
     # ---- reading --------------------------------------------------------------------------------------------
 
-    def read_range(self, start: int, end: int, *, bytes_max: int = STRETCH_BYTES_MAX) -> AppendFuture[RecordBatch]:
+    def read_range(self, start: int, end: int, *, bytes_max: int = RANGE_BYTES_MAX) -> AppendFuture[RecordBatch]:
         """Read a range of confirmed entries without waiting.
 
         Args:

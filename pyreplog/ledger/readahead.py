@@ -16,7 +16,7 @@ REPLY_BYTES = 2 << 20
 """About so many bytes are asked of one bookie at a time: few requests, and a reply is still in the processor's cache
 when it is verified. The sizes of records are estimated by those of the records before."""
 
-STRETCH_BYTES_MAX = 8 << 20
+RANGE_BYTES_MAX = 8 << 20
 """The greatest size of a range, whose entries come from several bookies. A range whose records are larger than
 estimated comes in several batches."""
 
@@ -47,7 +47,7 @@ def read_ahead(
         begin: begins to read a range; the batch has at least the first entry of it.
         finish: waits for the future that `begin` gave. Its errors end the iteration.
     """
-    range_bytes = min(REPLY_BYTES * ensemble_size // write_quorum, STRETCH_BYTES_MAX // 2)
+    range_bytes = min(REPLY_BYTES * ensemble_size // write_quorum, RANGE_BYTES_MAX // 2)
     pending_max = max(AHEAD_BYTES // range_bytes, 2)
     pending: deque[_ReadRange] = deque()
     next_start, count = start, _entries(range_bytes, record_bytes, ensemble_size)

@@ -28,7 +28,7 @@ from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, metadata_key
 from pyreplog.ledger.protocol.lac import LacQuery
 from pyreplog.ledger.protocol.ledger_read_op import LedgerReadOp
 from pyreplog.ledger.range_read import RangeRead, check_range
-from pyreplog.ledger.readahead import STRETCH_BYTES_MAX, read_ahead
+from pyreplog.ledger.readahead import RANGE_BYTES_MAX, read_ahead
 from pyreplog.metadata.watching import Watch
 from pyreplog.net.sockets import weak_callback
 
@@ -217,7 +217,7 @@ class LedgerReader(Handle):
             return [self.get(entry).value for entry in range(start, end, step)]
         return [value for batch in self.read(start, end) for value in batch.values()]
 
-    def read_range(self, start: int, end: int, *, bytes_max: int = STRETCH_BYTES_MAX) -> AppendFuture[RecordBatch]:
+    def read_range(self, start: int, end: int, *, bytes_max: int = RANGE_BYTES_MAX) -> AppendFuture[RecordBatch]:
         """Read a range of confirmed entries without waiting, as one verified batch. May be called in callbacks.
 
         Args:
@@ -250,7 +250,7 @@ class LedgerReader(Handle):
 
     def _start(self, start: int, end: int) -> AppendFuture[RecordBatch]:
         """Begin to read a range. If the iterator is dropped, the read ends by itself and its result is dropped."""
-        machine = LedgerReadOp(self.metadata, self._key, start, end, bytes_max=STRETCH_BYTES_MAX)
+        machine = LedgerReadOp(self.metadata, self._key, start, end, bytes_max=RANGE_BYTES_MAX)
         return run_machine(self.id, machine, self._runtime)
 
     def _result(self, future: AppendFuture[RecordBatch], start: int, end: int) -> RecordBatch:

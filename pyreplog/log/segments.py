@@ -159,7 +159,7 @@ class SegmentPool:
             raise disk_error(error, f"{path} cannot be prepared") from error
 
     def _populate(self, segment: Segment) -> None:
-        """In stretches, of a segment whose appends may have begun already; what they have passed needs nothing."""
+        """In pieces, of a segment whose appends may have begun already; what they have passed needs nothing."""
         for offset in range(0, self._size if self._populates else 0, _POPULATE_BYTES):
             start = max(offset, segment.end & -4096)
             stop = min(offset + _POPULATE_BYTES, self._size)

@@ -39,7 +39,7 @@ class RawFile:
             self.fd = -1
 
     def used(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """(offset, bytes) of the stretches between two offsets that are not zero all over."""
+        """(offset, bytes) of the parts between two offsets that are not zero all over."""
         for offset in range(begin, end, _CHUNK):
             zeros = _ZEROS[: min(_CHUNK, end - offset)]
             if bytes(self.view[offset : offset + len(zeros)]) != zeros:

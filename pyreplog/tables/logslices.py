@@ -62,7 +62,7 @@ def slices_of(
     ranges.check_offsets([log for log, _ in logs], options, beside)
     for log, _ in logs:
         _check_faults(log, options)
-    return [part for log, bookie in logs for part in ranges.stretches(log, options, bookie, existing)]
+    return [part for log, bookie in logs for part in ranges.segment_slices(log, options, bookie, existing)]
 
 
 def _check_faults(log: LogSnapshot, options: ReadOptions) -> None:

@@ -24,7 +24,7 @@ from pyreplog.tables.slices import NO_PARTITION, LogName, Range, RecordFilter, S
 _NUMBER_MAX = (1 << 63) - 1
 
 
-def stretches(
+def segment_slices(
     log: LogSnapshot, options: ReadOptions, bookie: str | None = None, existing: tuple[Range, ...] | None = None
 ) -> list[tuple[Slice, int]]:
     """Return uncut slices of a log that a read needs, with their approximate sizes in bytes.

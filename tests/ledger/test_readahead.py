@@ -9,11 +9,11 @@ import pytest
 from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog.future import AppendFuture
-from pyreplog.ledger.readahead import AHEAD_BYTES, REPLY_BYTES, STRETCH_BYTES_MAX, read_ahead
+from pyreplog.ledger.readahead import AHEAD_BYTES, RANGE_BYTES_MAX, REPLY_BYTES, read_ahead
 
 
 class Source:
-    """Entries of some size; a stretch is there when it is waited for, cut after `most` entries. guess: of the size."""
+    """Entries of some size; a range is there when it is waited for, cut after `most` entries. guess: of the size."""
 
     def __init__(self, size: int, most: int = 1 << 30, guess: int = 1024) -> None:
         self.size, self.most, self.guess = size, most, guess
@@ -53,7 +53,7 @@ def test_everything_comes_once_and_in_order(guess: int, most: int, start: int, e
 
 
 def test_when_records_are_much_larger_than_was_thought_it_begins_anew() -> None:
-    """Else each of the long stretches would be read alone, a batch at a time."""
+    """Else each of the long ranges would be read alone, a batch at a time."""
     source = Source(100_000, most=40)
     batches = source.read(0, 10**6)
     assert len(next(batches)) == 40
@@ -73,7 +73,7 @@ def test_nothing_is_read_before_it_is_wanted() -> None:
 @pytest.mark.parametrize("quorums", [(1, 1), (3, 3), (5, 3), (64, 1)])
 @pytest.mark.parametrize("size", [10, 1000, 50_000])
 def test_what_is_on_its_way_is_bounded(quorums: tuple[int, int], size: int) -> None:
-    """After the first batches, when the records' size is known; several stretches, unless they are very long."""
+    """After the first batches, when the records' size is known; several ranges, unless they are very long."""
     source = Source(size)
     batches = source.read(0, 10**9, *quorums)
     for _ in range(8):
@@ -81,12 +81,12 @@ def test_what_is_on_its_way_is_bounded(quorums: tuple[int, int], size: int) -> N
     source.peak = 0
     for _ in range(4):
         next(batches)
-    assert source.peak * size <= max(AHEAD_BYTES, 2 * (STRETCH_BYTES_MAX // 2)) + 2 * quorums[0] * size
-    stretch_bytes = min(REPLY_BYTES * quorums[0] // quorums[1], STRETCH_BYTES_MAX // 2)
-    assert source.peak * (size + 72) > 2 * stretch_bytes - 2 * quorums[0] * (size + 72)
+    assert source.peak * size <= max(AHEAD_BYTES, 2 * (RANGE_BYTES_MAX // 2)) + 2 * quorums[0] * size
+    range_bytes = min(REPLY_BYTES * quorums[0] // quorums[1], RANGE_BYTES_MAX // 2)
+    assert source.peak * (size + 72) > 2 * range_bytes - 2 * quorums[0] * (size + 72)
 
 
-def test_stretches_begin_at_one_bookie_after_the_other() -> None:
+def test_ranges_begin_at_one_bookie_after_the_other() -> None:
     source = Source(1000)
     batches = source.read(0, 10**9, 5, 3)
     for _ in range(20):

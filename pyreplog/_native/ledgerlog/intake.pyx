@@ -27,7 +27,7 @@ cdef int64_t NO_MEMORY = -30   # beside record.Status
 cdef int64_t TOO_LARGE = -31
 
 cdef enum:
-    STRETCH = 256   # records that the index takes at a time
+    INDEX_BATCH = 256   # records that the index takes at a time
 
 
 cdef inline uint32_t length_at(const uint8_t *p) noexcept nogil:
@@ -105,14 +105,14 @@ cdef int64_t note_run(Appender log, LedgerIndex index, int64_t start, int64_t st
 cdef int64_t index_run(LedgerIndex index, const uint8_t *base, int64_t *at, int64_t stop) noexcept nogil:
     """Index the intact records that lie end to end in [at, stop); return 0, or a status. `at` moves behind them, or to
     the bad one. Holds the index's lock, and adds consecutive entries of a ledger together."""
-    cdef uint32_t strides[STRETCH]
+    cdef uint32_t strides[INDEX_BATCH]
     cdef uint32_t count
     cdef int64_t start, ledger, entry, stride = 0
     cdef const uint8_t *p
     while at[0] < stop and stride >= 0:
         p, start, count = base + at[0], at[0], 0
         ledger, entry = index_ledger(p), (<const LongHeader *>p).entry
-        while (count < STRETCH and at[0] < stop
+        while (count < INDEX_BATCH and at[0] < stop
                and (<const LongHeader *>p).entry == entry + count and index_ledger(p) == ledger):
             stride = check_ids(p, rec.stride_of(length_at(p)))
             if stride < 0:

@@ -145,7 +145,7 @@ cdef int64_t event_time_of(const uint8_t *p) noexcept nogil:
 # ---- one record ------------------------------------------------------------------------------------------------
 
 cdef class Span:
-    """Exports a stretch of a mapped segment as a read-only buffer and keeps the segment alive."""
+    """Exports a part of a mapped segment as a read-only buffer and keeps the segment alive."""
 
     cdef object owner
     cdef const uint8_t *p

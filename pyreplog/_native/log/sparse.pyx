@@ -144,20 +144,20 @@ cdef class SparseIndex:
         return self.place_of(low - 1) if low else SEGMENT_HEADER
 
     def event_time_blocks(self, int64_t low, int64_t high):
-        """Stretches [start, stop) of offsets in which records with an event time in [low, high] may begin."""
+        """Ranges [start, stop) of offsets in which records with an event time in [low, high] may begin."""
         cdef int64_t i, start = 0, stop = 0
-        cdef list stretches = []
+        cdef list spans = []
         for i in range(self.range_count):
             if self.ranges[i].low >= high or self.ranges[i].high < low:
                 continue
             if stop != i * TIME_BLOCK:
                 if stop:
-                    stretches.append((start, stop))
+                    spans.append((start, stop))
                 start = i * TIME_BLOCK
             stop = (i + 1) * TIME_BLOCK
         if stop:
-            stretches.append((start, stop))
-        return stretches
+            spans.append((start, stop))
+        return spans
 
     def to_bytes(self, bytes uuid not None, int64_t base, int64_t first_entry, uint32_t stamp,
                  int64_t time_low, int64_t time_high):

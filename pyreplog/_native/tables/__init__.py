@@ -3,5 +3,5 @@
 | file | holds |
 |---|---|
 | arrowcolumns, arrowmessages | records and messages as Arrow columns |
-| stretches | tests whether all rows of a column are equal, and sums over runs of rows |
+| column_runs | tests whether all rows of a column are equal, and sums over runs of rows |
 """

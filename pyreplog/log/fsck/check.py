@@ -288,7 +288,7 @@ class _Walk:
                 return
             self._break(RECORD, fault)
             at = self._next_intact(segment, offset, stop, due)
-            fault = self._stretch(segment, at, stop) if at >= 0 else None
+            fault = self._pass_intact(segment, at, stop) if at >= 0 else None
 
     def _ends_at(self, segment: Segment, offset: int) -> bool:
         """Whether the log may end before a bad record."""
@@ -307,7 +307,7 @@ class _Walk:
                 break
         return offset
 
-    def _stretch(self, segment: Segment, offset: int, stop: int) -> CorruptionError | None:
+    def _pass_intact(self, segment: Segment, offset: int, stop: int) -> CorruptionError | None:
         """Pass intact records from `offset` on; what is wrong with the one they stop at, None at the end."""
         self._resume(segment.head_at(offset)[1] if segment.first_entry >= 0 else None)
         while offset < stop:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyreplog._native.tables.stretches import sums_by_unit
+from pyreplog._native.tables.column_runs import sums_by_unit
 from pyreplog.reports.records.streams import (
     PARTITION,
     TOPIC,

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyreplog._native.tables.stretches import are_numbers_alike, are_strings_alike
+from pyreplog._native.tables.column_runs import are_numbers_alike, are_strings_alike
 from pyreplog.errors import ConfigError
 from pyreplog.reports.report import Report, ReportColumn, ReportRead
 from pyreplog.reports.snapshot import Snapshot

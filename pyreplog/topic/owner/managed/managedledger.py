@@ -24,7 +24,7 @@ from pyreplog.handles import Handle, make_part_of, warn_of_leak
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import CLOSE_S, GIVE_UP_S
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
-from pyreplog.ledger.readahead import STRETCH_BYTES_MAX
+from pyreplog.ledger.readahead import RANGE_BYTES_MAX
 from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.net.sockets import weak_callback
 from pyreplog.topic.model.chain import ANY_US, LedgerChain, LedgerTotals
@@ -271,7 +271,7 @@ class ManagedLedger(Handle):
     # ---- reading --------------------------------------------------------------------------------------------
 
     def read(
-        self, offset: int, *, bytes_max: int = STRETCH_BYTES_MAX, end: int | None = None
+        self, offset: int, *, bytes_max: int = RANGE_BYTES_MAX, end: int | None = None
     ) -> AppendFuture[MessageBatch]:
         """Read verified entries of one ledger, from the one that holds `offset` on: at least one, about `bytes_max`
         bytes.

@@ -1,4 +1,4 @@
-"""Columns whose rows are alike, and sums of stretches, as plain Python finds them."""
+"""Columns whose rows are alike, and sums of runs, as plain Python finds them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pyreplog._native.tables.stretches import are_numbers_alike, are_strings_alike, sums_by_unit
+from pyreplog._native.tables.column_runs import are_numbers_alike, are_strings_alike, sums_by_unit
 from pyreplog.errors import InvalidArgumentError
 
 LOW, HIGH = -(1 << 63), (1 << 63) - 1
