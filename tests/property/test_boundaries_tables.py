@@ -17,7 +17,7 @@ from pyreplog.offload.manifest import LogIdentity, SealedObject
 from pyreplog.reports.cursors import CursorHistory
 from pyreplog.reports.records.duplicates import _is_within
 from pyreplog.reports.snapshot import SubscriptionSnapshot
-from pyreplog.spark.stream.logs import LogTrack
+from pyreplog.spark.stream.logs import LogPartition
 from pyreplog.tables import objects, scan
 from pyreplog.tables.cluster import entryscan
 from pyreplog.tables.objects import ObjectSlice
@@ -201,10 +201,10 @@ def test_numbers_within_runs(runs: Any, values: list[int]) -> None:
 @given(sizes=st.lists(st.integers(1, 2), max_size=6), start=st.integers(0, 3), place=st.integers(-1, 16))
 def test_the_last_entry_that_begins_at_a_position_or_before(sizes: list[int], start: int, place: int) -> None:
     positions = [sum(sizes[:at]) for at in range(len(sizes) + 1)]
-    track: Any = SimpleNamespace(
+    partition: Any = SimpleNamespace(
         reader=SimpleNamespace(start=start),
         end=start + len(sizes),
         bytes_before=lambda offset: positions[offset - start],
     )
     wanted = max((number for number, at in enumerate(positions) if at <= place), default=0)
-    assert LogTrack.offset_at(track, place) == start + wanted
+    assert LogPartition.offset_at(partition, place) == start + wanted

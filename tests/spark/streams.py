@@ -88,6 +88,6 @@ def offsets(rows: Rows) -> list[int]:
 
 
 def position(query: Query) -> int:
-    """Of a query with one track."""
+    """Of a query with one partition."""
     (found,) = decoded(query.offset).positions.values()
     return found.offset

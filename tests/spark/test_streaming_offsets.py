@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadMaxFiles, ReadMinRows
 
 from pyreplog.errors import CheckpointError, ConfigError
 from pyreplog.spark.stream.limits import cut, shares
-from pyreplog.spark.stream.offsets import TRACKS_MAX, Position, StreamOffset
+from pyreplog.spark.stream.offsets import SOURCE_PARTITIONS_MAX, Position, StreamOffset
 from pyreplog.spark.stream.options import StreamOptions, check_batch
 from pyreplog.spark.stream.reader import LogStreamReader
 from pyreplog.tables.offsets import LAST
@@ -79,11 +79,11 @@ def test_what_makes_no_sense(found: object, says: str) -> None:
 
 
 def test_their_size_is_bounded() -> None:
-    many = {(f"t{n}", -1): Position(0, "x") for n in range(TRACKS_MAX + 1)}
-    with pytest.raises(CheckpointError, match=f"at most {TRACKS_MAX} .*found {TRACKS_MAX + 1}"):
+    many = {(f"t{n}", -1): Position(0, "x") for n in range(SOURCE_PARTITIONS_MAX + 1)}
+    with pytest.raises(CheckpointError, match=f"at most {SOURCE_PARTITIONS_MAX} .*found {SOURCE_PARTITIONS_MAX + 1}"):
         StreamOffset("topics", many).encode()
-    rows = {f"t{n}": {"-1": {"offset": 0, "token": "x"}} for n in range(TRACKS_MAX + 1)}
-    with pytest.raises(CheckpointError, match=f"at most {TRACKS_MAX} logs or partitions"):
+    rows = {f"t{n}": {"-1": {"offset": 0, "token": "x"}} for n in range(SOURCE_PARTITIONS_MAX + 1)}
+    with pytest.raises(CheckpointError, match=f"at most {SOURCE_PARTITIONS_MAX} logs or partitions"):
         StreamOffset.decode({**FINE, "topics": rows})
 
 

@@ -4,6 +4,6 @@
 |---|---|
 | `reader`, `plan`, `limits` | the reader that Spark calls; the plan of the next batch |
 | `options`, `offsets` | the options of a stream; its position, as the checkpoint stores it |
-| `tracks`, `logs`, `topics` | the logs and partitions of topics that a stream follows |
+| `source_partitions`, `logs`, `topics` | the logs and partitions of topics that a stream follows |
 | `starts` | the start at a time when the entries there are damaged |
 """

@@ -13,8 +13,8 @@ from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log.reader import LogReader
 from pyreplog.spark.stream.offsets import Kind
 from pyreplog.spark.stream.options import StreamOptions
+from pyreplog.spark.stream.source_partitions import SourcePartition, SourcePartitions, StreamSource
 from pyreplog.spark.stream.starts import search_around_damage
-from pyreplog.spark.stream.tracks import Track, Tracks, TrackSource
 from pyreplog.tables.logs import look
 from pyreplog.tables.logslices import Part, slices_of
 from pyreplog.tables.offsets import FIRST, LAST, Offsets, Partition
@@ -25,7 +25,7 @@ from pyreplog.tables.slices import NO_PARTITION, Range
 logger = logging.getLogger(__name__)
 
 
-class LogTrack(Track):
+class LogPartition(SourcePartition):
     """A log outside of clusters. reader: open while the object is in use."""
 
     def __init__(self, directory: Path, reader: LogReader) -> None:
@@ -59,7 +59,7 @@ class LogTrack(Track):
         return max(low + bisect.bisect_right(entries, place, key=self.bytes_before) - 1, low)
 
 
-class LogTrackSource(TrackSource):
+class LogSource(StreamSource):
     """The logs that paths and globs lead to."""
 
     kind: Kind = "logs"
@@ -73,21 +73,21 @@ class LogTrackSource(TrackSource):
             raise ConfigError(f"path: {url} is an offloaded log, which only `read` reads; expected a log directory")
         self._options = options
         self._readers: dict[Path, tuple[bytes, LogReader]] = {}
-        self._tracks: dict[Partition, LogTrack] = {}
+        self._partitions: dict[Partition, LogPartition] = {}
 
-    def look(self) -> Tracks:
+    def look(self) -> SourcePartitions:
         """Return the logs as they are now.
 
         Raises NotALogError, ConfigError for a bookie's log or for the same log twice, and the errors of opening logs.
         """
-        logs: dict[Partition, LogTrack] = {}
+        logs: dict[Partition, LogPartition] = {}
         for directory in log_directories(self._options.read.paths):
             uuid, reader = self._reader(directory)
-            track, key = LogTrack(directory, reader), (uuid.hex(), NO_PARTITION)
+            partition, key = LogPartition(directory, reader), (uuid.hex(), NO_PARTITION)
             if key in logs:
                 raise ConfigError(f"path: {logs[key].directory} and {directory} are the same log: expected one of them")
-            logs[key] = track
-        self._tracks = logs
+            logs[key] = partition
+        self._partitions = logs
         return logs
 
     def _reader(self, directory: Path) -> tuple[bytes, LogReader]:
@@ -106,13 +106,13 @@ class LogTrackSource(TrackSource):
         self._readers[directory] = opened = (uuid, LogReader(directory))
         return opened
 
-    def begin(self, tracks: Tracks) -> dict[Partition, int]:
+    def begin(self, partitions: SourcePartitions) -> dict[Partition, int]:
         """Return the first offset of a new query in each log, as the options say.
 
         Raises ConfigError, TrimmedError and OutOfRangeError (an offset does not exist), and CorruptionError (mode
         FAILFAST: the entries at the starting time are damaged).
         """
-        options, logs = self._options, self._tracks
+        options, logs = self._options, self._partitions
         if options.subscription is not None:
             raise ConfigError("subscription: expected with topics or topicsPattern, found a log")
         options.starting_offsets.check_names("startingOffsets", [(log.name, NO_PARTITION) for log in logs.values()])
@@ -120,7 +120,7 @@ class LogTrackSource(TrackSource):
             return {key: self._since(key, log, options.starting_time) for key, log in logs.items()}
         return {key: self._first(log) for key, log in logs.items()}
 
-    def _since(self, key: Partition, log: LogTrack, time_us: int) -> int:
+    def _since(self, key: Partition, log: LogPartition, time_us: int) -> int:
         """Return the first entry appended at a time or later. Raises CorruptionError (mode FAILFAST)."""
         try:
             return log.reader.entry_at_time(time_us)
@@ -130,7 +130,7 @@ class LogTrackSource(TrackSource):
             logger.info("%s: searching for the starting time around damage: %s", log.what, error)
             return search_around_damage(self, key, (log.start, log.end), time_us, self._options.read)
 
-    def _first(self, log: LogTrack) -> int:
+    def _first(self, log: LogPartition) -> int:
         wanted = self._options.starting_offsets.of((log.name, NO_PARTITION))
         if wanted in (FIRST, LAST):
             return log.start if wanted == FIRST else log.end
@@ -141,7 +141,7 @@ class LogTrackSource(TrackSource):
         """Return the slices of ranges of offsets. Raises the errors of `planning.plan` for logs."""
         parts: list[Part] = []
         for key, (low, high) in wanted:
-            log = self._tracks[key]
+            log = self._partitions[key]
             snapshot = look(log.directory, _within(log, low, high))
             offsets = replace(self._options.read, starting_offsets=Offsets(low), ending_offsets=Offsets(high))
             parts += [part for part, _ in slices_of([(snapshot, None)], offsets)]
@@ -154,7 +154,7 @@ class LogTrackSource(TrackSource):
         self._readers.clear()
 
 
-def _within(log: LogTrack, low: int, high: int) -> Range | None:
+def _within(log: LogPartition, low: int, high: int) -> Range | None:
     """Return the positions of a range of entries; None: unknown, because records before them are damaged."""
     try:
         return log.position_of(low), log.position_of(high)

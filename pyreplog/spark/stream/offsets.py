@@ -21,7 +21,7 @@ from pyreplog.tables.offsets import Partition
 from pyreplog.tables.slices import NO_PARTITION
 
 SOURCE, VERSION = "pyreplog", 1
-TRACKS_MAX = 10_000
+SOURCE_PARTITIONS_MAX = 10_000
 """Logs, or partitions of topics, in one stream, at most."""
 
 TASKS_MAX = 1_000_000
@@ -61,9 +61,9 @@ class StreamOffset:
 
         Raises CheckpointError if there are more positions than a stream may have.
         """
-        if len(self.positions) > TRACKS_MAX:
+        if len(self.positions) > SOURCE_PARTITIONS_MAX:
             raise CheckpointError(
-                f"a stream may read at most {TRACKS_MAX} logs or partitions, found {len(self.positions)}: "
+                f"a stream may read at most {SOURCE_PARTITIONS_MAX} logs or partitions, found {len(self.positions)}: "
                 "divide them among several queries"
             )
         rows: dict[str, Any] = {}
@@ -121,8 +121,8 @@ class StreamOffset:
                     positions[topic, int(number)] = Position(token=_text(row, "token"), offset=_offset(row, "token"))
         else:
             raise ValueError("expected logs or topics")
-        if len(positions) > TRACKS_MAX:
-            raise ValueError(f"expected at most {TRACKS_MAX} logs or partitions, found {len(positions)}")
+        if len(positions) > SOURCE_PARTITIONS_MAX:
+            raise ValueError(f"expected at most {SOURCE_PARTITIONS_MAX} logs or partitions, found {len(positions)}")
         return cls("logs" if "logs" in encoded else "topics", positions, tasks)
 
 

@@ -15,7 +15,7 @@ from pyreplog.errors import CheckpointError, ConfigError, OutOfRangeError, Replo
 from pyreplog.spark.stream.limits import cut, in_turn, shares
 from pyreplog.spark.stream.offsets import TASKS_MAX, Position, StreamOffset
 from pyreplog.spark.stream.options import StreamOptions
-from pyreplog.spark.stream.tracks import Track, Tracks, TrackSource
+from pyreplog.spark.stream.source_partitions import SourcePartition, SourcePartitions, StreamSource
 from pyreplog.tables.logslices import Part
 from pyreplog.tables.offsets import Partition
 from pyreplog.tables.paths import cluster_of
@@ -33,7 +33,7 @@ class StreamPlanner:
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
-        self._opened: TrackSource | None = None
+        self._opened: StreamSource | None = None
         self._target: dict[Partition, int] | None = None
         self.latest: StreamOffset | None = None
         """The ends of all logs or partitions when they were looked at last."""
@@ -41,51 +41,53 @@ class StreamPlanner:
     # ---- offsets ------------------------------------------------------------------------------------------------
 
     def begin(self) -> StreamOffset:
-        """Return the start of a new query. Raises the errors of `TrackSource.look` and `TrackSource.begin`."""
-        tracks = self._look()
-        offsets = self._source.begin(tracks)
-        return self._offset({key: track.at(offsets[key]) for key, track in tracks.items()})
+        """Return the start of a new query. Raises the errors of `StreamSource.look` and `StreamSource.begin`."""
+        partitions = self._look()
+        offsets = self._source.begin(partitions)
+        return self._offset({key: partition.at(offsets[key]) for key, partition in partitions.items()})
 
     def stop_at_current_end(self) -> None:
-        """Let the query end where its source ends now. Raises the errors of `TrackSource.look`."""
-        self._target = {key: track.end for key, track in self._look().items()}
+        """Let the query end where its source ends now. Raises the errors of `StreamSource.look`."""
+        self._target = {key: partition.end for key, partition in self._look().items()}
 
     def next(self, start: StreamOffset, *, max_rows: int | None = None, max_bytes: int | None = None) -> StreamOffset:
         """Return the end of the batch that begins at `start`; `start` itself if there is nothing to read.
 
         A log or partition that is new begins with this batch, and is read from the next one on, so that every batch has
         a start and an end for it. Raises CheckpointError, TrimmedError and TruncatedError (failOnDataLoss), and the
-        errors of `TrackSource.look`.
+        errors of `StreamSource.look`.
         """
-        tracks = self._look()
-        known = self._known(start, tracks)
+        partitions = self._look()
+        known = self._known(start, partitions)
         ahead: dict[Partition, Range] = {}
         for key, position in known.items():
-            end = self._end(key, tracks)
+            end = self._end(key, partitions)
             if key in start.positions and start.positions[key] == position and end > position.offset:
-                ahead[key] = max(position.offset, tracks[key].start), end
-        ends = _limited(tracks, ahead, max_rows, max_bytes)
+                ahead[key] = max(position.offset, partitions[key].start), end
+        ends = _limited(partitions, ahead, max_rows, max_bytes)
         positions = {key: position._replace(offset=ends.get(key, position.offset)) for key, position in known.items()}
         if positions == start.positions:
             return start
-        size = sum(tracks[key].bytes_before(end) - tracks[key].bytes_before(ahead[key][0]) for key, end in ends.items())
+        size = sum(
+            partitions[key].bytes_before(end) - partitions[key].bytes_before(ahead[key][0]) for key, end in ends.items()
+        )
         read = self._options.read
         return self._offset(positions, task_count(size, read.max_partition_bytes, read.min_partitions))
 
-    def _end(self, key: Partition, tracks: Tracks) -> int:
+    def _end(self, key: Partition, partitions: SourcePartitions) -> int:
         """Return the offset up to which a partition may be read; 0: it may not be read."""
-        if key not in tracks:
+        if key not in partitions:
             return 0
-        end = tracks[key].end
+        end = partitions[key].end
         return end if self._target is None else min(end, self._target.get(key, 0))
 
     def _offset(self, positions: Mapping[Partition, Position], tasks: int = 1) -> StreamOffset:
         return StreamOffset(self._source.kind, positions, min(tasks, TASKS_MAX))
 
-    def _look(self) -> Tracks:
-        tracks = self._source.look()
-        self.latest = self._offset({key: track.at(track.end) for key, track in tracks.items()})
-        return tracks
+    def _look(self) -> SourcePartitions:
+        partitions = self._source.look()
+        self.latest = self._offset({key: partition.at(partition.end) for key, partition in partitions.items()})
+        return partitions
 
     # ---- batches ------------------------------------------------------------------------------------------------
 
@@ -93,18 +95,18 @@ class StreamPlanner:
         """Return the slices of each task of a batch. The batch is cut by offsets, in the same way whenever it is
         planned.
 
-        Raises the errors of `next`, and those of `TrackSource.slices`.
+        Raises the errors of `next`, and those of `StreamSource.slices`.
         """
-        tracks = self._look()
+        partitions = self._look()
         wanted: dict[Partition, Range] = {}
-        known = self._known(end, tracks)
+        known = self._known(end, partitions)
         for key, position in sorted(end.positions.items()):
             before = start.positions.get(key)
             if before is None or before.token != position.token or before.offset >= position.offset:
                 continue  # the partition begins with this batch
-            if known[key].token == position.token and key in tracks:
+            if known[key].token == position.token and key in partitions:
                 wanted[key] = before.offset, position.offset
-        existing = {key: self._existing(tracks[key], *bounds) for key, bounds in wanted.items()}
+        existing = {key: self._existing(partitions[key], *bounds) for key, bounds in wanted.items()}
         tasks = []
         for pieces in cut(wanted, end.tasks):
             bounded_pieces = [
@@ -115,66 +117,68 @@ class StreamPlanner:
             )
         return [task for task in tasks if task]
 
-    def _existing(self, track: Track, low: int, high: int) -> Range:
+    def _existing(self, partition: SourcePartition, low: int, high: int) -> Range:
         """Return the part of a range of offsets that exists. Raises OutOfRangeError if it cannot be known."""
-        if low < track.start:
-            self._lose(_trimmed(track, low))
-        if high > track.end and track.is_open:  # entries may exist of which no bookie tells now
+        if low < partition.start:
+            self._lose(_trimmed(partition, low))
+        if high > partition.end and partition.is_open:  # entries may exist of which no bookie tells now
             raise OutOfRangeError(
-                f"{track.what}: messages up to {high} were confirmed when the batch was planned, and the bookies that "
-                f"answer now know only those up to {track.end}: start the query again when the other bookies are back"
+                f"{partition.what}: messages up to {high} were confirmed when the batch was planned, and the bookies "
+                f"that answer now know only those up to {partition.end}: start the query again when the other bookies "
+                "are back"
             )
-        return max(low, track.start), min(high, track.end)
+        return max(low, partition.start), min(high, partition.end)
 
     # ---- comparing the checkpoint with the source ---------------------------------------------------------------
 
-    def _known(self, offset: StreamOffset, tracks: Tracks) -> dict[Partition, Position]:
+    def _known(self, offset: StreamOffset, partitions: SourcePartitions) -> dict[Partition, Position]:
         """Return the position in each log or partition: those of a checkpoint, and new ones at their start."""
-        self._check_same(offset, tracks)
+        self._check_same(offset, partitions)
         positions: dict[Partition, Position] = {}
         for key, position in offset.positions.items():
             positions[key] = position
-            if key not in tracks:
+            if key not in partitions:
                 what = f"log {position.name} ({key[0]})" if self._source.kind == "logs" else f"topic {key[0]}"
                 self._lose(CheckpointError(f"{what} in the checkpoint does not exist; {_LENIENT}, or {_NEW}"))
-            elif position.token != tracks[key].token:
-                what = tracks[key].what
+            elif position.token != partitions[key].token:
+                what = partitions[key].what
                 self._lose(CheckpointError(f"{what} was deleted and created again; {_NEW}, or {_LENIENT}"))
-                positions[key] = tracks[key].at(tracks[key].start)
+                positions[key] = partitions[key].at(partitions[key].start)
             else:
-                positions[key] = self._checked(position, tracks[key])
-        for key, track in tracks.items():
+                positions[key] = self._checked(position, partitions[key])
+        for key, partition in partitions.items():
             if key not in positions and (self._target is None or key in self._target):
-                positions[key] = track.at(track.start)
+                positions[key] = partition.at(partition.start)
         return positions
 
-    def _check_same(self, offset: StreamOffset, tracks: Tracks) -> None:
+    def _check_same(self, offset: StreamOffset, partitions: SourcePartitions) -> None:
         if offset.kind != self._source.kind:
             raise CheckpointError(
                 f"the checkpoint belongs to a stream of {offset.kind}, and the query reads {self._source.kind}; {_NEW}"
             )
-        if offset.positions and not any(key in tracks for key in offset.positions):
+        if offset.positions and not any(key in partitions for key in offset.positions):
             names = ", ".join(sorted(position.name or key[0] for key, position in offset.positions.items())[:5])
-            existing = ", ".join(sorted(track.what for track in tracks.values())[:5])
+            existing = ", ".join(sorted(partition.what for partition in partitions.values())[:5])
             raise CheckpointError(
                 f"the checkpoint belongs to other {offset.kind} ({names}) than the query reads ({existing}), even if "
                 f"their names are equal: {_NEW}, or use the former source for the query"
             )
 
-    def _checked(self, position: Position, track: Track) -> Position:
+    def _checked(self, position: Position, partition: SourcePartition) -> Position:
         """Return a position in an existing log or partition.
 
         A position after the end of a cut log is moved to that end.
         """
-        if position.offset < track.start:
-            self._lose(_trimmed(track, position.offset))
-        if position.offset > track.end and not track.is_open:
+        if position.offset < partition.start:
+            self._lose(_trimmed(partition, position.offset))
+        if position.offset > partition.end and not partition.is_open:
             self._lose(
                 TruncatedError(
-                    f"{track.what} was cut at {track.end}, and the query has read up to {position.offset}; {_LENIENT}"
+                    f"{partition.what} was cut at {partition.end}, and the query has read up to {position.offset}; "
+                    f"{_LENIENT}"
                 )
             )
-            return track.at(track.end)
+            return partition.at(partition.end)
         return position
 
     def _lose(self, error: ReplogError) -> None:
@@ -185,7 +189,7 @@ class StreamPlanner:
     # ---- the source ---------------------------------------------------------------------------------------------
 
     @property
-    def _source(self) -> TrackSource:
+    def _source(self) -> StreamSource:
         if self._opened is None:
             self._opened = _open_source(self._options)
         return self._opened
@@ -197,25 +201,27 @@ class StreamPlanner:
             self._opened = None
 
 
-def _trimmed(track: Track, offset: int) -> TrimmedError:
-    return TrimmedError(f"{track.what}: offset {offset} was removed, the first one is {track.start}; {_LENIENT}")
+def _trimmed(partition: SourcePartition, offset: int) -> TrimmedError:
+    return TrimmedError(
+        f"{partition.what}: offset {offset} was removed, the first one is {partition.start}; {_LENIENT}"
+    )
 
 
-def _open_source(options: StreamOptions) -> TrackSource:
+def _open_source(options: StreamOptions) -> StreamSource:
     folder = cluster_of(options.read.paths)
     if folder is None and options.read.cluster is None:
-        from pyreplog.spark.stream.logs import LogTrackSource
+        from pyreplog.spark.stream.logs import LogSource
 
-        return LogTrackSource(options)
+        return LogSource(options)
     if not options.read.reads_topics:
         raise ConfigError(f"path: {folder} is a cluster: expected topics or topicsPattern, found neither")
-    from pyreplog.spark.stream.topics import TopicTrackSource
+    from pyreplog.spark.stream.topics import TopicSource
 
-    return TopicTrackSource(folder, options)
+    return TopicSource(folder, options)
 
 
 def _limited(
-    tracks: Tracks, ahead: Mapping[Partition, Range], max_rows: int | None, max_bytes: int | None
+    partitions: SourcePartitions, ahead: Mapping[Partition, Range], max_rows: int | None, max_bytes: int | None
 ) -> dict[Partition, int]:
     """Return the end of a batch in each partition. ahead: offsets that the batch may have."""
     turn = crc32(b"%d" % sum(low for low, _ in ahead.values()))  # changes with each batch, by no fixed step
@@ -225,19 +231,24 @@ def _limited(
     if max_bytes is None:
         return {key: high for key, (_, high) in ahead.items()}
     places = {
-        key: (tracks[key].bytes_before(low), tracks[key].bytes_before(high)) for key, (low, high) in ahead.items()
+        key: (partitions[key].bytes_before(low), partitions[key].bytes_before(high))
+        for key, (low, high) in ahead.items()
     }
     fit = shares(max_bytes, {key: high - low for key, (low, high) in places.items()})
     ends: dict[Partition, int] = {}
     for key, (low, high) in ahead.items():
         before, after = places[key]
-        ends[key] = high if before + fit[key] >= after else max(tracks[key].offset_at(before + fit[key]), low)
-    _serve_small_shares(tracks, ahead, ends, max_bytes, turn)
+        ends[key] = high if before + fit[key] >= after else max(partitions[key].offset_at(before + fit[key]), low)
+    _serve_small_shares(partitions, ahead, ends, max_bytes, turn)
     return ends
 
 
 def _serve_small_shares(
-    tracks: Tracks, ahead: Mapping[Partition, Range], ends: dict[Partition, int], max_bytes: int, turn: int
+    partitions: SourcePartitions,
+    ahead: Mapping[Partition, Range],
+    ends: dict[Partition, int],
+    max_bytes: int,
+    turn: int,
 ) -> None:
     """Give one row to partitions whose share is less than one row, as many as fit in a batch, and at least one.
 
@@ -246,6 +257,6 @@ def _serve_small_shares(
     bytes_left = max_bytes
     for key in in_turn([key for key, (low, high) in ahead.items() if ends[key] == low < high], turn):
         low = ahead[key][0]
-        size = tracks[key].bytes_before(low + 1) - tracks[key].bytes_before(low)
+        size = partitions[key].bytes_before(low + 1) - partitions[key].bytes_before(low)
         if size <= bytes_left or bytes_left == max_bytes:
             ends[key], bytes_left = low + 1, bytes_left - size

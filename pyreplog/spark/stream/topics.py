@@ -12,8 +12,8 @@ from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.spark.stream.offsets import Kind
 from pyreplog.spark.stream.options import StreamOptions
+from pyreplog.spark.stream.source_partitions import SourcePartition, SourcePartitions, StreamSource
 from pyreplog.spark.stream.starts import search_around_damage
-from pyreplog.spark.stream.tracks import Track, Tracks, TrackSource
 from pyreplog.tables.cluster.backlogs import positions
 from pyreplog.tables.cluster.clusterplan import survey_of
 from pyreplog.tables.cluster.origins import ClusterView
@@ -38,7 +38,7 @@ from pyreplog.topic.model.positions import TopicPosition
 logger = logging.getLogger(__name__)
 
 
-class TopicTrack(Track):
+class TopicPartition(SourcePartition):
     """A topic, or a partition of one."""
 
     def __init__(self, topic: PlannedTopic) -> None:
@@ -68,7 +68,7 @@ class TopicTrack(Track):
         return ends[-1] if ends else self.topic.chain.start
 
 
-class TopicTrackSource(TrackSource):
+class TopicSource(StreamSource):
     """Topics of an embedded cluster, in a directory, or of one over TCP, whose connections are kept."""
 
     kind: Kind = "topics"
@@ -77,7 +77,7 @@ class TopicTrackSource(TrackSource):
         self._folder, self._options = folder, options
         self._closing = ExitStack()
         self._remote: ClusterView | None = None
-        self._tracks: dict[Partition, TopicTrack] = {}
+        self._partitions: dict[Partition, TopicPartition] = {}
 
     @contextmanager
     def _survey(self) -> Iterator[ClusterView]:
@@ -93,40 +93,42 @@ class TopicTrackSource(TrackSource):
             self._remote = self._closing.enter_context(survey_of(None, self._options.read))
         yield self._remote
 
-    def look(self) -> Tracks:
+    def look(self) -> SourcePartitions:
         """Return the topics as they are now. Raises the errors of `find_topics`, and of connecting."""
         with self._survey() as runtime:
-            self._tracks = {topic.rows: TopicTrack(topic) for topic in find_topics(runtime, self._options.read)}
-        return self._tracks
+            self._partitions = {topic.rows: TopicPartition(topic) for topic in find_topics(runtime, self._options.read)}
+        return self._partitions
 
-    def begin(self, tracks: Tracks) -> dict[Partition, int]:
+    def begin(self, partitions: SourcePartitions) -> dict[Partition, int]:
         """Return the first offset of a new query in each topic, as the options say.
 
         Raises NoSuchSubscriptionError; ConfigError, TrimmedError and OutOfRangeError if an offset does not exist; and
         UnreadableError, NoSuchEntryError and InvalidEntryError (mode FAILFAST) if the entries at the starting time
         cannot be read.
         """
-        options, topics = self._options, self._tracks
+        options, topics = self._options, self._partitions
         options.starting_offsets.check_names("startingOffsets", list(topics))
         if options.subscription is not None:
             with self._survey() as runtime:
-                acks = positions(runtime, [track.topic.name for track in topics.values()], options.subscription)
-            return {key: min(acks[track.topic.name].mark_offset, track.end) for key, track in topics.items()}
+                acks = positions(runtime, [partition.topic.name for partition in topics.values()], options.subscription)
+            return {
+                key: min(acks[partition.topic.name].mark_offset, partition.end) for key, partition in topics.items()
+            }
         if options.starting_time is not None:
             with self._survey() as runtime:
                 return {key: self._since(runtime, key, topic, options.starting_time) for key, topic in topics.items()}
         return {key: self._first(key, topic) for key, topic in topics.items()}
 
-    def _first(self, key: Partition, topic: TopicTrack) -> int:
+    def _first(self, key: Partition, topic: TopicPartition) -> int:
         wanted = self._options.starting_offsets.of(key)
         if wanted in (FIRST, LAST):
             return topic.start if wanted == FIRST else topic.end
         lenient = not self._options.read.fail_on_data_loss
         return bounded(topic.what, wanted, LAST, topic.start, topic.end, lenient=lenient)[0]
 
-    def _since(self, runtime: ClusterView, key: Partition, track: TopicTrack, time_us: int) -> int:
+    def _since(self, runtime: ClusterView, key: Partition, partition: TopicPartition, time_us: int) -> int:
         """Return the first message appended at a time or later; the end if there is none."""
-        for item, entries, end in track.topic.ledgers:
+        for item, entries, end in partition.topic.ledgers:
             if closed_before(item, time_us) or not entries:
                 continue
             if item.created_us - CLOCKS_US >= time_us:
@@ -137,14 +139,17 @@ class TopicTrackSource(TrackSource):
                 if self._options.read.mode == "FAILFAST":
                     raise
                 logger.info(
-                    "%s: searching for the starting time around damage in ledger %d: %s", track.what, item.ledger, error
+                    "%s: searching for the starting time around damage in ledger %d: %s",
+                    partition.what,
+                    item.ledger,
+                    error,
                 )
                 offsets = item.start.offset, end.offset
                 offset = search_around_damage(self, key, offsets, time_us, self._options.read)
                 offset = None if offset == end.offset else offset
             if offset is not None:
                 return offset
-        return track.end
+        return partition.end
 
     def slices(self, wanted: Iterable[tuple[Partition, Range]]) -> list[Part]:
         """Return the slices of ranges of offsets. Raises the errors of `topic_slices`."""
@@ -152,7 +157,7 @@ class TopicTrackSource(TrackSource):
         with self._survey() as runtime:
             for key, (low, high) in wanted:
                 offsets = replace(self._options.read, starting_offsets=Offsets(low), ending_offsets=Offsets(high))
-                parts += [part for part, _ in slices_of_topic(runtime, self._tracks[key].topic, None, offsets)]
+                parts += [part for part, _ in slices_of_topic(runtime, self._partitions[key].topic, None, offsets)]
         return parts
 
     def close(self) -> None:

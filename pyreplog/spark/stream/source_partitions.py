@@ -10,11 +10,11 @@ from pyreplog.tables.logslices import Part
 from pyreplog.tables.offsets import Partition
 from pyreplog.tables.slices import Range
 
-Tracks = Mapping[Partition, "Track"]
+SourcePartitions = Mapping[Partition, "SourcePartition"]
 """By topic and partition; logs by uuid in hex, and -1."""
 
 
-class Track(ABC):
+class SourcePartition(ABC):
     """A log or a partition of a topic at one moment: it has the offsets from `start` to before `end`.
 
     what: name for messages. token: of the topic's creation. name: of the log's directory. is_open: there may be more
@@ -41,17 +41,17 @@ class Track(ABC):
         """Return an offset with about so many bytes before it, and not more if an index tells exactly."""
 
 
-class TrackSource(ABC):
+class StreamSource(ABC):
     """The source of a stream. For one thread. kind: name of the kind in checkpoints."""
 
     kind: Kind
 
     @abstractmethod
-    def look(self) -> Tracks:
+    def look(self) -> SourcePartitions:
         """Return all logs or partitions as they are now."""
 
     @abstractmethod
-    def begin(self, tracks: Tracks) -> dict[Partition, int]:
+    def begin(self, partitions: SourcePartitions) -> dict[Partition, int]:
         """Return the first offset of a new query in each, as its options say."""
 
     @abstractmethod
