@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pyreplog.topic.model.dispatch import key_shared_selector
-from pyreplog.topic.model.dispatch.key_shared_selector import SLOTS, KeyRing, slots_of
+from pyreplog.topic.model.dispatch.key_shared_selector import SLOTS, HashRing, slots_of
 from tests.topic.dispatching import Log, Rig
 
 KEYS = [b"%d" % i for i in range(50)]
@@ -34,7 +34,7 @@ def test_slots_are_those_of_the_murmur_hash() -> None:
 
 
 def test_a_change_of_consumers_moves_few_keys() -> None:
-    ring, slots = KeyRing(), np.arange(1, SLOTS + 1).astype(np.uint16)
+    ring, slots = HashRing(), np.arange(1, SLOTS + 1).astype(np.uint16)
     assert set(ring.owners(slots).tolist()) == {0}
     for holder in range(2, 12):
         ring.add(holder, f"consumer-{holder}")
@@ -51,7 +51,7 @@ def test_a_change_of_consumers_moves_few_keys() -> None:
 
 def test_keys_come_back_to_a_name_whatever_its_number_and_the_order() -> None:
     slots = np.arange(1, SLOTS + 1).astype(np.uint16)
-    one, other = KeyRing(), KeyRing()
+    one, other = HashRing(), HashRing()
     for holder, name in ((2, "a"), (3, "b"), (4, "b")):
         one.add(holder, name)
     for holder, name in ((7, "b"), (6, "a"), (5, "b")):

@@ -32,7 +32,7 @@ def slots_of(batch: MessageBatch) -> Slots:
     return slot_of(np.where(batch.key_size < 0, np.uint32(_NO_KEY), hashes))
 
 
-class KeyRing:
+class HashRing:
     """Consistent hashing of slots to members by name.
 
     A member that returns under its name gets its keys back. Members of the same name are numbered.
@@ -90,7 +90,7 @@ class KeySharedSelector(Selector):
 
     def __init__(self, consumers: Consumers) -> None:
         super().__init__(consumers)
-        self._ring = KeyRing()
+        self._ring = HashRing()
         self._may_deliver = False  # whether some blocked messages may be deliverable
         self.clear()
 
