@@ -4,7 +4,7 @@
 |---|---|
 | `protocol` | requests and replies, and their bytes |
 | `bookie` | `Bookie`: the state machine and its rules |
-| `ledgerstate`, `ledgerstates` | the state of one ledger; the states of ledgers that were used lately |
+| `ledger_state`, `ledger_state_cache` | the state of one ledger; the states of ledgers that were used lately |
 | `admission` | which requests are allowed |
 | `failures` | the reply to a request when the log fails |
 | `reading`, `duplicates` | three-valued reads; entries that arrive a second time |

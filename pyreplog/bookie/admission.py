@@ -7,7 +7,7 @@ from collections import OrderedDict
 from hmac import compare_digest
 
 from pyreplog.bookie.key_verifier import KeyVerdict
-from pyreplog.bookie.ledgerstate import LedgerState
+from pyreplog.bookie.ledger_state import LedgerState
 from pyreplog.bookie.protocol import COPY, RECOVERY, ReplyStatus, Request
 
 logger = logging.getLogger(__name__)

@@ -28,8 +28,8 @@ from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.bookie.failures import is_final, status_of
 from pyreplog.bookie.holdings import holdings_reply
 from pyreplog.bookie.key_verifier import KeyVerdict
-from pyreplog.bookie.ledgerstate import CONTROLS, FENCE, LedgerState
-from pyreplog.bookie.ledgerstates import LedgerStates
+from pyreplog.bookie.ledger_state import CONTROLS, FENCE, LedgerState
+from pyreplog.bookie.ledger_state_cache import LedgerStateCache
 from pyreplog.bookie.limbo import LIMBO_MAX, Limbo
 from pyreplog.bookie.live_entries import LiveEntries
 from pyreplog.bookie.long_polls import LongPoll, LongPolls, Respond
@@ -77,7 +77,7 @@ class Bookie(FastAddHandler):
 
     def __init__(self, log: EntryLog, config: BookieConfig, limbo: Collection[int] = ()) -> None:
         space, polls = DiskSpaceMonitor(config, log.free_bytes), LongPolls(config.long_polls_max)
-        self._ledgers = LedgerStates(log, config.ledger_states_max, polls.awaits)
+        self._ledgers = LedgerStateCache(log, config.ledger_states_max, polls.awaits)
         states, deleted = self._ledgers.states, self._ledgers.deleted
         super().__init__(log, space, polls, BookieCounters(), CommitGroup(), states, deleted)
         self.limbo = Limbo(log, self._ledgers, self._group)

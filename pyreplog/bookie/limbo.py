@@ -7,8 +7,8 @@ from collections.abc import Collection
 from pyreplog.bookie.commit_group import CommitGroup
 from pyreplog.bookie.controls import Controls, encode_limbo, load_controls
 from pyreplog.bookie.entrylog import EntryLog
-from pyreplog.bookie.ledgerstate import FENCE
-from pyreplog.bookie.ledgerstates import LedgerStates
+from pyreplog.bookie.ledger_state import FENCE
+from pyreplog.bookie.ledger_state_cache import LedgerStateCache
 from pyreplog.errors import CorruptionError
 
 LIMBO_MAX = 10_000
@@ -18,7 +18,7 @@ LIMBO_MAX = 10_000
 class Limbo:
     """Puts ledgers of a bookie into limbo, and takes them out. `admission` and `reading` have its effects."""
 
-    def __init__(self, log: EntryLog, ledgers: LedgerStates, group: CommitGroup) -> None:
+    def __init__(self, log: EntryLog, ledgers: LedgerStateCache, group: CommitGroup) -> None:
         self._log, self._ledgers, self._group = log, ledgers, group
 
     @property

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from pyreplog._native.ledgerlog.entries import parse_entries
 from pyreplog.bookie.entrylog import EntryReader
-from pyreplog.bookie.ledgerstate import LedgerState
+from pyreplog.bookie.ledger_state import LedgerState
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, ReplyStatus, Request
 from pyreplog.errors import CorruptionError, InvalidRecordsError
 

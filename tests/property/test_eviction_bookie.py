@@ -10,11 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyreplog._native.bookie.ledger_state_base import NOTHING
-from pyreplog.bookie import key_verifier, ledgerstates
+from pyreplog.bookie import key_verifier, ledger_state_cache
 from pyreplog.bookie.controls import Controls
 from pyreplog.bookie.key_verifier import KeyVerdict, KeyVerifier
-from pyreplog.bookie.ledgerstate import LedgerState
-from pyreplog.bookie.ledgerstates import LedgerStates
+from pyreplog.bookie.ledger_state import LedgerState
+from pyreplog.bookie.ledger_state_cache import LedgerStateCache
 from pyreplog.bookie.long_polls import LongPoll, LongPolls
 from pyreplog.bookie.protocol import Request, RequestKind
 from pyreplog.clock import ManualClock
@@ -42,10 +42,10 @@ def test_states_asked_for_longest_ago_go_first(limit: int, steps: list[tuple[str
         return LedgerState(ledger, Controls(), -1, -1)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledgerstates, "load_state", load)
-        patch.setattr(ledgerstates, "_LOOKS", LOOKS)
+        patch.setattr(ledger_state_cache, "load_state", load)
+        patch.setattr(ledger_state_cache, "_LOOKS", LOOKS)
         log: Any = None
-        states = LedgerStates(log, limit, awaited.__contains__)
+        states = LedgerStateCache(log, limit, awaited.__contains__)
         for step, ledger in steps:
             if step == "get":
                 loaded.clear()
@@ -82,9 +82,9 @@ def test_states_asked_for_longest_ago_go_first(limit: int, steps: list[tuple[str
 def test_the_newest_deletions_are_remembered(most: int, ledgers: list[int]) -> None:
     """A ledger that is deleted again, because copies of it came late, is among the newest."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledgerstates, "_DELETED_MAX", most)
+        patch.setattr(ledger_state_cache, "_DELETED_MAX", most)
         log: Any = None
-        states = LedgerStates(log, 1, lambda _: False)
+        states = LedgerStateCache(log, 1, lambda _: False)
         newest: list[int] = []
         for ledger in ledgers:
             states.forget(ledger)

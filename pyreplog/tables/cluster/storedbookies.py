@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from pyreplog.bookie.controls import Controls
 from pyreplog.bookie.entrylog import EntryLog
-from pyreplog.bookie.ledgerstate import LedgerState, load_state
+from pyreplog.bookie.ledger_state import LedgerState, load_state
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
 from pyreplog.bookie.reading import read_entries
 from pyreplog.errors import NotConnectedError, ReplogError

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from pyreplog._native.bookie.ledger_state_base import NOTHING
 from pyreplog.bookie.entrylog import EntryLog
-from pyreplog.bookie.ledgerstate import LedgerState, load_state
+from pyreplog.bookie.ledger_state import LedgerState, load_state
 
 _LOOKS = 8
 _DELETED_MAX = 65536
 
 
-class LedgerStates:
+class LedgerStateCache:
     """A cache of the states of `limit` ledgers; other states are loaded from the log when they are needed.
 
     A state stays beyond the limit while a part of it is not durable yet, or a request waits for its ledger, so that a

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.bookie import ledgerstates
+from pyreplog.bookie import ledger_state_cache
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.ledgerstate import LedgerState
-from pyreplog.bookie.ledgerstates import LedgerStates
+from pyreplog.bookie.ledger_state import LedgerState
+from pyreplog.bookie.ledger_state_cache import LedgerStateCache
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import ID_MAX, Flag, Reply, ReplyStatus, Request, RequestKind
 from tests.bookie.asking import ANY_SPACE, KEY, OTHER_KEY, Node, add, entries_in, last, read, set_lac, wait_lac
@@ -148,8 +148,8 @@ def test_ids_beyond_all_bounds_are_refused(kind: RequestKind, ids: tuple[int, in
 
 def test_the_newest_of_many_deleted_ledgers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest are forgotten first: a late add for a ledger that was deleted just now must not bring it back."""
-    monkeypatch.setattr(ledgerstates, "_DELETED_MAX", 3)
-    states = LedgerStates(MemoryLog(), 10, lambda ledger: False)
+    monkeypatch.setattr(ledger_state_cache, "_DELETED_MAX", 3)
+    states = LedgerStateCache(MemoryLog(), 10, lambda ledger: False)
     for ledger in range(6):
         states.forget(ledger)
         assert [older for older in range(6) if states.is_deleted(older)] == list(range(max(ledger - 2, 0), ledger + 1))
