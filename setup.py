@@ -151,7 +151,7 @@ setup(
             extension("tables/arrowmessages", checksums=True),
             extension("topic/messagefields"),
             extension("topic/messageencoder", checksums=True),
-            extension("topic/spread"),
+            extension("topic/partitioning"),
             extension("tables/column_runs"),
         ],
         compiler_directives={

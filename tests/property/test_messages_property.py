@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyreplog._native.topic.messageencoder import compress_entry, encode_slices
-from pyreplog._native.topic.spread import key_hash
+from pyreplog._native.topic.partitioning import key_hash
 from tests.fuzz import fuzz_messages as fuzz
 from tests.topic import twin
 from tests.topic.entries import as_twin, decoded, encoded

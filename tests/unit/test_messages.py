@@ -19,7 +19,7 @@ from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
 from pyreplog._native.log.record import NO_EVENT_TIME
 from pyreplog._native.topic.messageencoder import compress_entry, encode_messages
 from pyreplog._native.topic.messages import Message, MessageBatch, decode_messages
-from pyreplog._native.topic.spread import key_hash
+from pyreplog._native.topic.partitioning import key_hash
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 from tests.topic import twin
 from tests.topic.entries import LEDGER, TIME, as_twin, decoded, encoded, records_of, some_messages

@@ -10,5 +10,5 @@
 | messageentry, message, messagecolumns | decode entries: tables of entries, one message, columns of messages |
 | messages, messageiterator | batches of messages, and their iterators |
 | prefetch_buffer | single messages from batches, for consumers |
-| murmur, spread | hashes of keys; selected rows of columns, for messages that go to several partitions |
+| murmur, partitioning | hashes of keys, which choose the partitions of messages; selected rows of columns |
 """

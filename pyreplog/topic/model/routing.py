@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import mmh3
 import numpy
 
-from pyreplog._native.topic.spread import hash_column, hash_keys
+from pyreplog._native.topic.partitioning import hash_column, hash_keys
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 
 if TYPE_CHECKING:

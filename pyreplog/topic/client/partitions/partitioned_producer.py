@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.topic.spread import gather
+from pyreplog._native.topic.partitioning import gather
 from pyreplog.errors import ClosedError, InvalidArgumentError, ReplogError, TopicOwnedError
 from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Closeable

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog._native.topic.messages import MessageBatch
-from pyreplog._native.topic.spread import key_hash
+from pyreplog._native.topic.partitioning import key_hash
 from pyreplog.topic.model.dispatch.offsets import NONE, Offsets
 from pyreplog.topic.model.dispatch.pending import NOBODY, Released, Slots
 from pyreplog.topic.model.dispatch.selector import Assignment, AttachedConsumer, Consumers, Placement, Selector

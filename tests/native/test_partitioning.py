@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native.topic.spread import gather, hash_column, hash_keys
+from pyreplog._native.topic.partitioning import gather, hash_column, hash_keys
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 
 

@@ -1,4 +1,4 @@
-"""Hashes of keys, and selected rows of columns, for messages that go to several partitions.
+"""What a producer of several partitions needs: hashes of keys, and selected rows of columns.
 
 Threads: any; large jobs release the GIL.
 """
