@@ -1,4 +1,4 @@
-"""Numbers for Prometheus. Whoever has some lists them when asked; prometheus_client, the extra `metrics`, serves them.
+"""Numbers for Prometheus. Their owners list them when asked; prometheus_client, the extra `metrics`, serves them.
 
 Nothing is counted per entry: counters move per request or batch, gauges are looked up when somebody scrapes. Names end
 in their unit, which is a base unit (seconds, bytes), and counters in `_total`.

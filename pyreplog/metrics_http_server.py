@@ -35,7 +35,7 @@ class _Request(WSGIRequestHandler):
 
 
 class HttpServer(ThreadingMixIn, WSGIServer):
-    """A few connections at a time, each for a while: whoever reaches it takes no more of the process than that."""
+    """A server of few connections at a time, each for a limited time, so that its clients cannot use up the process."""
 
     daemon_threads = True
 

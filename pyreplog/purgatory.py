@@ -1,9 +1,9 @@
-"""The waiting room: whoever waits for a number to be reached waits here.
+"""The waiting room: callers that wait for a number to be reached wait here.
 
 acks=all produces wait for the high watermark, tailing readers for the end, appends of a replica group for the
 commit point. The name and the check-watch-check are Kafka's. Two of its lessons shape the rest:
 
-- *Whoever moves a number on often holds locks* (KAFKA-7697, KAFKA-8334: pokes under a lock deadlocked). So
+- *A thread that moves a number on often holds locks* (KAFKA-7697, KAFKA-8334: pokes under a lock deadlocked). So
   `advance` only notes the number, and `drain` completes, later, with no lock held.
 - *Skipping when somebody else is at work lost completions* (KAFKA-6653). So what is skipped is written down
   first.
@@ -16,7 +16,7 @@ any time. As in `future`, single list, deque and `del` operations are relied on 
 
 Check-watch-check: `watch` looks at the key's number, leaves its registration in the inbox, where the next
 drain finds it, and looks again. If the advance that reaches the threshold was applied by then, the second
-look shows it, and `watch` drains. If not, whoever applies it works on until the inbox is empty, and comes
+look shows it, and `watch` drains. If not, the thread that applies it works on until the inbox is empty, and comes
 upon the registration before the advance or after it; either way the two meet.
 """
 
@@ -36,7 +36,7 @@ from pyreplog.timing_wheel import TimingWheel
 class PurgatoryEntry:
     """One waiter: `future` is completed when the number of `key` reaches `threshold`, or fails at `deadline_us`.
 
-    To be kept by whoever may want to `cancel` it. Its fields belong to the Purgatory.
+    To be kept by a caller that may want to `cancel` it. Its fields belong to the Purgatory.
     """
 
     __slots__ = ("deadline_us", "future", "key", "threshold", "waiting")

@@ -25,7 +25,7 @@ SEGMENT_BYTES = 4 << 20
 BATCH_BYTES = 256 << 10
 ARCHIVE_AT_ONCE, ARCHIVE_PAUSE_S = 50, 0.02
 MOST = 0.7
-"""Of the flights; the rest is for whoever goes on."""
+"""Of the flights; the rest is left for another worker."""
 
 
 @contextmanager

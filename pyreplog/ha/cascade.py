@@ -1,4 +1,4 @@
-"""Replicas of a replica: its log is streamed on to observers, who are counted by nobody."""
+"""Replicas of a replica: it streams its log to observers, which do not count in any quorum."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Cascade:
             follower.sender.closed()
 
     def close(self, error: ReplogError | None = None) -> None:
-        """Whoever follows has to join again: this log is cut, or closed, or its master is another one."""
+        """Disconnect the observers, which have to join again: the log is cut or closed, or it has another master."""
         self._growth.stop()
         for connection in list(self._followers):
             self.closed(connection)

@@ -23,7 +23,7 @@ from pyreplog.stream.terms import Term
 logger = logging.getLogger(__name__)
 
 AGAIN_S = 0.2
-"""Who could not be reached is asked again after so long: it may be about to start."""
+"""Seconds after which a member that could not be reached is asked again: it may be about to start."""
 
 LOOK_S = 0.005
 """How often a candidate that receives still looks whether it has caught up."""

@@ -1,7 +1,7 @@
 """Automatic failover among the nodes of a group that share a metadata store.
 
-Who holds the lease of the key `master` is to be master, and says there where it is reached; the others follow it. The
-lease only says whose turn it is: an election decides who may, and terms keep a former master from acknowledging
+The node that holds the lease of the key `master` is to be master, and writes its address there; the others follow it.
+The lease only says which node tries: the election decides, and terms keep a former master from acknowledging
 anything. So a lease that two believe in, a paused process or a clock that jumps lose nothing.
 
 That is why nobody waits for a lease to end. A replica whose master is silent, or whose connection is lost, asks the
@@ -55,7 +55,7 @@ _SPREAD = 1 / 16
 """Candidates begin within such a part of a lease, so that not all try at once."""
 
 _RESTS_MOST = 8
-"""Who is refused, for others hear from the master, tries less and less often, down to so much."""
+"""A candidate that is refused, for others hear from the master, doubles its pause at each try, up to this factor."""
 
 
 class Failover(Handle):
@@ -193,7 +193,7 @@ class Failover(Handle):
         self._wake.set()
 
     def _claim(self, held: Versioned) -> None:
-        """This node was elected: the lease is its own from now on. Whoever held it cannot acknowledge anything."""
+        """Take the lease: this node was elected. The node that held it cannot acknowledge anything any more."""
         logger.info("%s: takes the lease from %s", self._what, self._held_by or "nobody")
         with suppress(VersionConflictError, NoSuchKeyError):
             self._store.delete(f"{self._root}/master", held.version)
@@ -246,7 +246,7 @@ class Failover(Handle):
         return self._store.get(f"{self._root}/master")
 
     def _parse(self, held: Versioned) -> tuple[str, str] | None:
-        """(name, address) of who holds the lease."""
+        """Return (name, address) of the node that holds the lease; None: the value is malformed."""
         try:
             name, address, *_ = json.loads(held.value)  # a newer version may say more
         except (ValueError, TypeError):

@@ -26,7 +26,7 @@ class _Poll:
 class LongPolls:
     """Polls of a node. All calls by the reactor's driver, but for `wake`.
 
-    waiting: whether there are any; who moves the commit point looks at it, and calls `wake`.
+    waiting: whether there are polls; the thread that moves the commit point looks at it, and calls `wake`.
     """
 
     def __init__(self, reactor: Reactor) -> None:

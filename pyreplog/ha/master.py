@@ -59,7 +59,7 @@ PROBE_US = 2_000_000
 """Members that do not follow are asked so often whether there is a newer master."""
 
 BEAT_US = 200_000
-"""Replicas hear from their master at least so often: whoever does not takes it for lost."""
+"""The longest time between two messages to a replica. A replica that hears nothing for longer misses its master."""
 
 TELL_S = 0.002
 """Replicas hear of the commit point after so long, and at the end: with each piece of data would cost as much again."""
@@ -219,7 +219,7 @@ class Master:
         assert position is not None, "a control record has a position"
         self._snapshot_at = position
 
-    # ---- appending: the log, and who waits ------------------------------------------------------------------
+    # ---- appending: the log, and appends that wait ----------------------------------------------------------
 
     def _write(self, write: Callable[..., T], *what: Any) -> T:
         """Into the log, if it may be. One that was closed meanwhile, for another role, says what this one says."""
@@ -530,8 +530,10 @@ class Master:
     # ---- the end --------------------------------------------------------------------------------------------
 
     def close(self, resigned: ReplogError | None = None) -> None:
-        """Replicas hear of the last commit point and leave; who waits is told. The log is synced and closed.
-        resigned: told to appends that come now, when the node goes on in another role."""
+        """Tell replicas the last commit point, close their connections, fail appends that wait, and close the log.
+
+        resigned: the error of appends that come later, when the node goes on in another role.
+        """
         self._closed, self._resigned = True, resigned
         self._admits.set()
         self._timer.cancel()

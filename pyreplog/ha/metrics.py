@@ -19,7 +19,7 @@ _PREFIX = "pyreplog_ha_"
 
 _OF_REPLICAS: tuple[tuple[str, str, Callable[[ReplicaStats], float]], ...] = (
     ("replica_connected", "1: the replica is connected, and streams.", lambda each: each.state == "streaming"),
-    ("replica_in_sync", "1: caught up; who is waited for, not who is safe.", lambda each: each.in_sync),
+    ("replica_in_sync", "1: caught up, so that appends wait for it.", lambda each: each.in_sync),
     ("replica_lag_bytes", "Bytes of the log that the replica has not reported.", lambda each: each.lag_bytes),
     ("replica_lag_seconds", "Since the replica was last level with the master.", lambda each: each.lag_us / 1e6),
     ("replica_received_position", "End of what the replica has.", lambda each: each.received.position),

@@ -471,7 +471,7 @@ class Node(Handle):
                 context.terms.begin(Term(1, name), start_of(log), lossless=self.config.lossless)
             elif not context.terms.terms.leads:
                 self._take_office(self._elect(force=force))
-            if context.terms.history.start_of(self.term) == end_of(log):  # nobody is elected who holds nothing
+            if context.terms.history.start_of(self.term) == end_of(log):  # a node that holds nothing is not elected
                 logs.mark_term(log, self.term)
             self._begin_master(log, LogPosition(0, 0))
 
@@ -504,7 +504,7 @@ class Node(Handle):
         return address in (self._server.address, parse_address(self.address))
 
     def address_of(self, member: str) -> str | None:
-        """Of another member, as far as it is known: one that is this node's own was a mistake of who named it."""
+        """Return the address of another member; None: it is not known, or is this node's own, named by mistake."""
         address = self._peers.addresses.get(member)
         return None if address is None or self._is_own(parse_address(address)) else address
 
@@ -606,7 +606,7 @@ class Node(Handle):
     ) -> Won:
         """Have this node, which has a log, elected; blocks. master, if_lost: as of `Election`. Errors: as `promote`."""
         context, log = self._context, self._log
-        assert log is not None, "who has no log is no candidate"
+        assert log is not None, "a node without a log is no candidate"
         election = Election(
             self.name, log.uuid, context.terms.terms, context.members.members, ack=context.config.group.ack,
             above=self._above, force=force, master=master, if_lost=if_lost,
@@ -686,7 +686,7 @@ class Node(Handle):
 
     @property
     def streams(self) -> Streams | None:
-        """Who takes care of the replicas that are connected."""
+        """The role's part that serves connected replicas; None: the role is changing."""
         return self._master if self._master is not None else self._replica
 
     @property
@@ -716,7 +716,7 @@ class Node(Handle):
         if declined is not None:
             return declined
         if master is not None:
-            _prepare_master(master, prepare)  # tells those who wait: not under the lock
+            _prepare_master(master, prepare)  # fails appends that wait: not under the lock
         with context.lock:
             if self._master is not master:
                 raise self._is_changing()
@@ -831,14 +831,14 @@ class Node(Handle):
     # ---- the end --------------------------------------------------------------------------------------------
 
     def end_candidacy(self) -> None:
-        """An election of this node that is under way is lost: whoever waits for it gets PromotionRefusedError."""
+        """Give up an election of this node that is under way: its caller gets PromotionRefusedError."""
         with self._context.lock:
             candidacy = self._candidacy
         if candidacy is not None:
             candidacy.step(lambda: candidacy.election.abandon(f"{self.name} ends"))
 
     def _let_go(self) -> None:
-        self.end_candidacy()  # who has it holds `_changing`; none is begun behind it, of a node with an `_error`
+        self.end_candidacy()  # a candidate holds `_changing`; a node with an `_error` begins no other election
         with self._changing:
             self._peers.close()
             self._server.close()

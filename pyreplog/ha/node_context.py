@@ -52,7 +52,7 @@ class NodeContext:
 
     @property
     def identity(self) -> NodeIdentity:
-        """Who this node says it is."""
+        """The identity that this node gives in its hello."""
         return NodeIdentity(node=self.config.name, service=SERVICE, version=CLIENT_VERSION)
 
     @property

@@ -18,11 +18,11 @@ from pyreplog.stream.fields import NAME_BYTES_MAX, is_name
 logger = logging.getLogger(__name__)
 
 ADDRESSES_MAX = 1024
-"""Members whose addresses a node keeps, also of those that are none any more: whoever may talk to it may name some."""
+"""Members whose addresses a node keeps, former members included. Any peer may name addresses, so there is a limit."""
 
 OnAnswer = Callable[[Message | ReplogError], object]
 Asks = Callable[[str, Message, OnAnswer], object]
-"""(member, what to ask, who is told the answer)."""
+"""Sends a question to a member: (member, question, callback that gets the answer)."""
 
 
 class Peers:
@@ -83,7 +83,10 @@ class Peers:
         return channel is None or channel.error is not None
 
     def _channel(self, member: str) -> Channel:
-        """One that pauses between attempts to connect is given up for another: who asks wants to know now."""
+        """Return the channel to a member.
+
+        A channel that pauses between attempts to connect is replaced by a new one, for the caller wants to know now.
+        """
         with self._lock:
             there, known = self._addresses.get(member), self._channels.get(member)
             if known is not None and known.error is None:

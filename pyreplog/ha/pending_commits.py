@@ -46,7 +46,7 @@ class PendingCommits:
         self.add_of_task = self._rounds.add
         """`add`, of a task of an event loop; False: nothing was done, there is none."""
 
-    # ---- who waits ------------------------------------------------------------------------------------------
+    # ---- waiting --------------------------------------------------------------------------------------------
 
     def wait(self, position: int, drive: Callable[[Callable[[], bool], float], bool]) -> None:
         """Block until all before a position is committed. drive: as of the reactor; of all threads that wait, one
@@ -110,7 +110,7 @@ class PendingCommits:
             self._purgatory.advance(_COMMITTED, position)
 
     def fail(self, error: BaseException) -> None:
-        """Whoever waits, or will, hears of it."""
+        """Fail all appends that wait, and those that come later."""
         self.failure = error
         self.lot.close()
         self._purgatory.fail(_COMMITTED, error)
@@ -138,7 +138,7 @@ class PendingCommits:
 
 
 def check_may_wait(reactor: Reactor) -> None:
-    """InvalidArgumentError: who calls must not block."""
+    """Raise InvalidArgumentError if the caller must not block."""
     if _get_running_loop() is not None or reactor.in_driver():
         raise InvalidArgumentError(
             "append waits, and must not be called in an event loop or a callback: use submit, and await its future"

@@ -157,14 +157,14 @@ class Replica:
 
     @property
     def _commit(self) -> Commit:
-        """As those are told it who follow this replica."""
+        """The commit point, as the observers of this replica are told it."""
         following, log = self.following, self.log
         return Commit(following.committed, 0 if log is None else log.start_position, following.unreplicated)
 
     def source(self) -> StreamedLog:
         """This log as others may copy it. Under the lock, with a log."""
         log, terms = self.log, self._context.terms
-        assert log is not None, "nothing is copied from who has nothing"
+        assert log is not None, "a replica without a log accepts no observers"
         accepted = self.following.accepted
         term = terms.history.last if accepted is None else accepted.term
         return StreamedLog(log.uuid, log.segment_bytes, term, terms.history, start_of(log), ends_of_replica(log)[0])
@@ -209,7 +209,7 @@ class Replica:
             self._hold()
 
     def _break_chain(self, why: str) -> None:
-        """Whoever follows joins again: what it was told may not hold any more."""
+        """Have the observers join again: what they were told may not hold any more."""
         chain, self._chain = self._chain, None
         if chain is not None:
             chain.close(DisconnectedError(why))

@@ -1,4 +1,4 @@
-"""Group commit of a synced log: whoever waits first writes and syncs for all who wait.
+"""Group commit of a synced log: the first thread that waits writes and syncs for all that wait.
 
 Nobody hands work to another thread when a single caller appends, so that one synced append costs one write and one
 fdatasync. While the leader syncs, others fill the other stage; one of them leads next.
@@ -69,7 +69,7 @@ class GroupCommit(GroupCommitBase):
     def _run(self) -> None:
         submitted = self._submitted
         while True:
-            submitted.asleep = True  # whoever submits from now on asks; what was submitted before is found here
+            submitted.asleep = True  # later submitters ask; what was submitted before is found here
             staged = self._log.staged_bytes
             submitted.drain()
             if not staged:

@@ -159,7 +159,7 @@ class RealFiles:
             os.close(fd)
 
     def make_directory(self, path: Path, *, mode: int = 0o700) -> None:
-        if path.is_dir() and any(path.iterdir()):  # else whoever made it may have been killed before it was durable
+        if path.is_dir() and any(path.iterdir()):  # else its maker may have been killed before it was durable
             return
         if not path.is_dir():
             self.make_directory(path.parent, mode=0o777)

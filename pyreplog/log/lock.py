@@ -1,4 +1,4 @@
-"""The writer's lock: one writer per log, whoever comes second learns its process id."""
+"""The writer's lock: one writer per log; a second one is told the process id of the first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class WriterLock:
         except BaseException:
             os.close(self._fd)
             raise
-        with contextlib.suppress(OSError):  # on a full disk whoever comes second does not learn who was first
+        with contextlib.suppress(OSError):  # on a full disk a second writer is not told the process id of the first
             os.pwrite(self._fd, b"%-20d" % os.getpid(), 0)
 
     def release(self) -> None:

@@ -107,7 +107,7 @@ class SegmentPool:
         """
         if len(self._prepared) >= at_least:
             return
-        with self._making:  # whoever was making one may have made enough
+        with self._making:  # the thread that was making one may have made enough
             while len(self._prepared) < at_least:
                 if self._recycled:
                     self._turn_over([], at_least, populate=False)

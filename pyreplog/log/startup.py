@@ -58,7 +58,7 @@ def start(path: Path, files: Files, config: LogConfig, *, create: bool) -> Start
     for stray in (*names.spare_paths(path), *path.glob("fresh-*.seg"), *path.glob("*.new")):
         files.remove(stray)
     files.sync_directory(path)  # a finished truncation's marker that was removed, but not durably, would come back
-    if not (path / names.TAIL).exists():  # it is new: whoever made the directory may have been killed too early
+    if not (path / names.TAIL).exists():  # it is new: the maker of the directory may have been killed too early
         files.sync_directory(path.parent)
     _finish_truncation(path, files)
     checkpoint = checkpoints.load(path)

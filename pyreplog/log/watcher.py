@@ -71,7 +71,7 @@ class Watcher:
             self._sleep(visible, _SLICE_US)
 
     def stop(self, error: BaseException) -> None:
-        """Fail whoever waits, and end the thread."""
+        """Fail all waiting calls, and end the thread."""
         with self._lock:
             self._stopping, self._error = True, error
             thread = self._thread

@@ -132,7 +132,7 @@ class ZooKeeperSession:
     def close(self) -> None:
         """End the session, and with it its ephemeral nodes; they last until it times out if no server can be told.
 
-        Whoever waits in a call gets ClosedError, or OutcomeUnknownError. Closing twice is fine.
+        Calls that wait raise ClosedError, or OutcomeUnknownError. Closing twice is fine.
         """
         with self._closing:
             if self._closed:

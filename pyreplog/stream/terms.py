@@ -1,8 +1,8 @@
 """Terms: which master wrote which part of a log, and which term a node has promised to follow. File `terms`.
 
 A term is a number and the name of its master, so two masters never have the same term, whatever the quorums are and
-whoever was promoted by force (the ballots of Paxos). Terms are compared by number, then by name. Histories are compared
-as in RocketMQ's EpochFileCache: the newest term that both histories have with the same start.
+whichever node was promoted by force (the ballots of Paxos). Terms are compared by number, then by name. Histories are
+compared as in RocketMQ's EpochFileCache: the newest term that both histories have with the same start.
 """
 
 from __future__ import annotations

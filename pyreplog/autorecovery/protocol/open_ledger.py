@@ -3,7 +3,7 @@
 A member of that fragment is gone, or is to go, and the ledger still names it. A writer that lives replaces the member
 by itself. A recovery fences the writer, so it is right only if there is none any more. Both signs of life have to be
 missing for `quiet_us`: the key of the writer (`ledger/writer_keys.py`), and progress of the entries on every member
-that answers. (BookKeeper waits `openLedgerRereplicationGracePeriod` and fences, whoever writes.)
+that answers. (BookKeeper waits `openLedgerRereplicationGracePeriod` and fences, whether or not a writer lives.)
 """
 
 from __future__ import annotations

@@ -73,7 +73,9 @@ class Batch:
 
 
 class AppendSession:
-    """Batches of one client, in their order. One thread at a time; who calls settles what is returned, without locks.
+    """Batches of one client, in their order.
+
+    One thread at a time may call it. The caller settles the futures that are returned, without locks.
 
     new_id: gives 16 random bytes. batch_bytes, batch_entries: of a batch of gathered entries, about.
     """
@@ -164,7 +166,7 @@ class AppendSession:
         return [*settled, *self._renew()]
 
     def moved(self, batch: Batch, refused: Refused) -> None:
-        """The master has refused it, for one of MOVES: who calls goes on with `lost`."""
+        """Note that the master has refused a batch, for one of MOVES. The caller goes on with `lost`."""
         if refused.code in (ClientRefusal.TIMED_OUT, ClientRefusal.DEPOSED):
             batch.is_doubtful = True
         elif not batch.is_over and batch in self._sent:

@@ -45,7 +45,7 @@ class Replicated:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """There is a higher term: this node is no master any more. Whoever waits gets a DeposedError."""
+    """There is a higher term: this node is no master any more. Appends that wait fail with DeposedError."""
 
     term: Term
 

@@ -49,7 +49,7 @@ class Lost:
     """It was not elected. Its promise, if it came so far, stands.
 
     release: tell this master so, which holds appends back. restore: tell this member to stand for election itself: the
-    master that was deposed for nothing, or who promised and holds most; "" nobody.
+    master that was deposed for nothing, or the one that promised and holds most; "" none.
     """
 
     error: ReplicationError
@@ -68,8 +68,8 @@ class Election:
     when nobody is left who could answer. master: name of the one that it follows, which lives, and is to hand over, or
     seems to be lost (`if_lost`); its answer is waited for, until `overdue`. "" there is none.
 
-    First it asks who would promise, so that a candidate that cannot win deposes nobody (Raft's PreVote, §9.6); then it
-    promises itself and asks for promises. Between that promise and the end nothing is received any more.
+    First it asks members whether they would promise, so that a candidate that cannot win deposes none (Raft's PreVote,
+    §9.6); then it promises itself and asks for promises. Between that promise and the end nothing is received any more.
     Not for several threads at once.
     """
 
@@ -177,7 +177,7 @@ class Election:
         return self._lose(HigherTermError(f"term {term} was promised while {self.term} was asked for", term))
 
     def deadline(self) -> list[Effect]:
-        """Whoever has not answered does not count."""
+        """End the election: members that have not answered do not count."""
         if self.is_over:
             return []
         if self._end is not None and self._force:
@@ -192,7 +192,8 @@ class Election:
     # ---- deciding -------------------------------------------------------------------------------------------
 
     def _learn(self, members: Members | None) -> None:
-        """Quorums are those of the newest members that anybody knows. Whoever declined before may have known less."""
+        """Take the newest members that a node knows: theirs are the quorums. Members that declined are asked again, for
+        they may have known older ones."""
         if members is not None and (self.members is None or members.stamp > self.members.stamp):
             self.members = members
             self._asked.intersection_update(self._promises)
@@ -244,7 +245,7 @@ class Election:
         return self.members.missing(frozenset({self.name, *self._promises}))
 
     def _ahead(self, end: LogPosition) -> set[str]:
-        """Who of those that answered holds more than the candidate, or will when it has synced that."""
+        """Return the members that answered and hold more than the candidate, or will when they have synced that."""
         mine = _reach(self._history, end)
         return {name for name, promise in self._promises.items() if _reach(promise.history, promise.received) > mine}
 
@@ -252,13 +253,15 @@ class Election:
         return _reach(promise.history, promise.synced if self._ack == "synced" else promise.received)
 
     def _pass_over(self, end: LogPosition) -> None:
-        """Whoever holds more and knows of no members, a new one that no master has met, can be promoted by nobody.
-        It is as if it had not answered: the promises of enough others are enough."""
+        """Drop the promises of members that hold more and know of no members, for such a node cannot be promoted.
+
+        It is a new node that no master has met. The promises of enough others elect the candidate.
+        """
         mine = _reach(self._history, end)
         for member, promise in list(self._promises.items()):
             if promise.members is None and self._reach_of(promise) > mine:
                 del self._promises[member]
-                self._declined[member] = "holds more, and knows of no members: it is to follow whoever is elected"
+                self._declined[member] = "holds more, and knows of no members: it is to follow the node that is elected"
 
     def _furthest(self, end: LogPosition) -> str:
         """The member that holds most, if that is more than the candidate holds; "" none does."""
@@ -267,7 +270,7 @@ class Election:
         return member if member and reaches[member] > _reach(self._history, end) else ""
 
     def _further(self, end: LogPosition) -> str:
-        """Who holds more than the candidate, as a sentence; "" nobody."""
+        """Return a sentence about the member that holds most, if it holds more than the candidate; "" none does."""
         member, mine = self._furthest(end), _reach(self._history, end)
         if not member:
             return ""
@@ -303,8 +306,10 @@ class Election:
         return [Lost(error, release, restore)]
 
     def _heir(self) -> str:
-        """Who is to stand now that this candidate has promises and cannot be elected. Without a word nobody would for a
-        while: whoever promised leaves the candidate its time."""
+        """Return the member that is to stand, now that this candidate has promises and cannot be elected; "" none.
+
+        Unless it is asked, no member stands for a while: one that has promised leaves the candidate its time.
+        """
         if self._is_planned:
             return self._master
         return "" if self._force or self._end is None else self._furthest(self._end)

@@ -61,8 +61,11 @@ def check_join(join: Join, source: StreamedLog) -> Accept | Refuse:
 
 
 def check_join_of_copy(join: Join, source: StreamedLog, name: str) -> Accept | Refuse:
-    """As `check_join`, where `name`, a replica itself, is to be followed. Who has more of the same history may come
-    back: it lags, or is about to fetch again what it lost. What its history says of later terms it may not hold yet."""
+    """Answer a replica that wants to follow `name`, which is a replica itself; otherwise as `check_join`.
+
+    A replica with more of the same history may come back later: `name` lags, or is about to fetch again what it lost.
+    `name` may not hold the records of the later terms in its history yet.
+    """
     if source.start == source.end:
         return Refuse(RefusalCode.NOT_MASTER, f"{name}, a replica, holds nothing so far")
     common = join.history.common_point(join.received, source.history, max(join.received, source.end))

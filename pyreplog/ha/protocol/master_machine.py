@@ -1,4 +1,4 @@
-"""The master of a replica group, as a state machine: who follows, what is committed, whether it is master still.
+"""The master of a replica group, as a state machine: its replicas, the commit point, and whether it is master still.
 
 Rules and their sources: progress is a member's, not a connection's, and judged before it counts (RocketMQ counts
 connections and believes everything, facts §1.6); the commit point is the k-th largest mark of the others, bounded by
@@ -106,7 +106,7 @@ class MasterMachine(GroupBase):
         super().__init__(name, members, config, fallback, source.end, synced, committed, source.term_start, ORIGIN)
         self.term, self._start = source.term, source.start
         self._uuid, self._segment_bytes, self._history = source.uuid, source.segment_bytes, source.history
-        self._stored = {name}  # who has the present members on disk
+        self._stored = {name}  # the nodes that have the present members on disk
         self._changing_from = source.end  # all that former members alone may have acknowledged, to whichever process
         self._limits = InSyncLimits(config.in_sync_bytes, config.in_sync_ms * 1000)
         self._refused = 0
@@ -360,7 +360,7 @@ class MasterMachine(GroupBase):
 
     @property
     def probe(self) -> Prepare:
-        """What a candidate of this term would ask: whoever promised a higher one says so."""
+        """The question of a candidate of this term. A member that promised a higher term answers with that term."""
         return Prepare(self.term, self._uuid, self.members.stamp)
 
     def vote_rejected(self, rejection: VoteRejected, now_us: int) -> list[Effect]:
@@ -383,7 +383,7 @@ class MasterMachine(GroupBase):
 
     def change_members(self, names: Iterable[str], sync_replicas: int, *, force: bool = False) -> list[Effect]:
         """Begin a change; `members.former` is None again when it is complete. force: at once, though members that
-        cannot be asked may elect somebody who lacks acknowledged records.
+        cannot be asked may elect a node that lacks acknowledged records.
 
         HigherTermError; ChangeUnderWayError; InvalidArgumentError.
         """

@@ -1,4 +1,4 @@
-"""Members of a replica group: who is counted. File `members` of a log directory.
+"""Members of a replica group: the nodes that count. File `members` of a log directory.
 
 Of |M| members a record is acknowledged when the master and k others have it; an election needs |M| - k promises. So
 every election hears of every acknowledged record. A change of members is joint consensus (Raft, §6): until it is
@@ -104,7 +104,7 @@ class Members:
         return Members(self._next(), wanted, self.quorum)
 
     def forced(self, wanted: Quorum) -> Members:
-        """Change at once, whoever knows of it."""
+        """Return members that are changed at once, whichever members know of the change."""
         return Members(self._next(), wanted)
 
     def completed(self) -> Members:
@@ -182,7 +182,7 @@ class MembersFile:
         self._path, self._files = directory / MEMBERS, files
         self.members: Members | None = None
         if self._path.exists():
-            files.sync_directory(directory)  # who stored it may have been killed before that
+            files.sync_directory(directory)  # the process that stored it may have been killed before that
             self.members = Members.decode(self._path, read_regular(self._path, FILE_MAX))
 
     def store(self, members: Members) -> None:

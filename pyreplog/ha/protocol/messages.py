@@ -67,7 +67,7 @@ class PreVote(IntEnum):
     NO = 0
     YES = 1
     HOLD = 2  # of a planned change-over: the master admits no appends for a while, so that the candidate catches up
-    IF_LOST = 3  # of a candidate that misses its master: whoever hears from that one declines
+    IF_LOST = 3  # of a candidate that misses its master: a member that hears from the master declines
 
 
 PERMANENT = frozenset(
@@ -173,7 +173,7 @@ class StatusReply(NamedTuple):
 
 
 class Command(NamedTuple):
-    """Whoever runs the node -> node: do something (JSON, see `commands`); answered by StatusReply."""
+    """Operator -> node: carry out a command (JSON, see `commands`). The answer is a StatusReply."""
 
     json: bytes
 

@@ -80,7 +80,7 @@ class Progress(ProgressBase):
         return 0 if self.counts and mark.position >= end.position else now_us - self.caught_up_us
 
     def is_in_sync(self, mark: LogPosition, end: LogPosition, now_us: int, limits: InSyncLimits) -> bool:
-        """Says who is waited for, never who is safe."""
+        """Return whether appends wait for the replica; it may lack acknowledged records all the same."""
         return (
             self.connection is not None
             and self.counts

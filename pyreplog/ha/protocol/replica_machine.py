@@ -213,8 +213,11 @@ class ReplicaMachine:
         return code in PERMANENT and not self._asks_anew(code)
 
     def _asks_anew(self, code: int) -> bool:
-        """Who holds nothing and does not fit asks for a new copy next time. Not at once: it may have held, and reported
-        what retention has removed since, and must not go back behind that."""
+        """Return whether the replica asks for a new copy next time: it does if it is refused and holds no records.
+
+        It does not ask at once: it may have held and reported records that retention has removed since, and must not go
+        back to a position before them.
+        """
         if self.uuid == NO_UUID or self._start != self._end:
             return False
         self.emptied, self.uuid = (self.uuid if code == RefusalCode.BEHIND else NO_UUID), NO_UUID

@@ -48,7 +48,7 @@ def discard(directory: str | Path, *, files: Files | None = None) -> None:
     path, disk = Path(directory), files if files is not None else RealFiles()
     discarded = path.with_name(f"{path.name}.discarded")
     if discarded.exists():
-        disk.sync_directory(path.parent)  # who gave it that name may have been killed before it was durable
+        disk.sync_directory(path.parent)  # the process that renamed it may have been killed before that was durable
         disk.remove_tree(discarded)
     if not path.exists():
         return

@@ -215,7 +215,7 @@ def take_over(store: MetadataStore, topic: str, name: str, owner: str) -> Subscr
 
 
 def delete_subscription(store: MetadataStore, topic: str, name: str, owner: str | None = None) -> None:
-    """Delete a subscription that `owner` owns; None: whoever owns it. Raises the errors of `change_subscription`."""
+    """Delete a subscription that `owner` owns; None: any owner. Raises the errors of `change_subscription`."""
     while True:
         stored = store.get(subscription_key(topic, name))
         if stored is None:

@@ -242,7 +242,7 @@ class Topics(Handle):
     # ---- all topics -----------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """Return the names of all topics, whoever owns them; for partitioned ones, those of their partitions."""
+        """Return the names of all topics, of any owner; for partitioned ones, those of their partitions."""
         self._check_open()
         return sorted(unquote_name(name) for name in self.metadata.list(TOPICS))
 

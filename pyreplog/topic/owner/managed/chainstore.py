@@ -152,7 +152,7 @@ class ChainStore:
         self._chain, self._version = chain, stored.version
 
     def has(self, ledger: int) -> bool:
-        """Return whether the stored chain, whoever owns it, needs a ledger. Raises the errors of `find_chain`."""
+        """Return whether the stored chain, of any owner, needs a ledger. Raises the errors of `find_chain`."""
         stored = find_chain(self._store, self._name)
         return stored is not None and stored.chain is not None and ledger in {*stored.chain.ids, *stored.chain.doomed}
 
