@@ -1,5 +1,5 @@
-"""Batches of a client of a replica group: encoded where they are made, verified and appended by the master, parsed where
-they are read.
+"""Batches of a client of a replica group: the producer encodes them, the master verifies and appends them, and the
+consumer parses them.
 
 A record travels in the short form, as in a log: with stamp, time and entry delta 0, and without a claim about what is
 synced. The master checks each CRC before it writes a record of the batch, and encodes the records anew with its own
@@ -60,13 +60,13 @@ cdef bytes encoded(const Part *parts, Py_ssize_t count):
 
 
 def encode_records(values, keys=None, event_times=None):
-    """(bytes of the records of a batch, end to end, how many). Errors: those of the arguments of `append_batch`."""
+    """Encode a batch, and return (its records end to end, how many). Raises as `append_batch` for wrong arguments."""
     cdef SequenceParts batch = SequenceParts(values, keys, event_times, None)
     return encoded(batch.parts, batch.count), batch.count
 
 
 def encode_record(value, key=None, event_time=None, properties=None):
-    """Bytes of one record of a batch. Errors: those of the arguments of `append`."""
+    """Encode one record of a batch. Raises as `append` for wrong arguments."""
     cdef Part part
     cdef Py_buffer value_buffer, key_buffer
     cdef bytes attributes = b""
@@ -89,7 +89,7 @@ def encode_record(value, key=None, event_time=None, properties=None):
 # ---- where they are appended -----------------------------------------------------------------------------------
 
 cdef bint attributes_fit(const uint8_t *p, int64_t length) noexcept nogil:
-    """Whether the attributes of a record are what FORMAT.md says: whole, ascending by tag, of known tags well formed."""
+    """Return whether the attributes of a record are whole, ascend by tag, and are well formed (FORMAT.md)."""
     cdef int64_t at = 0, size
     cdef uint16_t value_length, name_length
     cdef uint8_t last = 0
@@ -112,7 +112,7 @@ cdef bint attributes_fit(const uint8_t *p, int64_t length) noexcept nogil:
 
 
 cdef int64_t check_sent(const uint8_t *p, int64_t space) noexcept nogil:
-    """Stride of the record at p when it is one of a batch, else a Status."""
+    """Return the stride of the record at p if it may be part of a batch, else a Status."""
     cdef const RecordHead *head = <const RecordHead *>p
     cdef const uint8_t *attributes = NULL
     cdef int64_t stride, attributes_length
@@ -134,7 +134,7 @@ cdef int64_t check_sent(const uint8_t *p, int64_t space) noexcept nogil:
 
 
 cdef class _ReceivedParts(Parts):
-    """Parts of a batch that came from a client: the first `skip` records are verified as the others, and left out."""
+    """Parts of a batch that was received from a client. The first `skip` records are verified, too, and left out."""
 
     cdef Py_buffer buffer
     cdef bint is_held
@@ -163,8 +163,10 @@ cdef class _ReceivedParts(Parts):
             PyBuffer_Release(&self.buffer)
 
     cdef int64_t take(self, int64_t count, int64_t skip, int64_t *at, int64_t *stride) noexcept nogil:
-        """Verify the records, and point at them; how many. `at` is where they end, or where the bad one is, `stride` a
-        Status then."""
+        """Verify the records, point at them, and return how many they are.
+
+        `at` is set to their end, or to the damaged record; then `stride` is a Status.
+        """
         cdef int64_t i = 0, length = self.buffer.len
         cdef const uint8_t *p
         cdef const uint8_t *attributes
@@ -198,12 +200,11 @@ cdef int refuse(const uint8_t *p, int64_t at, int64_t length, int64_t status) ex
 
 
 def append_received(Appender log not None, data, int64_t count, int64_t skip, control):
-    """Append the records of a client's batch, behind a control record, without waiting: (number of the first entry,
-    position after the last).
+    """Append the records of a client's batch behind a control record, without waiting.
 
-    data: the records as they came, `count` of them. skip: so many at the front are in the log already. All are verified
-    before one is written.
-    Errors: InvalidRecordsError, RecordTooLargeError: nothing was appended; those of CommitLog.append.
+    data: the `count` records as they were received. skip: number of records at the front that the log has already. All
+    are verified before one is written. Returns (number of the first entry, position behind the last). Raises
+    InvalidRecordsError or RecordTooLargeError (nothing was appended), and the errors of CommitLog.append.
     """
     cdef _ReceivedParts batch = _ReceivedParts(data, count, skip, control)
     cdef int64_t entry, end = log.put_locked(batch.block, batch.count + batch.front, &entry)
@@ -213,10 +214,10 @@ def append_received(Appender log not None, data, int64_t count, int64_t skip, co
 # ---- where they are read ---------------------------------------------------------------------------------------
 
 def parse_records(data, int64_t position, int64_t first):
-    """A RecordBatch over records that a node sent: bytes of its log, as they lie in one segment.
+    """Return a RecordBatch over records that a node sent: bytes of its log, as they lie in one segment.
 
-    position: of the first record, which is entry number `first`. The batch holds `data`, which nobody may change.
-    Errors: InvalidRecordsError: a record is damaged, or not the one that follows.
+    position: of the first record, which has entry number `first`. The batch holds `data`, which must not change. Raises
+    InvalidRecordsError if a record is damaged, or does not follow the one before.
     """
     cdef Py_buffer buffer
     cdef int64_t length, count, limit, next_offset = 0, fault = 0, expected

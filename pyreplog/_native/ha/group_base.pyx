@@ -1,8 +1,7 @@
-"""What the master of a replica group does for every report: judged before it is believed, noted, and the commit point moved
-to what enough members have. `pyreplog.ha.protocol.master_machine` and `replica` have all else, and say which rules they
-keep.
+"""The work of a replica group's master for each report: check it, note it, and move the commit point to what enough
+members have. The rest, and the rules, are in `pyreplog.ha.protocol.master_machine` and `progress`.
 
-A report is a pair of marks, (received, synced), as in `mark` and `reports`.
+A report is a pair of marks, (received, synced), as in `log_position` and `reports`.
 
 Threads: one GroupBase, with its Reportings, belongs to one thread at a time.
 """
@@ -17,28 +16,27 @@ cdef enum:
     SECOND_US = 1_000_000
 
 RATE_US = SECOND_US
-"""Rates are of so long, at least."""
+"""Microseconds over which a rate is measured, at least."""
 
 
 cdef bint is_behind(object mark, object other) except -1:
-    """In position or entry: marks that go on go on in neither."""
+    """Return whether a mark is behind another one in its position or its entry."""
     return position_of(mark) < position_of(other) or entry_of(mark) < entry_of(other)
 
 
 cdef bint is_before(object mark, object other) except -1:
-    """Of the same log, from an earlier moment: behind in one, and ahead in none."""
+    """Return whether a mark is of an earlier moment of the same log: behind in one of the two, and ahead in none."""
     return (is_behind(mark, other) and position_of(mark) <= position_of(other)
             and entry_of(mark) <= entry_of(other))
 
 
 cdef class ProgressBase:
-    """One replica, as far as it has reported. To be subclassed, by what knows its connections and answers `rate`, and sets
-    all of this.
+    """Base of the progress of one replica. The subclass knows its connections, has `rate`, and sets the attributes.
 
-    received, synced: its marks. proven: the highest it had on disk. counted: as much of it as counts, of the mark that is
-    waited for. counts: it has reported to this master. observer: nothing of it counts. caught_up_us: when it was level with
-    its master. _probe, _probe_us: where the master was when that was looked at last. _base, _base_us, _rate: where it was
-    when its rate was, and that.
+    received, synced: the marks that it reported last. proven: the highest mark that it had on disk. counted: the mark
+    that counts for the commit point. counts: whether it has reported to this master. observer: whether it never counts.
+    caught_up_us: when it was last level with its master. _probe, _probe_us: the master's end when it was checked last,
+    and the time. _base, _base_us, _rate: its position when the rate was measured last, the time, and the rate.
     """
 
     cdef public object received, synced, proven, counted
@@ -46,12 +44,15 @@ cdef class ProgressBase:
     cdef public int64_t caught_up_us, _probe, _probe_us, _base, _base_us, _rate
 
     def rate(self, now_us, /):
-        """Bytes per second."""
+        """Return the rate in bytes per second."""
         raise NotImplementedError
 
     cdef str absurdity(self, object received, object synced, int64_t sent, object end):
-        """What cannot be about a report; "" nothing. sent: position that was sent to it. end: the master's. RocketMQ
-        believes all of this (#3015, #1155: an acknowledgement of 2^40 bytes that nobody sent)."""
+        """Return what is impossible about a report; "" nothing.
+
+        sent: the position up to which the replica was sent the log. end: of the master's log. RocketMQ believes every
+        report (#3015, #1155: an acknowledgement of 2^40 bytes that were never sent).
+        """
         if position_of(received) > sent or entry_of(received) > entry_of(end):
             return f"it reports {received}, it was sent {sent} of {end}"
         if is_behind(received, synced):
@@ -63,10 +64,10 @@ cdef class ProgressBase:
         return ""
 
     cdef int take(self, object received, object synced, object mark, int64_t end, int64_t now_us) except -1:
-        """A report. mark: the one of the two that is waited for. end: position of the master's.
+        """Take a report. mark: the one of the two marks that counts. end: position of the master's end.
 
-        Level with the master is who has what the master had when it was looked at before (Kafka's caught-up time: under
-        load nobody ever has all that there is now).
+        A replica is level with its master if it has what the master had when that was checked before (Kafka's caught-up
+        time: under load no replica ever has all of the master's log).
         """
         cdef int64_t reached = position_of(mark)
         self.received, self.synced = received, synced
@@ -85,14 +86,13 @@ cdef class ProgressBase:
 
 
 cdef class GroupBase:
-    """`GroupBase(name, members, config, fallback, end, synced, committed, term_start, origin)`: the master `name`. To
-    be subclassed, by what admits replicas (`_progress_by_name` by name, `_connected` by connection), and answers
-    `_absurd` and `_advance`.
+    """Base of the master of a replica group. The subclass admits replicas, and has `_absurd` and `_advance`.
 
-    fenced: the higher term that it met. members: `quorums` of them have to have what is committed; `former`: they change.
-    fallback: whether it `is_alone`, waiting for nobody, or may be so one day (`limit_us`), and what it has `owed` since.
-    _end, _synced: of the log.
-    _term_start: nothing at or before it is committed by counting. origin: the mark of who has not reported.
+    `GroupBase(name, members, config, fallback, end, synced, committed, term_start, origin)`. fenced: the higher term
+    that it met. members: their `quorums` have to have what is committed; `former` is set while they change. fallback:
+    whether the master `is_alone` and waits for no replica, or may be later (`limit_us`), and what it has `owed` since.
+    _end, _synced: of the log. _term_start: no mark at or before it is committed by counting. origin: the mark of a
+    replica that has not reported. _progress_by_name, _connected: replicas by name and by connection.
     """
 
     cdef readonly str name
@@ -112,7 +112,7 @@ cdef class GroupBase:
 
     @property
     def own(self):
-        """Of what the master itself has, as much as it acknowledges."""
+        """The end of what the master has, or, if it waits for disks, of what it has synced."""
         return self._synced if self.waits_for_disks else self._end
 
     @property
@@ -121,11 +121,14 @@ cdef class GroupBase:
         return self.count()
 
     def grew(self, end, synced, /):
-        """The log ends there now, where nothing but a report can move the commit point."""
+        """Note the end of the log, where only a report can move the commit point."""
         self._end, self._synced = end, synced
 
     def progress(self, connection, progress, int64_t sent, int64_t now_us, /):
-        """A replica reports: (received, synced). sent: position up to which the log was sent on this connection."""
+        """Take a report, (received, synced), of a replica, and return the effects.
+
+        sent: position up to which the log was sent on this connection.
+        """
         cdef ProgressBase replica = self._connected.get(connection)
         cdef object received = item(progress, 0), synced = item(progress, 1), mark
         cdef str absurdity
@@ -150,15 +153,15 @@ cdef class GroupBase:
         return self._advance(now_us)
 
     def _absurd(self, connection, absurdity, now_us, /):
-        """A report that cannot be: effects."""
+        """Return the effects of an impossible report."""
         raise NotImplementedError
 
     def _advance(self, now_us, /):
-        """Move the commit point, and do what else may be done now: effects."""
+        """Move the commit point, do what else is possible now, and return the effects."""
         raise NotImplementedError
 
     def _commit_up_to(self, reached, /):
-        """Move the commit point there, if it is not; None: it stays. Effects."""
+        """Move the commit point to `reached`, if that is higher (None: it stays), and return the effects."""
         return self.commit_up_to(reached)
 
     cdef list commit_up_to(self, object reached):

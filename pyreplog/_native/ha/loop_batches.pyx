@@ -1,4 +1,4 @@
-"""Futures of what tasks of event loops submit: those of one round of a loop are sent, and settled, together.
+"""Batches of entries that tasks of event loops submit: those of one round of a loop are sent and settled together.
 
 Threads: any. Under the GIL each call is one step, but for the call of a loop, and the callbacks of futures.
 """
@@ -13,7 +13,7 @@ from pyreplog._native.log.future cimport AppendFuture, settle
 
 @cython.final
 cdef class LoopBatch:
-    """What was submitted in one round of a loop. `position`: of the last one, which all wait for."""
+    """The futures of one round of a loop. position: of the last entry, for which all of them wait."""
 
     cdef readonly int64_t position
     cdef list acks
@@ -22,14 +22,16 @@ cdef class LoopBatch:
         self.acks = []
 
     def settle(self, AppendFuture whole not None, /):
-        """All of them as `whole`, which is settled: for its callback."""
+        """Settle all futures as `whole`, which is settled: its callback."""
         settle(self.acks, whole.error)
 
 
 @cython.final
 cdef class LoopBatches:
-    """The rounds that have begun, by their loops. `LoopBatches(end)`: each loop calls `end(loop)` when its round is
-    over."""
+    """The batches of the rounds that have begun, by loop.
+
+    `LoopBatches(end)`: each loop calls `end(loop)` when its round is over.
+    """
 
     cdef dict begun
     cdef object end
@@ -38,8 +40,10 @@ cdef class LoopBatches:
         self.begun, self.end = {}, end
 
     def add(self, int64_t position, AppendFuture future not None, /):
-        """Have an ack wait for `position`, which is beyond those before it, with the others of this round; False: no
-        loop runs here, nothing was done."""
+        """Add a future to the batch of this round; it waits for `position`, which is higher than those before.
+
+        Returns False if no loop runs in this thread; then nothing was done.
+        """
         cdef LoopBatch there
         cdef object loop = _get_running_loop()
         if loop is None:
@@ -61,9 +65,9 @@ cdef class LoopBatches:
         return True
 
     def take(self, loop, /):
-        """The round of a loop, which is over by that; None: another thread took it before."""
+        """Remove the batch of a loop, which ends its round, and return it; None: another thread took it before."""
         return self.begun.pop(loop, None)
 
     def loops(self):
-        """A list of those whose rounds have begun."""
+        """Return the loops whose rounds have begun."""
         return list(self.begun)

@@ -1,8 +1,8 @@
-"""Where threads wait for a position that only grows, while one of them, the leader, does what makes it grow.
+"""A place where threads wait for a position that only grows, while one of them, the leader, makes it grow.
 
-Leader/Followers (Schmidt, Stal, Rohnert, Buschmann: POSA 2): who finds nobody in the lead takes it, the others sleep,
-each on a word of its own in one list (WebKit's parking lot). So exactly those are woken who waited for what is reached,
-and no Python runs for each. Woken all at once they would only go to sleep again, for the GIL: each wakes the next.
+It is the Leader/Followers pattern (Schmidt, Stal, Rohnert, Buschmann: POSA 2): a thread that finds no leader becomes
+it; the others sleep, each on a word of its own in one list (WebKit's parking lot). So exactly the threads are woken
+whose position is reached, without Python code for each. Each wakes the next: woken at once they would wait for the GIL.
 """
 
 cimport cython
@@ -55,15 +55,15 @@ cdef void append(Sleeper *ring, Sleeper *sleeper) noexcept:
 
 @cython.final
 cdef class ParkingLot:
-    """Waiting for one position. All methods run under the GIL, which is what makes their tests and sets atomic; only
-    sleeping releases it. Who sleeps is in one of two rings, until woken.
+    """The threads that wait for one position. All methods run under the GIL, which makes them atomic; only sleeping
+    releases it. A thread that sleeps is in one of two rings until it is woken.
 
-    `reached`: how far the position has come.
+    reached: the position up to now.
     """
 
     cdef readonly int64_t reached
-    cdef Sleeper ring             # who waits for what is not reached
-    cdef Sleeper ready            # who is to be woken
+    cdef Sleeper ring             # threads whose position is not reached
+    cdef Sleeper ready            # threads that are to be woken
     cdef int waking               # how many were woken, and do not run yet
     cdef unsigned long leader     # thread that leads; 0: nobody
     cdef bint open
@@ -78,7 +78,7 @@ cdef class ParkingLot:
 
     @property
     def sleeping(self):
-        """How many threads sleep until more is reached."""
+        """Number of threads that sleep until their position is reached."""
         cdef Sleeper *sleeper = self.ring.next
         cdef int count = 0
         while sleeper != &self.ring:
@@ -88,15 +88,15 @@ cdef class ParkingLot:
 
     @property
     def is_waking(self):
-        """Whether one of those whose position is reached, or who is to lead, does not run yet."""
+        """Whether a thread that was woken does not run yet."""
         return self.waking != 0
 
     def is_over(self, int64_t position):
-        """Whether a wait for `position` is: it is reached, or the lot is closed. Whoever leads asks it over and over."""
+        """Return whether a wait for `position` is over: it is reached, or the lot is closed. The leader polls it."""
         return self.reached >= position or not self.open
 
     def lead(self):
-        """Be the one who drives; False when somebody else is."""
+        """Become the leader. Return False if another thread is."""
         cdef unsigned long me = PyThread_get_thread_ident()
         if self.leader and self.leader != me:
             return False
@@ -104,9 +104,9 @@ cdef class ParkingLot:
         return True
 
     def park(self, int64_t position, int64_t timeout_us):
-        """Sleep until `position` is reached, or this thread is to lead, or the lot is closed.
+        """Sleep until `position` is reached, this thread is to lead, or the lot is closed.
 
-        Returns early at signals and after `timeout_us`: look again.
+        It also returns at a signal and after `timeout_us`: check again.
         """
         cdef Sleeper *me
         if self.reached >= position or not self.leader or not self.open:
@@ -125,11 +125,10 @@ cdef class ParkingLot:
         self.wake_next()
 
     def leave(self):
-        """Wait no more, and lead no more: when nobody leads now, the one who sleeps longest is woken, to do it; when
-        others are on their way, they will see to that.
+        """Stop waiting and leading. If no thread leads now, wake the one that sleeps longest, to become the leader.
 
-        One C call that is right whether this thread led or not: an interruption may come between any two steps of
-        Python code.
+        If woken threads do not run yet, they will do that. It is one C call that is right whether this thread led or
+        not, because an interruption may come between any two steps of Python code.
         """
         if self.leader == PyThread_get_thread_ident():
             self.leader = 0
@@ -137,7 +136,7 @@ cdef class ParkingLot:
             self.wake(self.ring.next)
 
     def reach(self, int64_t position):
-        """The position is there: wake those who waited for it."""
+        """Note that the position is reached, and wake the threads that waited for it."""
         cdef Sleeper *sleeper = self.ring.next
         cdef Sleeper *following
         self.reached = max(self.reached, position)
@@ -150,18 +149,18 @@ cdef class ParkingLot:
         self.wake_next()
 
     def close(self):
-        """The position moves no more: nobody sleeps here from now on."""
+        """Wake all threads, and let none sleep from now on, for the position moves no more."""
         self.open = False
         while self.ring.next != &self.ring:
             self.wake(self.ring.next)
 
     cdef void wake_next(self) noexcept:
-        """Of those who are to be woken, unless one is on its way who will wake it."""
+        """Wake the next thread, unless one was woken that has not run yet and will do it."""
         if not self.waking and self.ready.next != &self.ready:
             self.wake(self.ready.next)
 
     cdef void wake(self, Sleeper *sleeper) noexcept:
-        """The GIL is kept: else it could be woken by a signal meanwhile, and be gone."""
+        """Wake a thread. The GIL is kept: else a signal could wake it meanwhile, and its sleeper be freed."""
         unlink(sleeper)
         self.waking += 1
         futex_unpark(&sleeper.woken)

@@ -1,4 +1,4 @@
-"""What a RocketMQ slave reports to its master: offsets, with nothing around them.
+"""The parser of what a RocketMQ slave reports to its master: bare offsets.
 
 Threads: one parser belongs to one thread or task at a time.
 """
@@ -25,7 +25,7 @@ cdef class ProgressParser:
         self.rest = b""
 
     def feed(self, data, /):
-        """List of the offsets that `data` (bytes-like) completes, in order."""
+        """Return the offsets that `data` (bytes-like) completes, in order."""
         cdef bytes words = b"".join((self.rest, data))
         cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(words)
         cdef Py_ssize_t at, whole = len(words) // 8 * 8

@@ -1,5 +1,4 @@
-"""Reports of a replica group's replicas, the control bodies of which there is one for each append (FORMAT.md,
-"Replication": PROGRESS).
+"""The codec of the progress reports of replicas: one for each append (FORMAT.md, "Replication": PROGRESS).
 
 Threads: any.
 """
@@ -25,19 +24,19 @@ cdef enum:
 
 
 class ProgressReport(NamedTuple):
-    """Replica -> master: ends of what it has; after it has stored the promise and history of ACCEPT."""
+    """Replica -> master: the ends of what it has. Sent after it has stored the promise and history of ACCEPT."""
 
     received: LogPosition
     synced: LogPosition
 
 
 def progress_from(received, synced, /):
-    """`ProgressReport(received, synced)` without a call of Python: there is one for each append."""
+    """Return a ProgressReport, made without a call of Python, for there is one for each append."""
     return named(ProgressReport, (received, synced))
 
 
 def encode_report(received, synced, /):
-    """The body that says what a replica has, and has on disk."""
+    """Encode the ends of what a replica has received and synced."""
     cdef bytes body = PyBytes_FromStringAndSize(NULL, REPORT_BYTES)
     cdef char *p = PyBytes_AS_STRING(body)
     p[0] = KIND
@@ -49,13 +48,13 @@ def encode_report(received, synced, /):
 
 
 def report_alone(FrameBatch batch not None, /):
-    """`decode_report` of the control body that comes by itself; None, too: it does not."""
+    """Decode a report that is the only frame of a batch; None: it is not."""
     cdef tuple frame = batch.alone()
     return decode_report(frame[1]) if frame is not None and frame[0] == CONTROL_OFFSET else None
 
 
 def decode_report(body, /):
-    """The ProgressReport that a body is; None: it is another message, or none. InvalidMessageError: a mark below 0."""
+    """Decode a ProgressReport; None: the body is another message. Raises InvalidMessageError for a mark below 0."""
     cdef Py_buffer view
     cdef const uint8_t *p
     cdef int64_t received, received_entry, synced, synced_entry

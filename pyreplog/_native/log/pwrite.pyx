@@ -1,4 +1,4 @@
-"""Bytes into a file at an offset, and onto its disk.
+"""Writes bytes into a file at an offset, and syncs them.
 
 The GIL is kept around small writes: they take a few microseconds, and among busy threads the way back to the GIL takes
 longer.
@@ -22,7 +22,7 @@ cdef extern from * nogil:
 
 
 def write(int fd, data, int64_t offset, /):
-    """pwrite all of `data` at `offset`. Errors: OSError."""
+    """Write all of `data` (bytes-like) at `offset`. Raises OSError."""
     cdef Py_buffer buffer
     cdef int code
     PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
@@ -39,8 +39,10 @@ def write(int fd, data, int64_t offset, /):
 
 
 def write_sync(int fd, data, int64_t offset, /):
-    """pwrite all of `data` at `offset` and fdatasync, with one release of the GIL: among many waiting threads each
-    way back to the GIL is a long queue. Errors: OSError."""
+    """Write all of `data` (bytes-like) at `offset`, and call fdatasync. Raises OSError.
+
+    The GIL is released once, for both calls: among busy threads, each return to the GIL takes long.
+    """
     cdef Py_buffer buffer
     cdef int code
     PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)

@@ -1,7 +1,7 @@
-"""Records read: verification, the batch of columns, and single records as views.
+"""Verification and scans of records, and single records as views.
 
-Encoding lies in record.pxd, inlined into its callers. Threads: batches and records are immutable; any thread may use
-them. They hold their segment mapped for as long as they live.
+The encoder is in record.pxd, inlined into its callers. Threads: records are immutable, and any thread may use them. A
+record keeps its segment mapped as long as it lives.
 """
 
 import sys
@@ -78,7 +78,7 @@ cdef int64_t check_record(const uint8_t *p, int64_t space, uint32_t stamp) noexc
 
 cdef inline int64_t scan_plain(const uint8_t *map, int64_t *start, int64_t until, int64_t stop, uint32_t stamp,
                                uint32_t *offsets, uint32_t *sizes, int64_t limit, int64_t *expected) noexcept nogil:
-    """The part of scan_records that most records take; ends at the first one that needs a closer look."""
+    """Scan plain records, which most are, for scan_records; stop at the first record that needs all checks."""
     cdef int64_t at = start[0], follows = expected[0], last_start = (stop & ~7) - SHORT_HEADER, count = 0, size
     cdef uint64_t plain = <uint64_t>PLAIN << 32 | stamp
     cdef const ShortHeader *p
@@ -145,7 +145,7 @@ cdef int64_t event_time_of(const uint8_t *p) noexcept nogil:
 # ---- one record ------------------------------------------------------------------------------------------------
 
 cdef class Span:
-    """Exports a part of a mapped segment as a read-only buffer and keeps the segment alive."""
+    """A part of a mapped segment as a read-only buffer that keeps the segment alive."""
 
     cdef object owner
     cdef const uint8_t *p
@@ -187,7 +187,7 @@ cdef class Record:
         raise TypeError("records are made by a log's reads and scans")
 
     def __getattribute__(self, name):
-        """Most loops ask for the value alone: it is given without the search in the type, which takes as long again."""
+        """Return `value` without the search in the type, which takes as long again; most loops read only the value."""
         if name is VALUE:
             return self.copied_value()
         return PyObject_GenericGetAttr(self, name)
@@ -217,26 +217,26 @@ cdef class Record:
 
     @property
     def value_view(self):
-        """The value, not copied; keeps the segment mapped while the view lives."""
+        """The value, not copied; the view keeps the segment mapped."""
         return span(self.owner, value_of(self.p), value_length_of(self.p))
 
     @property
     def key(self):
-        """The key, copied; None when there is none."""
+        """The key, copied; None: the record has no key."""
         if not (<const RecordHead *>self.p).form & FORM_KEY:
             return None
         return PyBytes_FromStringAndSize(<const char *>key_of(self.p), (<const RecordHead *>self.p).key_length)
 
     @property
     def key_view(self):
-        """The key, not copied; None when there is none."""
+        """The key, not copied; None: the record has no key."""
         if not (<const RecordHead *>self.p).form & FORM_KEY:
             return None
         return span(self.owner, key_of(self.p), (<const RecordHead *>self.p).key_length)
 
     @property
     def timestamp(self):
-        """Append time in microseconds since the epoch; never less than the record's before it."""
+        """Append time in microseconds since the epoch; never less than that of the record before."""
         return (<const RecordHead *>self.p).time
 
     @property
@@ -257,7 +257,7 @@ cdef class Record:
 
     @property
     def lac(self):
-        """Last entry its writer knew to be confirmed (bare log: synced); -1: none known."""
+        """The last entry that the writer knew to be confirmed, or, in a bare log, synced; -1: none."""
         cdef uint32_t lag
         if (<const RecordHead *>self.p).form & FORM_LONG:
             return (<const LongHeader *>self.p).lac
@@ -266,12 +266,12 @@ cdef class Record:
 
     @property
     def ledger_bytes(self):
-        """Value bytes of its ledger up to and with this entry; 0 in a bare log."""
+        """Bytes of the values of the ledger up to this entry, included; 0 in a bare log."""
         return (<const LongHeader *>self.p).ledger_bytes if (<const RecordHead *>self.p).form & FORM_LONG else 0
 
     @property
     def ledger_messages(self):
-        """Messages of its ledger up to and with this entry; 0 in a bare log."""
+        """Messages of the ledger up to this entry, included; 0 in a bare log."""
         return (<const LongHeader *>self.p).ledger_messages if (<const RecordHead *>self.p).form & FORM_LONG else 0
 
     @property
@@ -281,14 +281,14 @@ cdef class Record:
 
     @property
     def attributes(self):
-        """All attributes as (tag, bytes), in stored order."""
+        """All attributes as (tag, bytes), in the order in which they are stored."""
         cdef const uint8_t *start
         cdef int64_t length = attributes_of(self.p, &start)
         return decode_attributes(PyBytes_FromStringAndSize(<const char *>start, length))
 
     @property
     def properties(self):
-        """The properties given at append: dict of str to bytes."""
+        """The properties of the record: bytes by name."""
         out = {}
         for tag, data in self.attributes:
             if tag == TAG_PROPERTY:

@@ -1,7 +1,7 @@
-"""One segment file, mapped: verification, scans, reads. Files are made, named and removed by `pyreplog.log.files`.
+"""One mapped segment file: verification, scans and reads. `pyreplog.log.files` creates, names and removes the files.
 
-Threads: reads and scans may run in any thread at any time, also while the writer appends behind `end`. A scan, batch,
-record or view pins its segment; a pinned segment is never unmapped, recycled or cut.
+Threads: any thread may read and scan at any time, also while the writer appends behind `end`. A scan, batch, record or
+view pins its segment; a pinned segment is never unmapped, recycled or cut.
 """
 
 import os
@@ -45,7 +45,7 @@ cdef extern from * nogil:
 @cython.freelist(64)
 @cython.no_gc  # a collector that clears it first would lose the pin; a segment never leads back to it
 cdef class Pin:
-    """Keeps a segment from being unmapped, recycled or cut while it lives."""
+    """Prevents that a segment is unmapped, recycled or cut, as long as it lives."""
 
     def __dealloc__(self):
         if self.segment is not None:
@@ -67,7 +67,7 @@ cdef struct Rows:
 
 
 cdef int widen(Rows *rows, int64_t room) except -1:
-    """Make room for so many; those that are there stay."""
+    """Make room for `room` rows, and keep those that were found."""
     cdef Py_ssize_t size
     cdef uint32_t *wider = <uint32_t *>take_block((2 * room + 1) * <Py_ssize_t>sizeof(uint32_t), &size)
     if wider != NULL and rows.count:
@@ -82,10 +82,10 @@ cdef int widen(Rows *rows, int64_t room) except -1:
 
 @cython.final
 cdef class Segment:
-    """Map the segment file open as `fd` (the Segment owns the descriptor from now on).
+    """A mapped segment file, open as `fd`, which the Segment owns from now on.
 
-    path: for messages; writable: map for writing as well.
-    Errors: CorruptionError (no header, wrong size), FormatVersionError, UnsupportedFilesystemError (no shared map).
+    path: for messages. writable: map it for writing, too. Raises CorruptionError (the header is damaged, or the size is
+    wrong), FormatVersionError, and UnsupportedFilesystemError (the file system has no shared mappings).
     """
 
     def __cinit__(self, int fd, path, *, bint writable):
@@ -111,27 +111,27 @@ cdef class Segment:
 
     @property
     def pinned(self):
-        """How many batches, records, views and running scans hold the segment."""
+        """Number of batches, records, views and running scans that pin the segment."""
         return self.pins
 
     def fileno(self):
         return self.fd
 
     def set_file(self, int fd):
-        """Take over a descriptor of the same file in place of the one given up."""
+        """Take a new descriptor of the same file, in place of the old one, which is closed."""
         self.close_file()
         self.fd = fd
 
     def close_file(self):
-        """Give up the descriptor (and its lock); the mapping stays."""
+        """Close the descriptor, which releases its lock; the mapping stays."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
     def populate(self, int64_t offset, int64_t length):
-        """Fault pages in for writing, the GIL released, so that no append pays for it. DiskFullError if it can't.
+        """Fault pages in for writing, without the GIL, so that no append has to.
 
-        Harmless on pages that are there, and while records are appended.
+        It does not change pages that exist, and may run while records are appended. Raises DiskFullError.
         """
         cdef int failed
         cdef Pin held = pin(self)
@@ -143,7 +143,7 @@ cdef class Segment:
             raise DiskFullError(failed, f"cannot populate {self.path}: {os.strerror(failed)}")
 
     def reassign(self, path, bytes uuid not None, int64_t base, int64_t first_entry, uint32_t epoch):
-        """Begin a new life under another name: the caller has written the new header into the file."""
+        """Begin a new segment in the same file, whose new header the caller has written."""
         self.path, self.uuid, self.base, self.first_entry, self.epoch = path, uuid, base, first_entry, epoch
         self.stamp = stamp_of(<const uint8_t *><const char *>uuid, base, self.size, epoch)
         self.end = SEGMENT_HEADER
@@ -152,27 +152,30 @@ cdef class Segment:
         self.ledgers = None
 
     def entry_after(self, int64_t count):
-        """Number of the entry that follows the first `count` ones; 0 in a log of many ledgers."""
+        """Return the number of the entry behind the first `count` entries; 0 in a log of many ledgers."""
         return self.first_entry + count if self.first_entry >= 0 else 0
 
     def advance(self, int64_t end, bint sealed):
-        """Tell the segment how far intact records reach (offset), and whether a blank follows."""
+        """Set the offset up to which records are intact, and whether a blank follows there."""
         self.end, self.sealed = end, sealed
 
     def check(self, int64_t offset, int64_t stop):
-        """Stride of the intact record at `offset`, or a negative status (see record.pxd)."""
+        """Return the stride of the record at `offset` if it is intact, else a negative status (see record.pxd)."""
         if not SEGMENT_HEADER <= offset <= stop <= self.size:
             raise InvalidArgumentError(f"offset {offset}, stop {stop}: outside of the segment's {self.size} bytes")
         return rec.check_record(self.map + offset, stop - offset, self.stamp)
 
     def fault(self, int64_t offset, int64_t status):
-        """The CorruptionError for a status met at `offset`."""
+        """Return the CorruptionError for a status at `offset`."""
         if not 0 <= offset <= self.size:
             raise InvalidArgumentError(f"offset {offset} outside of the segment's {self.size} bytes")
         return corruption(self.path, self.base + offset, status, self.map + offset, self.size - offset, self.stamp)
 
     def blank_at(self, int64_t offset, int64_t time):
-        """Header of the blank that ends a segment without numbered entries at `offset`. time: of its last record."""
+        """Return the header of a blank that ends a segment without numbered entries at `offset`.
+
+        time: append time of the last record.
+        """
         cdef bytearray out = bytearray(SHORT_HEADER)
         if not SEGMENT_HEADER <= offset <= self.size - SHORT_HEADER:
             raise InvalidArgumentError(f"offset {offset} outside of the segment's {self.size} bytes")
@@ -180,7 +183,7 @@ cdef class Segment:
         return bytes(out)
 
     def head_at(self, int64_t offset):
-        """(kind, entry or -1, synced entry or -1, time, length) of the record header at `offset`, not verified."""
+        """Return (kind, entry or -1, synced entry or -1, time, length) of the record at `offset`, not verified."""
         cdef const ShortHeader *p = <const ShortHeader *>(self.map + offset)
         cdef const rec.LongHeader *q = <const rec.LongHeader *>p
         if not SEGMENT_HEADER <= offset <= self.size - SHORT_HEADER:
@@ -192,19 +195,19 @@ cdef class Segment:
         return p.head.kind, entry, lac, p.head.time, p.head.length
 
     def stamp_at(self, int64_t offset):
-        """The stamp in a record header at `offset`, not verified."""
+        """Return the stamp in the record header at `offset`, not verified."""
         if not SEGMENT_HEADER <= offset <= self.size - SHORT_HEADER:
             raise InvalidArgumentError(f"offset {offset} outside of the segment's {self.size} bytes")
         return (<const RecordHead *>(self.map + offset)).stamp
 
     def bytes_at(self, int64_t offset, int64_t length):
-        """A copy of bytes of the file."""
+        """Return a copy of bytes of the file."""
         if offset < 0 or length < 0 or offset + length > self.size:
             raise InvalidArgumentError(f"{length} bytes at {offset}: outside of the segment's {self.size} bytes")
         return self.map[offset:offset + length]
 
     def view(self, int64_t offset, int64_t length):
-        """Bytes of the file, not copied; pins the segment."""
+        """Return a view of bytes of the file, which pins the segment."""
         if offset < 0 or length < 0 or offset + length > self.size:
             raise InvalidArgumentError(f"{length} bytes at {offset}: outside of the segment's {self.size} bytes")
         return rec.span(pin(self), self.map + offset, length)
@@ -213,10 +216,10 @@ cdef class Segment:
              int64_t entry=-1):
         """Verify records from `offset` (which must begin one) up to `stop` and return them as a RecordBatch.
 
-        until: stop before the first record that begins here or beyond (-1: at `stop`). limit: at most so many records
-        (-1: all). all_kinds: control records and markers too. entry: the number that comes first, of a log by itself (-1:
-        any). The batch ends before a bad record, and its next_position tells where to go on; CorruptionError when the bad
-        record is the first. The GIL is released.
+        until: stop before the first record that begins at this offset or later; -1: at `stop`. limit: number of records
+        at most; -1: all. all_kinds: also control records and markers. entry: expected number of the first record, in a
+        log by itself; -1: any. The batch ends before a damaged record; its next_position is where to go on. Raises
+        CorruptionError if the first record is damaged. The GIL is released.
         """
         cdef int64_t next_offset = offset, fault, most
         cdef int64_t expected = entry - self.first_entry if entry >= 0 and self.first_entry >= 0 else -1
@@ -254,14 +257,14 @@ cdef class Segment:
         return made
 
     cdef int64_t likely_count(self, int64_t offset, int64_t until) noexcept:
-        """How many records lie there, if all are as long as the first."""
+        """Return the number of records in a range if all are as long as the first."""
         cdef int64_t stride = SHORT_HEADER
         if offset < until:
             stride = max(stride, rec.stride_of((<const RecordHead *>(self.map + offset)).length))
         return (until - offset) // stride + 1
 
     def read(self, int64_t offset, int64_t stop):
-        """The verified Record at `offset`. Errors: CorruptionError."""
+        """Verify the record at `offset` and return it as a Record. Raises CorruptionError."""
         cdef int64_t status
         if not SEGMENT_HEADER <= offset < stop <= self.size:
             raise InvalidArgumentError(f"offset {offset}, stop {stop}: outside of the segment's {self.size} bytes")
@@ -271,7 +274,10 @@ cdef class Segment:
         return rec.make_record(pin(self), self.map + offset, self.first_entry, self.base + offset)
 
     def find_intact(self, int64_t offset, int64_t stop):
-        """Offset of the first intact record at or after `offset` (any aligned place), or -1. The GIL is released."""
+        """Return the offset of the first intact record at or behind `offset`, at any aligned place; -1: none.
+
+        The GIL is released.
+        """
         cdef int64_t found
         cdef Pin held = pin(self)
         if not SEGMENT_HEADER <= offset <= stop <= self.size:
@@ -281,8 +287,10 @@ cdef class Segment:
         return found
 
     def find_blank(self, int64_t offset):
-        """Offset of the blank that ends the segment, if it lies at or after `offset` (any aligned place); else -1. The
-        GIL is released."""
+        """Return the offset of the blank that ends the segment, if it lies at or behind `offset`; else -1.
+
+        The GIL is released.
+        """
         cdef int64_t found
         cdef Pin held = pin(self)
         if not SEGMENT_HEADER <= offset <= self.size:
@@ -292,7 +300,7 @@ cdef class Segment:
         return found
 
     def used_end(self, int64_t offset):
-        """Offset after the last byte from `offset` on that is not zero (rounded up to 8)."""
+        """Return the offset behind the last byte from `offset` on that is not zero, rounded up to 8."""
         cdef int64_t found
         cdef Pin held = pin(self)
         if not SEGMENT_HEADER <= offset <= self.size:
@@ -302,10 +310,10 @@ cdef class Segment:
         return found
 
     def verify(self, SparseIndex index, int64_t offset, int64_t stop):
-        """Walk all records from `offset`, checking each and its entry number, and note them in `index`.
+        """Verify all records from `offset` on, with their entry numbers, and note them in `index`.
 
-        Returns (offset where the walk ended, status: 0 at `stop`, else why; RECORD_BLANK is the end of the segment).
-        The GIL is released.
+        Returns (offset at which it ended, status). The status is 0 at `stop`, else what is wrong with the record there;
+        RECORD_BLANK is the end of the segment. The GIL is released.
         """
         cdef int64_t status = 0
         cdef Pin held = pin(self)
@@ -322,8 +330,10 @@ cdef class Segment:
 
 
 cdef int64_t find_record(const uint8_t *map, int64_t offset, int64_t stop, uint32_t stamp, bint blank) noexcept nogil:
-    """Offset of the first intact record at or after `offset`, at any aligned place; -1: none. blank: of the one that
-    takes all up to `stop`."""
+    """Return the offset of the first intact record at or behind `offset`, at any aligned place; -1: none.
+
+    blank: look for the blank that fills the rest up to `stop`.
+    """
     cdef int64_t status
     while offset + SHORT_HEADER <= stop:
         if (<const RecordHead *>(map + offset)).stamp == stamp:
@@ -335,7 +345,7 @@ cdef int64_t find_record(const uint8_t *map, int64_t offset, int64_t stop, uint3
 
 
 cdef int64_t last_nonzero(const uint8_t *map, int64_t offset, int64_t stop) noexcept nogil:
-    """Offset after the last word of map[offset, stop) that is not zero; `offset` when all are."""
+    """Return the offset behind the last word of map[offset, stop) that is not zero; `offset`: all are zero."""
     cdef const uint64_t *words = <const uint64_t *>map
     cdef int64_t at = stop >> 3
     while at > offset >> 3 and words[at - 1] == 0:

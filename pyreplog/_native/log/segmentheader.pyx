@@ -1,4 +1,4 @@
-"""The first block of a segment file: FORMAT.md, "Segment". Threads: any."""
+"""Encodes and decodes the first block of a segment file (FORMAT.md, "Segment"). Threads: any."""
 
 import os
 
@@ -19,14 +19,17 @@ cdef uint32_t stamp_of(const uint8_t *uuid, int64_t base, int64_t size, uint32_t
 
 
 def compute_stamp(bytes uuid not None, int64_t base, int64_t size, uint32_t epoch):
-    """The stamp in the records of a segment. uuid: of the log, 16 bytes."""
+    """Return the stamp in the records of a segment.
+
+    uuid: of the log. Raises InvalidArgumentError if it has not 16 bytes.
+    """
     if len(uuid) != 16:
         raise InvalidArgumentError(f"uuid: expected 16 bytes, found {len(uuid)}")
     return stamp_of(<const uint8_t *><const char *>uuid, base, size, epoch)
 
 
 def encode_header(bytes uuid not None, int64_t base, int64_t size, int64_t first_entry, uint32_t epoch):
-    """The first block of a segment file: SEGMENT_HEADER bytes."""
+    """Return the first block of a segment file, SEGMENT_HEADER bytes."""
     cdef SegmentHeader header
     cdef bytearray out = bytearray(SEGMENT_HEADER)
     cdef uint8_t *p = out
@@ -41,10 +44,10 @@ def encode_header(bytes uuid not None, int64_t base, int64_t size, int64_t first
 
 
 def decode_header(path, bytes block not None):
-    """(uuid, base, size, first entry, epoch) of a segment's first block.
+    """Return (uuid, base, size, first entry, epoch) of a segment's first block.
 
-    path: of its file, or whatever else names it. Errors: CorruptionError when it is no intact header, FormatVersionError
-    when this build cannot read it.
+    path: of its file, for messages. Raises CorruptionError if the header is damaged, and FormatVersionError if this
+    build cannot read its version.
     """
     cdef SegmentHeader header
     if len(block) < <Py_ssize_t>sizeof(SegmentHeader):
@@ -65,7 +68,7 @@ def decode_header(path, bytes block not None):
 
 
 cdef object damage(path, int offset, str expected, str found):
-    """At a position of the log, as all damage is: a segment's name begins with that of its first byte."""
+    """Return a CorruptionError at a position of the log; the name of a segment begins with that of its first byte."""
     cdef str name = os.path.basename(path)
     cdef str base = name[:20]
     begin = int(base) if name.endswith(".log") and len(base) == 20 and base.isdecimal() else 0

@@ -1,7 +1,7 @@
-"""Sparse index of one segment: one entry per 4 KiB, and the event times met per 64 KiB.
+"""The sparse index of one segment: one entry for each 4 KiB, and the range of event times in each 64 KiB.
 
-In memory while its segment is written, mapped from a checksummed file afterwards, so that it takes no private memory.
-It can always be made again from the segment. Threads: the writer's thread alone notes; lookups hold the GIL.
+It lies in memory while its segment is written; later it is mapped from a checksummed file and takes no private memory.
+It can always be rebuilt from the segment. Threads: only the writer's thread notes records; lookups hold the GIL.
 """
 
 cimport cython
@@ -43,7 +43,7 @@ cdef class SparseIndex:
 
     @property
     def memory_bytes(self):
-        """Private bytes held; 0 when mapped from a file."""
+        """Bytes of private memory; 0 if the index is mapped from a file."""
         if not self.capacity:
             return 0
         return self.capacity * sizeof(IndexBlock) + (self.range_count * sizeof(TimeRange) if self.ranges else 0)
@@ -78,7 +78,7 @@ cdef class SparseIndex:
         if self.ranges == NULL:
             made = <TimeRange *>malloc(count * sizeof(TimeRange))
             if made == NULL:
-                return  # lookups by event time will not find what was not noted
+                return  # lookups by event time do not find records that were not noted
             for i in range(count):
                 made[i].low = INT64_MAX
                 made[i].high = INT64_MIN
@@ -109,7 +109,7 @@ cdef class SparseIndex:
         return <int64_t>(self.blocks[at].place & PLACE_MASK) * ALIGN
 
     cdef int64_t block_of(self, int64_t entry_delta) noexcept nogil:
-        """Last block that begins at or before the entry: one guess by interpolation, bisection if it is off."""
+        """Return the last block that begins at or before the entry, by one interpolation, or else by bisection."""
         cdef int64_t low = 0, high = self.count, middle
         cdef int64_t span = <int64_t>self.blocks[high - 1].entry_delta + 1
         middle = entry_delta * high // span
@@ -124,7 +124,7 @@ cdef class SparseIndex:
         return low
 
     def block(self, int64_t i):
-        """(entry delta, offset) of block entry i."""
+        """Return (entry delta, offset) of block entry `i`. Raises IndexError."""
         if not 0 <= i < self.count:
             raise IndexError(i)
         return self.blocks[i].entry_delta, self.place_of(i)
@@ -133,7 +133,7 @@ cdef class SparseIndex:
         return self.count
 
     def before(self, int64_t offset):
-        """Offset of the last indexed record at or before `offset` (the first record when there is none)."""
+        """Return the offset of the last indexed record at or before `offset`; if there is none, of the first record."""
         cdef int64_t low = 0, high = self.count, middle
         while low < high:
             middle = (low + high) >> 1
@@ -144,7 +144,7 @@ cdef class SparseIndex:
         return self.place_of(low - 1) if low else SEGMENT_HEADER
 
     def event_time_blocks(self, int64_t low, int64_t high):
-        """Ranges [start, stop) of offsets in which records with an event time in [low, high] may begin."""
+        """Return the ranges [start, stop) of offsets in which records with an event time in [low, high) may begin."""
         cdef int64_t i, start = 0, stop = 0
         cdef list spans = []
         for i in range(self.range_count):
@@ -161,7 +161,7 @@ cdef class SparseIndex:
 
     def to_bytes(self, bytes uuid not None, int64_t base, int64_t first_entry, uint32_t stamp,
                  int64_t time_low, int64_t time_high):
-        """The index file of a sealed segment (FORMAT.md)."""
+        """Return the bytes of the index file of a sealed segment (FORMAT.md)."""
         cdef IndexHeader header
         cdef int64_t blocks_bytes = self.count * sizeof(IndexBlock)
         cdef int64_t ranges_bytes = self.range_count * sizeof(TimeRange)
@@ -186,10 +186,10 @@ cdef class SparseIndex:
 
     @staticmethod
     def load(path, int64_t size, bytes uuid not None, int64_t base, int64_t first_entry, uint32_t stamp):
-        """Map an index file; (index, time_low, time_high).
+        """Map an index file, and return (index, time_low, time_high).
 
-        Errors: OSError when it cannot be read; FormatVersionError; CorruptionError when it is damaged or belongs to
-        another segment. The caller then rebuilds it from the segment.
+        Raises OSError if the file cannot be read, FormatVersionError, and CorruptionError if it is damaged or belongs
+        to another segment. The caller then rebuilds the index from the segment.
         """
         cdef SparseIndex made = SparseIndex.__new__(SparseIndex, size)
         made.image = map_file(path, sizeof(IndexHeader), "an index", &made.length)

@@ -1,7 +1,7 @@
-"""The tail page of a log: live end, synced end, what readers may see, and a word to sleep on.
+"""The tail page of a log: its end, its synced end, its visible end, and a futex to wait on.
 
-One page mapped by the writer and by every reader of any process. Local and volatile: after a reboot (`boot_id`) or
-when its checks fail it is ignored and the end is found by scanning.
+The writer and the readers of all processes map it. It is local and volatile: after a reboot (`boot_id`), or if its
+checks fail, it is ignored, and the end is found by scanning.
 """
 
 import mmap
@@ -56,9 +56,9 @@ cdef void wake_sleepers(TailPage *page) noexcept nogil:
 
 @cython.final
 cdef class Tail:
-    """Map the page in `file` (at least 4096 bytes, open for reading, or for both when `writable`).
+    """The page, mapped from `file` (at least 4096 bytes; open for reading, and also for writing if `writable`).
 
-    Position and entry properties are in bytes and entry numbers; each is one atomic word.
+    Positions are bytes, entries are entry numbers; each is one atomic word.
     """
 
     def __cinit__(self, file, *, bint writable):
@@ -71,11 +71,11 @@ cdef class Tail:
         PyBuffer_Release(&buffer)
 
     def begin(self, *, bytes boot_id not None, bytes uuid not None, uint32_t pid):
-        """Writer: claim the page and put down who writes. The words keep their values."""
+        """Claim the page for the writer `pid`, and store its boot and log. The words keep their values."""
         cdef TailPage *page = self.page
         self.fenced = register_writer() != 0
         store32(&page.open, 0)
-        fence()  # words that were cleared before are zero for whoever finds the page to be of this boot and log
+        fence()  # a reader that finds this boot and log sees that words cleared before are zero
         page.version = FORMAT_VERSION
         page.pid = pid
         memcpy(page.boot_id, <const char *>boot_id, 16)
@@ -83,7 +83,7 @@ cdef class Tail:
         page.magic = TAIL_MAGIC
 
     def belongs_to(self, bytes boot_id not None, bytes uuid not None):
-        """Whether the page was written since this boot by a writer of this log. Both are 16 bytes."""
+        """Return whether a writer of this log has written the page since this boot. Both ids have 16 bytes."""
         cdef bint same
         if len(boot_id) != 16 or len(uuid) != 16:
             raise ValueError("boot_id and uuid have 16 bytes")
@@ -95,19 +95,19 @@ cdef class Tail:
 
     def publish(self, *, int64_t start, int64_t end, int64_t end_entry, int64_t synced_end, int64_t synced_entry,
                 int64_t visible, int64_t visible_entry, bint is_open):
-        """Writer: set every word at once (at open, truncate, trim and close) and wake all sleepers."""
+        """Set all words, as the writer does at open, truncate, trim and close, and wake all sleepers."""
         store(&self.page.start, start)
         store(&self.page.end, end)
         store(&self.page.end_entry, end_entry)
         store(&self.page.synced_end, synced_end)
         store(&self.page.synced_entry, synced_entry)
         store(&self.page.visible_entry, visible_entry)
-        store(&self.page.visible, visible)  # a reader that meets a page just begun trusts it from here on
+        store(&self.page.visible, visible)  # a reader of a page that was just claimed trusts it from here on
         store32(&self.page.open, is_open)
         wake_sleepers(self.page)
 
     def note_truncation(self):
-        """Writer: entries that readers may have seen were cut."""
+        """Count a truncation of entries that readers may have seen."""
         add32(&self.page.truncations, 1)
 
     @property
@@ -151,7 +151,7 @@ cdef class Tail:
 
     @property
     def unreplicated(self):
-        """Whether readers may see what enough replicas do not have."""
+        """Whether readers may see entries that too few replicas have."""
         return load32(&self.page.unreplicated) == 1
 
     @unreplicated.setter
@@ -160,12 +160,12 @@ cdef class Tail:
 
     @property
     def open(self):
-        """Whether a writer has said that it is open (it may have been killed since)."""
+        """Whether a writer has opened the log and not closed it; it may have been killed since."""
         return load32(&self.page.open) == 1
 
     @property
     def wakes(self):
-        """Counts wake-ups, and a writer's words about a log that it opens, cuts, trims or closes."""
+        """Number of wake-ups; it also grows when a writer opens, cuts, trims or closes the log."""
         return load32(&self.page.wake)
 
     @property
@@ -173,7 +173,7 @@ cdef class Tail:
         return self.page.pid
 
     cdef int64_t wait(self, int64_t seen, int64_t timeout_us, bint visible) except -1:
-        """Sleep until the (visible) end passes `seen`; returns it, or as it is after a time-out, wake or signal."""
+        """Sleep until the end, or the visible one, passes `seen`; return it, also after a time-out or a signal."""
         cdef const int64_t *word = &self.page.visible if visible else &self.page.end
         cdef uint32_t wake
         cdef bint is_asked = seam.scheduler is not None, sleeps = False
@@ -197,17 +197,17 @@ cdef class Tail:
         return load32(&self.page.wake) == wake
 
     def wait_for(self, int64_t seen, int64_t timeout_us):
-        """Sleep, the GIL released, until the visible end passes `seen` or `timeout_us` (>= 0) are over.
+        """Sleep until the visible end passes `seen`, for at most `timeout_us` (from 0), without the GIL.
 
-        Returns the visible end. May return early: call again. On a page mapped read-only the sleep is a plain one.
+        Returns the visible end. It may return early: call it again. Raises ValueError if the page is mapped read-only.
         """
         return self.wait(seen, timeout_us, True)
 
     def wait_for_end(self, int64_t seen, int64_t timeout_us):
-        """As wait_for, for the end of the log in place of the visible one; whoever wakes may look early."""
+        """Sleep until the end of the log passes `seen`, and return it; otherwise as `wait_for`."""
         return self.wait(seen, timeout_us, False)
 
     def wake(self):
-        """Wake everybody who sleeps on the page (close, truncate). On one mapped read-only nobody of this process does."""
+        """Wake all that sleep on the page. A page that is mapped read-only has no sleepers in this process."""
         if self.writable:
             wake_sleepers(self.page)

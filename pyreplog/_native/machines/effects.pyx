@@ -1,4 +1,7 @@
-"""What state machines ask for with every message; `pyreplog.ledger.protocol.effects` and `pyreplog.ha.protocol.effects` have the others."""
+"""Effects of state machines that come with every message.
+
+The others are in `pyreplog.ledger.protocol.effects` and `pyreplog.ha.protocol.effects`.
+"""
 
 cimport cython
 
@@ -6,7 +9,7 @@ cimport cython
 @cython.final
 @cython.freelist(64)
 cdef class Send:
-    """A request to a bookie. Report `replied(send, reply)` or `failed(send, error)`, once."""
+    """Send a request to a bookie. Report `replied(send, reply)` or `failed(send, error)`, once."""
 
     def __init__(self, str bookie not None, request, about=None):
         self.bookie, self.request, self.about = bookie, request, about
@@ -24,7 +27,7 @@ cdef Send make_send(str bookie, object request, object about):
 @cython.final
 @cython.freelist(64)
 cdef class Settle:
-    """These acks have their outcome. To be done last, with no lock held: it runs callbacks."""
+    """Settle futures with their outcomes. Carry it out last, and without a lock, for it runs callbacks."""
 
     def __init__(self, outcomes not None):
         self.outcomes = outcomes
@@ -36,8 +39,8 @@ cdef class Settle:
 @cython.final
 @cython.freelist(64)
 cdef class Committed:
-    """The commit point of a replica group moved to a mark: let go of those who wait for it, show it, tell the replicas when
-    it suits."""
+    """The commit point of a replica group moved to a mark: settle the appends that wait for it, show it to readers, and
+    tell the replicas soon."""
 
     def __init__(self, mark not None):
         self.mark = mark

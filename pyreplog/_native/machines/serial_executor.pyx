@@ -1,7 +1,7 @@
-"""Whose turn it is: things with steps that one thread at a time takes, and that threads never wait for.
+"""Runs the queued steps of an object on one thread at a time; no thread waits for another.
 
-A thread that is at one of them already, further out, goes on with others when it is back there: what one step leads to
-does not nest, however many there are.
+A thread that already runs steps of one object runs those of others when it is back there: calls do not nest, whatever
+one step leads to.
 """
 
 from pyreplog.errors import InvalidArgumentError
@@ -15,26 +15,28 @@ cdef extern from *:
 
 
 def in_callback():
-    """Whether this is a callback of something that ledgers do: it must not wait, since what it waits for may be its own
-    thread's to do."""
+    """Return whether this thread runs a callback of a ledger.
+
+    A callback must not wait: its own thread may have to do what it waits for.
+    """
     return turns_of_thread != NULL
 
 
 cpdef int check_may_wait() except -1:
-    """InvalidArgumentError, in a callback."""
+    """Raise InvalidArgumentError in a callback."""
     if turns_of_thread != NULL:
         raise InvalidArgumentError("a callback cannot wait for a ledger: use submit, and callbacks of what it gives")
     return 0
 
 
 cdef class SerialExecutor:
-    """To be subclassed: `_run()` takes all steps there are, unless another thread is at it; that one takes them all."""
+    """Base of objects with steps. Subclasses have `_run()`, which runs all queued steps, unless another thread does."""
 
     def _run(self):
         raise NotImplementedError
 
     def _go_on(self):
-        """Have the steps taken, by this thread: now, or when it is back from where it is at."""
+        """Run the queued steps on this thread: now, or when it is back from the step that it runs."""
         self.go_on()
 
     cdef int run(self) except -1:

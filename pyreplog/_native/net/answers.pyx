@@ -1,7 +1,6 @@
-"""Plain OKs to ADDs: from the frame of the reply into the AckTracker, without Python code for each.
+"""Passes plain OKs to ADDs from the frames of replies to the AckTracker, without Python code for each.
 
-All the rest - other replies, errors, acks that do not count any more - goes to the Python code that would else get all:
-it does the same with an OK.
+Other replies, errors, and acks that do not count any more go to the Python code, which can do the same with an OK.
 
 Threads: everything runs under the GIL, which makes each call one step.
 """
@@ -30,10 +29,10 @@ cdef int READ = select.EPOLLIN
 
 @cython.final
 cdef class Answer:
-    """Whom to tell what became of an ADD: `on_reply` of a request, for a Reply or an error.
+    """The `on_reply` of an ADD; it gets a Reply or an error.
 
-    `Answer(driver, send, ledger, part)`. driver: its `acked()` is called when the tracker has news, and
-    `answered(send, answer)` for all but an OK that counts.
+    `Answer(driver, send, ledger, part)`. driver: its `acked()` is called when the tracker has news, and its
+    `answered(send, answer)` for each answer that is not an OK that counts.
     """
 
     def __cinit__(self, driver, send, int64_t ledger, Part part not None, /):
@@ -47,7 +46,7 @@ cdef class Answer:
             self.driver.answered(self.send, answer)
 
     def stored(self):
-        """A plain OK, without a Reply. False: it does not count any more."""
+        """Take a plain OK. Return False if it does not count any more."""
         if not self.part.acknowledge():
             return False
         if self.part.tracker.news():
@@ -55,33 +54,32 @@ cdef class Answer:
         return True
 
     def tell(self):
-        """Have the driver look, if nobody has done so since."""
+        """Call the driver, if the tracker still has news."""
         if self.part.tracker.news():
             self.driver.acked()
 
     cdef bint is_ok(self, object reply) except -1:
-        """Status, ledger, first, last."""
+        """Return whether a reply is OK, and names the ledger and the entries of the request."""
         return (len(reply) >= 4 and reply[0] == STATUS_OK and reply[1] == self.ledger
                 and reply[2] == self.part.first and reply[3] == self.part.last)
 
 
 cdef class AddQueue:
-    """The way of a ledger's ADDs to a bookie: how many requests are `unanswered`, and whether something `waits`: then
-    `proceed()` is called after each answer.
+    """A queue of a ledger's ADDs to one bookie; to be subclassed.
 
-    To be subclassed. `answered(group, answer)` is called for all answers but plain OKs.
+    unanswered: number of requests without an answer. waits: whether an ADD waits; then `proceed()` is called after each
+    answer. `answered(group, answer)` is called for each answer that is not a plain OK.
     """
 
     def begin(self, Py_ssize_t most, /):
-        """One more is on its way, unless `most` are: whether it may be."""
+        """Count one more request, unless `most` have no answer. Return whether it may be sent."""
         if self.unanswered >= most:
             return False
         self.unanswered += 1
         return True
 
     cdef AddGroup alone(self, Py_ssize_t most, tuple request, object on_reply):
-        """`begin`, of a request that goes alone: its AddGroup; None: it may not go now, or something waits before
-        it."""
+        """Count a request that is sent alone, and return its AddGroup; None: it may not be sent now, or others wait."""
         cdef AddGroup group
         if self.waits or self.unanswered >= most:
             return None
@@ -90,7 +88,7 @@ cdef class AddQueue:
         return group
 
     def end(self):
-        """One less is."""
+        """Count an answer."""
         self.unanswered -= 1
 
     def proceed(self):
@@ -102,8 +100,10 @@ cdef class AddQueue:
 
 @cython.final
 cdef class AddGroup:
-    """ADDs that leave as one request of entries [first, last]: its `on_reply`. adds: (request, on_reply, ...) of each,
-    in their order."""
+    """The `on_reply` of a request that adds the entries [first, last], made of several ADDs.
+
+    adds: (request, on_reply, ...) of each ADD, in order.
+    """
 
     def __cinit__(self, AddQueue lane not None, int64_t ledger, int64_t first, int64_t last, tuple adds not None, /):
         self.lane, self.ledger, self.first, self.last, self.adds = lane, ledger, first, last, adds
@@ -112,7 +112,7 @@ cdef class AddGroup:
         self.lane.answered(self, answer)
 
     cdef bint settle(self, const uint8_t *reply, int64_t size) except -1:
-        """Whether it is a plain OK that counts; then all is noted."""
+        """Note a reply, and return True, if it is a plain OK that counts for all ADDs."""
         if (size != REPLY_BYTES or reply[0] != STATUS_OK or load_i64(reply + AT_LEDGER) != self.ledger
                 or load_i64(reply + AT_FIRST) != self.first or load_i64(reply + AT_LAST) != self.last):
             return False
@@ -127,7 +127,7 @@ cdef class AddGroup:
         return True
 
     cdef int tell(self, list lanes, list tellers) except -1:
-        """What is to be called now that it is settled: who has more to send; and who has news."""
+        """Add the calls that follow: `proceed` of the queue to `lanes`, `tell` of trackers with news to `tellers`."""
         cdef tuple add
         cdef AckTracker told = None
         if self.lane.waits:
@@ -140,12 +140,13 @@ cdef class AddGroup:
 
 
 def settle(FrameBatch batch not None, dict waiting not None, /):
-    """Take what is a plain OK to an AddGroup out of replies: ([(correlation id, body) of all others], [what to call
-    now], [what to call soon]).
+    """Settle the replies that are plain OKs to an AddGroup.
 
-    The former send what waited. The latter tell drivers that there is news, and do nothing if that was told meanwhile:
-    answers of several bookies that come together are one step. waiting: correlation id -> (on_reply, ...); those that
-    are settled leave it.
+    waiting: (on_reply, ...) by correlation id; requests that are settled are removed from it.
+
+    Returns ([(correlation id, body) of all other replies], [calls to make now], [calls to make soon]). The first calls
+    send ADDs that waited. The second ones tell drivers that there is news, unless they were told meanwhile, so that
+    answers of several bookies that arrive together are one step.
     """
     cdef list others = [], lanes = [], tellers = []
     cdef const int64_t *offsets = batch.column(0)
@@ -170,11 +171,11 @@ def settle(FrameBatch batch not None, dict waiting not None, /):
 
 @cython.final
 cdef class Replies:
-    """The reactor's callback of a connection that requests leave on. It keeps alive neither that nor who waits for them.
+    """The reactor's callback of a connection that carries requests. It does not keep the connection alive.
 
-    `Replies(connection, behind)`. connection: a weak reference; `_waiting` of it is as of `settle`. behind: takes a list
-    of what is to be called soon. A reply that comes alone, and is a plain OK to an AddGroup behind which nothing waits,
-    is taken in and settled here; all else is for `connection._ready(events, taken)`, with what was taken in, or None.
+    `Replies(connection, behind)`. connection: a weak reference; its `_waiting` is that of `settle`. behind: takes a
+    list of calls to make soon. A reply that arrives alone, and is a plain OK to an AddGroup whose queue is empty, is
+    settled here. For everything else `connection._ready(events, taken)` is called, with what was received, or None.
     """
 
     cdef object connection, behind
@@ -206,7 +207,7 @@ cdef class Replies:
             raise
 
     cdef bint settle(self, FrameBatch batch, dict waiting) except -1:
-        """False: nothing was done."""
+        """Settle a reply that arrived alone. Return False if nothing was done."""
         cdef list tellers
         cdef object number
         cdef tuple entry

@@ -1,4 +1,4 @@
-"""Requests that are answered at once: from the socket to their handler, and its answer back, without Python code in between.
+"""Passes requests from the socket to a handler that answers at once, and its answers back, without other Python code.
 
 Threads: everything runs under the GIL, in the thread that drives the reactor.
 """
@@ -16,11 +16,11 @@ cdef int READ = select.EPOLLIN
 
 @cython.final
 cdef class FastPathReceiver:
-    """The reactor's callback of a ServerConnection over a plain socket, whose handler is a FastPath. It does not keep
-    that alive.
+    """The reactor's callback of a ServerConnection over a plain socket, whose handler is a FastPath.
 
-    `FastPathReceiver(connection)`: a weak reference. A request that comes alone is given to `_fast_path`; all else is
-    for `_ready(events, taken)`, with what was taken in, or None, and what goes wrong for `_failed(error)`.
+    `FastPathReceiver(connection)`: a weak reference, so that the connection is not kept alive. A request that arrives
+    alone goes to its `_fast_path`. For everything else `_ready(events, taken)` is called, with what was received, or
+    None; and for an error, `_failed(error)`.
     """
 
     cdef object connection

@@ -42,19 +42,19 @@ cdef int64_t body_size(int64_t size) except -1:
 
 
 def encode_header(offset, size, /):
-    """The 12 bytes in front of a body of `size` bytes that is sent from where it lies (sendmsg, a mapped log)."""
+    """Return the 12 bytes in front of a body of `size` bytes, for a body that is sent separately."""
     cdef bytes frame = PyBytes_FromStringAndSize(NULL, FRAME_HEADER)
     put_header(PyBytes_AS_STRING(frame), int64_of(offset, "offset"), body_size(int64_of(size, "size")))
     return frame
 
 
 def heartbeat(offset, /):
-    """A frame without a body. In log streaming, `offset` is the position of the next byte to be sent."""
+    """Return a frame without a body. In log streaming, `offset` is the position of the next byte to be sent."""
     return encode_header(offset, 0)
 
 
 def encode(offset, body, /):
-    """One frame. `offset`: log position or correlation id, -1 for a control body; `body`: bytes-like."""
+    """Return one frame. offset: log position or correlation id; -1: a control body. body: bytes-like."""
     cdef Py_ssize_t size = size_of(body)
     cdef bytes frame = PyBytes_FromStringAndSize(NULL, FRAME_HEADER + size)
     put_frame(PyBytes_AS_STRING(frame), int64_of(offset, "offset"), size, body)
@@ -62,7 +62,7 @@ def encode(offset, body, /):
 
 
 def encode_many(offsets, bodies, /):
-    """The frames of `bodies` (iterable of bytes-like), one after the other, at `offsets` (as many integers)."""
+    """Return the frames of `bodies` (bytes-like), one after the other, at as many `offsets`."""
     cdef list parts = list(bodies)
     cdef list places = [int64_of(offset, "offset") for offset in offsets]
     cdef list sizes = [size_of(part) for part in parts]
@@ -149,23 +149,24 @@ cdef class FrameBatch:
             yield self.column(0)[i], self.body(i)
 
     def body(self, Py_ssize_t i, /):
-        """View of body number `i` (from 0); empty for a heartbeat. Raises OutOfRangeError."""
+        """Return a view of body number `i` (from 0); a heartbeat's is empty. Raises OutOfRangeError."""
         if not 0 <= i < self.count:
             raise OutOfRangeError(f"body: expected a number below {self.count}, found {i}")
         cdef int64_t start = self.column(2)[i]
         return self.view[start:start + self.column(1)[i]]
 
     def alone(self):
-        """(offset, view of the body) of the only frame there is; None: there are none, or several."""
+        """Return (offset, view of the body) of the only frame; None: there are none, or several."""
         if self.count != 1:
             return None
         return load_i64(self.data), self.view[FRAME_HEADER:self.length]
 
     def run(self, Py_ssize_t i, int64_t unit, /):
-        """Frames that lie end to end, from number `i` on: (offset, list of bodies, bytes of them, number of the frame
-        behind them). One at a multiple of `unit`, or at -1, is by itself, and so is a heartbeat.
+        """Return the frames from number `i` on whose offsets follow each other.
 
-        Raises OutOfRangeError: there is no frame `i`; InvalidArgumentError, a unit below 1.
+        A frame at a multiple of `unit` or at -1 is a run by itself, and so is a heartbeat. Returns (offset, list of
+        bodies, their bytes, number of the frame behind them). Raises OutOfRangeError if there is no frame `i`, and
+        InvalidArgumentError for a unit below 1.
         """
         if unit < 1:
             raise InvalidArgumentError(f"unit: expected 1 or more, found {unit}")
@@ -182,10 +183,10 @@ cdef class FrameBatch:
         return start, bodies, size, i
 
     def note(self, dict sizes not None, Py_ssize_t extra, /):
-        """Note the bytes of each body, and `extra` for each, by its frame's offset: (their sum, None).
+        """Add the size of each body, plus `extra`, to `sizes`, by the offset of its frame.
 
-        Heartbeats and control bodies are passed over. An offset that is negative or known already ends it, and is
-        returned in place of None.
+        Heartbeats and control bodies are skipped. Returns (the sum, None). It stops at an offset that is negative or in
+        `sizes` already, and returns that in place of None.
         """
         cdef Py_ssize_t i, total = 0
         cdef const int64_t *offsets = self.column(0)
@@ -201,7 +202,7 @@ cdef class FrameBatch:
 
     @property
     def buffer(self):
-        """View of all the frames, headers included: what `start` counts in."""
+        """View of all frames, headers included; `start` is a place in it."""
         return self.view[:] if self.count else memoryview(b"")
 
     @property

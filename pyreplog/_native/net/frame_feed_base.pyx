@@ -1,4 +1,4 @@
-"""What was just appended, on its way to a replica: from the mapped segment into the socket, without Python code in between.
+"""Sends what was just appended to a replica: from the mapped segment into the socket, without Python code in between.
 
 Threads: any; under the GIL each call is one step.
 """
@@ -16,11 +16,11 @@ cdef enum:
 
 
 cdef class FrameFeedBase:
-    """Base of a Feed: the frame that goes next over its connection, where that is all there is. To be subclassed, by what
-    sets `_held`, `_stop` and `_truncations`.
+    """Base of a FrameFeed: it sends the next frame if that completes the stream. Subclasses set `_held`, `_stop` and
+    `_truncations`.
 
-    `FrameFeedBase(log, transfer_bytes)`. position: of the next byte to be sent. turn: the lock of who sends the long
-    way. left_bytes: of bodies that left by `leave`.
+    `FrameFeedBase(log, transfer_bytes)`. position: of the next byte to be sent. turn: the lock of the thread that sends
+    by the subclass. left_bytes: bytes of bodies that `leave` has sent.
     """
 
     cdef public int64_t position
@@ -37,18 +37,19 @@ cdef class FrameFeedBase:
         self.log, self.most = log, min(transfer_bytes, <int64_t>LITTLE)
 
     def begin(self, FrameSendQueue send_queue not None, Py_ssize_t size_max, /):
-        """From now on frames of at most `size_max` bytes may leave at once."""
+        """Let frames of at most `size_max` bytes leave directly by a send queue."""
         self.send_queue, self.most = send_queue, min(self.most, <int64_t>size_max)
 
     def end(self):
-        """None may any more."""
+        """Let no more frames leave directly."""
         self.send_queue = None
 
     def leave(self):
-        """Send all that the log has beyond `position` now, if it is little, and a part of one segment: one frame. False:
-        nothing was done, `take` tells what there is.
+        """Send all that the log has behind `position` as one frame, if it is little and lies in one segment.
 
-        Ctrl-C does not come half way: it is one C call."""
+        Returns False if nothing was sent; then `take` tells what there is. It is one C call, which Ctrl-C does not
+        interrupt.
+        """
         cdef int64_t begin = self.position, end = load(&self.log.tail.page.end)
         cdef Segment segment
         if self.send_queue is None or self._held is None or self._stop or not begin < end <= begin + self.most:

@@ -1,7 +1,7 @@
-"""Requests that leave at once: numbered, noted and handed to their sockets in one step.
+"""Sends requests directly: numbers them, notes them and hands them to their sockets in one step.
 
-What cannot - no connection yet, bytes that wait before it, another thread that is at it - is left to the Python code that
-would else do all of it.
+If that is impossible, for there is no connection yet, bytes wait, or another thread is sending, the Python code sends
+them.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -31,20 +31,20 @@ cdef class PendingRequestsBase:
     """Requests of a channel that wait for their replies. To be subclassed.
 
     `PendingRequestsBase(lock)`. lock: of all this, and of the order in which requests leave; `ask` and `send_alone`
-    take it, the others are called under it. waiting: correlation id -> (whom to tell, deadline). check_us: when
-    deadlines are looked at; -1: never.
+    take it, the others are called under it. waiting: (on_reply, deadline) by correlation id. check_us: when deadlines
+    are checked next; -1: never.
     """
 
     def __init__(self, Mutex lock not None, /):
         self.lock, self.waiting, self.check_us = lock, {}, -1
 
     def number(self):
-        """The next correlation id."""
+        """Return the next correlation id."""
         self.last_id += 1
         return self.last_id
 
     def add(self, int64_t correlation_id, on_reply, int64_t deadline_us, /):
-        """Whether deadlines are to be looked at earlier than was known, at `deadline_us`."""
+        """Add a request. Return whether deadlines have to be checked earlier than planned, at `deadline_us`."""
         self.waiting[correlation_id] = on_reply, deadline_us
         if 0 <= self.check_us <= deadline_us:
             return False
@@ -52,15 +52,15 @@ cdef class PendingRequestsBase:
         return True
 
     def begin(self, FrameSendQueue send_queue not None, Py_ssize_t size_max, /):
-        """From now on requests of at most `size_max` bytes may leave at once."""
+        """Let requests of at most `size_max` bytes leave directly by a send queue."""
         self.send_queue, self.size_max = send_queue, size_max
 
     def end(self):
-        """None may any more."""
+        """Let no more requests leave directly."""
         self.send_queue = None
 
     def ask(self, tuple body not None, Py_ssize_t size, on_reply, int64_t deadline_us, /):
-        """Send a request now; its correlation id. -1: that is not possible, nothing was done."""
+        """Send a request directly, and return its correlation id; -1: that is impossible, and nothing was done."""
         return self.leave(body, size, on_reply, deadline_us)
 
     cdef int64_t leave(self, tuple body, Py_ssize_t size, object on_reply, int64_t deadline_us) except -2:
@@ -85,14 +85,14 @@ cdef class PendingRequestsBase:
 
 
 cdef tuple items_of(object named):
-    """A named tuple as a tuple, whose items are found at once: native code asks any other type for each by its name."""
+    """Return a named tuple as a tuple: native code reads the items of any other type by name."""
     if not isinstance(named, tuple):
         raise TypeError(f"expected a Request, found {type(named).__name__}")
     return <tuple>named
 
 
 cdef bytes head_of(tuple add):
-    """As `encode_request` of an ADD."""
+    """Encode the head of an ADD, as `encode_request` does."""
     cdef bytes key = add[KEY], head = PyBytes_FromStringAndSize(NULL, REQUEST_BYTES)
     cdef char *p = PyBytes_AS_STRING(head)
     if len(key) != KEY_BYTES:
@@ -108,11 +108,11 @@ cdef bytes head_of(tuple add):
 
 def send_alone(list adds not None, Py_ssize_t first, dict lanes not None, dict channels not None, Py_ssize_t most,
                int64_t deadline_us, /):
-    """Send ADDs from number `first` on, up to one that may not leave alone and at once: its number, or that of the end.
+    """Send ADDs directly, each alone, from number `first` on. Return the number of the first one that was not sent.
 
-    adds: (bookie, request, on_reply) of each. lanes: by bookie and ledger; in each at most `most` requests are unanswered.
-    channels: by bookie; `requests` of each is a PendingRequestsBase. What several are asked, one behind the other, is
-    encoded once.
+    adds: (bookie, request, on_reply) of each; equal requests that follow each other are encoded once. lanes: AddQueues
+    by bookie and ledger, with at most `most` requests without an answer each. channels: by bookie; their `requests` are
+    PendingRequestsBases.
     """
     return leave_alone(adds, first, lanes, channels, most, deadline_us)
 

@@ -1,7 +1,7 @@
-"""One round of a reactor: until when it sleeps, and whom it calls back behind that. In native code because all that is
-sent and received goes through it: the only Python code that runs for a round is what is called back.
+"""One round of a reactor: it sleeps until there are events, and calls back.
 
-Threads: the one that drives; others may append to `_soon` at any time.
+It is native because everything that is sent and received goes through it: the callbacks are the only Python code of a
+round. Threads: the one that drives; others may append to `_soon` at any time.
 """
 
 import logging
@@ -22,7 +22,7 @@ cdef enum:
 cdef double FOREVER_S = 3600.0
 
 DRIVER = "driver"
-"""Of a driver lock's holder: the ident of the thread that drives."""
+"""Key in the holder of a driver lock; the value is the ident of the thread that drives."""
 
 cdef DeferSigint put_off = interrupts.defer_sigint
 cdef object logger = logging.getLogger("pyreplog.net.reactor")
@@ -33,12 +33,15 @@ cdef bint is_over(object done) except -1:
 
 
 def look_again():
-    """The driver looks whether the outcome it waits for is there, after whatever it was woken for."""
+    """Do nothing: the driver, which this call has woken, checks the outcome that it waits for."""
 
 
 cdef class DriverLockBase:
-    """What a DriverLock knows. holder: DRIVER -> ident of the thread. waiting: Waiters, as keys. _borrowed: by somebody
-    since the owner last looked. _resting: the owner sleeps. The subclass answers `_wake` and `ring`."""
+    """Base of DriverLock, which has `_wake` and `ring`.
+
+    holder: ident of the thread that drives, by DRIVER. waiting: Waiters, as keys. _borrowed: whether another thread has
+    driven since the owner last looked. _resting: whether the owner sleeps.
+    """
 
     cdef public dict holder, waiting
     cdef public bint _borrowed, _resting
@@ -47,7 +50,7 @@ cdef class DriverLockBase:
         self.holder, self.waiting = {}, {}
 
     def given_back(self):
-        """After the holder has deleted itself: one of those who wait may drive; the owner knows of the borrowing."""
+        """Wake one thread that waits, and the owner. Called when the holder has deleted itself."""
         self.give_back()
 
     cdef int give_back(self) except -1:
@@ -66,12 +69,10 @@ cdef class DriverLockBase:
 
 
 cdef class ReactorBase:
-    """What a Reactor does again and again. To be subclassed, by a Handle that has `unregister` and `call_soon`, does
-    what is to be done when a driver has left (`_left`), and sets all of this but `_callbacks`, `_soon` and `_asleep`.
+    """Base of Reactor, which is a Handle, has `unregister`, `call_soon` and `_left`, and sets the other attributes.
 
-    _callbacks: by descriptor, what is called with the events. _soon: calls handed over. _timers, clock, _epoll, _baton,
-    _busy_poll_us, _bell (None: closed), _bell_fd: a Reactor's. _asleep: the driver is about to block, or does: what it
-    should see needs a wake-up.
+    _callbacks: callbacks by descriptor; they get the events. _soon: calls that were handed over. _asleep: whether the
+    driver sleeps or is about to, so that it needs a wake-up.
     """
 
     cdef public dict _callbacks
@@ -87,19 +88,22 @@ cdef class ReactorBase:
         self._callbacks, self._soon = {}, []
 
     def drive(self, done, timeout=None):
-        """Wait until `done()`, at most `timeout` seconds (None: as long as it takes), and drive meanwhile.
+        """Wait until `done()` is true, for at most `timeout` seconds (None: no limit), and drive meanwhile.
 
-        done: cheap, does not block, and says True for good; called by any thread that drives, after events.
-        Returns its last word. Of several threads one drives, the others sleep until their outcome is there. The
-        reactor's own thread drives again 2 ms after the last of them left; until then nobody does.
+        done: a cheap call that does not block, and stays true. Any thread that drives calls it, after events. Of
+        several threads one drives; the others sleep until their outcome is known. The reactor's own thread drives again
+        2 ms after the last of them has left; until then no thread drives.
 
-        Errors: InvalidArgumentError, called by a callback of this reactor; ClosedError, before it was done.
+        Returns the last result of `done`. Raises InvalidArgumentError if a callback of this reactor calls it, and
+        ClosedError if the reactor is closed before.
         """
         return self.drive_until(done, timeout)
 
     def wait(self, AppendFuture future not None, timeout=None):
-        """As `future.result`, and drive meanwhile. Errors: those of the AppendFuture; as `drive`; OutcomeUnknownError,
-        the time ran out."""
+        """Return the result of a future, and drive until it is known.
+
+        Raises the error of the future, OutcomeUnknownError after `timeout` seconds, and the errors of `drive`.
+        """
         if not future.settled:
             future.add_done_callback(self._look_up)
             if not self.drive_until(future, timeout):
@@ -107,7 +111,7 @@ cdef class ReactorBase:
         return future.outcome()
 
     def _look_up(self, _, /):
-        """Who settles it without driving wakes who waits."""
+        """Wake the driver, if another thread has settled the future."""
         if self._driver_lock.holder.get(DRIVER) != PyThread_get_thread_ident():
             try:
                 self.call_soon(look_again)
@@ -115,7 +119,7 @@ cdef class ReactorBase:
                 return
 
     cdef bint drive_until(self, object done, object timeout) except -1:
-        """done: a call, or an AppendFuture."""
+        """Drive until `done`, a call or an AppendFuture, is true."""
         cdef DriverLockBase driver_lock = self._driver_lock
         cdef object me = PyThread_get_thread_ident()
         cdef dict holder = driver_lock.holder
@@ -155,7 +159,7 @@ cdef class ReactorBase:
                 self._left()
 
     cdef int step(self, double timeout_s) except -1:
-        """Wait for events at most so long, and call back."""
+        """Wait for events for at most `timeout_s` seconds, and call back."""
         timeout_s = self.before(timeout_s)
         try:
             events = self._epoll.poll(timeout_s, self._busy_poll_us)
@@ -165,16 +169,18 @@ cdef class ReactorBase:
         return 0
 
     def _before(self, double timeout_s, /):
-        """Seconds to sleep. From here on, whoever has something for the driver wakes it."""
+        """Return how many seconds to sleep. From here on, other threads wake the driver."""
         return self.before(timeout_s)
 
     def _after(self, list events not None, /):
-        """Call back. Ctrl-C in a thread that drives while it waits for something of its own comes behind that: half a
-        frame sent, or received, would cost the connection."""
+        """Call back for events.
+
+        Ctrl-C in the thread that drives is handled behind it: half a frame would cost the connection.
+        """
         self.after(events)
 
     def _call_those_handed_over(self):
-        """A call leaves the queue after it was made: Ctrl-C loses none."""
+        """Make the calls that were handed over. A call leaves the queue behind it, so that Ctrl-C loses none."""
         self.call_handed_over()
 
     cdef double before(self, double timeout_s) except -1:

@@ -1,6 +1,6 @@
-"""Buffers on their way into a socket. They are kept, not copied.
+"""Queues of buffers that are sent over a socket. Buffers are kept, not copied.
 
-Threads: not for several at once; a FrameSendQueue has the lock for that.
+Threads: one at a time; a FrameSendQueue has a lock for that.
 """
 
 import socket
@@ -21,10 +21,10 @@ cdef int64_t JOIN_MAX = 64 << 10        # up to here, copying many small buffers
 
 
 cdef class SendQueue:
-    """What was to be sent and is not yet in the kernel's buffer.
+    """Buffers that the kernel has not taken yet.
 
-    `SendQueue(sendmsg)`: hands buffers over, and says how many bytes were taken; BlockingIOError: none now.
-    `queued_bytes` wait, `sent_bytes` have left.
+    `SendQueue(sendmsg)`. sendmsg: hands buffers to the kernel, and returns how many bytes it took, or raises
+    BlockingIOError. queued_bytes: bytes that wait. sent_bytes: bytes that have left.
     """
 
     def __init__(self, sendmsg, /):
@@ -32,7 +32,7 @@ cdef class SendQueue:
         self.buffers = deque()
 
     def send(self, buffers, int64_t size, /):
-        """Hand `buffers` (`size` bytes) to the kernel, as far as it takes them now; keep the rest. Errors: OSError."""
+        """Hand `buffers` (`size` bytes) to the kernel, as far as it takes them, and keep the rest. Raises OSError."""
         if self.queued_bytes:
             self.put(buffers, size)
         else:
@@ -44,7 +44,7 @@ cdef class SendQueue:
         self.queued_bytes += size
 
     def flush(self):
-        """Hand over once what the kernel takes. Errors: OSError."""
+        """Hand queued buffers to the kernel once, as far as it takes them. Raises OSError."""
         cdef Py_ssize_t sent
         if not self.queued_bytes:
             return
@@ -70,7 +70,7 @@ cdef class SendQueue:
         return sent
 
     cdef int keep(self, object buffers, int64_t size, int64_t sent) except -1:
-        """What is left of the only ones there are."""
+        """Queue the rest of `buffers`, of which `sent` bytes have left; the queue was empty."""
         if sent < size:
             self.buffers.extend(buffers)
             self.queued_bytes = size - sent
@@ -96,13 +96,12 @@ cdef class SendQueue:
 
 @cython.final
 cdef class FrameSendQueue(SendQueue):
-    """A connection's, with what several threads have to know of that.
+    """The send queue of a connection, with its lock.
 
-    `FrameSendQueue(stream, grew)`. A plain socket is handed buffers natively, and headers of frames that are no
-    objects; of any other stream `sendmsg` is called. grew: called under the lock when a frame that `leaves` has to
-    wait.
+    `FrameSendQueue(stream, grew)`. A plain socket gets buffers and frame headers natively; of another stream `sendmsg`
+    is called. grew: called under the lock when a frame of `leaves` has to wait.
 
-    lock: of all this. corked: what is sent waits for the next flush. error: why nothing may be sent any more.
+    lock: guards the queue. corked: whether buffers wait for the next flush. error: why nothing may be sent any more.
     """
 
     def __init__(self, stream, grew, /):
@@ -112,7 +111,7 @@ cdef class FrameSendQueue(SendQueue):
         self.lock = Mutex()
 
     def send_frame(self, int64_t offset, tuple body not None, Py_ssize_t size, /):
-        """`send` of one frame, with a body of `size` bytes, when nothing is queued. Under the lock."""
+        """Send one frame with a body of `size` bytes. Called under the lock, when nothing is queued."""
         self.put_frame(offset, body, size)
 
     cdef Py_ssize_t hand(self, object buffers) except -1:
@@ -144,7 +143,7 @@ cdef class FrameSendQueue(SendQueue):
         return 0
 
     cdef bint begins(self) except -1:
-        """Take the lock, if something may leave now. By who does not have it."""
+        """Take the lock, if a frame may leave now. Called without the lock."""
         if not self.plain or not self.lock.try_take():
             return False
         if self.corked or self.error is not None or self.queued_bytes:
@@ -153,22 +152,22 @@ cdef class FrameSendQueue(SendQueue):
         return True
 
     cpdef bint leaves(self, int64_t offset, tuple body, Py_ssize_t size) except -1:
-        """`send_frame`, by who does not have the lock; False: not now, nothing was done."""
+        """Send one frame, called without the lock. Return False if it cannot leave now; then nothing was done."""
         return self.begins() and self.goes(None, offset, body, size)
 
     cdef bint whole_leaves(self, bytes frames) except -1:
-        """`leaves`, of frames as they are."""
+        """Send encoded frames, as `leaves` does."""
         return self.begins() and self.goes(frames, 0, (), 0)
 
     cdef bint goes(self, bytes frames, int64_t offset, tuple body, Py_ssize_t size) except -1:
-        """Behind `begins`: `frames`, or the frame that the others tell."""
+        """Send `frames`, or, if that is None, one frame of the other arguments; called after `begins`."""
         try:
             try:
                 if frames is None:
                     self.put_frame(offset, body, size)
                 else:
                     self.keep((frames,), len(frames), self.hand((frames,)))
-            except OSError:     # nothing was sent: who tries again meets it, too
+            except OSError:     # nothing was sent; the next attempt gets the error, too
                 return False
             if self.queued_bytes:
                 self.grew()

@@ -1,4 +1,4 @@
-"""Bytes into and out of sockets it is handed. Opens, names, locks and authenticates nothing.
+"""Sends and receives bytes over sockets that are open.
 
 The GIL is released around the copy of many bytes. It is kept around small sends and receives: they take a few
 microseconds, and among busy threads the way back to the GIL takes longer.
@@ -64,7 +64,7 @@ cdef int descriptor(object stream) except -1:
 
 @cython.final
 cdef class _Buffers:
-    """Buffers of other objects, held until this one goes."""
+    """Buffers of other objects, held as long as this object lives."""
 
     cdef Py_buffer *views
     cdef iovec *parts
@@ -99,7 +99,7 @@ cdef class _Buffers:
         return 0
 
     cdef void begin_frame(self, int64_t offset, int64_t size) noexcept:
-        """The first part is the header of a frame with a body of `size` bytes."""
+        """Put the header of a frame with a body of `size` bytes in the first part."""
         put_header(self.header, offset, size)
         memset(&self.views[0], 0, sizeof(Py_buffer))   # nobody's
         self.parts[0].iov_base, self.parts[0].iov_len = self.header, FRAME_HEADER
@@ -122,26 +122,26 @@ cdef class _Buffers:
 
 
 def send(stream, buffers, /):
-    """Hand `buffers` (of any number the first IOV_MAX) to a socket, without waiting; how many bytes it took.
+    """Hand the first IOV_MAX of `buffers` to a socket without waiting, and return how many bytes it took.
 
-    stream: has a `fileno`. Errors: BlockingIOError, it takes none now; OSError.
+    stream: has a `fileno`. Raises BlockingIOError if it takes none now, and OSError.
     """
     return hand_over(stream, buffers)
 
 
 def send_frame(stream, int64_t offset, tuple body not None, Py_ssize_t size, /):
-    """`send` of one frame, whose body of `size` bytes is made of a few buffers; its header is made here.
+    """Send one frame, whose body of `size` bytes consists of a few buffers, as `send` does.
 
-    Errors: as `send`; InvalidArgumentError, more than a frame holds.
+    Raises InvalidArgumentError if the body is larger than a frame may be.
     """
     return hand_over_frame(stream, offset, body, size)
 
 
 def receive(stream, FrameParser parser not None, /):
-    """Take what a socket has, without waiting, as far as the parser's buffer goes: (bytes, the frames they complete).
+    """Receive from a socket without waiting, as much as the parser's buffer takes.
 
-    No bytes: the stream has ended. The batch's error is the parser's. stream: has a `fileno`. Errors: BlockingIOError,
-    nothing has come; OSError; FrameError, after a bad frame.
+    Returns (number of bytes, FrameBatch that they complete). 0 bytes: the stream has ended. stream: has a `fileno`.
+    Raises BlockingIOError if nothing has arrived, OSError, and FrameError after a bad frame.
     """
     cdef Py_ssize_t count
     cdef FrameBatch batch = take_in(stream, parser, &count)
@@ -189,8 +189,10 @@ cdef FrameBatch take_in(object stream, FrameParser parser, Py_ssize_t *count):
 
 
 def ring(int event, /):
-    """Add one to an eventfd, the GIL kept: else the thread that this wakes takes it, and the one that has more for it
-    waits for its turn. Errors: BlockingIOError, it is full; OSError."""
+    """Add one to an eventfd. Raises BlockingIOError if it is full, and OSError.
+
+    The GIL is kept: otherwise the woken thread takes it, and this one, which may have more for it, has to wait.
+    """
     cdef int code = ring_once(event)
     if code:
         raise failed(code)

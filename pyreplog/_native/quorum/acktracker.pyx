@@ -1,7 +1,7 @@
-"""What the bookies of one ensemble have acked, and what follows from it. Numbers only: no policy, no clock, no I/O.
+"""Counts what the bookies of one ensemble have acked. Numbers only: no policy, no clock, no I/O.
 
-Wrong arguments raise InvalidArgumentError. Acks come from peers: one that answers what it was not asked raises
-OutOfRangeError, and changes nothing.
+Wrong arguments raise InvalidArgumentError. An ack of entries that the bookie was not sent raises OutOfRangeError, and
+changes nothing.
 
 Threads: one AckTracker belongs to one thread or task at a time.
 """
@@ -22,7 +22,7 @@ MAX_WAITING = RUN_LIMIT
 
 @cython.final
 cdef class AckTracker:
-    """What each bookie of one ensemble holds of one ledger, and up to where the ledger is complete.
+    """The entries of one ledger that each bookie of one ensemble holds, and up to where the ledger is complete.
 
     `AckTracker(ensemble_size, write_quorum, ack_quorum, first=0)`: `first` is the lowest entry it counts (recovery
     begins behind a LAC); all below are complete.
@@ -49,12 +49,12 @@ cdef class AckTracker:
             free(self.waiting[i].runs)
 
     def pushed(self, entry, /):
-        """All up to `entry` was handed out to be sent: the new `lap`. It never goes back."""
+        """Note that all entries up to `entry` were handed out to be sent: the new `lap`, which never goes back."""
         if self.push(entry_of(entry, "entry")) < 0:
             raise InvalidArgumentError(f"pushed: expected an entry from LAP {self.lap} on, found {entry}")
 
     def ack(self, index, entry, /):
-        """Bookie `index` holds `entry`. True if its progress went on: only then can anything else have.
+        """Note that bookie `index` holds `entry`. Return whether its progress moved; otherwise nothing else did.
 
         Raises OutOfRangeError, here and below, for an entry that was not pushed or is not striped to the bookie, and
         for an ack that leaves more than MAX_WAITING gaps before it.
@@ -64,18 +64,18 @@ cdef class AckTracker:
         return self.moved(self.take(bookie, one, one), bookie, entry)
 
     def ack_range(self, index, first, last, /):
-        """Bookie `index` holds all it was sent from `first` to `last`, both included; else as `ack`."""
+        """Note that bookie `index` holds all it was sent from `first` to `last`, both included; otherwise as `ack`."""
         cdef int bookie = self.index_of(index)
         cdef int64_t start = int64_of(first, "first"), end = int64_of(last, "last")
         return self.moved(self.take(bookie, start, end), bookie, (first, last))
 
     def ack_up_to(self, index, entry, /):
-        """Bookie `index` holds all it was sent up to `entry`, that one included; else as `ack`."""
+        """Note that bookie `index` holds all it was sent up to `entry`, included; otherwise as `ack`."""
         cdef int bookie = self.index_of(index)
         return self.moved(self.take_up_to(bookie, int64_of(entry, "entry")), bookie, entry)
 
     def withdraw(self, indexes, from_entry, /):
-        """Another bookie takes the place of each of `indexes` and is to be sent from_entry and what follows.
+        """Note that other bookies take the places of `indexes`, and are to be sent the entries from `from_entry` on.
 
         Takes back their acks from there on: entries may be incomplete again. Futures of the replaced bookies that
         arrive later are the caller's to drop. from_entry is at most what each awaits, else what lies between would
@@ -93,24 +93,27 @@ cdef class AckTracker:
             )
 
     def excuse(self, index, /):
-        """Nobody waits for bookie `index`, which is muted: what it lacks does not hold up `released`. Until `withdraw` gives
-        its place away. At least ack_quorum bookies of each write set are to be left."""
+        """Wait no more for bookie `index`, which is muted: entries that it lacks do not hold up `released`.
+
+        It holds until `withdraw` gives its place away. At least ack_quorum bookies of each write set have to be left.
+        Raises InvalidArgumentError if the bookie is not muted.
+        """
         cdef uint64_t bit = <uint64_t>1 << self.index_of(index)
         if not self.muted & bit:
             raise InvalidArgumentError(f"excuse: expected the index of a bookie that is muted, found {index}")
         self.excused |= bit
 
     def is_excused(self, index, /):
-        """Whether nobody waits for bookie `index`."""
+        """Return whether bookie `index` is not waited for."""
         return bool(self.excused >> self.index_of(index) & 1)
 
     def mute(self, index, /):
-        """What is on its way to bookie `index` counts no more, if it is acknowledged as a Part, nor does what follows:
-        until `withdraw` gives its place away."""
+        """Count no more acks of Parts by bookie `index`, of entries on their way or later ones, until `withdraw` gives
+        its place away."""
         self.muted |= <uint64_t>1 << self.index_of(index)
 
     def heard(self, index, /):
-        """Whether anything was acked by bookie `index` since it took its place."""
+        """Return whether bookie `index` has acked any entry since it took its place."""
         return bool(self.heard_of >> self.index_of(index) & 1)
 
     @property
@@ -119,10 +122,10 @@ cdef class AckTracker:
         return self.news()
 
     def confirm(self):
-        """Moves `confirmed` up to `lac`, if that is higher; returns it.
+        """Move `confirmed` up to `lac`, if that is higher, and return it: the entry up to which callers may be told.
 
-        What it said is what callers may be told. Do not call it while an ensemble change is under way: a LAC that
-        rests on acks about to be withdrawn is none (BookKeeper #4097).
+        Do not call it while an ensemble change is under way: its LAC could rest on acks that are about to be withdrawn
+        (BookKeeper #4097).
         """
         return self.confirm_complete()
 
@@ -135,33 +138,33 @@ cdef class AckTracker:
         return self.complete(self.ack_quorum) - 1
 
     def complete_up_to(self, copies, /):
-        """The highest entry that, with all below, has `copies` copies (1 to write_quorum); `first` - 1 if none."""
+        """Return the highest entry that, with all below, has `copies` copies (1 to write_quorum); none: `first` - 1."""
         return self.complete(within(copies, 1, self.write_quorum, "copies")) - 1
 
     def below_write_quorum(self):
-        """The lowest entry with a copy outstanding; `lap` + 1 if there is none."""
+        """Return the lowest entry with a copy outstanding; none: `lap` + 1."""
         return self.complete(self.write_quorum)
 
     @property
     def outstanding(self):
-        """How many entries, from the lowest with a copy outstanding that is waited for, were pushed."""
+        """Number of entries pushed, from the lowest one with an outstanding copy that is waited for."""
         return self.lap + 1 - self.settled()
 
     def awaited(self, index, /):
-        """The lowest entry sent to bookie `index`, or next to be, that it does not hold.
+        """Return the lowest entry that bookie `index` was sent, or will be sent next, and does not hold.
 
         A fragment that begins there replaces the bookie and takes back no ack that counted.
         """
         return self.next_of[self.index_of(index)]
 
     def held(self, index, /):
-        """The highest entry that bookie `index` holds together with all it was sent before; `first` - 1 if none."""
+        """Return the highest entry that bookie `index` holds with all it was sent before; none: `first` - 1."""
         cdef int bookie = self.index_of(index)
         cdef int64_t last = self.next_of[bookie] - 1
         return max(previous_member(last, bookie, self.ensemble_size, self.write_quorum), self.first - 1)
 
     def lag(self, index, /):
-        """How many entries bookie `index` was sent from the one it awaits on."""
+        """Return how many entries bookie `index` was sent, from the one that it awaits on."""
         cdef int bookie = self.index_of(index)
         cdef int64_t sent = members_below(self.lap + 1, bookie, self.ensemble_size, self.write_quorum)
         return sent - members_below(self.next_of[bookie], bookie, self.ensemble_size, self.write_quorum)
@@ -170,7 +173,7 @@ cdef class AckTracker:
         return within(index, 0, self.ensemble_size - 1, "index")
 
     cdef bint moved(self, int status, int index, object acked) except -1:
-        """What an ack's status says to Python code."""
+        """Return whether an ack moved the progress, or raise the error of its status."""
         if status >= 0:
             return status == ACK_MOVED
         if status == ACK_NO_MEMORY:
@@ -225,7 +228,7 @@ cdef class AckTracker:
         return self.take(index, min(self.next_of[index], entry), entry)
 
     cdef int set_aside(self, Waiting *waiting, int64_t start, int64_t stop) noexcept nogil:
-        """Add a run behind the prefix, and make one of it and all it meets."""
+        """Add a run behind the prefix, joined with the runs that it meets."""
         cdef Run *runs = waiting.runs
         cdef int low = waiting.count, high = low
         while low > 0 and runs[low - 1].stop >= start:
@@ -247,7 +250,7 @@ cdef class AckTracker:
         return ACK_KEPT
 
     cdef void join(self, int index) noexcept nogil:
-        """Take the waiting runs that the prefix has come to."""
+        """Join the waiting runs that the prefix has reached."""
         cdef Waiting *waiting = &self.waiting[index]
         cdef int joined = 0
         while joined < waiting.count and waiting.runs[joined].start <= self.next_of[index]:
@@ -296,7 +299,7 @@ cdef class AckTracker:
         return min(lowest, self.complete(self.ack_quorum)) if self.excused else lowest
 
     cdef void sort(self) noexcept nogil:
-        """Put `order` right; few bookies have moved since the last time."""
+        """Sort `order`; few bookies have moved since the last time."""
         cdef int i, at
         cdef uint8_t index
         for i in range(1, self.ensemble_size):

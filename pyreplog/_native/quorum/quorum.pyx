@@ -32,7 +32,7 @@ cdef int64_t entry_of(object value, str name) except -1:
 
 
 cdef int within(object value, int64_t low, int64_t high, str name) except -1:
-    """A small number that is at least `low` (0 or more) and at most `high`."""
+    """Check that a small number is at least `low` (0 or more) and at most `high`, and return it."""
     cdef int64_t number = int64_of(value, name)
     if not low <= number <= high:
         raise InvalidArgumentError(f"{name}: expected {low} to {high}, found {number}")
@@ -40,7 +40,7 @@ cdef int within(object value, int64_t low, int64_t high, str name) except -1:
 
 
 cdef uint64_t indexes_of(object indexes, int ensemble, str name) except? 0:
-    """A bit per ensemble index; one that is named twice counts once."""
+    """Return a bit for each ensemble index; an index that is named twice counts once."""
     cdef uint64_t found = 0
     for index in indexes:
         found |= <uint64_t>1 << within(index, 0, ensemble - 1, name)
@@ -56,12 +56,12 @@ cdef Quorums quorums_of(object ensemble_size, object write_quorum, object ack_qu
 
 
 def check_quorums(ensemble_size, write_quorum, ack_quorum, /):
-    """Raises InvalidArgumentError unless MAX_ENSEMBLE >= ensemble_size >= write_quorum >= ack_quorum >= 1."""
+    """Raise InvalidArgumentError unless MAX_ENSEMBLE >= ensemble_size >= write_quorum >= ack_quorum >= 1."""
     quorums_of(ensemble_size, write_quorum, ack_quorum)
 
 
 def write_set(entry, ensemble_size, write_quorum, /):
-    """Tuple of the ensemble indexes that store `entry`: (entry + k) mod ensemble_size, k < write_quorum."""
+    """Return the ensemble indexes that store `entry`, a tuple: (entry + k) mod ensemble_size, k < write_quorum."""
     cdef Quorums q = quorums_of(ensemble_size, write_quorum, 1)
     cdef int64_t start = entry_of(entry, "entry") % q.ensemble
     cdef int k
@@ -88,9 +88,9 @@ cdef bint windows_covered(int ensemble, int write, int ack, uint64_t unknown) no
 
 
 def coverage(ensemble_size, write_quorum, ack_quorum, unknown, /):
-    """Whether an ensemble is covered though the bookies `unknown` (iterable of indexes) did not answer.
+    """Return whether an ensemble is covered though the bookies `unknown` (iterable of indexes) did not answer.
 
-    It is when no entry can have been acked by unknown bookies alone: of every write set, fewer than ack_quorum are
+    It is covered if no entry can have been acked by unknown bookies alone: of each write set, fewer than ack_quorum are
     unknown. By write set rather than by ensemble as BookKeeper's RoundRobinDistributionSchedule: with more bookies
     than write_quorum fewer answers are needed, and they suffice.
     """
@@ -99,10 +99,10 @@ def coverage(ensemble_size, write_quorum, ack_quorum, unknown, /):
 
 
 def covers_cohort(cohort, ack_quorum, have, /):
-    """Whether no ack_quorum members of `cohort` lack what `have` (both: iterables of indexes) have.
+    """Return whether fewer than ack_quorum members of `cohort` are not in `have` (both: iterables of indexes).
 
-    Whoever is not of the cohort does not count. The cohort is the ensemble or a write set: QuorumCoverage of
-    Vanlightly's TLA+ specification. Raises InvalidArgumentError unless ack_quorum is from 1 to the cohort's size.
+    Indexes in `have` that are not in the cohort do not count. The cohort is the ensemble or a write set: QuorumCoverage
+    of Vanlightly's TLA+ specification. Raises InvalidArgumentError unless ack_quorum is from 1 to the cohort's size.
     """
     cdef uint64_t those = indexes_of(cohort, ENSEMBLE_LIMIT, "cohort")
     cdef uint64_t having = indexes_of(have, ENSEMBLE_LIMIT, "have")
@@ -114,7 +114,7 @@ def covers_cohort(cohort, ack_quorum, have, /):
 
 
 cdef int64_t kth(int64_t *values, int count, int k) noexcept nogil:
-    """The k-th largest, 1 <= k <= count; leaves the values sorted, largest first."""
+    """Return the k-th largest value, 1 <= k <= count; leave the values sorted, largest first."""
     cdef int i, at
     cdef int64_t value
     for i in range(1, count):
@@ -127,7 +127,7 @@ cdef int64_t kth(int64_t *values, int count, int k) noexcept nogil:
 
 
 def kth_largest(values, k, /):
-    """The k-th largest of up to MAX_ENSEMBLE numbers (int64): what at least k of those replicas have reached.
+    """Return the k-th largest of up to MAX_ENSEMBLE numbers (int64), which at least k replicas have reached.
 
     The commit point of an unstriped log: k = replicas that must have it, RocketMQ's synchronous replication;
     k = len(values), the smallest: Kafka's high watermark over the log ends of the ISR.

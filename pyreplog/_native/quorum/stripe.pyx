@@ -28,7 +28,7 @@ ctypedef struct Stripe:
 
 
 cdef Stripe stripe_of(object index, object start, object stop, object ensemble_size, object write_quorum) except *:
-    """Of the entries [start, stop) those that one bookie stores."""
+    """Return the stripe of the entries [start, stop) that one bookie stores."""
     cdef Quorums q = quorums_of(ensemble_size, write_quorum, 1)
     cdef int64_t low = entry_of(start, "start"), high = entry_of(stop, "stop")
     cdef Stripe stripe
@@ -42,12 +42,12 @@ cdef Stripe stripe_of(object index, object start, object stop, object ensemble_s
 
 
 def member_count(index, start, stop, ensemble_size, write_quorum, /):
-    """How many entries of [start, stop) bookie `index` of the ensemble stores."""
+    """Return how many entries of [start, stop) bookie `index` of the ensemble stores."""
     return stripe_of(index, start, stop, ensemble_size, write_quorum).count
 
 
 def members(index, start, stop, ensemble_size, write_quorum, /):
-    """The entries of [start, stop) that bookie `index` of the ensemble stores: ascending, a read-only int64 array."""
+    """Return the entries of [start, stop) that bookie `index` stores: ascending, a read-only int64 array."""
     import numpy
     cdef Stripe stripe = stripe_of(index, start, stop, ensemble_size, write_quorum)
     cdef int64_t entry = stripe.entry, i
@@ -104,7 +104,7 @@ cdef class _Batch:
         return (<const int64_t *>self.offsets.buf)[i] if self.wide else (<const uint32_t *>self.offsets.buf)[i]
 
     cdef object adjacent(self):
-        """A view of the part, if its records lie side by side; None if it must be put together."""
+        """Return a view of the part, if its records lie side by side; None: they must be put together."""
         if self.start >= self.stop or self.end + self.gap < self.stop:
             return None
         begin_at, end_at = self.offset(self.start), self.offset(min(self.end, self.stop))
@@ -137,7 +137,7 @@ cdef class _Batch:
 
 
 def gather(buffer, offsets, first_entry, index, ensemble_size, write_quorum, /):
-    """What of a batch of encoded records goes to bookie `index` of the ensemble: bytes, or a view of `buffer`.
+    """Return the records of an encoded batch that bookie `index` stores: bytes, or a view of `buffer`.
 
     buffer: bytes-like, the records one after the other. offsets: int64 or uint32 array, one more than there are
     records: record k, of entry first_entry + k, is buffer[offsets[k]:offsets[k + 1]]. Records that lie side by side

@@ -6,5 +6,5 @@ def kept_bytes() -> int: ...
 
 @final
 class Block:
-    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises: made by those who fill them
+    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises: only native code makes one
     def __len__(self) -> int: ...

@@ -1,8 +1,8 @@
 """Large buffers whose memory is used again: a fresh page costs a fault, which takes longer than filling it.
 
-The C library gives large blocks back to the kernel when they are freed, or when the end of its heap is. These are mapped,
-so that they lie close together (see `entries.merge_entries`). What was given back last is taken first: it may still be
-in the cache. Threads: whoever has the GIL.
+The C library gives large blocks back to the kernel when they are freed. These are mapped, so that they lie close
+together (see `entries.merge_entries`). The block that was given back last is taken first: it may still be in the
+cache. Threads: any that holds the GIL.
 """
 
 cimport cython
@@ -21,7 +21,7 @@ cdef extern from "<sys/mman.h>" nogil:
     int c_munmap "munmap"(void *address, size_t length)
 
 KEPT_MAX = KEPT_BYTES
-"""Bytes that are kept for others at most."""
+"""Bytes of free blocks that are kept, at most."""
 
 cdef enum:
     SMALL_BYTES = 128 << 10     # below, the C library keeps them itself
@@ -39,7 +39,7 @@ cdef Py_ssize_t kept_size = 0
 
 
 def kept_bytes():
-    """Bytes that wait to be used again, of this process."""
+    """Return the bytes of free blocks that this process keeps."""
     return kept_size
 
 
@@ -89,10 +89,10 @@ cdef uint8_t *drop_kept(int i) noexcept:
 
 @cython.final
 cdef class Block:
-    """Bytes in such memory; made by whoever fills them."""
+    """Bytes in memory that is used again; made by the native code that fills them."""
 
     def __init__(self):
-        raise TypeError("blocks are made by those who fill them")
+        raise TypeError("blocks are made by the native code that fills them")
 
     def __dealloc__(self):
         give_block(self.data, self.size)

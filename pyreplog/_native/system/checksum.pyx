@@ -52,7 +52,7 @@ cdef uint32_t run(replog_crc_fn kernel, object data, uint32_t crc) except? 0xFFF
 
 
 def crc32c(data, value=0, /):
-    """The CRC-32C of `data`, continued from `value`.
+    """Return the CRC-32C of `data`, continued from `value`.
 
     `data` is any C-contiguous buffer; `value` is the CRC of the bytes before it (0: there are none). The
     result is that of `crc32c.crc32c` from PyPI: the CRC of iSCSI (RFC 3720) and of Kafka's record batches.
@@ -68,7 +68,7 @@ def crc32c(data, value=0, /):
 
 
 def kernels():
-    """The names of the kernels that this CPU supports: the one in use first, then the others, fastest first.
+    """Return the names of the kernels that this CPU supports: the one in use, then the others, fastest first.
 
     The fastest is in use unless the environment variable PYREPLOG_CRC32C named another when the module was
     loaded; a name that is unknown, or not supported here, has no effect.
@@ -90,12 +90,12 @@ cdef const replog_crc_kernel *find(str name) except NULL:
 
 
 def crc32c_with(str kernel not None, data, value=0, /):
-    """`crc32c` by the kernel of this name; raises `InvalidArgumentError` when this CPU has none."""
+    """Return `crc32c` by the kernel of this name. Raises InvalidArgumentError if this CPU has none of that name."""
     return run(find(kernel).crc, data, initial(value))
 
 
 def copy_with(str kernel not None, data, Py_ssize_t pad=0, value=0, /, *, Py_ssize_t offset=0):
-    """Copies `data` and then `pad` zero bytes (0..7) with the kernel of this name, to compare in tests.
+    """Copy `data` and then `pad` zero bytes (0..7) with the kernel of this name, to compare in tests.
 
     The destination is new memory, `offset` bytes (0..63) after a 64-byte boundary, with 64 bytes of 0xA5 on
     both sides. Returns the CRC-32C, continued from `value`, of what was stored; and the destination

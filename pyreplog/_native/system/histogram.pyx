@@ -1,13 +1,13 @@
-"""How large what happens is, counted for Prometheus. In native code because a bookie counts twice for every commit."""
+"""Histograms for Prometheus. They are native because a bookie counts twice for each commit."""
 
 cimport cython
 
 
 @cython.final
 cdef class Histogram:
-    """How often values up to each of `bounds` (ascending) were seen. One thread observes; any may read.
+    """Counts of values up to each of `bounds` (ascending). One thread observes; any may read.
 
-    `Histogram(bounds)`. total: of all values.
+    `Histogram(bounds)`. total: the sum of all values.
     """
 
     def __init__(self, bounds, /):
@@ -22,7 +22,7 @@ cdef class Histogram:
         self.total += value
 
     def buckets(self):
-        """(upper bound, how many values are not above it), as Prometheus wants them."""
+        """Return (upper bound, number of values that are not above it) of each bucket, as Prometheus wants them."""
         cdef list found = []
         cdef double seen = 0
         for bound, count in zip((*self.bounds, None), list(self.counts)):

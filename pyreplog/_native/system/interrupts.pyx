@@ -1,4 +1,4 @@
-"""Ctrl-C put off until what must not stop half way is done. In native code because it is entered for every message."""
+"""Defers Ctrl-C until a block that must not stop half way is done. It is native because each message enters it."""
 
 import _signal  # not signal: its enums cost ten times what the calls do
 import os
@@ -22,10 +22,9 @@ os.register_at_fork(after_in_child=_forked)
 
 @cython.final
 cdef class DeferSigint:
-    """`with defer_sigint:` a SIGINT that comes in the block is handled behind it. Any thread, nested or not.
+    """A context manager: a SIGINT that arrives in the block is handled behind it. For any thread, nested or not.
 
-    Each of the two exchanges of the handler is one C call: before the first nothing has begun, after the second all is
-    done.
+    Each exchange of the handler is one C call: nothing has begun before the first, and all is done after the second.
     """
 
     def __enter__(self):
@@ -57,9 +56,9 @@ cdef class DeferSigint:
         return 0
 
     def note(self, number, frame, /):
-        """The handler meanwhile."""
+        """Note a signal: the handler in the block."""
         self.came = number, frame
 
 
 defer_sigint = DeferSigint()
-"""The one there is: `pyreplog.defer_sigint` says what for."""
+"""The only instance; see `pyreplog.defer_sigint`."""

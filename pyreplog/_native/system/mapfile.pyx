@@ -9,7 +9,7 @@ from pyreplog.errors import CorruptionError
 
 
 cdef const uint8_t *map_file(object path, uint64_t least, str what, uint64_t *size) except NULL:
-    cdef int descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # nobody waits for a pipe, which is empty
+    cdef int descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # waits at no pipe
     cdef void *mapped
     try:
         size[0] = os.fstat(descriptor).st_size

@@ -1,4 +1,4 @@
-"""A lock that native code takes without a call of Python's, which costs ten times as much, and Python code by `with`."""
+"""A lock that native code takes without a call of Python, which costs ten times as much; Python code uses `with`."""
 
 cimport cython
 from cpython.pythread cimport (
@@ -14,7 +14,7 @@ cdef Seam seam = scheduling.seam
 
 @cython.final
 cdef class Mutex:
-    """`with mutex:` of what is done soon: neither Ctrl-C nor anything else ends a thread's wait for it. Not reentrant."""
+    """A lock for short blocks: neither Ctrl-C nor a time-out ends the wait for it. Not reentrant."""
 
     def __cinit__(self):
         self.lock = PyThread_allocate_lock()
@@ -32,18 +32,18 @@ cdef class Mutex:
         self.give()
 
     def locked(self):
-        """Whether a thread has it."""
+        """Return whether a thread holds the lock."""
         if not self.try_take():
             return True
         self.give()
         return False
 
     cdef bint try_take(self) noexcept:
-        """False: a thread has it."""
+        """Take the lock if it is free. Return whether it was."""
         return PyThread_acquire_lock(self.lock, NOWAIT_LOCK)
 
     cdef int take(self) except -1:
-        """Others run meanwhile."""
+        """Take the lock; the GIL is released while another thread holds it."""
         while not PyThread_acquire_lock(self.lock, NOWAIT_LOCK):
             if seam.scheduler is None or not seam.scheduler.wait_while(self.locked):
                 with nogil:

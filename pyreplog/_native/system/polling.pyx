@@ -1,4 +1,4 @@
-"""epoll for a reactor that looks often and finds little: no memory is taken for events that did not come; its clock."""
+"""epoll for a reactor that polls often and gets few events, and its clocks."""
 
 import select
 
@@ -48,18 +48,18 @@ cdef extern from * nogil:
 
 
 def monotonic_us():
-    """Microseconds since an arbitrary moment, which never go back: a deadline is looked at for every message."""
+    """Return microseconds since an arbitrary moment, which never go back. Native because each message needs it."""
     return now_us()
 
 
 def wall_us():
-    """Microseconds since 1970-01-01 UTC, as this machine's clock has it."""
+    """Return microseconds since 1970-01-01 UTC, by the clock of this machine."""
     return real_us()
 
 
 @cython.final
 cdef class Epoll:
-    """As `select.epoll`, as far as a Reactor needs it; `poll` looks without sleeping first, if it is told to."""
+    """The part of `select.epoll` that a Reactor needs; `poll` can look for a while before it sleeps."""
 
     cdef object epoll
 
@@ -83,10 +83,10 @@ cdef class Epoll:
         return self.epoll.closed
 
     def poll(self, double timeout_s, int64_t spin_us, /):
-        """List of (fd, events), empty after `timeout_s` seconds, or a signal. The first `spin_us` of them are not slept
-        through: that saves the wake-up of a core, and costs the core.
+        """Return a list of (fd, events); it is empty after `timeout_s` seconds, or a signal.
 
-        Errors: ValueError, it is closed; OSError; what a signal's handler raises.
+        For the first `spin_us` microseconds it looks without sleeping: that saves the wake-up of a core, and keeps the
+        core busy. Raises ValueError if it is closed, OSError, and what the handler of a signal raises.
         """
         cdef epoll_event events[FEW]
         cdef int fd = self.epoll.fileno(), found = 0, code = 0, i, timeout_ms

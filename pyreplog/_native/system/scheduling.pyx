@@ -1,6 +1,6 @@
-"""Where native code is about to sleep, a test may have it ask who runs next: tests/interleaving.
+"""Lets a test choose which thread runs next where native code is about to sleep (tests/interleaving).
 
-A scheduler is looked for on the paths that would sleep, or wake who sleeps, and nowhere else: what does not wait pays nothing.
+Only paths that would sleep, or wake a sleeper, look for a scheduler; other code pays nothing.
 """
 
 cimport cython
@@ -8,9 +8,13 @@ cimport cython
 
 @cython.final
 cdef class Seam:
-    """scheduler: None but in such tests. Else it answers, for the calling thread, `wait_while(is_so, timeout_us)`, `park(word,
-    timeout_us)` and `pause()`: True when it has waited in place of the caller, who looks again. And `unpark(word, count)`."""
+    """The place of the scheduler.
+
+    scheduler: None, except in such tests. Its `wait_while(is_so, timeout_us)`, `park(word, timeout_us)` and `pause()`
+    return True if they have waited in place of the calling thread, which then looks again. It also has
+    `unpark(word, count)`.
+    """
 
 
 seam = Seam()
-"""The one there is."""
+"""The only instance."""
