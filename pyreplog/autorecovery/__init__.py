@@ -13,6 +13,7 @@ doing the same work twice.
 | `replication_driver` | runs the state machine that copies one ledger |
 | `bookie_index`, `ledger_scan` | which ledgers name which bookie; reads it from the metadata |
 | `operators`, `health` | an operator's decisions about a bookie; the state of a cluster in one word |
+| `overview` | what operators see of it all at one moment, with rates and the time that is left |
 | `orders`, `hold`, `timed_reason` | keys of operators and auditors, and their values |
 | `config` | settings of the cluster |
 | `lost_entries` | entries of which nobody has a copy any more |

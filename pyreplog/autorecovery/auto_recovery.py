@@ -17,6 +17,7 @@ from pyreplog.autorecovery.copy_repairs import CopyRepairs
 from pyreplog.autorecovery.hold import find_hold
 from pyreplog.autorecovery.leased_keys import LeasedKeys, SharedKeys, SoleOwner
 from pyreplog.autorecovery.ledger_scan import LedgerScan
+from pyreplog.autorecovery.lost_entries import count_lost
 from pyreplog.autorecovery.open_ledgers import OpenLedgerRecovery, OpenLedgersReport
 from pyreplog.autorecovery.orders import list_orders
 from pyreplog.autorecovery.pace import Pace
@@ -75,6 +76,7 @@ class AutoRecovery(Handle):
         self._replicas_check = ReplicasCheck(self._runtime, self._scan, self._pace, clock)
         self._is_auditor = False
         self._audit = Audit()
+        self._listed_lost = 0  # entries, as the auditor
         self._failure: ReplogError | None = None  # of the last round
         self._meter = _Meter(clock)
         self._since_us = clock.now_us()
@@ -106,6 +108,17 @@ class AutoRecovery(Handle):
     def open_ledgers(self) -> OpenLedgersReport:
         """What this process found of ledgers that are not closed, as the auditor, at its last round."""
         return self._open_report
+
+    @property
+    def listed_lost(self) -> int:
+        """Number of entries that were listed as lost at the last round; 0 if this process is not the auditor."""
+        return self._listed_lost
+
+    @property
+    def hold_s(self) -> float:
+        """Seconds for which auto-recovery is on hold, as this process knows it as the auditor; 0: it is not."""
+        hold = self._audit.hold
+        return 0.0 if hold is None else max(self._clock.now_us() - hold.since_us, 1) / 1e6
 
     @property
     def failure(self) -> ReplogError | None:
@@ -182,6 +195,7 @@ class AutoRecovery(Handle):
             config = load_config(self._store)
             self._is_auditor = self._auditor.is_elected()
             self._audit = self._auditor.round(config) if self._is_auditor else Audit()
+            self._listed_lost = count_lost(self._store) if self._is_auditor else 0
             if self._worker is not None:
                 self._begin_copies(self._worker, config)
             self._open_report = self._look_at_open_ledgers(config) if self._is_auditor else OpenLedgersReport()
@@ -295,11 +309,10 @@ class AutoRecovery(Handle):
         def change(value: bytes | None) -> bytes:
             with suppress(InvalidMetadataError):
                 stored = None if value is None else AutoRecoveryStatus.decode(value)
-                if stored is not None and replace(status, at_us=stored.at_us, kept=stored.kept) == stored:
-                    return stored.encode()
                 if stored is not None:
-                    return replace(status, kept=stored.kept).encode()
-            return status.encode()
+                    follows = replace(status.following(stored.progress), kept=stored.kept)
+                    return (stored if replace(follows, at_us=stored.at_us) == stored else follows).encode()
+            return status.following(()).encode()
 
         change_key(self._store, STATUS, change)
 

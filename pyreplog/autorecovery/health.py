@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pyreplog.autorecovery.config import AutoRecoveryConfig, load_config
 from pyreplog.autorecovery.hold import find_hold
 from pyreplog.autorecovery.leased_keys import AUDITOR
 from pyreplog.autorecovery.lost_entries import list_lost
@@ -14,6 +15,7 @@ from pyreplog.autorecovery.orders import list_orders
 from pyreplog.autorecovery.protocol.absence import name_of_bookie
 from pyreplog.autorecovery.protocol.member_change import written_end
 from pyreplog.autorecovery.status import find_status
+from pyreplog.autorecovery.timed_reason import TimedReason
 from pyreplog.bookie.bookie_state import BookiePhase, BookieState, list_bookie_states
 from pyreplog.bookie.identity import known_bookies
 from pyreplog.errors import InvalidMetadataError
@@ -23,6 +25,9 @@ from pyreplog.ledger.repair_notes import repairs
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.ledger.status import missing_copies
 from pyreplog.metadata.store import MetadataStore
+
+HOLD_FORGOTTEN = "hold-forgotten"
+"""Code of a hold that is older than `hold_alarm_ms`; the auditor's alarm has the same."""
 
 _GONE = (BookiePhase.LOST, BookiePhase.RETIRED)
 
@@ -85,12 +90,20 @@ class _Ledgers:
     garbled: list[int] = field(default_factory=list)
 
 
-def check_health(runtime: RuntimeBase, *, limbo: Callable[[], list[tuple[int, str]]] | None = None) -> ClusterHealth:
+def check_health(
+    runtime: RuntimeBase,
+    *,
+    limbo: Callable[[], list[tuple[int, str]]] | None = None,
+    visit: Callable[[LedgerMetadata], None] = lambda _: None,
+    now_us: int | None = None,
+) -> ClusterHealth:
     """Return the health of a cluster. Reads the metadata of all ledgers; needs no auditor, and asks no bookie.
 
     Args:
         runtime: of a cluster.
         limbo: asks bookies for ledgers in limbo, as pairs of ledger and bookie; None: they are not asked.
+        visit: called with the metadata of each ledger, for who counts something else and wants no second pass.
+        now_us: microseconds since 1970-01-01 UTC, for the age of a hold; None: now.
 
     Raises:
         MetadataLayoutError: the store has to be migrated.
@@ -102,7 +115,7 @@ def check_health(runtime: RuntimeBase, *, limbo: Callable[[], list[tuple[int, st
     states = _states(store, findings)
     current = {name_of_bookie(bookie): bookie for bookie in known_bookies(store)}
     lost = {bookie for bookie, state in states.items() if state.phase in _GONE} - registered
-    counts = _count_ledgers(store, registered, lost, current)
+    counts = _count_ledgers(store, registered, lost, current, visit)
     findings += _of_entries(store, counts)
     findings += _of_bookies(current, registered, states)
     if full := sorted(status.bookie for status in statuses if status.read_only):
@@ -112,7 +125,7 @@ def check_health(runtime: RuntimeBase, *, limbo: Callable[[], list[tuple[int, st
     if limbo is not None and (in_limbo := limbo()):
         text = f"{len(in_limbo)} ledgers are in limbo, ledger {in_limbo[0][0]} on {in_limbo[0][1]} first"
         findings.append(_amber("limbo", text, "pyreplog ledger recover LEDGER, then pyreplog ledger repair"))
-    findings += _of_recovery(store)
+    findings += _of_recovery(store, runtime.reactor.clock.now_us() if now_us is None else now_us)
     auditor = store.get(AUDITOR)
     if auditor is None and runtime.embedded_bookies is None:
         findings.append(
@@ -137,7 +150,13 @@ def _states(store: MetadataStore, findings: list[Finding]) -> Mapping[str, Booki
         return {}
 
 
-def _count_ledgers(store: MetadataStore, registered: Set[str], lost: Set[str], current: Mapping[str, str]) -> _Ledgers:
+def _count_ledgers(
+    store: MetadataStore,
+    registered: Set[str],
+    lost: Set[str],
+    current: Mapping[str, str],
+    visit: Callable[[LedgerMetadata], None],
+) -> _Ledgers:
     """Read the metadata of all ledgers. current: name of a bookie -> its last incarnation; earlier ones are lost."""
     counts = _Ledgers()
     for ledger, stored in stored_ledgers(store):
@@ -145,6 +164,7 @@ def _count_ledgers(store: MetadataStore, registered: Set[str], lost: Set[str], c
             counts.garbled.append(ledger)
             continue
         metadata = stored.metadata
+        visit(metadata)
         counts.ledgers += 1
         absent = metadata.bookies() - registered
         if not absent:
@@ -211,10 +231,10 @@ _STEPS = {
 }
 
 
-def _of_recovery(store: MetadataStore) -> Iterator[Finding]:
+def _of_recovery(store: MetadataStore, now_us: int) -> Iterator[Finding]:
     hold, orders = find_hold(store), list_orders(store)
     if hold is not None:
-        yield _amber("hold", f"auto-recovery is on hold: {hold.reason}", "pyreplog cluster hold --end")
+        yield _of_hold(store, hold, now_us)
     if orders:
         yield _amber("orders", f"copies are made again of {', '.join(orders)}", "wait; pyreplog cluster status")
     try:
@@ -223,4 +243,25 @@ def _of_recovery(store: MetadataStore) -> Iterator[Finding]:
         yield _amber("status-unreadable", str(error), "use the version of pyreplog that wrote it")
         return
     for alarm in () if status is None else status.alarms:
+        if alarm.code == HOLD_FORGOTTEN:  # seen above, also if no auditor runs
+            continue
         yield _amber(f"alarm-{alarm.code}", alarm.text, "see docs/operations.md, Auto-recovery")
+
+
+def _of_hold(store: MetadataStore, hold: TimedReason, now_us: int) -> Finding:
+    try:
+        limit_us = load_config(store).hold_alarm_ms * 1000
+    except InvalidMetadataError:  # also a hold is safe then
+        limit_us = AutoRecoveryConfig().hold_alarm_ms * 1000
+    age_us = now_us - hold.since_us
+    text = f"auto-recovery is on hold {_since(age_us) if hold.since_us else 'since an unknown time'}: {hold.reason}"
+    code = HOLD_FORGOTTEN if age_us > limit_us else "hold"
+    return _amber(code, text, "pyreplog cluster hold --end")
+
+
+def _since(age_us: int) -> str:
+    """Return an age in words, in the unit of which there are two or more."""
+    for unit, size_us in (("days", 86_400_000_000), ("hours", 3_600_000_000), ("minutes", 60_000_000)):
+        if age_us >= 2 * size_us:
+            return f"for {age_us // size_us} {unit}"
+    return f"for {max(age_us, 0) // 1_000_000} s"

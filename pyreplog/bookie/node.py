@@ -95,7 +95,7 @@ class BookieNode(Handle):
             damaged=self.bookie.scrubber.damaged,
         )  # fmt: skip
         self._collect_us = self._clock.monotonic_us() + self.bookie.config.collect_interval_ms * 1000
-        self._scrub_us = 0
+        self._scrub_us = self._verified_since_us = 0
         self._reactor = Reactor(clock=clock, busy_poll_us=busy_poll_us)
         self._service = BookieService(self._reactor, self.bookie, ledgers)
         try:
@@ -141,7 +141,8 @@ class BookieNode(Handle):
         return self._service
 
     def _availability(self) -> Availability:
-        return Availability(self.address, self._rack, self.bookie.read_only, self.bookie.free_bytes)
+        since_us = self._verified_since_us = self.bookie.scrubber.verified_since_us(self._verified_since_us)
+        return Availability(self.address, self._rack, self.bookie.read_only, self.bookie.free_bytes, since_us)
 
     def metrics(self) -> Iterator[Metric]:
         """Return the metrics of the bookie, for `pyreplog.metrics`. Any thread. Raises ClosedError and ForkedError."""

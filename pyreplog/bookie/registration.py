@@ -25,13 +25,15 @@ class Availability:
     """The registration of a bookie, for its clients.
 
     address: "host:port". rack: for placement; "": none. read_only: whether it refuses new entries. free_bytes: free
-    space, rounded; for placement.
+    space, rounded; for placement. verified_since_us: every segment was verified on the disk, or began, after this time,
+    microseconds since 1970-01-01 UTC; 0: unknown, or there is no segment.
     """
 
     address: str
     rack: str = ""
     read_only: bool = False
     free_bytes: int = 0
+    verified_since_us: int = 0
 
     def encode(self) -> bytes:
         """Encode as JSON; free space is rounded down to four significant bits, so that it changes seldom."""
@@ -50,7 +52,10 @@ class Availability:
             address, free_bytes = field(body, "address", str), field(body, "free_bytes", int)
             if not address.isprintable() or not 0 <= free_bytes < 1 << 63:
                 raise ValueError("expected an address, and how much is free")
-            return cls(address, field(body, "rack", str), field(body, "read_only", bool), free_bytes)
+            since_us = body.get("verified_since_us", 0)  # a bookie of an earlier build does not say it
+            if type(since_us) is not int or not 0 <= since_us < 1 << 62:
+                raise ValueError(f"verified_since_us: expected a time, found {str(since_us)[:80]!r}")
+            return cls(address, field(body, "rack", str), field(body, "read_only", bool), free_bytes, since_us)
         except ValueError as error:
             raise InvalidMetadataError(f"availability of a bookie: {data[:80]!r}: {error}") from error
 

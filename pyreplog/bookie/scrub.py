@@ -46,6 +46,7 @@ IDLE_S = 60.0
 
 _RESTART = "restart this bookie: it then mends the segment, and notes the copies that are gone"
 _DAY_US = 86_400_000_000
+_HOUR_US = 3_600_000_000
 _USED_SHARE = 0.9
 """The share of `scrub_days` within which all is verified; the rest is for times when the bookie does not run."""
 _STEP_US = 200_000
@@ -157,6 +158,22 @@ class Scrubber:
         with self._lock:
             since_us = min((age.since_us for age in self._state.ages.values()), default=None)
             return 0.0 if since_us is None else (self._clock.monotonic_us() - since_us) / 1e6
+
+    def verified_since_us(self, previous_us: int = 0) -> int:
+        """Return a time after which every segment was verified, or began; microseconds since 1970-01-01 UTC.
+
+        Args:
+            previous_us: what the last call returned. It is returned again unless the time moved by more than an hour:
+                the result is stored where many read it.
+
+        Returns:
+            The time; 0: there is no segment.
+        """
+        oldest_s = self.oldest_s()
+        if not oldest_s:
+            return 0
+        since_us = self._clock.now_us() - int(oldest_s * 1e6)
+        return previous_us if abs(since_us - previous_us) <= _HOUR_US else max(since_us, 0)
 
     def damaged(self) -> Mapping[int, Sequence[BadRange]]:
         """Return the segments that have damage, by their bases, with the records that are damaged."""

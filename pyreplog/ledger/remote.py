@@ -114,7 +114,13 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
     def bookie_statuses(self) -> list[BookieStatus]:
         return [
             BookieStatus(
-                bookie, entry.address, entry.rack, entry.read_only, entry.free_bytes, self.bookie_states.phase(bookie)
+                bookie,
+                entry.address,
+                entry.rack,
+                entry.read_only,
+                entry.free_bytes,
+                self.bookie_states.phase(bookie),
+                entry.verified_since_us,
             )
             for bookie, entry in self._registrations.items()
         ]

@@ -282,7 +282,15 @@ class EmbeddedRuntime(RuntimeBase):
 
     def bookie_statuses(self) -> list[BookieStatus]:
         return [
-            BookieStatus(name, "", "", local.read_only, local.free_bytes, self.bookie_states.phase(name))
+            BookieStatus(
+                name,
+                "",
+                "",
+                local.read_only,
+                local.free_bytes,
+                self.bookie_states.phase(name),
+                local.scrubber.verified_since_us(),
+            )
             for name, local in self.bookies.items()
         ]
 

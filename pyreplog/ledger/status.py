@@ -70,6 +70,8 @@ class BookieStatus:
         read_only: whether it refuses new entries.
         free_bytes: free space on its disk.
         phase: away, lost, draining or retired; None: an ordinary member.
+        verified_since_us: every segment of its log was verified on the disk, or began, after this time, microseconds
+            since 1970-01-01 UTC; 0: unknown, or it has no segment.
     """
 
     bookie: str
@@ -78,6 +80,7 @@ class BookieStatus:
     read_only: bool
     free_bytes: int
     phase: BookiePhase | None = None
+    verified_since_us: int = 0
 
 
 @dataclass(frozen=True)

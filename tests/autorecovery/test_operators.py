@@ -10,17 +10,20 @@ from pathlib import Path
 import pytest
 
 from pyreplog.autorecovery.auto_recovery import AutoRecovery
+from pyreplog.autorecovery.config import change_config
 from pyreplog.autorecovery.health import ClusterHealth, Colour, check_health
-from pyreplog.autorecovery.hold import begin_hold
+from pyreplog.autorecovery.hold import HOLD, begin_hold
 from pyreplog.autorecovery.lost_entries import LostRange, note_lost, remove_lost
 from pyreplog.autorecovery.metrics import auto_recovery_metrics
 from pyreplog.autorecovery.operators import BookieOperations
+from pyreplog.autorecovery.orders import place_order
+from pyreplog.autorecovery.overview import RecoveryWatch, misses_racks, one_copy_entries
 from pyreplog.autorecovery.timed_reason import TimedReason
 from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_key, list_bookie_states
 from pyreplog.clock import ManualClock
 from pyreplog.errors import BookieStateError, LastCopyError, NoSuchBookieError, NotEnoughBookiesError
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.ledger.ledgermetadata import metadata_key
+from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, metadata_key
 from pyreplog.ledger.repair_notes import note_repair
 from tests.waiting import until
 
@@ -60,7 +63,7 @@ class Here:
         until(lambda: not self.recovery.is_copying)
 
     def health(self) -> ClusterHealth:
-        return check_health(self.cluster.runtime, limbo=self.cluster.limbo)
+        return check_health(self.cluster.runtime, limbo=self.cluster.limbo, now_us=self.clock.now_us())
 
     def codes(self) -> set[str]:
         return {finding.code for finding in self.health().findings}
@@ -210,6 +213,113 @@ def test_what_makes_it_amber(here: Here) -> None:
     assert all(finding.next_step for finding in health.findings)
     here.step()
     assert {"away"} <= here.codes()
+
+
+def test_a_hold_that_was_forgotten_is_named_with_its_age(here: Here) -> None:
+    """Also without an auditor, whose alarm is not said twice."""
+
+    def holds() -> list[tuple[str, str]]:
+        return [(finding.code, finding.text) for finding in here.health().findings if "hold" in finding.code]
+
+    begin_hold(here.store, TimedReason(here.clock.now_us(), "upgrade"))
+    for minutes, age in ((0, "for 0 s"), (5, "for 5 minutes"), (175, "for 3 hours"), (1260, "for 24 hours")):
+        here.clock.advance(minutes * 60_000_000)
+        assert holds() == [("hold", f"auto-recovery is on hold {age}: upgrade")]
+    here.clock.advance(3 * DAY_US)
+    forgotten = [("hold-forgotten", "auto-recovery is on hold for 4 days: upgrade")]
+    assert holds() == forgotten
+    here.step()
+    assert [alarm.code for alarm in here.recovery.audit.alarms] == ["hold-forgotten"]
+    assert holds() == forgotten and here.health().colour is Colour.AMBER
+    assert here.recovery.hold_s == 4 * 86_400
+    change_config(here.store, {"hold_alarm_ms": 5 * 86_400_000})
+    assert holds()[0][0] == "hold"
+
+
+def test_a_hold_whose_time_is_unknown_counts_as_forgotten(here: Here) -> None:
+    here.store.create(HOLD, b"no time")
+    (finding,) = here.health().findings
+    assert finding.code == "hold-forgotten" and "since an unknown time" in finding.text
+
+
+# ---- overview ----------------------------------------------------------------------------------------------------
+
+
+def test_an_overview_counts_what_is_missing_and_how_fast_it_comes_back(here: Here) -> None:
+    ledgers = [here.ledger(3, 2) for _ in range(6)]
+    watch, bookie = RecoveryWatch(here.cluster.runtime, here.clock), here.member(ledgers[0])
+    fine = watch.look()
+    assert (fine.health.colour, fine.orders, fine.one_copy_entries, fine.progress) == (Colour.GREEN, (), 0, ())
+    here.stop(bookie)
+    metadata = [here.cluster.ledger_metadata(ledger) for ledger in ledgers]
+    held = [sum(map(len, each.holdings(bookie))) for each in metadata]
+    here.step()
+    change_config(here.store, {"bytes_per_s": 1})
+    here.clock.advance(3_600_000_000)
+    assert watch.look().one_copy_entries == sum(held)
+    place_order(here.store, bookie, TimedReason(here.clock.now_us(), "away"))
+    begun = watch.look()
+    (order,) = begun.orders
+    assert (order.phase, order.reason, order.ledgers_left) == ("away", "away", sum(map(bool, held)))
+    assert order.bytes_left > 0 and order.eta_s is None, "nothing was copied yet"
+    here.clock.advance(10_000_000)
+    change_config(here.store, {"bytes_per_s": None, "copies_at_once": 1})
+    here.step()
+    here.step()
+    (done,) = watch.look().orders or (None,)
+    assert done is None or done.bytes_per_s > 0
+    here.step()
+    end = watch.look()
+    assert (end.orders, end.one_copy_entries) == ((), 0)
+    assert [left for _, left in end.progress][-1] == 0 and end.progress[0][1] == order.ledgers_left
+
+
+def test_the_rate_of_an_order_is_measured(here: Here) -> None:
+    ledger = here.ledger(3, 2)
+    bookie = here.member(ledger)
+    place_order(here.store, bookie, TimedReason(0, "drained"))
+    watch = RecoveryWatch(here.cluster.runtime, here.clock)
+    (first,) = watch.look().orders
+    more = here.ledger(3, 3)
+    assert here.cluster.ledger_metadata(more) is not None
+    here.clock.advance(2_000_000)
+    here.cluster.delete_ledger(ledger)
+    (second,) = watch.look().orders
+    left = first.bytes_left - second.bytes_left
+    assert second.bytes_per_s == max(left, 0) / 2
+    assert second.eta_s == (second.bytes_left / second.bytes_per_s if left > 0 and second.bytes_left else None)
+
+
+MEMBERS = ("a@1", "b@1", "c@1", "d@1")
+
+
+def metadata(ensemble: tuple[str, ...], quorum: int, last_entry: int) -> LedgerMetadata:
+    return LedgerMetadata(
+        ledger=1, ensemble_size=len(ensemble), write_quorum=quorum, ack_quorum=1, fragments=(Fragment(0, ensemble),),
+        proof="", state=State.CLOSED, last_entry=last_entry,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("running", "count"),
+    [("abcd", 0), ("bcd", 5), ("acd", 6), ("cd", 8), ("ac", 10), ("a", 10), ("", 10)],
+)
+def test_entries_at_one_copy(running: str, count: int) -> None:
+    """E = 4, Qw = 2: entry e lies on members e and e + 1. Of ten entries, 3 begin at a and at b, 2 at c and at d."""
+    assert one_copy_entries(metadata(MEMBERS, 2, 9), {f"{name}@1" for name in running}) == count
+
+
+@pytest.mark.parametrize(
+    ("racks", "quorum", "misses"),
+    [
+        ("xyxy", 2, False), ("xxyy", 2, True), ("xyzx", 2, True), ("xyzw", 3, False), ("xyxy", 3, False),
+        ("xx  ", 2, True), ("x   ", 2, False), ("xxxx", 2, False),
+    ],
+)  # fmt: skip
+def test_copies_in_too_few_racks(racks: str, quorum: int, misses: bool) -> None:
+    known = {member: rack for member, rack in zip(MEMBERS, racks, strict=True) if rack != " "}
+    more = {"e@1": "y"} if misses and len(set(known.values())) == 1 else {}
+    assert misses_racks(metadata(MEMBERS, quorum, 9), {**known, **more}) is misses
 
 
 def test_lost_entries_make_it_red(here: Here) -> None:
