@@ -88,6 +88,7 @@ class _Ledgers:
     lacking: list[int] = field(default_factory=list)  # ledgers with members that do not run
     gone: dict[int, int] = field(default_factory=dict)  # ledger -> entries whose copies are all on lost bookies
     garbled: list[int] = field(default_factory=list)
+    named: set[str] = field(default_factory=set)  # bookies
 
 
 def check_health(
@@ -117,7 +118,7 @@ def check_health(
     lost = {bookie for bookie, state in states.items() if state.phase in _GONE} - registered
     counts = _count_ledgers(store, registered, lost, current, visit)
     findings += _of_entries(store, counts)
-    findings += _of_bookies(current, registered, states)
+    findings += _of_bookies(current, registered, states, set() if counts.garbled else lost - counts.named)
     if full := sorted(status.bookie for status in statuses if status.read_only):
         findings.append(
             _amber("read-only", f"read-only: {', '.join(full)}", "free space on their disks, or add bookies")
@@ -166,7 +167,9 @@ def _count_ledgers(
         metadata = stored.metadata
         visit(metadata)
         counts.ledgers += 1
-        absent = metadata.bookies() - registered
+        members = metadata.bookies()
+        counts.named |= members
+        absent = members - registered
         if not absent:
             continue
         counts.lacking.append(ledger)
@@ -210,10 +213,11 @@ def _of_entries(store: MetadataStore, counts: _Ledgers) -> Iterator[Finding]:
 
 
 def _of_bookies(
-    current: Mapping[str, str], registered: Set[str], states: Mapping[str, BookieState]
+    current: Mapping[str, str], registered: Set[str], states: Mapping[str, BookieState], done: Set[str]
 ) -> Iterator[Finding]:
+    """Yield findings of bookies. done: lost ones that no ledger names; nothing is left to do for them."""
     for phase in (BookiePhase.AWAY, BookiePhase.LOST, BookiePhase.DRAINING):
-        if bookies := sorted(bookie for bookie, state in states.items() if state.phase is phase):
+        if bookies := sorted(bookie for bookie, state in states.items() if state.phase is phase and bookie not in done):
             yield _amber(str(phase), f"{phase}: {', '.join(bookies)}", _STEPS[phase])
     unnoted = sorted(bookie for bookie in current.values() if bookie not in registered and bookie not in states)
     if unnoted:
@@ -236,7 +240,7 @@ def _of_recovery(store: MetadataStore, now_us: int) -> Iterator[Finding]:
     if hold is not None:
         yield _of_hold(store, hold, now_us)
     if orders:
-        yield _amber("orders", f"copies are made again of {', '.join(orders)}", "wait; pyreplog cluster status")
+        yield _amber("orders", f"copies are made again of {', '.join(orders)}", "wait; pyreplog top shows the rest")
     try:
         status = find_status(store)
     except InvalidMetadataError as error:

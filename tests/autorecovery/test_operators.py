@@ -322,6 +322,19 @@ def test_copies_in_too_few_racks(racks: str, quorum: int, misses: bool) -> None:
     assert misses_racks(metadata(MEMBERS, quorum, 9), {**known, **more}) is misses
 
 
+def test_a_lost_bookie_is_named_until_its_copies_are_made_again(here: Here) -> None:
+    """It is retired at the next complete scan, which may be a day later: until then nothing is left to do."""
+    bookie = here.member(here.ledger(4, 2))
+    here.stop(bookie)
+    here.operations.declare_lost(bookie)
+    assert {"lost", "copies-missing"} <= here.codes()
+    here.step()
+    here.step()
+    assert (here.phase(bookie), here.health().colour) == (BookiePhase.LOST, Colour.GREEN)
+    here.store.create(metadata_key(99), b"garbled")
+    assert {"lost", "garbled"} <= here.codes(), "it may be named there"
+
+
 def test_lost_entries_make_it_red(here: Here) -> None:
     note_lost(here.store, here.ledger(3, 2), [LostRange(3, 9, 2, "b@1", 0)])
     here.step()

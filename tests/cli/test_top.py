@@ -20,6 +20,7 @@ import pytest
 from pyreplog.autorecovery.health import ClusterHealth, Colour, Finding
 from pyreplog.autorecovery.overview import OrderOverview, RecoveryOverview
 from pyreplog.autorecovery.timed_reason import TimedReason
+from pyreplog.bookie.bookie_state import BookiePhase
 from pyreplog.cli import top
 from pyreplog.cli.live import topscreen, topview
 from pyreplog.cli.live.topview import Frame, TopicRow
@@ -118,6 +119,15 @@ def test_auto_recovery_as_rows() -> None:
     assert [(order.bookie, order.why, order.eta_s) for order in row.orders] == [
         ("b2@x", "away: it has been away", 3.0), ("b3@x", "an operator drains it", None),
     ]  # fmt: skip
+
+
+def test_bookies_that_left_for_good_are_not_shown() -> None:
+    running = [BookieStatus("b1@y", "h:1", "", True, 20, BookiePhase.DRAINING)]
+    absent = [BookieStatus(f"b{n}@x", "", "", False, 0, phase) for n, phase in enumerate(BookiePhase, 2)]
+    found = topview.bookie_rows(running, ["b1", "b2", "b3", "b4", "b5", "b6"], 0, absent)
+    states = {row.bookie: row.state for row in found}
+    assert states.pop("b1@y") == "draining, read-only" and states.pop("b6") == "missing"
+    assert states == {f"b{n}": str(phase) for n, phase in enumerate(BookiePhase, 2) if phase != "retired"}
 
 
 def test_how_long_ago_a_bookie_was_verified() -> None:

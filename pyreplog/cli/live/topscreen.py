@@ -96,7 +96,7 @@ def _ledgers(rows: tuple[LedgerRow, ...]) -> Table:
 def _bookies(rows: tuple[BookieRow, ...]) -> Table:
     cells = [
         (
-            row.bookie, row.address, "" if row.state == "missing" else amount(row.free_bytes),
+            row.bookie, row.address, amount(row.free_bytes) if row.address or row.free_bytes else "",
             "" if row.verified_s is None else age(row.verified_s), row.state,
         )
         for row in rows

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pyreplog.autorecovery.overview import OrderOverview, RecoveryOverview
+from pyreplog.bookie.bookie_state import BookiePhase
 from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
 from pyreplog.topic.model.stats import SubscriptionStats, TopicStats
 
@@ -68,8 +69,8 @@ class LedgerRow:
 class BookieRow:
     """A bookie.
 
-    state: "", "read-only" or "missing". verified_s: longest time for which a segment was not verified on the disk;
-    None: unknown.
+    state: "", "read-only", away, lost or draining, or "missing": it does not run, and nobody has noted that. verified_s:
+    longest time for which a segment was not verified on the disk; None: unknown.
     """
 
     bookie: str
@@ -237,11 +238,14 @@ def _order_row(order: OrderOverview) -> OrderRow:
     )
 
 
-def bookie_rows(running: Sequence[BookieStatus], known: Iterable[str], now_us: int = 0) -> tuple[BookieRow, ...]:
+def bookie_rows(
+    running: Sequence[BookieStatus], known: Iterable[str], now_us: int = 0, absent: Sequence[BookieStatus] = ()
+) -> tuple[BookieRow, ...]:
     """Return the rows of bookies.
 
     known: names, without incarnations, of all bookies in the metadata; one that does not run is missing. now_us: for
-    the age of what was verified on their disks.
+    the age of what was verified on their disks. absent: bookies that do not run and have a state; retired ones are left
+    out.
     """
     running_names = {bookie.bookie.partition("@")[0] for bookie in running}
     rows = [
@@ -249,10 +253,12 @@ def bookie_rows(running: Sequence[BookieStatus], known: Iterable[str], now_us: i
             bookie=bookie.bookie,
             address=bookie.address,
             free_bytes=bookie.free_bytes,
-            state="read-only" if bookie.read_only else "",
+            state=", ".join(filter(None, (bookie.phase or "", "read-only" if bookie.read_only else ""))),
             verified_s=max(now_us - bookie.verified_since_us, 0) / 1e6 if bookie.verified_since_us else None,
         )
         for bookie in running
     ]
-    rows += [BookieRow(bookie=name, state="missing") for name in known if name not in running_names]
+    phases = {bookie.bookie.partition("@")[0]: str(bookie.phase) for bookie in absent}
+    states = {name: phases.get(name, "missing") for name in known if name not in running_names}
+    rows += [BookieRow(bookie=name, state=state) for name, state in states.items() if state != BookiePhase.RETIRED]
     return tuple(sorted(rows, key=lambda row: row.bookie))

@@ -66,7 +66,7 @@ class _ClusterWatch:
             at_us=now_us,
             topics=by_backlog(rows),
             ledgers=ledger_rows(status),
-            bookies=bookie_rows(status.bookies, self._cluster.metadata.list(BOOKIES), now_us),
+            bookies=bookie_rows(status.bookies, self._cluster.metadata.list(BOOKIES), now_us, status.absent),
             recovery=recovery_row(self._recovery.look(limbo=lambda: limbo)),
         )
 
