@@ -69,7 +69,7 @@ class LedgerRow:
 class BookieRow:
     """A bookie.
 
-    state: "", "read-only", away, lost or draining, or "missing": it does not run, and nobody has noted that. verified_s:
+    state: "", read-only, away, lost or draining, or "missing": it does not run, and nobody has noted that. verified_s:
     longest time for which a segment was not verified on the disk; None: unknown.
     """
 
