@@ -63,7 +63,7 @@ class RecoveryOverview:
         one_copy_entries: entries that should have more copies, and of which at most one lies on a bookie that runs; of
             ledgers that are not closed those before the last fragment.
         lost_entries: entries that are listed as lost.
-        rack_violations: ledgers with entries whose copies lie in fewer racks than they could.
+        rack_violations: ledgers with entries whose copies all lie in one of several racks.
         hold: since when and why auto-recovery is suspended; None: it is not.
         bookies: the bookies that run.
         progress: how many ledgers were left, as pairs of a time and the number from then on.
@@ -99,7 +99,7 @@ class _Count:
             self.bytes_left[bookie] += bytes_on(metadata, (bookie,))
         if metadata.write_quorum > 1 and not members <= self._running:
             self.one_copy_entries += one_copy_entries(metadata, self._running)
-        if self._rack_count > 1 and misses_racks(metadata, self._racks):
+        if self._rack_count > 1 and in_one_rack(metadata, self._racks):
             self.rack_violations += 1
 
 
@@ -122,20 +122,19 @@ def one_copy_entries(metadata: LedgerMetadata, running: Set[str]) -> int:
     return count
 
 
-def misses_racks(metadata: LedgerMetadata, racks: Mapping[str, str]) -> bool:
-    """Return whether copies of an entry lie in fewer racks than they could. Members without a known rack count for any.
+def in_one_rack(metadata: LedgerMetadata, racks: Mapping[str, str]) -> bool:
+    """Return whether entries have several copies, and all of them in one rack. The rack of every copy has to be known.
 
     Args:
         metadata: of a ledger.
-        racks: bookie -> rack, of those that run.
+        racks: bookie -> rack, of those that run and have one.
     """
     size, quorum = metadata.ensemble_size, metadata.write_quorum
-    best = min(quorum, len(set(racks.values())))
     for fragment in metadata.fragments:
         layout = [racks.get(bookie) for bookie in fragment.ensemble]
         for first in range(size):
-            window = [layout[place] for place in write_set(first, size, quorum)]
-            if len({rack for rack in window if rack is not None}) + window.count(None) < best:
+            window = {layout[place] for place in write_set(first, size, quorum)}
+            if quorum > 1 and len(window) == 1 and None not in window:
                 return True
     return False
 

@@ -17,7 +17,7 @@ from pyreplog.autorecovery.lost_entries import LostRange, note_lost, remove_lost
 from pyreplog.autorecovery.metrics import auto_recovery_metrics
 from pyreplog.autorecovery.operators import BookieOperations
 from pyreplog.autorecovery.orders import place_order
-from pyreplog.autorecovery.overview import RecoveryWatch, misses_racks, one_copy_entries
+from pyreplog.autorecovery.overview import RecoveryWatch, in_one_rack, one_copy_entries
 from pyreplog.autorecovery.timed_reason import TimedReason
 from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_key, list_bookie_states
 from pyreplog.clock import ManualClock
@@ -310,16 +310,15 @@ def test_entries_at_one_copy(running: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("racks", "quorum", "misses"),
+    ("racks", "quorum", "found"),
     [
         ("xyxy", 2, False), ("xxyy", 2, True), ("xyzx", 2, True), ("xyzw", 3, False), ("xyxy", 3, False),
-        ("xx  ", 2, True), ("x   ", 2, False), ("xxxx", 2, False),
+        ("xxyx", 3, True), ("xxxy", 3, True), ("xx  ", 2, True), ("x x ", 2, False), ("x   ", 2, False), ("xxyy", 1, False),
     ],
 )  # fmt: skip
-def test_copies_in_too_few_racks(racks: str, quorum: int, misses: bool) -> None:
+def test_copies_in_one_rack(racks: str, quorum: int, found: bool) -> None:
     known = {member: rack for member, rack in zip(MEMBERS, racks, strict=True) if rack != " "}
-    more = {"e@1": "y"} if misses and len(set(known.values())) == 1 else {}
-    assert misses_racks(metadata(MEMBERS, quorum, 9), {**known, **more}) is misses
+    assert in_one_rack(metadata(MEMBERS, quorum, 9), known) is found
 
 
 def test_a_lost_bookie_is_named_until_its_copies_are_made_again(here: Here) -> None:

@@ -172,7 +172,7 @@ def test_a_frame_as_text() -> None:
 def test_auto_recovery_as_text() -> None:
     frame = replace(FRAME, recovery=topview.recovery_row(RECOVERY))
     assert topscreen.heading(frame)[1] == (
-        "cluster red (entries-lost), 1,200 entries at one copy, 2 entries lost, 1 ledger in too few racks, "
+        "cluster red (entries-lost), 1,200 entries at one copy, 2 entries lost, 1 ledger in one rack, "
         "on hold for 2:00:00: upgrade"
     )
     orders, findings = topscreen.tables(frame)[3:]

@@ -39,7 +39,7 @@ def _recovery(row: RecoveryRow) -> str:
         f"cluster {row.colour}{reason}",
         f"{counted(row.one_copy_entries, 'entry')} at one copy",
         f"{counted(row.lost_entries, 'entry')} lost",
-        f"{counted(row.rack_violations, 'ledger')} in too few racks",
+        f"{counted(row.rack_violations, 'ledger')} in one rack",
     ]
     if row.hold is not None:
         parts.append(f"on hold for {_span(row.hold_s)}: {row.hold}")

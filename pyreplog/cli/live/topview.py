@@ -108,7 +108,7 @@ class RecoveryRow:
     """Auto-recovery.
 
     auditor: the process that decides; None: none, or the cluster is embedded. one_copy_entries: entries with at most
-    one copy on a bookie that runs. rack_violations: ledgers with copies in fewer racks than possible. hold: why it is
+    one copy on a bookie that runs. rack_violations: ledgers with all copies of entries in one rack. hold: why it is
     suspended, hold_s: for how long; None: it is not.
     """
 
