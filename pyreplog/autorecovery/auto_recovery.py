@@ -274,7 +274,8 @@ class AutoRecovery(Handle):
         done, left = worker.counters, worker.progress
         return WorkerStatus(
             self._since_us, done.ledgers, done.entries, done.bytes, done.lost_entries, done.failures,
-            self._meter.bytes_per_s, left.ledgers_left, max(left.bytes_left, 0), left.one_copy_left,
+            self._meter.bytes_per_s, left.ledgers_left, max(left.bytes_left, 0),
+            left.one_copy_left if left.ledgers_left else 0,
         )  # fmt: skip
 
     def status(self) -> AutoRecoveryStatus:
