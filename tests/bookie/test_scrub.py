@@ -529,9 +529,19 @@ def test_new_segments_are_verified_in_time_too(ram_path: Path) -> None:
             assert lab.scrubber.oldest_s() < 2 * DAY_S
 
 
+class Unsteady(ManualClock):
+    """A wall clock that is set a little every time, as clocks of machines are."""
+
+    calls = 0
+
+    def now_us(self) -> int:
+        self.calls += 1
+        return super().now_us() + self.calls * 7919 % 2_000_000
+
+
 def test_when_all_was_verified_is_told_by_the_hour(ram_path: Path) -> None:
     """It is stored in the registration, which all clients read: it must not change with each look."""
-    clock = ManualClock(START_US)
+    clock = Unsteady(START_US)
     with closing(Lab(ram_path / "b", clock=clock, scrub_days=2, durability="synced")) as lab:
         assert lab.scrubber.verified_since_us() == 0, "there is no segment"
         lab.fill(range(60))
@@ -540,7 +550,7 @@ def test_when_all_was_verified_is_told_by_the_hour(ram_path: Path) -> None:
             clock.advance(max(int(lab.scrubber.step() * 1e6), 1_000_000))
             before, said = said, lab.scrubber.verified_since_us(said)
             looks, changes = looks + 1, changes + (said != before)
-            assert abs(said - (clock.now_us() - lab.scrubber.oldest_s() * 1e6)) <= 3_600_000_001 or not said
+            assert abs(said - (clock.now_us() - lab.scrubber.oldest_s() * 1e6)) <= 3_605_000_000 or not said
         assert 1 < changes < 30 < looks / 20
         assert 0 < clock.now_us() - said < 2.1 * DAY_S * 1e6
 
