@@ -142,7 +142,9 @@ class BookieNode(Handle):
 
     def _availability(self) -> Availability:
         since_us = self._verified_since_us = self.bookie.scrubber.verified_since_us(self._verified_since_us)
-        return Availability(self.address, self._rack, self.bookie.read_only, self.bookie.free_bytes, since_us)
+        return Availability(
+            self.address, self._rack, self.bookie.read_only, self.bookie.free_bytes, verified_since_us=since_us
+        )
 
     def metrics(self) -> Iterator[Metric]:
         """Return the metrics of the bookie, for `pyreplog.metrics`. Any thread. Raises ClosedError and ForkedError."""

@@ -55,7 +55,8 @@ class Availability:
             since_us = body.get("verified_since_us", 0)  # a bookie of an earlier build does not say it
             if type(since_us) is not int or not 0 <= since_us < 1 << 62:
                 raise ValueError(f"verified_since_us: expected a time, found {str(since_us)[:80]!r}")
-            return cls(address, field(body, "rack", str), field(body, "read_only", bool), free_bytes, since_us)
+            rack, read_only = field(body, "rack", str), field(body, "read_only", bool)
+            return cls(address, rack, read_only, free_bytes, verified_since_us=since_us)
         except ValueError as error:
             raise InvalidMetadataError(f"availability of a bookie: {data[:80]!r}: {error}") from error
 

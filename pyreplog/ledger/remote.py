@@ -120,7 +120,7 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
                 entry.read_only,
                 entry.free_bytes,
                 self.bookie_states.phase(bookie),
-                entry.verified_since_us,
+                verified_since_us=entry.verified_since_us,
             )
             for bookie, entry in self._registrations.items()
         ]

@@ -289,7 +289,7 @@ class EmbeddedRuntime(RuntimeBase):
                 local.read_only,
                 local.free_bytes,
                 self.bookie_states.phase(name),
-                local.scrubber.verified_since_us(),
+                verified_since_us=local.scrubber.verified_since_us(),
             )
             for name, local in self.bookies.items()
         ]

@@ -132,7 +132,7 @@ def test_bookies_that_left_for_good_are_not_shown() -> None:
 
 def test_how_long_ago_a_bookie_was_verified() -> None:
     running = [
-        BookieStatus("b1@y", "h:1", "", False, 20, None, NOW_US - 5_000_000),
+        BookieStatus("b1@y", "h:1", "", False, 20, verified_since_us=NOW_US - 5_000_000),
         BookieStatus("b2@y", "", "", False, 1),
     ]
     assert [row.verified_s for row in topview.bookie_rows(running, [], NOW_US)] == [5.0, None]

@@ -46,7 +46,7 @@ OVERVIEW = RecoveryOverview(
     ),
     one_copy_entries=1200, lost_entries=2, rack_violations=1, hold=TimedReason(NOON_US - 7200 * SECOND, "upgrade"),
     bookies=(
-        BookieStatus("b1@x", "h:1", "r1", False, 1 << 30, None, NOON_US - 30 * DAY_US),
+        BookieStatus("b1@x", "h:1", "r1", False, 1 << 30, verified_since_us=NOON_US - 30 * DAY_US),
         BookieStatus("b4@x", "h:2", "", True, 5, BookiePhase.DRAINING),
     ),
     progress=((NOON_US - 90 * SECOND, 12), (NOON_US - 60 * SECOND, 8)),
