@@ -129,6 +129,8 @@ class Scrubber:
         self._saved_us = self._stepped_us
         self._looked_us = self._stepped_us - _LOOK_US
         self.verified_bytes = self.bad_records = self.mended = 0
+        self._oldest_us: int | None = None  # monotonic: when the segment was verified that was not for the longest time
+        self._note_oldest()
 
     # ---- for operators --------------------------------------------------------------------------------------
 
@@ -156,11 +158,18 @@ class Scrubber:
     def oldest_s(self) -> float:
         """Return the longest time, seconds, for which a segment was not verified."""
         with self._lock:
-            since_us = min((age.since_us for age in self._state.ages.values()), default=None)
+            self._note_oldest()
+            since_us = self._oldest_us
             return 0.0 if since_us is None else (self._clock.monotonic_us() - since_us) / 1e6
+
+    def _note_oldest(self) -> None:
+        """Note which time `verified_since_us` tells."""
+        self._oldest_us = min((age.since_us for age in self._state.ages.values()), default=None)
 
     def verified_since_us(self, previous_us: int = 0) -> int:
         """Return a time after which every segment was verified, or began; microseconds since 1970-01-01 UTC.
+
+        It is that of the end of the last step, and does not wait for one that is under way.
 
         Args:
             previous_us: what the last call returned. It is returned again unless the time moved by more than an hour:
@@ -169,10 +178,10 @@ class Scrubber:
         Returns:
             The time; 0: there is no segment.
         """
-        oldest_s = self.oldest_s()
-        if not oldest_s:
+        oldest_us = self._oldest_us
+        if oldest_us is None:
             return 0
-        since_us = self._clock.now_us() - int(oldest_s * 1e6)
+        since_us = self._clock.now_us() - (self._clock.monotonic_us() - oldest_us)
         return previous_us if abs(since_us - previous_us) <= _HOUR_US else max(since_us, 0)
 
     def damaged(self) -> Mapping[int, Sequence[BadRange]]:
@@ -197,6 +206,8 @@ class Scrubber:
             except (ReplogError, OSError) as error:
                 logger.warning("scrub of %s: %s; it will go on later", self._log.path, error)
                 return IDLE_S
+            finally:
+                self._note_oldest()
 
     def run(self) -> None:
         """Run a whole pass over all segments without pauses. Raises errors of the log and of `note`."""
@@ -207,6 +218,7 @@ class Scrubber:
                 self._advance()
                 self._end_pass()
             self._save()
+            self._note_oldest()
 
     def close(self) -> None:
         """Save the place. A second call does nothing."""

@@ -6,8 +6,9 @@ import errno
 import json
 import os
 import random
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ class Lab:
         self.path, self.ledgers = path, Ledgers(*LEDGERS)
         self.notes: list[tuple[int, int]] = []
         self.note_fails = False
+        self.on_note: Callable[[], object] = lambda: None
         self.config = BookieConfig.of({**SETTINGS, **settings})
         self.bookie = LocalBookie(path, self.config, files=files, clock=clock, note=self.note)
         self.scrubber = self.bookie.scrubber
@@ -78,6 +80,7 @@ class Lab:
     def note(self, ledger: int, entries: Sequence[int]) -> None:
         if self.note_fails:
             raise MetadataUnavailableError("out of reach")
+        self.on_note()
         self.notes += [(ledger, entry) for entry in entries]
 
     def fill(self, entries: range, *, size: int = 700) -> None:
@@ -553,6 +556,22 @@ def test_when_all_was_verified_is_told_by_the_hour(ram_path: Path) -> None:
             assert abs(said - (clock.now_us() - lab.scrubber.oldest_s() * 1e6)) <= 3_605_000_000 or not said
         assert 1 < changes < 30 < looks / 20
         assert 0 < clock.now_us() - said < 2.1 * DAY_S * 1e6
+
+
+def test_a_look_at_the_age_waits_for_no_step(lab: Lab) -> None:
+    """Writers look at the bookies of an embedded cluster; a step may wait for a slow disk meanwhile."""
+    waits: list[bool] = []
+
+    def on_note() -> None:
+        look = threading.Thread(target=lab.scrubber.verified_since_us)
+        look.start()
+        look.join(5.0)
+        waits.append(look.is_alive())
+
+    lab.on_note = on_note
+    lab.damage(1, 2)
+    lab.scrub()
+    assert waits and not any(waits)
 
 
 def test_the_rate_is_capped(ram_path: Path) -> None:
