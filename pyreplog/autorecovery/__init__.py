@@ -13,6 +13,7 @@ doing the same work twice.
 | `replication_driver` | runs the state machine that copies one ledger |
 | `bookie_index`, `ledger_scan` | which ledgers name which bookie; reads it from the metadata |
 | `operators`, `health` | an operator's decisions about a bookie; the state of a cluster in one word |
+| `ledger_survey`, `cluster_audit`, `copy_audit` | numbers of all ledgers; what is missing; copies compared |
 | `orders`, `hold`, `timed_reason` | keys of operators and auditors, and their values |
 | `config` | settings of the cluster |
 | `lost_entries` | entries of which nobody has a copy any more |

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from pyreplog.autorecovery.hold import find_hold
 from pyreplog.autorecovery.leased_keys import AUDITOR
+from pyreplog.autorecovery.ledger_survey import LedgerSurvey, Membership, survey_ledgers
 from pyreplog.autorecovery.lost_entries import list_lost
-from pyreplog.autorecovery.operators import uncopied
 from pyreplog.autorecovery.orders import list_orders
 from pyreplog.autorecovery.protocol.absence import name_of_bookie
-from pyreplog.autorecovery.protocol.member_change import written_end
 from pyreplog.autorecovery.status import find_status
 from pyreplog.bookie.bookie_state import BookiePhase, BookieState, list_bookie_states
 from pyreplog.bookie.identity import known_bookies
 from pyreplog.errors import InvalidMetadataError
-from pyreplog.ledger.ledger_store import stored_ledgers
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.repair_notes import repairs
 from pyreplog.ledger.runtime import RuntimeBase
-from pyreplog.ledger.status import missing_copies
 from pyreplog.metadata.store import MetadataStore
 
 _GONE = (BookiePhase.LOST, BookiePhase.RETIRED)
@@ -76,33 +72,28 @@ class ClusterHealth:
     missing_copies: int
 
 
-@dataclass
-class _Ledgers:
-    ledgers: int = 0
-    missing: int = 0  # copies
-    lacking: list[int] = field(default_factory=list)  # ledgers with members that do not run
-    gone: dict[int, int] = field(default_factory=dict)  # ledger -> entries whose copies are all on lost bookies
-    garbled: list[int] = field(default_factory=list)
-
-
-def check_health(runtime: RuntimeBase, *, limbo: Callable[[], list[tuple[int, str]]] | None = None) -> ClusterHealth:
+def check_health(
+    runtime: RuntimeBase,
+    *,
+    limbo: Callable[[], list[tuple[int, str]]] | None = None,
+    survey: LedgerSurvey | None = None,
+) -> ClusterHealth:
     """Return the health of a cluster. Reads the metadata of all ledgers; needs no auditor, and asks no bookie.
 
     Args:
         runtime: of a cluster.
         limbo: asks bookies for ledgers in limbo, as pairs of ledger and bookie; None: they are not asked.
+        survey: what was just read of all ledgers; None: they are read.
 
     Raises:
         MetadataLayoutError: the store has to be migrated.
         ReplogError: errors of the store.
     """
     store, statuses = runtime.metadata, runtime.bookie_statuses()
-    registered = {status.bookie for status in statuses}
     findings: list[Finding] = []
     states = _states(store, findings)
-    current = {name_of_bookie(bookie): bookie for bookie in known_bookies(store)}
-    lost = {bookie for bookie, state in states.items() if state.phase in _GONE} - registered
-    counts = _count_ledgers(store, registered, lost, current)
+    counts = survey or survey_ledgers(store, find_membership(runtime, states))
+    registered, current = counts.membership.registered, counts.membership.current
     findings += _of_entries(store, counts)
     findings += _of_bookies(current, registered, states)
     if full := sorted(status.bookie for status in statuses if status.read_only):
@@ -124,6 +115,25 @@ def check_health(runtime: RuntimeBase, *, limbo: Callable[[], list[tuple[int, st
     return ClusterHealth(colour, tuple(findings), owner, len(registered), counts.ledgers, counts.missing)
 
 
+def find_membership(runtime: RuntimeBase, states: Mapping[str, BookieState]) -> Membership:
+    """Return what is known of the bookies of a cluster.
+
+    Args:
+        runtime: of the cluster.
+        states: states of its bookies.
+
+    Raises:
+        ReplogError: errors of the store.
+    """
+    store = runtime.metadata
+    registered = frozenset(status.bookie for status in runtime.bookie_statuses())
+    lost = {bookie for bookie, state in states.items() if state.phase in _GONE} - registered
+    draining = {bookie for bookie, state in states.items() if state.phase is BookiePhase.DRAINING}
+    current = {name_of_bookie(bookie): bookie for bookie in known_bookies(store)}
+    leaving = lost | draining | list_orders(store).keys()
+    return Membership(registered, lost, current, leaving, dict(runtime.racks()))
+
+
 def _amber(code: str, text: str, next_step: str) -> Finding:
     return Finding(code, Colour.AMBER, text, next_step)
 
@@ -137,37 +147,7 @@ def _states(store: MetadataStore, findings: list[Finding]) -> Mapping[str, Booki
         return {}
 
 
-def _count_ledgers(store: MetadataStore, registered: Set[str], lost: Set[str], current: Mapping[str, str]) -> _Ledgers:
-    """Read the metadata of all ledgers. current: name of a bookie -> its last incarnation; earlier ones are lost."""
-    counts = _Ledgers()
-    for ledger, stored in stored_ledgers(store):
-        if isinstance(stored, InvalidMetadataError):
-            counts.garbled.append(ledger)
-            continue
-        metadata = stored.metadata
-        counts.ledgers += 1
-        absent = metadata.bookies() - registered
-        if not absent:
-            continue
-        counts.lacking.append(ledger)
-        counts.missing += missing_copies(metadata, metadata.last_entry, set(registered))
-        gone = {bookie for bookie in absent if bookie in lost or _is_superseded(bookie, current)}
-        if entries := _uncopied(metadata, gone):
-            counts.gone[ledger] = entries
-    return counts
-
-
-def _is_superseded(bookie: str, current: Mapping[str, str]) -> bool:
-    return current.get(name_of_bookie(bookie), bookie) != bookie
-
-
-def _uncopied(metadata: LedgerMetadata, gone: Set[str]) -> int:
-    """Count the entries of a ledger, as far as their number is known, whose copies are all gone."""
-    written = ((fragment, written_end(metadata, fragment)) for fragment in metadata.fragments)
-    return sum(uncopied(metadata, fragment, end, gone) for fragment, end in written if end is not None)
-
-
-def _of_entries(store: MetadataStore, counts: _Ledgers) -> Iterator[Finding]:
+def _of_entries(store: MetadataStore, counts: LedgerSurvey) -> Iterator[Finding]:
     if listed := list_lost(store):
         entries = sum(len(item.entries) for lost in listed.values() for item in lost.ranges)
         text = f"{entries} entries of {len(listed)} ledgers are lost, of ledger {min(listed)} first"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Set
 from dataclasses import dataclass
 
-from pyreplog._native.quorum.quorum import write_set
 from pyreplog.autorecovery.changes import change_key
 from pyreplog.autorecovery.ledger_scan import LedgerScan
+from pyreplog.autorecovery.ledger_survey import uncopied
 from pyreplog.autorecovery.lost_entries import bookies_of_lost, had_last_copies
 from pyreplog.autorecovery.protocol.absence import name_of_bookie
 from pyreplog.autorecovery.protocol.member_change import written_end
@@ -17,7 +16,7 @@ from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_
 from pyreplog.bookie.identity import known_bookies
 from pyreplog.clock import Clock
 from pyreplog.errors import BookieStateError, LastCopyError, NoSuchBookieError, NotEnoughBookiesError
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata
+from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.runtime import RuntimeBase
 
 _GONE = (BookiePhase.LOST, BookiePhase.RETIRED)
@@ -324,13 +323,3 @@ class BookieOperations:
         value = change_key(self._store, bookie_state_key(bookie), lambda value: after if value == before else value)
         if value != after:
             raise BookieStateError(f"bookie {bookie}: its state changed meanwhile; look again with `cluster status`")
-
-
-def uncopied(metadata: LedgerMetadata, fragment: Fragment, end: int, gone: Set[str]) -> int:
-    """Count the entries below `end` of a fragment whose copies are all on bookies that are gone."""
-    size, quorum = metadata.ensemble_size, metadata.write_quorum
-    return sum(
-        len(range(first, end, size))
-        for first in range(fragment.first, min(fragment.first + size, end))
-        if all(fragment.ensemble[place] in gone for place in write_set(first, size, quorum))
-    )

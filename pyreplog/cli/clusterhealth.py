@@ -33,6 +33,11 @@ def _health(arguments: argparse.Namespace) -> int:
 
 def _print(health: ClusterHealth) -> None:
     say(f"{health.colour}: {counted(health.bookies, 'bookie')}, {counted(health.ledgers, 'ledger')}")
+    print_findings(health)
+
+
+def print_findings(health: ClusterHealth) -> None:
+    """Print the reasons, each with its next step, and who the auditor is."""
     for finding in health.findings:
         say(f"  {finding.colour}  {finding.code}: {finding.text}")
         say(f"    next: {finding.next_step}")

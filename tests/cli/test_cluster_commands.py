@@ -1,13 +1,16 @@
-"""`pyreplog cluster health`, `drain`, `lost`, `retire`, `hold` and `autorecovery`."""
+"""`pyreplog cluster health`, `audit`, `drain`, `lost`, `retire`, `hold` and `autorecovery`."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_store import load_ledger
+from pyreplog.ledger.ledgermetadata import metadata_key
 from tests.cli.support import Done, Run
 
 
@@ -37,6 +40,45 @@ def test_health_has_an_exit_code_for_each_colour(cluster: Callable[..., Done], f
     assert cluster("hold", "--end").out == "auto-recovery was not on hold\n"
     found = cluster("health", "--json").json
     assert (found["colour"], found["findings"], found["bookies"]) == ("green", [], 5)
+
+
+def test_an_audit_has_the_exit_codes_of_health(cluster: Callable[..., Done], folder: Path) -> None:
+    fine = cluster("audit", "--check-copies")
+    assert fine.code == 0
+    assert fine.out.startswith("green: 5 bookies, 1 ledger (0 open), 10 entries\n  copies compared: 1 ledger, ")
+    assert "complete 1" in fine.out
+    found = cluster("audit", "--json").json
+    assert (found["colour"], found["ledgers"], found["entries"], found["copies"]) == ("green", 1, 10, None)
+    assert cluster("audit", "--check-copies", "7").code == 2
+    with LedgerCluster.embedded(folder) as opened:
+        bookie = opened.ledger_metadata(0).last_fragment.ensemble[0]
+        right = opened.ledger_metadata(0)
+        spare = ({status.bookie for status in opened.status().bookies} - right.bookies()).pop()
+        fragment = right.last_fragment._replace(ensemble=(spare, *right.last_fragment.ensemble[1:]))
+        wrong = dataclasses.replace(right, fragments=(fragment,))
+        opened.metadata.put(metadata_key(0), wrong.encode(), load_ledger(opened.metadata, 0).version)
+    lacking = cluster("audit", "--check-copies", "0", "--bytes-per-s", "1000000")
+    assert lacking.code == 10
+    assert f"ledger 0, {spare}: missing: entries 0 to 8 by 4, 3 to 7 by 4" in lacking.out
+    assert "amber  copies-lacking: bookies lack copies of 1 ledgers" in lacking.out
+    (report,) = cluster("audit", "--check-copies", "--json").json["copies"]["reports"]
+    assert report["members"][spare]["missing"] == [[0, 9, 4], [3, 8, 4]]
+    assert cluster("drain", bookie).code == 0
+    assert cluster("audit", "--json").json["colour"] == "amber"
+
+
+def test_an_audit_names_what_is_to_be_copied(run: Run, cluster: Callable[..., Done], folder: Path) -> None:
+    cluster("autorecovery", "--set", "bytes_per_s=5")
+    remote = run("cluster", "--cluster", f"sqlite:{folder / 'metadata.sqlite'}", "audit")
+    assert remote.code == 10
+    assert "without a copy on bookies that run: 10 entries of 1 ledger: 0" in remote.out
+    assert "no-copy: 10 entries of 1 ledgers" in remote.out
+    with LedgerCluster.embedded(folder) as opened:
+        bookie = opened.ledger_metadata(0).last_fragment.ensemble[0]
+    cluster("drain", bookie)
+    found = cluster("audit").out
+    assert f"to copy from {bookie}: 1 ledger (no order yet)" in found
+    assert "to copy: 25 B, about 5.0 s at 5 B/s (1 worker)" in found
 
 
 def test_a_metadata_store_without_an_auditor(run: Run, folder: Path) -> None:
