@@ -1,7 +1,7 @@
 """`pyreplog cluster status`: bookies, ledgers, and what lacks copies. `pyreplog cluster migrate`: an older store.
 
 Other actions have modules of their own: `clusterhealth`, `clusteraudit`, `clusterbookies`,
-`clusterrecovery`, `clusterplan`.
+`clusterrebalance`, `clusterrecovery`, `clusterplan`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from pyreplog.cli import clusteraudit, clusterbookies, clusterhealth, clusterplan, clusterrecovery
+from pyreplog.cli import clusteraudit, clusterbookies, clusterhealth, clusterplan, clusterrebalance, clusterrecovery
 from pyreplog.cli.shared import clusteroptions
 from pyreplog.cli.shared.output import amount, counted, moment, print_json, say
 from pyreplog.errors import InvalidArgumentError
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("status", help=HELP, description=HELP).set_defaults(action=_status)
     migrating = actions.add_parser("migrate", help=MIGRATE, description=f"{MIGRATE}; may be repeated")
     migrating.set_defaults(action=_migrate)
-    for module in (clusterhealth, clusteraudit, clusterbookies, clusterrecovery, clusterplan):
+    for module in (clusterhealth, clusteraudit, clusterbookies, clusterrebalance, clusterrecovery, clusterplan):
         module.add_actions(actions)
 
 

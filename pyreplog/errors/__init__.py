@@ -10,7 +10,7 @@ classes on purpose: "unknown" is not "no".
 
 from __future__ import annotations
 
-from pyreplog.errors.autorecovery import BookieStateError, LastCopyError, NoSuchBookieError
+from pyreplog.errors.autorecovery import BookieStateError, LastCopyError, NoSuchBookieError, RebalanceError
 from pyreplog.errors.base import (
     ClosedError,
     ConfigError,
@@ -202,6 +202,7 @@ __all__ = [
     "PromotionRefusedError",
     "ProtocolVersionError",
     "ReadOnlyError",
+    "RebalanceError",
     "RecordTooLargeError",
     "ReplicaError",
     "ReplicationError",

@@ -21,3 +21,9 @@ class LastCopyError(ReplogError):
     """The bookie has the last copies of entries. Nothing was done."""
 
     exit_code = 6
+
+
+class RebalanceError(ReplogError):
+    """Copies are not moved between bookies now: auto-recovery is on hold or busy, or another rebalance is under way."""
+
+    exit_code = 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,3 +121,26 @@ def test_settings_are_shown_and_changed(cluster: Callable[..., Done]) -> None:
     assert cluster("autorecovery", "--set", "bytes_per_s=none", "--json").json["copies_at_once"] == 2
     assert cluster("autorecovery", "--set", "delay=3").code == 2
     assert cluster("autorecovery", "--set", "round_ms=0").code == 2
+
+
+def test_copies_are_moved_to_empty_bookies(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    with LedgerCluster.embedded(folder, bookies=3, segment_bytes=64 << 10) as opened:
+        for _ in range(8):
+            with opened.create_ledger(3, 2) as ledger:
+                ledger.append_batch([b"value"] * 10)
+    arguments = ("cluster", "--embedded", folder, "--bookies", "5", "rebalance")
+    assert run(*arguments, "--end").out == "there was no rebalance\n"
+    dry = run(*arguments, "--dry-run").out
+    assert "  ledger 0: from bookie-" in dry and "% of its share, " in dry
+    assert run(*arguments, "--dry-run", "--max-bytes", "0").out.endswith("nothing is moved\n")
+    run("cluster", "--embedded", folder, "hold", "--reason", "upgrade")
+    held = run(*arguments)
+    assert held.code == 6 and "auto-recovery is on hold (upgrade)" in held.error
+    run("cluster", "--embedded", folder, "hold", "--end")
+    done = run(*arguments)
+    assert done.code == 0
+    assert "moves left, " in done.out
+    assert "nothing is moved" in done.out
+    first, last = map(json.loads, run(*arguments, "--json").out.splitlines())
+    assert (first["plan"]["moves"], last) == ([], {"failed": {}})

@@ -42,3 +42,22 @@ def single_rack_windows(ensemble: Sequence[str], write_quorum: int, racks: Mappi
     if write_quorum < 2 or count_racks(racks) < 2:
         return 0
     return window_racks(ensemble, write_quorum, racks).count(1)
+
+
+def keeps_racks(ensemble: Sequence[str], place: int, target: str, write_quorum: int, racks: Mapping[str, str]) -> bool:
+    """Whether no window has fewer racks once another bookie has a place of an ensemble.
+
+    A window whose racks were known and would be unknown counts as one that has fewer, and so does one whose racks were
+    unknown and would be a single one.
+
+    Args:
+        ensemble: the members.
+        place: index of the member that is replaced.
+        target: the bookie that takes its place.
+        write_quorum: Qw, the size of a window.
+        racks: rack of each bookie that is known; "": unknown.
+    """
+    changed = [*ensemble[:place], target, *ensemble[place + 1 :]]
+    least = min(write_quorum, 2)
+    pairs = zip(window_racks(ensemble, write_quorum, racks), window_racks(changed, write_quorum, racks), strict=True)
+    return all(before is after is None or (after is not None and after >= (before or least)) for before, after in pairs)
