@@ -14,6 +14,7 @@ doing the same work twice.
 | `bookie_index`, `ledger_scan` | which ledgers name which bookie; reads it from the metadata |
 | `operators`, `health` | an operator's decisions about a bookie; the state of a cluster in one word |
 | `ledger_survey`, `cluster_audit`, `copy_audit` | numbers of all ledgers; what is missing; copies compared |
+| `scrubs` | asks bookies how far their scrubs are, and to scrub now |
 | `rebalancer`, `rebalance_moves` | plans moves from full bookies to empty ones; the key with which workers get them |
 | `orders`, `hold`, `timed_reason` | keys of operators and auditors, and their values |
 | `config` | settings of the cluster |

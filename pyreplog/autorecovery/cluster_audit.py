@@ -6,7 +6,7 @@ It changes nothing, and needs no auditor.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyreplog.autorecovery.config import load_config
 from pyreplog.autorecovery.copy_audit import CopyAudit
@@ -126,7 +126,7 @@ def _states(store: MetadataStore) -> Mapping[str, BookieState]:
 def _with_findings(health: ClusterHealth, more: Iterable[Finding]) -> ClusterHealth:
     findings = sorted((*health.findings, *more), key=lambda finding: finding.colour is not Colour.RED)
     colour = findings[0].colour if findings else Colour.GREEN
-    return ClusterHealth(colour, tuple(findings), health.auditor, health.bookies, health.ledgers, health.missing_copies)
+    return replace(health, colour=colour, findings=tuple(findings))
 
 
 def _of_survey(survey: LedgerSurvey) -> Iterator[Finding]:
@@ -150,11 +150,12 @@ def _of_survey(survey: LedgerSurvey) -> Iterator[Finding]:
 def _of_copies(store: MetadataStore, copies: CopyAudit) -> Iterator[Finding]:
     if differing := copies.ledgers(MemberVerdict.DIFFERS):
         text = f"copies of {len(differing)} ledgers are intact and differ from the others', ledger {differing[0]} first"
-        step = "pyreplog ledger repair LEDGER; find out who wrote them, and keep the disk of the bookie that differs"
+        step = "the auditor gives the place of a bookie that differs from most others to another; of two, you decide"
         yield Finding("copies-differ", Colour.AMBER, text, step)
     if missing := copies.ledgers(MemberVerdict.MISSING):
         text = f"bookies lack copies of {len(missing)} ledgers that they should have, ledger {missing[0]} first"
-        yield Finding("copies-lacking", Colour.AMBER, text, "pyreplog ledger repair LEDGER")
+        step = "pyreplog ledger repair LEDGER; the auditor finds them, too, when their turn comes"
+        yield Finding("copies-lacking", Colour.AMBER, text, step)
     if unknown := copies.ledgers(MemberVerdict.UNKNOWN):
         text = f"bookies could not say what they have of {len(unknown)} ledgers, ledger {unknown[0]} first"
         yield Finding("copies-unknown", Colour.AMBER, text, "start the bookies, or upgrade them; then audit again")

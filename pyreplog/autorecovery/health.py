@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pyreplog.autorecovery.hold import find_hold
@@ -15,6 +15,7 @@ from pyreplog.autorecovery.protocol.absence import name_of_bookie
 from pyreplog.autorecovery.status import find_status
 from pyreplog.bookie.bookie_state import BookiePhase, BookieState, list_bookie_states
 from pyreplog.bookie.identity import known_bookies
+from pyreplog.bookie.scrub_report import LastScrub
 from pyreplog.errors import InvalidMetadataError
 from pyreplog.ledger.repair_notes import repairs
 from pyreplog.ledger.runtime import RuntimeBase
@@ -62,6 +63,7 @@ class ClusterHealth:
         bookies: bookies that run.
         ledgers: ledgers whose metadata can be read.
         missing_copies: copies on bookies that do not run, of entries whose number is known.
+        scrubs: the last complete scrub of each bookie that runs and had one.
     """
 
     colour: Colour
@@ -70,6 +72,7 @@ class ClusterHealth:
     bookies: int
     ledgers: int
     missing_copies: int
+    scrubs: Mapping[str, LastScrub] = field(default_factory=dict)
 
 
 def check_health(
@@ -103,6 +106,8 @@ def check_health(
     if limbo is not None and (in_limbo := limbo()):
         text = f"{len(in_limbo)} ledgers are in limbo, ledger {in_limbo[0][0]} on {in_limbo[0][1]} first"
         findings.append(_amber("limbo", text, "pyreplog ledger recover LEDGER, then pyreplog ledger repair"))
+    scrubs = {status.bookie: status.scrub for status in statuses if status.scrub is not None}
+    findings += _of_scrubs(scrubs)
     findings += _of_recovery(store)
     auditor = store.get(AUDITOR)
     if auditor is None and runtime.embedded_bookies is None:
@@ -112,7 +117,7 @@ def check_health(
     findings.sort(key=lambda finding: finding.colour is not Colour.RED)
     colour = findings[0].colour if findings else Colour.GREEN
     owner = None if auditor is None else auditor.value.decode(errors="replace")
-    return ClusterHealth(colour, tuple(findings), owner, len(registered), counts.ledgers, counts.missing)
+    return ClusterHealth(colour, tuple(findings), owner, len(registered), counts.ledgers, counts.missing, scrubs)
 
 
 def find_membership(runtime: RuntimeBase, states: Mapping[str, BookieState]) -> Membership:
@@ -189,6 +194,13 @@ _STEPS = {
     BookiePhase.LOST: "wait until its copies are made again; it is retired by itself",
     BookiePhase.DRAINING: "wait (pyreplog cluster drain --wait BOOKIE), then pyreplog cluster retire BOOKIE",
 }
+
+
+def _of_scrubs(scrubs: Mapping[str, LastScrub]) -> Iterator[Finding]:
+    if damaged := {bookie: scrub.damaged_segments for bookie, scrub in scrubs.items() if scrub.damaged_segments}:
+        text = f"{sum(damaged.values())} segments are damaged, on {', '.join(sorted(damaged))}"
+        step = "wait until the copies are made again and the segments removed; if that takes days, look at the disk"
+        yield _amber("damaged-segments", text, step)
 
 
 def _of_recovery(store: MetadataStore) -> Iterator[Finding]:

@@ -7,7 +7,7 @@
 | `backup`, `restore`, `offload`, `ingest` | more commands on a log |
 | `bookie`, `ledger`, `cluster`, `autorecovery` | commands on ledgers |
 | `clusterhealth`, `clusteraudit`, `clusterplan` | actions of `cluster` that only look |
-| `clusterbookies`, `clusterrebalance`, `clusterrecovery` | actions of `cluster` that change something |
+| `clusterbookies`, `clusterrebalance`, `clusterscrub`, `clusterrecovery` | actions of `cluster` that change something |
 | `ha`, `hanode`, `harocketmq` | commands on replica groups: common parts, nodes, RocketMQ's wire |
 | `haclient` | appending to a replica group, and reading it |
 | `serve`, `topic`, `subscription`, `top` | commands on topics |

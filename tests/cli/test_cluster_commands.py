@@ -31,7 +31,7 @@ def cluster(run: Run, folder: Path) -> Callable[..., Done]:
 
 def test_health_has_an_exit_code_for_each_colour(cluster: Callable[..., Done], folder: Path) -> None:
     fine = cluster("health")
-    assert (fine.code, fine.out) == (0, "green: 5 bookies, 1 ledger\n")
+    assert (fine.code, fine.out) == (0, "green: 5 bookies, 1 ledger\n  5 bookies without a complete scrub yet\n")
     assert cluster("hold", "--reason", "upgrade").code == 0
     held = cluster("health")
     assert held.code == 10
@@ -144,3 +144,22 @@ def test_copies_are_moved_to_empty_bookies(run: Run, tmp_path: Path) -> None:
     assert "nothing is moved" in done.out
     first, last = map(json.loads, run(*arguments, "--json").out.splitlines())
     assert (first["plan"]["moves"], last) == ([], {"failed": {}})
+
+
+def test_bookies_scrub_when_they_are_asked(cluster: Callable[..., Done], folder: Path) -> None:
+    assert cluster("scrub", "--status").out.count("no complete scrub yet") == 5
+    done = cluster("scrub", "bookie-1", "--bytes-per-s", "4000000000")
+    assert done.code == 0
+    assert " verified; 0 bad records, 0 mended" in done.out.splitlines()[0]
+    assert "0 bad records, 0 mended" in done.out.splitlines()[-1] and " ago, " in done.out.splitlines()[-1]
+    told = cluster("scrub", "--status", "--json").json["bookies"]
+    assert sorted(bookie.partition("@")[0] for bookie, report in told.items() if report["last"]) == ["bookie-1"]
+    assert cluster("scrub", "bookie-9").code == 2
+    assert cluster("scrub", "--bytes-per-s", "0").code == 2
+    assert "scrubbed " in cluster("health").out and "scrubbed " in cluster("status").out
+
+
+def test_a_bookie_that_does_not_run_cannot_be_asked(run: Run, folder: Path) -> None:
+    done = run("cluster", "--cluster", f"sqlite:{folder / 'metadata.sqlite'}", "scrub", "bookie-1")
+    assert done.code == 10
+    assert "is not registered" in done.out
