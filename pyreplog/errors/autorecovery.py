@@ -23,6 +23,12 @@ class LastCopyError(ReplogError):
     exit_code = 6
 
 
+class DrainBlockedError(ReplogError):
+    """Copies of a bookie that is drained cannot be moved now. The bookie stays draining, and others keep trying."""
+
+    exit_code = 6
+
+
 class RebalanceError(ReplogError):
     """Copies are not moved between bookies now: auto-recovery is on hold or busy, or another rebalance is under way."""
 

@@ -15,6 +15,7 @@ from pyreplog.autorecovery.hold import begin_hold
 from pyreplog.autorecovery.lost_entries import LostRange, note_lost, remove_lost
 from pyreplog.autorecovery.metrics import auto_recovery_metrics
 from pyreplog.autorecovery.operators import BookieOperations
+from pyreplog.autorecovery.orders import list_orders, place_order
 from pyreplog.autorecovery.timed_reason import TimedReason
 from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_key, list_bookie_states
 from pyreplog.clock import ManualClock
@@ -250,3 +251,51 @@ def test_every_metric_is_documented(here: Here) -> None:
         for metric in auto_recovery_metrics(here.recovery)
     }
     assert metrics == set(re.findall(r"`(pyreplog_autorecovery_\w+)`", text))
+
+
+# ---- a drain that cannot end, and a loss that was none -----------------------------------------------------------
+
+
+def test_a_drain_that_cannot_go_on_names_entries_that_nobody_can_read(here: Here) -> None:
+    """Qw = 1: the bookie is drained, and does not run any more."""
+    ledger, fine = here.ledger(3, 1), here.ledger(3, 2)
+    bookie = here.member(ledger)
+    here.operations.begin_drain(bookie)
+    assert here.operations.blocked(bookie) == [], "nothing was tried yet"
+    here.stop(bookie)
+    here.step()
+    here.step()
+    (blocked,) = here.operations.blocked(bookie)
+    assert blocked.ledger == ledger
+    assert [entry for some in blocked.unreadable for entry in some] == list(range(0, ENTRIES, 3))
+    assert "have copies on bookies that are away, or nowhere" in blocked.why
+    assert bookie not in here.cluster.ledger_metadata(fine).bookies(), "the others are moved"
+
+
+def test_a_wrong_loss_is_taken_back(here: Here) -> None:
+    ledger = here.ledger(4, 2)
+    bookie = here.member(ledger)
+    with pytest.raises(BookieStateError, match="expected one that counts as lost, found an ordinary member"):
+        here.operations.end_lost(bookie)
+    here.operations.declare_lost(bookie, force=True)
+    place_order(here.store, bookie, TimedReason(0, "lost"))
+    assert here.operations.end_lost(bookie) == bookie
+    assert here.phase(bookie) is None and not list_orders(here.store)
+    here.step()
+    assert bookie in here.cluster.ledger_metadata(ledger).bookies(), "nothing is copied"
+
+
+def test_a_loss_stays_when_another_bookie_has_the_name(tmp_path: Path) -> None:
+    first = Here(tmp_path, 4)
+    bookie = first.member(first.ledger(3, 2))
+    first.close()
+    shutil.rmtree(tmp_path / bookie.partition("@")[0])
+    again = Here(tmp_path, 4, replace=True)
+    try:
+        state = BookieState(BookiePhase.LOST, 0, "test")
+        again.store.create(bookie_state_key(bookie), state.encode())
+        with pytest.raises(BookieStateError, match="was registered under its name"):
+            again.operations.end_lost(bookie)
+        assert again.phase(bookie) is BookiePhase.LOST
+    finally:
+        again.close()

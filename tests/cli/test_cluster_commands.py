@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pyreplog.autorecovery.status import STATUS, AutoRecoveryStatus
+from pyreplog.cli import clusterbookies
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.ledgermetadata import metadata_key
@@ -163,3 +165,29 @@ def test_a_bookie_that_does_not_run_cannot_be_asked(run: Run, folder: Path) -> N
     done = run("cluster", "--cluster", f"sqlite:{folder / 'metadata.sqlite'}", "scrub", "bookie-1")
     assert done.code == 10
     assert "is not registered" in done.out
+
+
+def test_a_drain_that_cannot_go_on_ends_and_says_why(
+    cluster: Callable[..., Done], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies are not made here, and the auditor says that they failed: what was found is printed."""
+    monkeypatch.setattr(clusterbookies.AutoRecovery, "start", lambda recovery: None)
+    with LedgerCluster.embedded(folder) as opened:
+        metadata = opened.ledger_metadata(0)
+        bookie = metadata.last_fragment.ensemble[0]
+        wrong = metadata.last_fragment._replace(ensemble=tuple(reversed(metadata.last_fragment.ensemble)))
+        stored = dataclasses.replace(metadata, fragments=(wrong,)).encode()
+        opened.metadata.put(metadata_key(0), stored, load_ledger(opened.metadata, 0).version)
+        status = AutoRecoveryStatus("other", 0, {bookie: 1}, (), {0: "no copy of entry 3 can be read"}, ())
+        opened.metadata.create(STATUS, status.encode())
+    done = cluster("drain", bookie, "--wait", "--patience", "0")
+    assert done.code == 6
+    assert "nothing can be moved, 1 ledgers fail; it stays draining" in done.error
+    assert "ledger 0: no copy of entry 3 can be read; cannot be read: entries 0, 2, 4, 6, 8" in done.error
+
+
+def test_a_wrong_loss_is_taken_back(cluster: Callable[..., Done]) -> None:
+    assert cluster("lost", "bookie-1", "--end").code == 6
+    assert cluster("lost", "bookie-1", "--force").code == 0
+    assert "does not count as lost any more" in cluster("lost", "bookie-1", "--end").out
+    assert cluster("health").code == 0
