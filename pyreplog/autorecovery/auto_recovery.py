@@ -22,6 +22,8 @@ from pyreplog.autorecovery.open_ledgers import OpenLedgerRecovery, OpenLedgersRe
 from pyreplog.autorecovery.orders import list_orders
 from pyreplog.autorecovery.pace import Pace
 from pyreplog.autorecovery.protocol.absence import Alarm
+from pyreplog.autorecovery.protocol.rebalance import Move
+from pyreplog.autorecovery.rebalance_moves import find_moves, settle_moves
 from pyreplog.autorecovery.replicas_check import ReplicasCheck
 from pyreplog.autorecovery.status import FAILED_MAX, OPEN_MAX, STATUS, AutoRecoveryStatus
 from pyreplog.autorecovery.worker import ReplicationWorker, Workload
@@ -205,13 +207,14 @@ class AutoRecovery(Handle):
             return config
 
     def _begin_copies(self, worker: ReplicationWorker, config: AutoRecoveryConfig) -> None:
-        """Start a pass of the worker if there is something to copy and none runs."""
+        """Start a pass of the worker if there is something to copy or to move and none runs. Orders come first."""
         is_held = find_hold(self._store) is not None
         orders = frozenset() if is_held else frozenset(list_orders(self._store))
+        moves = {} if is_held or orders else self._moves()
         worker.pace.limit(config.bytes_per_s)
-        worker.restrict(orders)
-        if orders and not self.is_copying:
-            workload = self._workload(orders)
+        worker.restrict(orders, moves)
+        if (orders or moves) and not self.is_copying:
+            workload = replace(self._workload(orders), moves=moves)
             self._copying = threading.Thread(
                 target=self._copy, args=(worker, workload, config.copies_at_once), name="pyreplog-replication",
                 daemon=True,
@@ -220,6 +223,15 @@ class AutoRecovery(Handle):
         self._meter.measure(worker.counters.bytes)
         if worker.counters.bytes or worker.progress.ledgers_left:
             self._keys.publish(worker_key(self.owner), self.worker_status().encode())
+
+    def _moves(self) -> dict[int, Move]:
+        """Return the moves of a rebalance, by ledger. A list that cannot be read hinders nothing else."""
+        try:
+            found = find_moves(self._store)
+        except InvalidMetadataError as error:
+            logger.warning("nothing is moved: %s", error)
+            return {}
+        return {} if found is None else {move.ledger: move for move in found.moves}
 
     def _look_at_open_ledgers(self, config: AutoRecoveryConfig) -> OpenLedgersReport:
         """Recover ledgers that have no writer any more and name a bookie with an order in their last fragment."""
@@ -249,6 +261,8 @@ class AutoRecovery(Handle):
         """Run one pass of the worker. On a thread of its own."""
         try:
             worker.run(workload, copies_at_once)
+            if workload.moves:
+                settle_moves(self._store, workload.moves.values(), worker.failed_moves)
         except ClosedError:
             logger.debug("a pass of copies ended, because the cluster was closed")
         except ReplogError as error:

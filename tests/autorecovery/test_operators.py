@@ -16,14 +16,14 @@ from pyreplog.autorecovery.hold import HOLD, begin_hold
 from pyreplog.autorecovery.lost_entries import LostRange, note_lost, remove_lost
 from pyreplog.autorecovery.metrics import auto_recovery_metrics
 from pyreplog.autorecovery.operators import BookieOperations
-from pyreplog.autorecovery.orders import place_order
-from pyreplog.autorecovery.overview import RecoveryWatch, in_one_rack, one_copy_entries
+from pyreplog.autorecovery.orders import list_orders, place_order
+from pyreplog.autorecovery.overview import RecoveryWatch
 from pyreplog.autorecovery.timed_reason import TimedReason
 from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_key, list_bookie_states
 from pyreplog.clock import ManualClock
 from pyreplog.errors import BookieStateError, LastCopyError, NoSuchBookieError, NotEnoughBookiesError
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, metadata_key
+from pyreplog.ledger.ledgermetadata import metadata_key
 from pyreplog.ledger.repair_notes import note_repair
 from tests.waiting import until
 
@@ -290,37 +290,6 @@ def test_the_rate_of_an_order_is_measured(here: Here) -> None:
     assert second.eta_s == (second.bytes_left / second.bytes_per_s if left > 0 and second.bytes_left else None)
 
 
-MEMBERS = ("a@1", "b@1", "c@1", "d@1")
-
-
-def metadata(ensemble: tuple[str, ...], quorum: int, last_entry: int) -> LedgerMetadata:
-    return LedgerMetadata(
-        ledger=1, ensemble_size=len(ensemble), write_quorum=quorum, ack_quorum=1, fragments=(Fragment(0, ensemble),),
-        proof="", state=State.CLOSED, last_entry=last_entry,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("running", "count"),
-    [("abcd", 0), ("bcd", 5), ("acd", 6), ("cd", 8), ("ac", 10), ("a", 10), ("", 10)],
-)
-def test_entries_at_one_copy(running: str, count: int) -> None:
-    """E = 4, Qw = 2: entry e lies on members e and e + 1. Of ten entries, 3 begin at a and at b, 2 at c and at d."""
-    assert one_copy_entries(metadata(MEMBERS, 2, 9), {f"{name}@1" for name in running}) == count
-
-
-@pytest.mark.parametrize(
-    ("racks", "quorum", "found"),
-    [
-        ("xyxy", 2, False), ("xxyy", 2, True), ("xyzx", 2, True), ("xyzw", 3, False), ("xyxy", 3, False),
-        ("xxyx", 3, True), ("xxxy", 3, True), ("xx  ", 2, True), ("x x ", 2, False), ("x   ", 2, False), ("xxyy", 1, False),
-    ],
-)  # fmt: skip
-def test_copies_in_one_rack(racks: str, quorum: int, found: bool) -> None:
-    known = {member: rack for member, rack in zip(MEMBERS, racks, strict=True) if rack != " "}
-    assert in_one_rack(metadata(MEMBERS, quorum, 9), known) is found
-
-
 def test_a_lost_bookie_is_named_until_its_copies_are_made_again(here: Here) -> None:
     """It is retired at the next complete scan, which may be a day later: until then nothing is left to do."""
     bookie = here.member(here.ledger(4, 2))
@@ -372,3 +341,51 @@ def test_every_metric_is_documented(here: Here) -> None:
         for metric in auto_recovery_metrics(here.recovery)
     }
     assert metrics == set(re.findall(r"`(pyreplog_autorecovery_\w+)`", text))
+
+
+# ---- a drain that cannot end, and a loss that was none -----------------------------------------------------------
+
+
+def test_a_drain_that_cannot_go_on_names_entries_that_nobody_can_read(here: Here) -> None:
+    """Qw = 1: the bookie is drained, and does not run any more."""
+    ledger, fine = here.ledger(3, 1), here.ledger(3, 2)
+    bookie = here.member(ledger)
+    here.operations.begin_drain(bookie)
+    assert here.operations.blocked(bookie) == [], "nothing was tried yet"
+    here.stop(bookie)
+    here.step()
+    here.step()
+    (blocked,) = here.operations.blocked(bookie)
+    assert blocked.ledger == ledger
+    assert [entry for some in blocked.unreadable for entry in some] == list(range(0, ENTRIES, 3))
+    assert "have copies on bookies that are away, or nowhere" in blocked.why
+    assert bookie not in here.cluster.ledger_metadata(fine).bookies(), "the others are moved"
+
+
+def test_a_wrong_loss_is_taken_back(here: Here) -> None:
+    ledger = here.ledger(4, 2)
+    bookie = here.member(ledger)
+    with pytest.raises(BookieStateError, match="expected one that counts as lost, found an ordinary member"):
+        here.operations.end_lost(bookie)
+    here.operations.declare_lost(bookie, force=True)
+    place_order(here.store, bookie, TimedReason(0, "lost"))
+    assert here.operations.end_lost(bookie) == bookie
+    assert here.phase(bookie) is None and not list_orders(here.store)
+    here.step()
+    assert bookie in here.cluster.ledger_metadata(ledger).bookies(), "nothing is copied"
+
+
+def test_a_loss_stays_when_another_bookie_has_the_name(tmp_path: Path) -> None:
+    first = Here(tmp_path, 4)
+    bookie = first.member(first.ledger(3, 2))
+    first.close()
+    shutil.rmtree(tmp_path / bookie.partition("@")[0])
+    again = Here(tmp_path, 4, replace=True)
+    try:
+        state = BookieState(BookiePhase.LOST, 0, "test")
+        again.store.create(bookie_state_key(bookie), state.encode())
+        with pytest.raises(BookieStateError, match="was registered under its name"):
+            again.operations.end_lost(bookie)
+        assert again.phase(bookie) is BookiePhase.LOST
+    finally:
+        again.close()
