@@ -2,7 +2,8 @@
 
 Ingests them with the real `pyreplog ingest`, kills that half way with SIGKILL, runs it again, compares every entry with
 the CSV file, and makes a small table from a scan; a second process follows the log all the while. Then the log goes
-into a ledger over four bookie processes, one of which is killed, and then the writer. Then a master appends it to a log
+into a ledger over four bookie processes, one of which is killed, and then the writer. Then the disk of a bookie is
+deleted while a writer appends, and auto-recovery makes its copies again. Then a master appends it to a log
 of its own, with a replica that takes over when the master is killed, and an applier that counts departures in SQLite
 over all of that. Then a service publishes the flights to a topic with two subscriptions, one of which lags, and is
 killed, too. In the end a page of reports tells of that topic, one of whose bookies has lost its directory. Exits
@@ -25,6 +26,7 @@ from pathlib import Path
 
 from carriers import carriers, print_table
 from ledgers import replicate
+from lostdisk import lose_a_disk
 from reporting import report
 from standby import take_over
 from topics import work_off
@@ -70,13 +72,17 @@ def main() -> int:
         title("2. A ledger: copies on four bookies, of which one is killed, then its writer")
         for news in replicate(directory / "log", directory, url):
             say(news)
-        title("3. A master and its replica, which takes over when the master is killed")
+        title("3. A disk that is lost: its copies come back while a writer appends")
+        url = f"{arguments.metadata}/{time.time_ns()}" if arguments.metadata else f"sqlite:{directory / 'metadata-3'}"
+        for news in lose_a_disk(directory / "log", directory / "recovery", url):
+            say(news)
+        title("4. A master and its replica, which takes over when the master is killed")
         for news in take_over(directory / "log", directory, table):
             say(news)
-        title("4. A topic with two subscriptions, whose owner is killed")
+        title("5. A topic with two subscriptions, whose owner is killed")
         for news in work_off(directory / "log", directory):
             say(news)
-        title("5. What became of it: a page of reports")
+        title("6. What became of it: a page of reports")
         for news in report(directory, rows_of(table)):
             say(news)
     except Mismatch as mismatch:

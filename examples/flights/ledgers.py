@@ -23,8 +23,8 @@ WRITING_S = 2.5
 class Bookies:
     """Bookie processes, by their ids. All end with it."""
 
-    def __init__(self, directory: Path, url: str) -> None:
-        self._directory, self._url = directory, url
+    def __init__(self, directory: Path, url: str, *options: str) -> None:
+        self._directory, self._url, self._options = directory, url, options
         self._running: dict[str, Child] = {}
         self._killed: list[str] = []
 
@@ -40,9 +40,14 @@ class Bookies:
         while not addresses <= {(bookie.bookie, bookie.address) for bookie in cluster.status().bookies}:
             time.sleep(0.02)
 
-    def _child(self, name: str) -> Child:
+    def replace(self, name: str) -> None:
+        """An empty one takes the name of one whose directory is gone."""
+        child = self._child(name, "--replace")
+        self._running[child.tells("bookie")] = child
+
+    def _child(self, name: str, *options: str) -> Child:
         directory = str(self._directory / name)
-        return Child("-m", "pyreplog", "bookie", directory, "--json", "--metadata", self._url)
+        return Child("-m", "pyreplog", "bookie", directory, "--json", "--metadata", self._url, *self._options, *options)
 
     def kill(self, bookie: str) -> None:
         self._running.pop(bookie).close()

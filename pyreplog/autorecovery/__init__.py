@@ -13,6 +13,10 @@ doing the same work twice.
 | `replication_driver` | runs the state machine that copies one ledger |
 | `bookie_index`, `ledger_scan` | which ledgers name which bookie; reads it from the metadata |
 | `operators`, `health` | an operator's decisions about a bookie; the state of a cluster in one word |
+| `overview` | what operators see of it all at one moment, with rates and the time that is left |
+| `ledger_survey`, `cluster_audit`, `copy_audit` | numbers of all ledgers; what is missing; copies compared |
+| `scrubs` | asks bookies how far their scrubs are, and to scrub now |
+| `rebalancer`, `rebalance_moves` | plans moves from full bookies to empty ones; the key with which workers get them |
 | `orders`, `hold`, `timed_reason` | keys of operators and auditors, and their values |
 | `config` | settings of the cluster |
 | `lost_entries` | entries of which nobody has a copy any more |
@@ -23,6 +27,6 @@ doing the same work twice.
 | `status`, `worker_status`, `metrics` | what an auditor and a worker tell operators |
 | `plan`, `loss_chain` | a model of durability, rebuild time and cost, on paper |
 | `durability_simulation`, `placement_model`, `poisson_interval` | the same failures drawn at random |
-| `changes` | compare-and-set of one key |
+| `changes`, `key_waiter` | compare-and-set of one key; waits for changes of keys |
 | `protocol` | decisions, without I/O, clock or randomness |
 """

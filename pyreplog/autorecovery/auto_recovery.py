@@ -17,10 +17,13 @@ from pyreplog.autorecovery.copy_repairs import CopyRepairs
 from pyreplog.autorecovery.hold import find_hold
 from pyreplog.autorecovery.leased_keys import LeasedKeys, SharedKeys, SoleOwner
 from pyreplog.autorecovery.ledger_scan import LedgerScan
+from pyreplog.autorecovery.lost_entries import count_lost
 from pyreplog.autorecovery.open_ledgers import OpenLedgerRecovery, OpenLedgersReport
 from pyreplog.autorecovery.orders import list_orders
 from pyreplog.autorecovery.pace import Pace
 from pyreplog.autorecovery.protocol.absence import Alarm
+from pyreplog.autorecovery.protocol.rebalance import Move
+from pyreplog.autorecovery.rebalance_moves import find_moves, settle_moves
 from pyreplog.autorecovery.replicas_check import ReplicasCheck
 from pyreplog.autorecovery.status import FAILED_MAX, OPEN_MAX, STATUS, AutoRecoveryStatus
 from pyreplog.autorecovery.worker import ReplicationWorker, Workload
@@ -75,6 +78,7 @@ class AutoRecovery(Handle):
         self._replicas_check = ReplicasCheck(self._runtime, self._scan, self._pace, clock)
         self._is_auditor = False
         self._audit = Audit()
+        self._listed_lost = 0  # entries, as the auditor
         self._failure: ReplogError | None = None  # of the last round
         self._meter = _Meter(clock)
         self._since_us = clock.now_us()
@@ -106,6 +110,17 @@ class AutoRecovery(Handle):
     def open_ledgers(self) -> OpenLedgersReport:
         """What this process found of ledgers that are not closed, as the auditor, at its last round."""
         return self._open_report
+
+    @property
+    def listed_lost(self) -> int:
+        """Number of entries that were listed as lost at the last round; 0 if this process is not the auditor."""
+        return self._listed_lost
+
+    @property
+    def hold_s(self) -> float:
+        """Seconds for which auto-recovery is on hold, as this process knows it as the auditor; 0: it is not."""
+        hold = self._audit.hold
+        return 0.0 if hold is None else max(self._clock.now_us() - hold.since_us, 1) / 1e6
 
     @property
     def failure(self) -> ReplogError | None:
@@ -182,6 +197,7 @@ class AutoRecovery(Handle):
             config = load_config(self._store)
             self._is_auditor = self._auditor.is_elected()
             self._audit = self._auditor.round(config) if self._is_auditor else Audit()
+            self._listed_lost = count_lost(self._store) if self._is_auditor else 0
             if self._worker is not None:
                 self._begin_copies(self._worker, config)
             self._open_report = self._look_at_open_ledgers(config) if self._is_auditor else OpenLedgersReport()
@@ -191,13 +207,14 @@ class AutoRecovery(Handle):
             return config
 
     def _begin_copies(self, worker: ReplicationWorker, config: AutoRecoveryConfig) -> None:
-        """Start a pass of the worker if there is something to copy and none runs."""
+        """Start a pass of the worker if there is something to copy or to move and none runs. Orders come first."""
         is_held = find_hold(self._store) is not None
         orders = frozenset() if is_held else frozenset(list_orders(self._store))
+        moves = {} if is_held or orders else self._moves()
         worker.pace.limit(config.bytes_per_s)
-        worker.restrict(orders)
-        if orders and not self.is_copying:
-            workload = self._workload(orders)
+        worker.restrict(orders, moves)
+        if (orders or moves) and not self.is_copying:
+            workload = replace(self._workload(orders), moves=moves)
             self._copying = threading.Thread(
                 target=self._copy, args=(worker, workload, config.copies_at_once), name="pyreplog-replication",
                 daemon=True,
@@ -206,6 +223,15 @@ class AutoRecovery(Handle):
         self._meter.measure(worker.counters.bytes)
         if worker.counters.bytes or worker.progress.ledgers_left:
             self._keys.publish(worker_key(self.owner), self.worker_status().encode())
+
+    def _moves(self) -> dict[int, Move]:
+        """Return the moves of a rebalance, by ledger. A list that cannot be read hinders nothing else."""
+        try:
+            found = find_moves(self._store)
+        except InvalidMetadataError as error:
+            logger.warning("nothing is moved: %s", error)
+            return {}
+        return {} if found is None else {move.ledger: move for move in found.moves}
 
     def _look_at_open_ledgers(self, config: AutoRecoveryConfig) -> OpenLedgersReport:
         """Recover ledgers that have no writer any more and name a bookie with an order in their last fragment."""
@@ -235,6 +261,8 @@ class AutoRecovery(Handle):
         """Run one pass of the worker. On a thread of its own."""
         try:
             worker.run(workload, copies_at_once)
+            if workload.moves:
+                settle_moves(self._store, workload.moves.values(), worker.failed_moves)
         except ClosedError:
             logger.debug("a pass of copies ended, because the cluster was closed")
         except ReplogError as error:
@@ -260,7 +288,8 @@ class AutoRecovery(Handle):
         done, left = worker.counters, worker.progress
         return WorkerStatus(
             self._since_us, done.ledgers, done.entries, done.bytes, done.lost_entries, done.failures,
-            self._meter.bytes_per_s, left.ledgers_left, max(left.bytes_left, 0), left.one_copy_left,
+            self._meter.bytes_per_s, left.ledgers_left, max(left.bytes_left, 0),
+            left.one_copy_left if left.ledgers_left else 0,
         )  # fmt: skip
 
     def status(self) -> AutoRecoveryStatus:
@@ -295,11 +324,10 @@ class AutoRecovery(Handle):
         def change(value: bytes | None) -> bytes:
             with suppress(InvalidMetadataError):
                 stored = None if value is None else AutoRecoveryStatus.decode(value)
-                if stored is not None and replace(status, at_us=stored.at_us, kept=stored.kept) == stored:
-                    return stored.encode()
                 if stored is not None:
-                    return replace(status, kept=stored.kept).encode()
-            return status.encode()
+                    follows = replace(status.following(stored.progress), kept=stored.kept)
+                    return (stored if replace(follows, at_us=stored.at_us) == stored else follows).encode()
+            return status.following(()).encode()
 
         change_key(self._store, STATUS, change)
 

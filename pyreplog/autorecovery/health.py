@@ -6,23 +6,25 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pyreplog.autorecovery.config import AutoRecoveryConfig, load_config
 from pyreplog.autorecovery.hold import find_hold
 from pyreplog.autorecovery.leased_keys import AUDITOR
+from pyreplog.autorecovery.ledger_survey import LedgerSurvey, Membership, survey_ledgers
 from pyreplog.autorecovery.lost_entries import list_lost
-from pyreplog.autorecovery.operators import uncopied
 from pyreplog.autorecovery.orders import list_orders
 from pyreplog.autorecovery.protocol.absence import name_of_bookie
-from pyreplog.autorecovery.protocol.member_change import written_end
 from pyreplog.autorecovery.status import find_status
+from pyreplog.autorecovery.timed_reason import TimedReason
 from pyreplog.bookie.bookie_state import BookiePhase, BookieState, list_bookie_states
 from pyreplog.bookie.identity import known_bookies
+from pyreplog.bookie.scrub_report import LastScrub
 from pyreplog.errors import InvalidMetadataError
-from pyreplog.ledger.ledger_store import stored_ledgers
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.repair_notes import repairs
 from pyreplog.ledger.runtime import RuntimeBase
-from pyreplog.ledger.status import missing_copies
 from pyreplog.metadata.store import MetadataStore
+
+HOLD_FORGOTTEN = "hold-forgotten"
+"""Code of a hold that is older than `hold_alarm_ms`; the auditor's alarm has the same."""
 
 _GONE = (BookiePhase.LOST, BookiePhase.RETIRED)
 
@@ -66,6 +68,7 @@ class ClusterHealth:
         bookies: bookies that run.
         ledgers: ledgers whose metadata can be read.
         missing_copies: copies on bookies that do not run, of entries whose number is known.
+        scrubs: the last complete scrub of each bookie that runs and had one.
     """
 
     colour: Colour
@@ -74,37 +77,36 @@ class ClusterHealth:
     bookies: int
     ledgers: int
     missing_copies: int
+    scrubs: Mapping[str, LastScrub] = field(default_factory=dict)
 
 
-@dataclass
-class _Ledgers:
-    ledgers: int = 0
-    missing: int = 0  # copies
-    lacking: list[int] = field(default_factory=list)  # ledgers with members that do not run
-    gone: dict[int, int] = field(default_factory=dict)  # ledger -> entries whose copies are all on lost bookies
-    garbled: list[int] = field(default_factory=list)
-
-
-def check_health(runtime: RuntimeBase, *, limbo: Callable[[], list[tuple[int, str]]] | None = None) -> ClusterHealth:
+def check_health(
+    runtime: RuntimeBase,
+    *,
+    limbo: Callable[[], list[tuple[int, str]]] | None = None,
+    survey: LedgerSurvey | None = None,
+    now_us: int | None = None,
+) -> ClusterHealth:
     """Return the health of a cluster. Reads the metadata of all ledgers; needs no auditor, and asks no bookie.
 
     Args:
         runtime: of a cluster.
         limbo: asks bookies for ledgers in limbo, as pairs of ledger and bookie; None: they are not asked.
+        survey: what was just read of all ledgers; None: they are read.
+        now_us: microseconds since 1970-01-01 UTC, for the age of a hold; None: now.
 
     Raises:
         MetadataLayoutError: the store has to be migrated.
         ReplogError: errors of the store.
     """
     store, statuses = runtime.metadata, runtime.bookie_statuses()
-    registered = {status.bookie for status in statuses}
     findings: list[Finding] = []
     states = _states(store, findings)
-    current = {name_of_bookie(bookie): bookie for bookie in known_bookies(store)}
-    lost = {bookie for bookie, state in states.items() if state.phase in _GONE} - registered
-    counts = _count_ledgers(store, registered, lost, current)
+    counts = survey or survey_ledgers(store, find_membership(runtime, states))
+    registered, current = counts.membership.registered, counts.membership.current
+    lost = counts.membership.lost
     findings += _of_entries(store, counts)
-    findings += _of_bookies(current, registered, states)
+    findings += _of_bookies(current, registered, states, set() if counts.garbled else lost - counts.leaving.keys())
     if full := sorted(status.bookie for status in statuses if status.read_only):
         findings.append(
             _amber("read-only", f"read-only: {', '.join(full)}", "free space on their disks, or add bookies")
@@ -112,7 +114,9 @@ def check_health(runtime: RuntimeBase, *, limbo: Callable[[], list[tuple[int, st
     if limbo is not None and (in_limbo := limbo()):
         text = f"{len(in_limbo)} ledgers are in limbo, ledger {in_limbo[0][0]} on {in_limbo[0][1]} first"
         findings.append(_amber("limbo", text, "pyreplog ledger recover LEDGER, then pyreplog ledger repair"))
-    findings += _of_recovery(store)
+    scrubs = {status.bookie: status.scrub for status in statuses if status.scrub is not None}
+    findings += _of_scrubs(scrubs)
+    findings += _of_recovery(store, runtime.reactor.clock.now_us() if now_us is None else now_us)
     auditor = store.get(AUDITOR)
     if auditor is None and runtime.embedded_bookies is None:
         findings.append(
@@ -121,7 +125,26 @@ def check_health(runtime: RuntimeBase, *, limbo: Callable[[], list[tuple[int, st
     findings.sort(key=lambda finding: finding.colour is not Colour.RED)
     colour = findings[0].colour if findings else Colour.GREEN
     owner = None if auditor is None else auditor.value.decode(errors="replace")
-    return ClusterHealth(colour, tuple(findings), owner, len(registered), counts.ledgers, counts.missing)
+    return ClusterHealth(colour, tuple(findings), owner, len(registered), counts.ledgers, counts.missing, scrubs)
+
+
+def find_membership(runtime: RuntimeBase, states: Mapping[str, BookieState]) -> Membership:
+    """Return what is known of the bookies of a cluster.
+
+    Args:
+        runtime: of the cluster.
+        states: states of its bookies.
+
+    Raises:
+        ReplogError: errors of the store.
+    """
+    store = runtime.metadata
+    registered = frozenset(status.bookie for status in runtime.bookie_statuses())
+    lost = {bookie for bookie, state in states.items() if state.phase in _GONE} - registered
+    draining = {bookie for bookie, state in states.items() if state.phase is BookiePhase.DRAINING}
+    current = {name_of_bookie(bookie): bookie for bookie in known_bookies(store)}
+    leaving = lost | draining | list_orders(store).keys()
+    return Membership(registered, lost, current, leaving, dict(runtime.racks()))
 
 
 def _amber(code: str, text: str, next_step: str) -> Finding:
@@ -137,37 +160,7 @@ def _states(store: MetadataStore, findings: list[Finding]) -> Mapping[str, Booki
         return {}
 
 
-def _count_ledgers(store: MetadataStore, registered: Set[str], lost: Set[str], current: Mapping[str, str]) -> _Ledgers:
-    """Read the metadata of all ledgers. current: name of a bookie -> its last incarnation; earlier ones are lost."""
-    counts = _Ledgers()
-    for ledger, stored in stored_ledgers(store):
-        if isinstance(stored, InvalidMetadataError):
-            counts.garbled.append(ledger)
-            continue
-        metadata = stored.metadata
-        counts.ledgers += 1
-        absent = metadata.bookies() - registered
-        if not absent:
-            continue
-        counts.lacking.append(ledger)
-        counts.missing += missing_copies(metadata, metadata.last_entry, set(registered))
-        gone = {bookie for bookie in absent if bookie in lost or _is_superseded(bookie, current)}
-        if entries := _uncopied(metadata, gone):
-            counts.gone[ledger] = entries
-    return counts
-
-
-def _is_superseded(bookie: str, current: Mapping[str, str]) -> bool:
-    return current.get(name_of_bookie(bookie), bookie) != bookie
-
-
-def _uncopied(metadata: LedgerMetadata, gone: Set[str]) -> int:
-    """Count the entries of a ledger, as far as their number is known, whose copies are all gone."""
-    written = ((fragment, written_end(metadata, fragment)) for fragment in metadata.fragments)
-    return sum(uncopied(metadata, fragment, end, gone) for fragment, end in written if end is not None)
-
-
-def _of_entries(store: MetadataStore, counts: _Ledgers) -> Iterator[Finding]:
+def _of_entries(store: MetadataStore, counts: LedgerSurvey) -> Iterator[Finding]:
     if listed := list_lost(store):
         entries = sum(lost.count for lost in listed.values())
         text = f"{entries} entries of {len(listed)} ledgers are lost, of ledger {min(listed)} first"
@@ -190,10 +183,11 @@ def _of_entries(store: MetadataStore, counts: _Ledgers) -> Iterator[Finding]:
 
 
 def _of_bookies(
-    current: Mapping[str, str], registered: Set[str], states: Mapping[str, BookieState]
+    current: Mapping[str, str], registered: Set[str], states: Mapping[str, BookieState], done: Set[str]
 ) -> Iterator[Finding]:
+    """Yield findings of bookies. done: lost ones that no ledger names; nothing is left to do for them."""
     for phase in (BookiePhase.AWAY, BookiePhase.LOST, BookiePhase.DRAINING):
-        if bookies := sorted(bookie for bookie, state in states.items() if state.phase is phase):
+        if bookies := sorted(bookie for bookie, state in states.items() if state.phase is phase and bookie not in done):
             yield _amber(str(phase), f"{phase}: {', '.join(bookies)}", _STEPS[phase])
     unnoted = sorted(bookie for bookie in current.values() if bookie not in registered and bookie not in states)
     if unnoted:
@@ -211,16 +205,44 @@ _STEPS = {
 }
 
 
-def _of_recovery(store: MetadataStore) -> Iterator[Finding]:
+def _of_scrubs(scrubs: Mapping[str, LastScrub]) -> Iterator[Finding]:
+    if damaged := {bookie: scrub.damaged_segments for bookie, scrub in scrubs.items() if scrub.damaged_segments}:
+        text = f"{sum(damaged.values())} segments are damaged, on {', '.join(sorted(damaged))}"
+        step = "wait until the copies are made again and the segments removed; if that takes days, look at the disk"
+        yield _amber("damaged-segments", text, step)
+
+
+def _of_recovery(store: MetadataStore, now_us: int) -> Iterator[Finding]:
     hold, orders = find_hold(store), list_orders(store)
     if hold is not None:
-        yield _amber("hold", f"auto-recovery is on hold: {hold.reason}", "pyreplog cluster hold --end")
+        yield _of_hold(store, hold, now_us)
     if orders:
-        yield _amber("orders", f"copies are made again of {', '.join(orders)}", "wait; pyreplog cluster status")
+        yield _amber("orders", f"copies are made again of {', '.join(orders)}", "wait; pyreplog top shows the rest")
     try:
         status = find_status(store)
     except InvalidMetadataError as error:
         yield _amber("status-unreadable", str(error), "use the version of pyreplog that wrote it")
         return
     for alarm in () if status is None else status.alarms:
+        if alarm.code == HOLD_FORGOTTEN:  # seen above, also if no auditor runs
+            continue
         yield _amber(f"alarm-{alarm.code}", alarm.text, "see docs/operations.md, Auto-recovery")
+
+
+def _of_hold(store: MetadataStore, hold: TimedReason, now_us: int) -> Finding:
+    try:
+        limit_us = load_config(store).hold_alarm_ms * 1000
+    except InvalidMetadataError:  # also a hold is safe then
+        limit_us = AutoRecoveryConfig().hold_alarm_ms * 1000
+    age_us = now_us - hold.since_us
+    text = f"auto-recovery is on hold {_since(age_us) if hold.since_us else 'since an unknown time'}: {hold.reason}"
+    code = HOLD_FORGOTTEN if age_us > limit_us else "hold"
+    return _amber(code, text, "pyreplog cluster hold --end")
+
+
+def _since(age_us: int) -> str:
+    """Return an age in words, in the unit of which there are two or more."""
+    for unit, size_us in (("days", 86_400_000_000), ("hours", 3_600_000_000), ("minutes", 60_000_000)):
+        if age_us >= 2 * size_us:
+            return f"for {age_us // size_us} {unit}"
+    return f"for {max(age_us, 0) // 1_000_000} s"

@@ -224,6 +224,11 @@ def list_lost(store: MetadataStore) -> dict[int, LostEntries]:
     return lost
 
 
+def count_lost(store: MetadataStore) -> int:
+    """Return the number of entries that are listed as lost. Raises errors of the store."""
+    return sum(len(item.entries) for lost in list_lost(store).values() for item in lost.ranges)
+
+
 def bookies_of_lost(store: MetadataStore) -> dict[int, set[str] | None]:
     """Return who had the last copies of lost entries, by ledger; None: the list cannot be read. Raises errors of the
     store."""

@@ -25,6 +25,15 @@ def auto_recovery_metrics(recovery: AutoRecovery) -> Iterator[Metric]:
     )  # fmt: skip
     yield _gauge("orders", "Bookies whose copies are made again; told by the auditor.", len(audit.orders))
     yield _gauge("ledgers_left", "Ledgers that name these bookies; told by the auditor.", left)
+    lacking = sum(count for bookie, count in audit.named.items() if bookie not in audit.registered)
+    yield _gauge(
+        "lacking_ledgers", "Ledgers that name a bookie that does not run, for each such bookie; told by the auditor.",
+        lacking,
+    )  # fmt: skip
+    yield _gauge("listed_lost_entries", "Entries that are listed as lost; told by the auditor.", recovery.listed_lost)
+    yield _gauge(
+        "hold_seconds", "How long auto-recovery is on hold, 0: it is not; told by the auditor.", recovery.hold_s
+    )
     yield Metric(
         f"{_PREFIX}alarms", "gauge", "1: something needs an operator, by code; told by the auditor.",
         [({"code": alarm.code}, 1.0) for alarm in recovery.status().alarms],

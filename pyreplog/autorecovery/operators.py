@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Set
 from dataclasses import dataclass
 
-from pyreplog._native.quorum.quorum import write_set
 from pyreplog.autorecovery.changes import change_key
 from pyreplog.autorecovery.ledger_scan import LedgerScan
+from pyreplog.autorecovery.ledger_survey import uncopied
 from pyreplog.autorecovery.lost_entries import bookies_of_lost, had_last_copies
+from pyreplog.autorecovery.orders import withdraw_order
 from pyreplog.autorecovery.protocol.absence import name_of_bookie
+from pyreplog.autorecovery.protocol.copy_check import CopyCheck, unreadable_entries
 from pyreplog.autorecovery.protocol.member_change import written_end
+from pyreplog.autorecovery.status import FAILED_MAX, find_status
 from pyreplog.autorecovery.worker import bytes_on
 from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_key, list_bookie_states
 from pyreplog.bookie.identity import known_bookies
 from pyreplog.clock import Clock
 from pyreplog.errors import BookieStateError, LastCopyError, NoSuchBookieError, NotEnoughBookiesError
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata
+from pyreplog.ledger.driver import Driver
+from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
 from pyreplog.ledger.runtime import RuntimeBase
 
 _GONE = (BookiePhase.LOST, BookiePhase.RETIRED)
@@ -39,6 +42,21 @@ class DrainProgress:
     ledgers_left: int
     bytes_left: int
     open_left: int
+
+
+@dataclass(frozen=True)
+class BlockedLedger:
+    """A ledger whose copies cannot be moved now.
+
+    Attributes:
+        ledger: its id.
+        why: error of the last attempt.
+        unreadable: entries of which no bookie that answers has a copy it can read.
+    """
+
+    ledger: int
+    why: str
+    unreadable: tuple[range, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -187,6 +205,33 @@ class BookieOperations:
         self._scan.refresh()
         return self._progress(bookie)
 
+    def blocked(self, bookie: str) -> list[BlockedLedger]:
+        """Return why no copy of a drained bookie can be moved now, by ledger; empty: some can, or none are left.
+
+        Asks the members of these ledgers what they hold, to name the entries. What the auditor tells counts, which
+        tries ledgers that failed again, later and later.
+
+        Args:
+            bookie: id of the bookie.
+
+        Raises:
+            InvalidMetadataError: the status of the auditor is malformed.
+            ReplogError: errors of the metadata store; the cluster was closed.
+        """
+        status = find_status(self._store)
+        failed = {} if status is None else status.failed
+        left = [each for each in self._ledgers_of(bookie) if each.state is State.CLOSED]
+        stuck = [each for each in left if each.ledger in failed]
+        if not stuck or (len(stuck) < len(left) and len(failed) < FAILED_MAX):
+            return []
+        return [BlockedLedger(each.ledger, failed[each.ledger], self._unreadable(each)) for each in stuck]
+
+    def _unreadable(self, metadata: LedgerMetadata) -> tuple[range, ...]:
+        absent = metadata.bookies() - self._registered()
+        driver = Driver(metadata.ledger, machine := CopyCheck(metadata, absent=absent), self._runtime)
+        driver.post(machine.start)
+        return unreadable_entries(self._runtime.wait(driver.done), metadata.write_quorum)
+
     def _progress(self, bookie: str) -> DrainProgress:
         left = self._ledgers_of(bookie)
         size = sum(bytes_on(metadata, (bookie,)) for metadata in left)
@@ -260,6 +305,37 @@ class BookieOperations:
             self._set(bookie, state, BookieState(BookiePhase.LOST, self._clock.now_us(), reason))
         return forecast
 
+    def end_lost(self, text: str) -> str:
+        """Take back that a bookie is lost: its data exist after all. What was copied meanwhile stays where it is.
+
+        If it runs, it is an ordinary member at once; otherwise it is away, and the delay begins. Entries that were
+        listed as lost stay listed until a bookie that has them runs.
+
+        Args:
+            text: id or name of the bookie.
+
+        Returns:
+            Its id.
+
+        Raises:
+            NoSuchBookieError: the cluster knows no such bookie.
+            BookieStateError: it does not count as lost, or its name was registered again by another bookie.
+            ReplogError: errors of the metadata store.
+        """
+        bookie = self.find(text)
+        state = list_bookie_states(self._store).get(bookie)
+        if state is None or state.phase is not BookiePhase.LOST:
+            found = "an ordinary member" if state is None else str(state.phase)
+            raise BookieStateError(f"bookie {bookie}: expected one that counts as lost, found {found}")
+        successor = next((other for other in known_bookies(self._store) if _have_one_name(other, bookie)), bookie)
+        if successor != bookie:
+            raise BookieStateError(
+                f"bookie {bookie} stays lost: {successor} was registered under its name, and takes no data of it"
+            )
+        self._set(bookie, state, None)
+        withdraw_order(self._store, bookie)
+        return bookie
+
     # ---- retire ---------------------------------------------------------------------------------------------
 
     def retire(self, text: str) -> str:
@@ -326,11 +402,5 @@ class BookieOperations:
             raise BookieStateError(f"bookie {bookie}: its state changed meanwhile; look again with `cluster status`")
 
 
-def uncopied(metadata: LedgerMetadata, fragment: Fragment, end: int, gone: Set[str]) -> int:
-    """Count the entries below `end` of a fragment whose copies are all on bookies that are gone."""
-    size, quorum = metadata.ensemble_size, metadata.write_quorum
-    return sum(
-        len(range(first, end, size))
-        for first in range(fragment.first, min(fragment.first + size, end))
-        if all(fragment.ensemble[place] in gone for place in write_set(first, size, quorum))
-    )
+def _have_one_name(bookie: str, other: str) -> bool:
+    return name_of_bookie(bookie) == name_of_bookie(other)

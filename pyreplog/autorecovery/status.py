@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyreplog.autorecovery.protocol.absence import Alarm
@@ -14,11 +14,13 @@ STATUS = "/autorecovery/status"
 VERSION = 1
 
 _NEW = Kept(VERSION, VERSION)
-_FIELDS = ("auditor", "at_us", "ledgers_left", "alarms", "failed", "open_ledgers")
+_FIELDS = ("auditor", "at_us", "ledgers_left", "alarms", "failed", "open_ledgers", "progress")
 FAILED_MAX = 20
 """So many ledgers that cannot be copied are named."""
 OPEN_MAX = 1000
 """So many ledgers that are not closed are named."""
+PROGRESS_MAX = 240
+"""Points of the curve of the ledgers that are left. Beyond it, every second one is dropped."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class AutoRecoveryStatus:
         failed: ledger -> why it cannot be copied now, of up to FAILED_MAX ledgers.
         open_ledgers: ledgers whose writer, or whose recovery, has to replace a bookie with an order in their last
             fragment; the first OPEN_MAX.
+        progress: how many ledgers were left, as pairs of a time, microseconds since 1970-01-01 UTC, and the number
+            from then on; ascending, up to PROGRESS_MAX.
         kept: fields of other versions.
     """
 
@@ -42,6 +46,7 @@ class AutoRecoveryStatus:
     alarms: tuple[Alarm, ...]
     failed: dict[int, str]
     open_ledgers: tuple[int, ...]
+    progress: tuple[tuple[int, int], ...] = ()
     kept: Kept = _NEW
 
     def encode(self) -> bytes:
@@ -54,6 +59,7 @@ class AutoRecoveryStatus:
                 "alarms": [[alarm.code, alarm.text] for alarm in self.alarms],
                 "failed": {str(ledger): why for ledger, why in self.failed.items()},
                 "open_ledgers": list(self.open_ledgers),
+                "progress": [list(point) for point in self.progress],
             }
         )
 
@@ -74,10 +80,21 @@ class AutoRecoveryStatus:
                 tuple(Alarm(str(code), str(text)) for code, text in field(body, "alarms", list)),
                 {int(ledger): str(why) for ledger, why in field(body, "failed", dict).items()},
                 tuple(_number(ledger) for ledger in field(body, "open_ledgers", list)),
+                tuple((_number(at_us), _number(left)) for at_us, left in body.get("progress", ())),
                 kept,
             )
         except (ValueError, TypeError) as error:
             raise InvalidMetadataError(f"{STATUS}: {data[:80]!r}: {error}") from error
+
+    def following(self, earlier: tuple[tuple[int, int], ...]) -> AutoRecoveryStatus:
+        """Return this status with a curve that goes on from an earlier one."""
+        left = sum(self.ledgers_left.values())
+        if left == (earlier[-1][1] if earlier else 0):
+            return replace(self, progress=earlier)
+        curve = (*earlier, (max(self.at_us, earlier[-1][0] if earlier else 0), left))
+        if len(curve) > PROGRESS_MAX:  # the newest point stays
+            curve = curve[(len(curve) - 1) % 2 :: 2]
+        return replace(self, progress=curve)
 
 
 def _number(value: Any) -> int:

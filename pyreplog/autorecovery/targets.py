@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
+from pyreplog.autorecovery.protocol.rack_windows import keeps_racks
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata
 from pyreplog.ledger.placement import choose
 from pyreplog.ledger.runtime import RuntimeBase
@@ -38,3 +39,23 @@ class TargetChooser:
             if chosen:
                 return chosen[index]
         return None
+
+    def only(self, target: str) -> Callable[[LedgerMetadata, Fragment, int, Collection[str]], str | None]:
+        """Return a function that chooses one bookie, as `choose`: if it takes entries and takes no rack away.
+
+        Args:
+            target: id of the bookie.
+        """
+
+        def choose(metadata: LedgerMetadata, fragment: Fragment, index: int, refused: Collection[str]) -> str | None:
+            takes = any(
+                target == candidate.bookie
+                for suspects in (False, True)
+                for candidate in self._runtime.candidates(suspects=suspects)
+            )
+            if not takes or target in fragment.ensemble or target in refused:
+                return None
+            racks = self._runtime.racks()
+            return target if keeps_racks(fragment.ensemble, index, target, metadata.write_quorum, racks) else None
+
+        return choose

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from pyreplog.autorecovery.leased_keys import SharedKeys, claim_key
 from pyreplog.autorecovery.ledger_scan import LedgerScan
 from pyreplog.autorecovery.pace import Pace
 from pyreplog.autorecovery.protocol.ledger_replicator import LedgerReplicated, LedgerReplicator
 from pyreplog.autorecovery.protocol.priority import fewest_copies
+from pyreplog.autorecovery.protocol.rebalance import Move
 from pyreplog.autorecovery.replication_driver import ReplicationDriver
 from pyreplog.autorecovery.targets import TargetChooser
 from pyreplog.clock import Clock
@@ -39,11 +40,13 @@ class Workload:
         sources: ids of the bookies whose copies are made again.
         lost: ids of bookies whose copies are gone.
         away: ids of bookies that do not run and may come back.
+        moves: ledger -> the move of a rebalance; with moves there are no sources.
     """
 
     sources: frozenset[str]
     lost: frozenset[str]
     away: frozenset[str]
+    moves: Mapping[int, Move] = field(default_factory=dict)
 
 
 @dataclass
@@ -124,6 +127,7 @@ class ReplicationWorker:
         self._pass = Pass()
         self._queue: deque[tuple[int, int]] = deque()  # ledgers, and bytes of the copies to make
         self._failures: dict[int, LedgerFailure] = {}
+        self._failed_moves: dict[int, str] = {}  # of the pass
         self._candidates: frozenset[str] = frozenset()  # bookies that could take copies at the last pass
         self._workload = Workload(frozenset(), frozenset(), frozenset())
         self._scanned_for: frozenset[str] = frozenset()  # sources for which all ledgers were read
@@ -140,15 +144,25 @@ class ReplicationWorker:
         with self._lock:
             return dict(self._failures)
 
+    @property
+    def failed_moves(self) -> dict[int, str]:
+        """The ledgers whose moves failed in the last pass, by id."""
+        with self._lock:
+            return dict(self._failed_moves)
+
     def stop(self) -> None:
         """Have `run` return after the ledgers that are being copied. Any thread."""
         self._is_stopping = True
 
-    def restrict(self, sources: Collection[str]) -> None:
-        """Leave out bookies whose orders were withdrawn, also from the pass that runs. Any thread."""
+    def restrict(self, sources: Collection[str], moves: Collection[int] = ()) -> None:
+        """Leave out bookies whose orders were withdrawn, and ledgers whose moves were, also from the pass that runs.
+
+        Any thread.
+        """
         with self._lock:
             load = self._workload
-            self._workload = Workload(load.sources & frozenset(sources), load.lost, load.away)
+            kept = {ledger: move for ledger, move in load.moves.items() if ledger in moves}
+            self._workload = replace(load, sources=load.sources & frozenset(sources), moves=kept)
 
     # ---- one pass -------------------------------------------------------------------------------------------
 
@@ -165,14 +179,15 @@ class ReplicationWorker:
         Raises:
             ReplogError: errors of the metadata store, when it cannot be read at all.
         """
-        if workload.sources <= self._scanned_for:
-            self._scan.refresh()
-        else:  # a worker elsewhere may have named a source since the last scan
-            self._scan.scan()
-        self._scanned_for = workload.sources
-        queue, current = self._sorted(workload)
+        if workload.moves:
+            queue = deque((move.ledger, move.size) for move in workload.moves.values())
+            current = Pass(len(queue), sum(size for _, size in queue))
+        else:
+            self._look(workload)
+            queue, current = self._sorted(workload)
         with self._lock:
             self._workload, self._queue, self._pass = workload, queue, current
+            self._failed_moves = {}
         self._copies_at_once = copies_at_once
         threads = min(copies_at_once, len(queue))
         if threads:
@@ -181,6 +196,14 @@ class ReplicationWorker:
                 pool.submit(self._work)
             pool.close()
         return current
+
+    def _look(self, workload: Workload) -> None:
+        """Read which ledgers name a source."""
+        if workload.sources <= self._scanned_for:
+            self._scan.refresh()
+        else:  # a worker elsewhere may have named a source since the last scan
+            self._scan.scan()
+        self._scanned_for = workload.sources
 
     def _sorted(self, workload: Workload) -> tuple[deque[tuple[int, int]], Pass]:
         """Return the ledgers to copy, those with the fewest copies first, and the numbers of the pass."""
@@ -262,12 +285,14 @@ class ReplicationWorker:
     def _copy(self, stored: VersionedMetadata) -> None:
         """Move the copies of the sources in a ledger. Raises the errors of a LedgerReplicator."""
         load, metadata = self._workload, stored.metadata
-        if load.sources.isdisjoint(metadata.bookies()):
+        move = load.moves.get(metadata.ledger)
+        sources = load.sources if move is None else frozenset({move.source})
+        if sources.isdisjoint(metadata.bookies()):
             return
+        choose = self._targets.choose if move is None else self._targets.only(move.target)
         machine = LedgerReplicator(
-            metadata, stored.version, load.sources, lost=load.lost, away=load.away, choose=self._targets.choose,
-            pace=self.pace.spend,
-        )  # fmt: skip
+            metadata, stored.version, sources, lost=load.lost, away=load.away, choose=choose, pace=self.pace.spend
+        )
         driver = ReplicationDriver(metadata.ledger, machine, self._runtime, self._clock)
         driver.post(machine.start)
         replicated: LedgerReplicated = self._runtime.wait(driver.done)
@@ -293,7 +318,13 @@ class ReplicationWorker:
             self._failed(ledger, UnreadableError(ledger, text))
 
     def _failed(self, ledger: int, error: ReplogError) -> None:
-        """Have a ledger tried again later."""
+        """Have a ledger tried again later; give up its move, if it has one: its copies are well where they are."""
+        if (move := self._workload.moves.get(ledger)) is not None:
+            lacks = f"{move.target} does not take the copies any more, or would take racks away"
+            with self._lock:
+                self._failed_moves[ledger] = lacks if isinstance(error, NotEnoughBookiesError) else str(error)
+                self.counters.failures += 1
+            return
         with self._lock:
             previous = self._failures.get(ledger)
             attempts = 1 if previous is None else previous.attempts + 1

@@ -27,6 +27,7 @@
 | `surplus` | finds copies that no metadata ask for, and decides that they are dead |
 | `dead_entries`, `live_entries` | which entries are dead; what counts as stored until they are removed |
 | `scrub`, `scrub_state` | verifies the segments on the disk, and has damage mended; the place where it goes on |
+| `scrub_report` | what a bookie tells of its scrub |
 | `segment_check` | verifies one segment |
 | `key_verifier` | checks unknown ledger keys with the metadata |
 | `service` | serves a bookie over TCP |

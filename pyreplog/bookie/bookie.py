@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Hashable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyreplog._native.bookie.fast_add import FastAdd, FastAddHandler
 from pyreplog._native.bookie.inspect_records import inspect_entries
@@ -46,6 +46,7 @@ from pyreplog.bookie.protocol import (
     RequestKind,
 )
 from pyreplog.bookie.reading import read_entries
+from pyreplog.bookie.scrub_report import ScrubReport
 from pyreplog.errors import DiskError, DiskFullError, ReplogError
 
 if TYPE_CHECKING:
@@ -55,6 +56,20 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[Request, Respond], Reply | None]
 
+
+class ScrubControl(Protocol):
+    """The scrub of the bookie's segments. Calls neither wait for it nor call the bookie."""
+
+    def scrub_now(self, bytes_per_s: int | None = None) -> None:
+        """Begin a pass over all segments, at so many bytes a second; None: as configured."""
+        ...
+
+    def report(self) -> ScrubReport:
+        """Return how far it is."""
+        ...
+
+
+_OF_NO_LEDGER = frozenset({RequestKind.STATUS, RequestKind.SCRUB})
 _KEYED, _FENCING = frozenset({RequestKind.ADD, RequestKind.SET_LAC}), frozenset({RequestKind.READ, RequestKind.LAST})
 _LOST = b"entries of the ledger may have been lost in a crash"
 
@@ -93,7 +108,10 @@ class Bookie(FastAddHandler):
             RequestKind.WAIT_LAC: self._wait_lac,
             RequestKind.STATUS: self._status,
             RequestKind.HOLDINGS: self._holdings,
+            RequestKind.SCRUB: self._scrub,
         }
+        self.scrub: ScrubControl | None = None
+        """Answers SCRUB requests; None: nothing verifies this bookie's segments."""
         self.limbo.enter(limbo)
 
     # ---- requests -------------------------------------------------------------------------------------------
@@ -153,7 +171,7 @@ class Bookie(FastAddHandler):
             return self._refuse(request, ReplyStatus.UNKNOWN, self._failure)
         if max(request.ledger, request.first, request.last) > ID_MAX:
             return self._refuse(request, ReplyStatus.REFUSED, f"expected ledger and entry numbers up to {ID_MAX}")
-        if self._ledgers.is_deleted(request.ledger) and request.kind != RequestKind.STATUS:
+        if self._ledgers.is_deleted(request.ledger) and request.kind not in _OF_NO_LEDGER:
             return self._refuse(request, ReplyStatus.REFUSED, "the ledger was deleted")
         try:
             return self._handlers[request.kind](request, respond)
@@ -339,6 +357,15 @@ class Bookie(FastAddHandler):
         status: dict[str, object] = {"free_bytes": self._space.free, "read_only": self._space.read_only}
         status.update(long_polls=self._polls.count, limbo=self.limbo.ledgers[:LIMBO_MAX])
         return Reply(ReplyStatus.OK, body=json.dumps(status).encode())
+
+    def _scrub(self, request: Request, respond: Respond) -> Reply | None:
+        if self.scrub is None:
+            return self._refuse(request, ReplyStatus.UNSUPPORTED, "nothing verifies the segments of this bookie")
+        if request.first > 1:
+            return self._refuse(request, ReplyStatus.REFUSED, f"first: expected 0 or 1, found {request.first}")
+        if request.first:
+            self.scrub.scrub_now(request.limit or None)
+        return Reply(ReplyStatus.OK, request.ledger, request.first, request.last, body=self.scrub.report().encode())
 
     # ---- time -----------------------------------------------------------------------------------------------
 

@@ -99,6 +99,7 @@ class LocalBookie(Handle):
             files=files, clock=clock,
         )  # fmt: skip
         """Verifies the segments of the bookie. The driver of the bookie calls its `step`."""
+        self._bookie.scrub = self.scrubber
         super().__init__(f"bookie {self.path}")
 
     @property

@@ -95,7 +95,7 @@ class BookieNode(Handle):
             damaged=self.bookie.scrubber.damaged,
         )  # fmt: skip
         self._collect_us = self._clock.monotonic_us() + self.bookie.config.collect_interval_ms * 1000
-        self._scrub_us = 0
+        self._scrub_us = self._verified_since_us = 0
         self._reactor = Reactor(clock=clock, busy_poll_us=busy_poll_us)
         self._service = BookieService(self._reactor, self.bookie, ledgers)
         try:
@@ -141,7 +141,15 @@ class BookieNode(Handle):
         return self._service
 
     def _availability(self) -> Availability:
-        return Availability(self.address, self._rack, self.bookie.read_only, self.bookie.free_bytes)
+        since_us = self._verified_since_us = self.bookie.scrubber.verified_since_us(self._verified_since_us)
+        return Availability(
+            self.address,
+            self._rack,
+            self.bookie.read_only,
+            self.bookie.free_bytes,
+            verified_since_us=since_us,
+            scrub=self.bookie.scrubber.report().last,
+        )
 
     def metrics(self) -> Iterator[Metric]:
         """Return the metrics of the bookie, for `pyreplog.metrics`. Any thread. Raises ClosedError and ForkedError."""
@@ -150,14 +158,13 @@ class BookieNode(Handle):
 
     # ---- while it runs --------------------------------------------------------------------------------------
 
-    def scrub_now(self) -> None:
-        """Verify all segments at the highest rate, `scrub_bytes_per_s`; the next calls of `keep` do that.
+    def scrub_now(self, bytes_per_s: int | None = None) -> None:
+        """Verify all segments now; the next calls of `keep` do that. Raises ClosedError and ForkedError.
 
-        Raises ClosedError and ForkedError.
+        bytes_per_s: bytes of segments in a second; None: the highest rate, `scrub_bytes_per_s`.
         """
         self._check_open()
-        self.bookie.scrubber.scrub_now()
-        self._scrub_us = 0
+        self.bookie.scrubber.scrub_now(bytes_per_s)
 
     def scrub_progress(self) -> ScrubProgress:
         """Return how far the verification of the segments is. Any thread. Raises ClosedError and ForkedError."""
@@ -183,7 +190,7 @@ class BookieNode(Handle):
                 self._collect()
         except ReplogError as error:
             logger.warning("%s: %s", self._what, error)
-        if self._clock.monotonic_us() >= self._scrub_us:
+        if self._clock.monotonic_us() >= self._scrub_us or self.bookie.scrubber.is_requested:
             self._scrub_us = self._clock.monotonic_us() + int(self.bookie.scrubber.step() * 1e6)
 
     def _collect(self) -> None:

@@ -43,6 +43,7 @@ class RequestKind(IntEnum):
     WAIT_LAC = 5  # answer when the LAC passes `last`, or after `limit` milliseconds
     STATUS = 6  # how the bookie is
     HOLDINGS = 7  # which of the entries of a READ are here, verified and on disk, and a digest of them
+    SCRUB = 8  # how far the scrub is; with `first` 1: verify all segments now, `limit` bytes a second (0: as set)
 
 
 class Flag(IntEnum):
@@ -70,22 +71,22 @@ class ReplyStatus(IntEnum):
     UNSUPPORTED = 9  # the bookie does not know this kind of request, or a flag of it; nothing was done
 
 
-ADD, READ, WAIT_LAC, HOLDINGS = map(
-    int, (RequestKind.ADD, RequestKind.READ, RequestKind.WAIT_LAC, RequestKind.HOLDINGS)
+ADD, READ, WAIT_LAC, HOLDINGS, SCRUB = map(
+    int, (RequestKind.ADD, RequestKind.READ, RequestKind.WAIT_LAC, RequestKind.HOLDINGS, RequestKind.SCRUB)
 )
 OK = int(ReplyStatus.OK)
 RECOVERY, UNSYNCED, COPY = map(int, (Flag.RECOVERY, Flag.UNSYNCED, Flag.COPY))
 """What every message is compared with: to find a member in its enum takes longer than to compare it."""
-HOLDINGS_FEATURE, COPY_FEATURE = "holdings", "copy"
-FEATURES = frozenset({HOLDINGS_FEATURE, COPY_FEATURE})
+HOLDINGS_FEATURE, COPY_FEATURE, SCRUB_FEATURE = "holdings", "copy", "scrub"
+FEATURES = frozenset({HOLDINGS_FEATURE, COPY_FEATURE, SCRUB_FEATURE})
 """Features that some bookies of this protocol version lack. The hello tells which of them a bookie knows."""
 _KIND_MAX, _STATUS_MAX, _FLAGS_MAX = int(max(RequestKind)), int(max(ReplyStatus)), sum(Flag)
 
 
 class Request(NamedTuple):
     """kind: a RequestKind. key: who may write and fence, see `ledger_key`; with COPY the proof of it. limit: bytes of
-    a READ or HOLDINGS, milliseconds of a WAIT_LAC. step, run: of a READ or HOLDINGS. records: encoded entries of an
-    ADD, end to end."""
+    a READ or HOLDINGS, milliseconds of a WAIT_LAC, bytes a second of a SCRUB. step, run: of a READ or HOLDINGS.
+    records: encoded entries of an ADD, end to end."""
 
     kind: int
     ledger: int = 0
@@ -108,6 +109,8 @@ class Request(NamedTuple):
         """The feature that a bookie needs to know for this request; None: every bookie knows it."""
         if self.kind == HOLDINGS:
             return HOLDINGS_FEATURE
+        if self.kind == SCRUB:
+            return SCRUB_FEATURE
         return COPY_FEATURE if self.is_copy else None
 
     def asked(self, count: int) -> npt.NDArray[np.int64]:

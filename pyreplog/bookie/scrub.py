@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from operator import methodcaller
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,7 @@ from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entrylog import DiskLog
 from pyreplog.bookie.ledgermap import BadRange
 from pyreplog.bookie.salvage import LostSegment, LostSegments
+from pyreplog.bookie.scrub_report import LastScrub, ScrubReport
 from pyreplog.bookie.scrub_state import ScrubFile, SegmentAge, ranges_of
 from pyreplog.bookie.segment_check import BadRecord, SegmentCheck
 from pyreplog.clock import Clock, SystemClock
@@ -46,6 +48,7 @@ IDLE_S = 60.0
 
 _RESTART = "restart this bookie: it then mends the segment, and notes the copies that are gone"
 _DAY_US = 86_400_000_000
+_HOUR_US = 3_600_000_000
 _USED_SHARE = 0.9
 """The share of `scrub_days` within which all is verified; the rest is for times when the bookie does not run."""
 _STEP_US = 200_000
@@ -121,32 +124,54 @@ class Scrubber:
         self._untreated: list[BadRecord] = []
         self._found: list[BadRange] = []  # in the segment that is being verified
         self._is_whole = True  # it is verified from its beginning
-        self._asked = self._closed = self._is_dirty = False
+        self._closed = self._is_dirty = False
+        self._asked_rate: int | None = None  # of the pass that was asked for; forgotten by a restart
+        # Passes that were asked for, that began, and that ended: read without the lock, which a step holds.
+        self._requested = self._begun = int(self._state.asked)
+        self._ended = 0
+        self._ended_us = 0  # when the last complete pass ended, by the wall; as it was computed once
+        if self._state.complete_us is not None:
+            self._ended_us = self._clock.now_us() - (self._clock.monotonic_us() - self._state.complete_us)
         self._allowance = 0.0
         self._rate = 0.0
         self._stepped_us = self._clock.monotonic_us()
         self._saved_us = self._stepped_us
         self._looked_us = self._stepped_us - _LOOK_US
         self.verified_bytes = self.bad_records = self.mended = 0
+        self._oldest_us: int | None = None  # monotonic: when the segment was verified that was not for the longest time
+        self._note_oldest()
+        self.on_request: Callable[[], object] = lambda: None
+        """Called when a pass was asked for, by any thread: the next step is due. It must not wait."""
+        self._publish()
 
     # ---- for operators --------------------------------------------------------------------------------------
 
-    def scrub_now(self) -> None:
-        """Begin a pass over all segments at the highest rate, `scrub_bytes_per_s`. The next steps run it."""
-        self._asked = True
+    def scrub_now(self, bytes_per_s: int | None = None) -> None:
+        """Begin a pass over all segments. The next steps run it. Does not wait for a step that is under way.
+
+        bytes_per_s: bytes of segments in a second; None: the highest rate, `scrub_bytes_per_s`.
+        """
+        self._asked_rate = bytes_per_s
+        self._requested += 1
+        self.on_request()
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether a pass was asked for that no step has begun."""
+        return self._requested != self._begun
+
+    def report(self) -> ScrubReport:
+        """Return how far the current pass was after the last step. Does not wait for a step that is under way."""
+        return replace(self._report, is_asked=self._requested != self._ended)
 
     def progress(self) -> ScrubProgress:
         """Return how far the current pass is."""
         with self._lock:
             state, now_us = self._state, self._clock.monotonic_us()
-            left = sum(size for base, size in self._sizes.items() if self._is_pending(base))
-            place = max(state.place[1] if state.place is not None and state.place[0] in self._sizes else 0, 0)
-            done = state.done_bytes + min(place, left)
             return ScrubProgress(
-                done,
-                max(state.done_bytes + left, done),
+                *self._done_and_total(),
                 state.bad,
-                state.asked or self._asked,
+                state.asked or self.is_requested,
                 state.last_bad,
                 (now_us - state.complete_us) / 1e6 if state.complete_us is not None else None,
                 len(state.damaged),
@@ -155,13 +180,53 @@ class Scrubber:
     def oldest_s(self) -> float:
         """Return the longest time, seconds, for which a segment was not verified."""
         with self._lock:
-            since_us = min((age.since_us for age in self._state.ages.values()), default=None)
+            self._note_oldest()
+            since_us = self._oldest_us
             return 0.0 if since_us is None else (self._clock.monotonic_us() - since_us) / 1e6
+
+    def _note_oldest(self) -> None:
+        """Note which time `verified_since_us` tells."""
+        self._oldest_us = min((age.since_us for age in self._state.ages.values()), default=None)
+
+    def verified_since_us(self, previous_us: int = 0) -> int:
+        """Return a time after which every segment was verified, or began; microseconds since 1970-01-01 UTC.
+
+        It is that of the end of the last step, and does not wait for one that is under way.
+
+        Args:
+            previous_us: what the last call returned. It is returned again unless the time moved by more than an hour:
+                the result is stored where many read it.
+
+        Returns:
+            The time; 0: there is no segment.
+        """
+        oldest_us = self._oldest_us
+        if oldest_us is None:
+            return 0
+        since_us = self._clock.now_us() - (self._clock.monotonic_us() - oldest_us)
+        return previous_us if abs(since_us - previous_us) <= _HOUR_US else max(since_us, 0)
 
     def damaged(self) -> Mapping[int, Sequence[BadRange]]:
         """Return the segments that have damage, by their bases, with the records that are damaged."""
         with self._lock:
             return dict(self._state.damaged)
+
+    def _publish(self) -> None:
+        """Note how far the pass is, for `report`."""
+        state = self._state
+        done, total = self._done_and_total()
+        damaged, last = len(state.damaged), None
+        if state.complete_us is not None:
+            last = LastScrub(self._ended_us, state.last_bad, state.last_mended, damaged)
+        self._report = ScrubReport(state.asked, done, total, state.bad, state.mended, damaged, last)
+
+    def _done_and_total(self) -> tuple[int, int]:
+        """Return the bytes that the pass has verified, and those of all segments that it verifies."""
+        state = self._state
+        left = sum(size for base, size in self._sizes.items() if self._is_pending(base))
+        place = max(state.place[1] if state.place is not None and state.place[0] in self._sizes else 0, 0)
+        done = state.done_bytes + min(place, left)
+        return done, max(state.done_bytes + left, done)
 
     # ---- steps ----------------------------------------------------------------------------------------------
 
@@ -180,16 +245,21 @@ class Scrubber:
             except (ReplogError, OSError) as error:
                 logger.warning("scrub of %s: %s; it will go on later", self._log.path, error)
                 return IDLE_S
+            finally:
+                self._publish()
+                self._note_oldest()
 
     def run(self) -> None:
         """Run a whole pass over all segments without pauses. Raises errors of the log and of `note`."""
         with self._lock:
-            self._asked = True
+            self._requested += 1
             self._look(self._clock.monotonic_us())
             while self._state.asked:
                 self._advance()
                 self._end_pass()
             self._save()
+            self._publish()
+            self._note_oldest()
 
     def close(self) -> None:
         """Save the place. A second call does nothing."""
@@ -201,7 +271,7 @@ class Scrubber:
 
     def _step(self) -> float:
         now_us = self._clock.monotonic_us()
-        if self._asked or now_us - self._looked_us >= _LOOK_US:
+        if self.is_requested or now_us - self._looked_us >= _LOOK_US:
             self._look(now_us)
         self._allowance = min(self._allowance + self._rate * (now_us - self._stepped_us) / 1e6, self._rate * _BURST_S)
         self._stepped_us = now_us
@@ -233,10 +303,11 @@ class Scrubber:
             self._is_dirty = True
         if state.pass_us is None:
             state.pass_us = now_us
-        if self._asked:
-            self._asked = False
+        if self.is_requested:
+            self._begun = self._requested
             self._drop_check()
             state.place, state.pass_us, state.asked, state.done_bytes, state.bad = None, now_us, True, 0, 0
+            state.mended = 0
             self._is_dirty = True
         self._rate = self._rate_for(now_us)
 
@@ -244,7 +315,7 @@ class Scrubber:
         """Return the bytes per second by which every segment is verified before its time is over."""
         cap = float(self._config.scrub_bytes_per_s)
         if self._state.asked:
-            return cap
+            return cap if self._asked_rate is None else float(self._asked_rate)
         if not self._config.scrub_days or not self._sizes:
             return 0.0
         limit_us = self._config.scrub_days * _DAY_US * _USED_SHARE
@@ -275,8 +346,10 @@ class Scrubber:
         if self._check is not None or any(self._is_pending(base) for base in self._sizes):
             return
         now_us = self._clock.monotonic_us()
-        state.complete_us, state.last_bad = now_us, state.bad
-        state.pass_us, state.asked, state.done_bytes, state.bad = now_us, False, 0, 0
+        state.complete_us, state.last_bad, state.last_mended = now_us, state.bad, state.mended
+        self._ended_us = self._clock.now_us()
+        state.pass_us, state.asked, state.done_bytes, state.bad, state.mended = now_us, False, 0, 0, 0
+        self._ended = self._begun
         self._allowance = min(self._allowance, 0.0)  # the rate of the next pass may be lower
         self._look(now_us)
         self._save()
@@ -387,7 +460,7 @@ class Scrubber:
                 left = True
             else:
                 logger.warning("the segment at %d was damaged, and is mended: %s", base, fault)
-                self.mended += 1
+                self._count_mended()
         return left
 
     # ---- damaged records ------------------------------------------------------------------------------------
@@ -429,9 +502,13 @@ class Scrubber:
         """Append the control records of ledgers once more, as far as they are known."""
         for ledger in ledgers:
             self._alone(methodcaller("append_controls", ledger))
-            self.mended += 1
+            self._count_mended()
         if ledgers:
             self._log.sync()
+
+    def _count_mended(self) -> None:
+        self.mended += 1
+        self._state.mended += 1
 
     # ---- the place ------------------------------------------------------------------------------------------
 

@@ -49,6 +49,7 @@ class ScrubState:
         asked: whether the pass is to run at the highest rate, because an operator asked for it.
         done_bytes: bytes of segments that the pass has verified.
         bad: bad records that it has found. last_bad: those that the last complete pass has found.
+        mended: what it has found damaged, and written again. last_mended: the same of the last complete pass.
         damaged: by the base of a segment that has damage: its bad records. None are known of damage that no record of
             the index lies at.
     """
@@ -61,6 +62,8 @@ class ScrubState:
     done_bytes: int = 0
     bad: int = 0
     last_bad: int = 0
+    mended: int = 0
+    last_mended: int = 0
     damaged: dict[int, tuple[BadRange, ...]] = field(default_factory=dict)
 
 
@@ -96,6 +99,7 @@ class ScrubFile:
             "asked": state.asked,
             "done_bytes": state.done_bytes,
             "bad": [state.bad, state.last_bad],
+            "mended": [state.mended, state.last_mended],
             "damaged": [[base, [list(bad) for bad in ranges]] for base, ranges in sorted(state.damaged.items())],
         }
         self._files.replace_small(self._path, dump_checksummed(FORMAT, VERSION, content))
@@ -108,6 +112,7 @@ def _moved(time_us: int | None, by_us: int) -> int | None:
 def _decode(content: dict[str, Any], monotonic: Callable[[int], int]) -> ScrubState:
     """Decode the content of the file. monotonic: turns its times. Raises ValueError, TypeError and KeyError."""
     place, pass_us, complete_us = content["place"], content["pass_us"], content["complete_us"]
+    mended = content.get("mended", (0, 0))
     return ScrubState(
         ages={int(base): SegmentAge(monotonic(since), bool(verified)) for base, since, verified in content["segments"]},
         place=(int(place[0]), int(place[1]), monotonic(place[2])) if place is not None else None,
@@ -117,6 +122,8 @@ def _decode(content: dict[str, Any], monotonic: Callable[[int], int]) -> ScrubSt
         done_bytes=int(content["done_bytes"]),
         bad=int(content["bad"][0]),
         last_bad=int(content["bad"][1]),
+        mended=int(mended[0]),
+        last_mended=int(mended[1]),
         damaged={int(base): tuple(BadRange(*bad) for bad in ranges) for base, ranges in content["damaged"]},
     )
 

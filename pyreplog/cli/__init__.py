@@ -6,7 +6,8 @@
 | `cat`, `tail`, `stat`, `cursor`, `fsck`, `dump`, `bench` | commands on a log |
 | `backup`, `restore`, `offload`, `ingest` | more commands on a log |
 | `bookie`, `ledger`, `cluster`, `autorecovery` | commands on ledgers |
-| `clusterhealth`, `clusterbookies`, `clusterrecovery`, `clusterplan` | actions of `cluster` |
+| `clusterhealth`, `clusteraudit`, `clusterplan` | actions of `cluster` that only look |
+| `clusterbookies`, `clusterrebalance`, `clusterscrub`, `clusterrecovery` | actions of `cluster` that change something |
 | `ha`, `hanode`, `harocketmq` | commands on replica groups: common parts, nodes, RocketMQ's wire |
 | `haclient` | appending to a replica group, and reading it |
 | `serve`, `topic`, `subscription`, `top` | commands on topics |

@@ -1,6 +1,7 @@
 """`pyreplog cluster status`: bookies, ledgers, and what lacks copies. `pyreplog cluster migrate`: an older store.
 
-Other actions have modules of their own: `clusterhealth`, `clusterbookies`, `clusterrecovery`, `clusterplan`.
+Other actions have modules of their own: `clusterhealth`, `clusteraudit`, `clusterbookies`,
+`clusterrebalance`, `clusterscrub`, `clusterrecovery`, `clusterplan`.
 """
 
 from __future__ import annotations
@@ -9,9 +10,18 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from pyreplog.cli import clusterbookies, clusterhealth, clusterplan, clusterrecovery
+from pyreplog.cli import (
+    clusteraudit,
+    clusterbookies,
+    clusterhealth,
+    clusterplan,
+    clusterrebalance,
+    clusterrecovery,
+    clusterscrub,
+)
 from pyreplog.cli.shared import clusteroptions
 from pyreplog.cli.shared.output import amount, counted, moment, print_json, say
+from pyreplog.clock import SystemClock
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ledger.migration import migrate, migrate_embedded
 from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
@@ -29,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("status", help=HELP, description=HELP).set_defaults(action=_status)
     migrating = actions.add_parser("migrate", help=MIGRATE, description=f"{MIGRATE}; may be repeated")
     migrating.set_defaults(action=_migrate)
-    for module in (clusterhealth, clusterbookies, clusterrecovery, clusterplan):
+    for module in (
+        clusterhealth, clusteraudit, clusterbookies, clusterrebalance, clusterscrub, clusterrecovery, clusterplan,
+    ):  # fmt: skip
         module.add_actions(actions)
 
 
@@ -89,7 +101,10 @@ def _print(status: ClusterStatus) -> None:
 
 def _bookie(bookie: BookieStatus) -> str:
     rack, state = f"rack {bookie.rack}" if bookie.rack else "", "read-only" if bookie.read_only else ""
-    parts = (bookie.bookie, bookie.address, rack, f"{amount(bookie.free_bytes)} free", state, bookie.phase or "")
+    scrub = clusterhealth.last_scrub(bookie.scrub, SystemClock().now_us())
+    parts = (
+        bookie.bookie, bookie.address, rack, f"{amount(bookie.free_bytes)} free", state, bookie.phase or "", scrub,
+    )  # fmt: skip
     return "  ".join(part for part in parts if part)
 
 

@@ -10,16 +10,23 @@ from dataclasses import asdict
 from typing import Any
 
 from pyreplog.autorecovery.auto_recovery import AutoRecovery
-from pyreplog.autorecovery.operators import BookieOperations, DrainProgress, LossForecast
+from pyreplog.autorecovery.key_waiter import KeyWaiter
+from pyreplog.autorecovery.operators import BlockedLedger, BookieOperations, DrainProgress, LossForecast
+from pyreplog.autorecovery.orders import ORDERS
+from pyreplog.autorecovery.status import STATUS
 from pyreplog.cli.shared import clusteroptions
 from pyreplog.cli.shared.output import amount, counted, duration, print_json, say
 from pyreplog.clock import SystemClock
+from pyreplog.errors import DrainBlockedError
 
 DRAIN = "have the copies of a bookie moved to others"
 LOST = "declare that the data of a bookie are gone, so that its copies are made again at once"
 RETIRE = "retire a bookie that was drained or lost, and that no ledger names"
 
-_LOOK_S = 1.0
+_LOOK_S = 5.0
+"""Copies that workers make change keys of the auditor; a ledger that its writer changes does not."""
+BLOCKED_S = 120.0
+"""A drain without progress for so long, of which all ledgers that are left failed, ends the wait."""
 _SHOWN_MAX = 20
 
 
@@ -27,10 +34,18 @@ def add_actions(actions: Any) -> None:
     """Add the parsers of the actions."""
     drain = actions.add_parser("drain", help=DRAIN, description=DRAIN)
     drain.add_argument("--end", action="store_true", help="make it an ordinary member again")
-    drain.add_argument("--wait", action="store_true", help="until no ledger names it; Ctrl-C leaves the drain as it is")
+    drain.add_argument(
+        "--wait", action="store_true",
+        help="until no ledger names it, or nothing can be moved; Ctrl-C leaves the drain as it is",
+    )  # fmt: skip
+    drain.add_argument(
+        "--patience", metavar="S", type=float, default=BLOCKED_S,
+        help="seconds without progress, when all that is left fails, after which --wait ends (%(default)g)",
+    )  # fmt: skip
     lost = actions.add_parser("lost", help=LOST, description=LOST)
     lost.add_argument("--yes", action="store_true", help="also if entries are lost with it")
     lost.add_argument("--force", action="store_true", help="also if it runs")
+    lost.add_argument("--end", action="store_true", help="take it back: its data exist after all")
     retire = actions.add_parser("retire", help=RETIRE, description=RETIRE)
     for parser, action in ((drain, _drain), (lost, _lost), (retire, _retire)):
         parser.add_argument("bookie", metavar="BOOKIE", help="name or id of the bookie")
@@ -55,17 +70,35 @@ def _drain(arguments: argparse.Namespace) -> int:
             with ExitStack() as running:
                 if cluster.runtime.embedded_bookies is not None:  # no other process can copy
                     running.enter_context(AutoRecovery(cluster, SystemClock())).start()
-                _wait(arguments, operations, progress)
+                waiter = running.enter_context(KeyWaiter(cluster.metadata, [STATUS, ORDERS]))
+                _wait(arguments, operations, waiter, progress)
     return 0
 
 
-def _wait(arguments: argparse.Namespace, operations: BookieOperations, first: DrainProgress) -> None:
-    began, progress = time.monotonic(), first
+def _wait(arguments: argparse.Namespace, operations: BookieOperations, waiter: KeyWaiter, first: DrainProgress) -> None:
+    began = moved = time.monotonic()
+    progress = first
     while progress.ledgers_left:
-        time.sleep(_LOOK_S)
+        waiter.wait(min(_LOOK_S, max(arguments.patience, 0.05)))
         previous, progress = progress, operations.drain_progress(first.bookie)
+        now = time.monotonic()
         if progress != previous:
-            _print_drain(arguments, progress, _eta_s(first, progress, time.monotonic() - began))
+            moved = now
+            _print_drain(arguments, progress, _eta_s(first, progress, now - began))
+        elif now - moved >= arguments.patience and (blocked := operations.blocked(first.bookie)):
+            raise DrainBlockedError(
+                f"bookie {first.bookie}: nothing can be moved, {len(blocked)} ledgers fail; it stays draining:\n"
+                + "\n".join(map(_blocked_line, blocked))
+            )
+
+
+def _blocked_line(blocked: BlockedLedger) -> str:
+    line = f"  ledger {blocked.ledger}: {blocked.why}"
+    if not blocked.unreadable:
+        return line
+    parts = [str(some[0]) if len(some) == 1 else f"{some[0]} to {some[-1]}" for some in blocked.unreadable[:_SHOWN_MAX]]
+    hidden = len(blocked.unreadable) - len(parts)
+    return f"{line}; cannot be read: entries {', '.join(parts)}" + (f" and {hidden} ranges more" if hidden else "")
 
 
 def _eta_s(first: DrainProgress, now: DrainProgress, seconds: float) -> float | None:
@@ -90,6 +123,8 @@ def _print_drain(arguments: argparse.Namespace, progress: DrainProgress, eta_s: 
 def _lost(arguments: argparse.Namespace) -> int:
     with clusteroptions.cluster(arguments) as cluster:
         operations = BookieOperations(cluster.runtime, SystemClock())
+        if arguments.end:
+            return _end_lost(arguments, operations)
         if arguments.dry_run:
             forecast = operations.forecast_loss(arguments.bookie)
         else:
@@ -98,6 +133,15 @@ def _lost(arguments: argparse.Namespace) -> int:
         print_json({**asdict(forecast), "is_declared": not arguments.dry_run})
     else:
         _print_forecast(forecast, "would be" if arguments.dry_run else "are")
+    return 0
+
+
+def _end_lost(arguments: argparse.Namespace, operations: BookieOperations) -> int:
+    bookie = operations.end_lost(arguments.bookie)
+    if arguments.json:
+        print_json({"bookie": bookie, "phase": None})
+    else:
+        say(f"bookie {bookie} does not count as lost any more")
     return 0
 
 

@@ -7,8 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from pyreplog.autorecovery.health import ClusterHealth, Colour, check_health
+from pyreplog.bookie.scrub_report import LastScrub
 from pyreplog.cli.shared import clusteroptions
-from pyreplog.cli.shared.output import counted, print_json, say
+from pyreplog.cli.shared.output import counted, duration, print_json, say
+from pyreplog.clock import SystemClock
 
 HEALTH = "say whether the cluster is green, amber or red, why, and what to do"
 
@@ -33,8 +35,25 @@ def _health(arguments: argparse.Namespace) -> int:
 
 def _print(health: ClusterHealth) -> None:
     say(f"{health.colour}: {counted(health.bookies, 'bookie')}, {counted(health.ledgers, 'ledger')}")
+    print_findings(health)
+    for bookie, scrub in sorted(health.scrubs.items()):
+        say(f"  {bookie}: {last_scrub(scrub, SystemClock().now_us())}")
+    if unverified := health.bookies - len(health.scrubs):
+        say(f"  {counted(unverified, 'bookie')} without a complete scrub yet")
+
+
+def print_findings(health: ClusterHealth) -> None:
+    """Print the reasons, each with its next step, and who the auditor is."""
     for finding in health.findings:
         say(f"  {finding.colour}  {finding.code}: {finding.text}")
         say(f"    next: {finding.next_step}")
     if health.auditor is not None:
         say(f"  auditor: {health.auditor}")
+
+
+def last_scrub(last: LastScrub | None, now_us: int) -> str:
+    """Say when the last complete pass of a bookie ended, and what it found."""
+    if last is None:
+        return "no complete scrub yet"
+    age = duration(max(now_us - last.ended_us, 0) / 1e6)
+    return f"scrubbed {age} ago, {counted(last.bad_records, 'bad record')}, {last.mended:,} mended"

@@ -10,7 +10,13 @@ classes on purpose: "unknown" is not "no".
 
 from __future__ import annotations
 
-from pyreplog.errors.autorecovery import BookieStateError, LastCopyError, NoSuchBookieError
+from pyreplog.errors.autorecovery import (
+    BookieStateError,
+    DrainBlockedError,
+    LastCopyError,
+    NoSuchBookieError,
+    RebalanceError,
+)
 from pyreplog.errors.base import (
     ClosedError,
     ConfigError,
@@ -146,6 +152,7 @@ __all__ = [
     "DisconnectedError",
     "DiskError",
     "DiskFullError",
+    "DrainBlockedError",
     "EmptyDirectoryError",
     "EntryRefusedError",
     "ForeignDirectoryError",
@@ -202,6 +209,7 @@ __all__ = [
     "PromotionRefusedError",
     "ProtocolVersionError",
     "ReadOnlyError",
+    "RebalanceError",
     "RecordTooLargeError",
     "ReplicaError",
     "ReplicationError",

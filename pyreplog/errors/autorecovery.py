@@ -21,3 +21,15 @@ class LastCopyError(ReplogError):
     """The bookie has the last copies of entries. Nothing was done."""
 
     exit_code = 6
+
+
+class DrainBlockedError(ReplogError):
+    """Copies of a bookie that is drained cannot be moved now. The bookie stays draining, and others keep trying."""
+
+    exit_code = 6
+
+
+class RebalanceError(ReplogError):
+    """Copies are not moved between bookies now: auto-recovery is on hold or busy, or another rebalance is under way."""
+
+    exit_code = 6

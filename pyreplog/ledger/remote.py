@@ -114,7 +114,14 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
     def bookie_statuses(self) -> list[BookieStatus]:
         return [
             BookieStatus(
-                bookie, entry.address, entry.rack, entry.read_only, entry.free_bytes, self.bookie_states.phase(bookie)
+                bookie,
+                entry.address,
+                entry.rack,
+                entry.read_only,
+                entry.free_bytes,
+                self.bookie_states.phase(bookie),
+                scrub=entry.scrub,
+                verified_since_us=entry.verified_since_us,
             )
             for bookie, entry in self._registrations.items()
         ]
@@ -122,7 +129,7 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
     # ---- requests -------------------------------------------------------------------------------------------
 
     def send(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> None:
-        if (request.flags & COPY or request.kind == HOLDINGS) and not self._is_known(bookie, request, on_reply):
+        if (request.flags & COPY or request.kind >= HOLDINGS) and not self._is_known(bookie, request, on_reply):
             return
         if request.kind == ADD:
             adds = self._adds.get((bookie, request.ledger)) or self._adds_to(bookie, request.ledger)

@@ -251,6 +251,8 @@ class EmbeddedRuntime(RuntimeBase):
         self.wake_after(collect_s, self._collect_later)
         self.bookie_states.wait(STATES_S)
         self._scrub_timer = self.wake_after(IDLE_S, self._scrub_later)
+        for bookie in self.bookies.values():
+            bookie.scrubber.on_request = weak_callback(self._scrub_requested)
 
     def send(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> None:
         local = self.bookies.get(bookie)
@@ -282,7 +284,16 @@ class EmbeddedRuntime(RuntimeBase):
 
     def bookie_statuses(self) -> list[BookieStatus]:
         return [
-            BookieStatus(name, "", "", local.read_only, local.free_bytes, self.bookie_states.phase(name))
+            BookieStatus(
+                name,
+                "",
+                "",
+                local.read_only,
+                local.free_bytes,
+                self.bookie_states.phase(name),
+                scrub=local.scrubber.report().last,
+                verified_since_us=local.scrubber.verified_since_us(),
+            )
             for name, local in self.bookies.items()
         ]
 
@@ -322,11 +333,16 @@ class EmbeddedRuntime(RuntimeBase):
             if not self._closed:
                 delay_s = min(delay_s, bookie.scrubber.step())
         self._scrub_timer = self.wake_after(max(delay_s, _SCRUB_PAUSE_S), self._scrub_later)
+        if any(bookie.scrubber.is_requested for bookie in self.bookies.values()):  # during this step
+            self._scrub_requested()
 
     def scrub_now(self) -> None:
         """Verify all segments of all bookies at the highest rate, `scrub_bytes_per_s`, from now on."""
         for bookie in self.bookies.values():
             bookie.scrubber.scrub_now()
+
+    def _scrub_requested(self) -> None:
+        """Make the next step soon. A bookie calls it while it handles a request."""
         if self._scrub_timer is not None and self._scrub_timer.cancel():  # else a step is under way, or about to be
             self._scrub_later()
 

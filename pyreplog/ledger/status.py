@@ -8,6 +8,7 @@ from typing import Literal
 
 from pyreplog._native.quorum.stripe import member_count
 from pyreplog.bookie.bookie_state import BookiePhase
+from pyreplog.bookie.scrub_report import LastScrub
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
 from pyreplog.ledger.repair_notes import Garbled, RepairNote
 
@@ -70,6 +71,9 @@ class BookieStatus:
         read_only: whether it refuses new entries.
         free_bytes: free space on its disk.
         phase: away, lost, draining or retired; None: an ordinary member.
+        verified_since_us: every segment of its log was verified on the disk, or began, after this time, microseconds
+            since 1970-01-01 UTC; 0: unknown, or it has no segment.
+        scrub: its last complete pass over its segments; None: there was none, or the bookie does not tell.
     """
 
     bookie: str
@@ -78,6 +82,8 @@ class BookieStatus:
     read_only: bool
     free_bytes: int
     phase: BookiePhase | None = None
+    scrub: LastScrub | None = None
+    verified_since_us: int = 0
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,11 @@ REPORTS: dict[str, tuple[str, str]] = {
     "under_replicated": ("copies.underreplicated", "UnderReplicated"),
     "crc_audit": ("copies.audit", "CrcAudit"),
     "replica_divergence": ("copies.divergence", "ReplicaDivergence"),
+    "cluster_health": ("copies.recovery", "ClusterHealth"),
+    "recovery_state": ("copies.recovery", "RecoveryState"),
+    "recovery_orders": ("copies.recovery", "RecoveryOrders"),
+    "recovery_progress": ("copies.recovery", "RecoveryProgress"),
+    "bookie_disks": ("copies.recovery", "BookieDisks"),
     "replication_lag": ("copies.replicationlag", "ReplicationLag"),
 }
 """Reports by name: (module of this package, class)."""

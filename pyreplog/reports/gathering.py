@@ -9,9 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from pyreplog._native.log.sparse import SparseIndex
+from pyreplog.autorecovery.overview import RecoveryOverview, RecoveryWatch
+from pyreplog.clock import SystemClock
 from pyreplog.errors import InvalidMetadataError, ReplogError
 from pyreplog.ledger.ledger_store import find_ledger, list_ledgers
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, ledger_key
+from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.log import names as log_names
 from pyreplog.reports.append_times import appended
 from pyreplog.reports.cursors import subscription_snapshots
@@ -82,6 +85,7 @@ def gather(options: ReadOptions, as_of_us: int, window_s: float = 300.0) -> Snap
         return replace(
             snapshot, topics=topics, subscriptions=tuple(_with_times(survey, planned, subscriptions)),
             ledgers=_ledgers(survey, options, planned, unreachable), unknown=unknown,
+            recovery=_recovery(survey, options),
         )  # fmt: skip
 
 
@@ -100,6 +104,13 @@ def deleted_since(options: ReadOptions, snapshot: Snapshot) -> list[Subscription
         names = each(survey, lambda topic: list_subscriptions(store, topic), topics)
     existing = {(topic, name) for topic, listed in zip(topics, names, strict=True) for name in listed}
     return [deleted for deleted in snapshot.subscriptions if (deleted.on, deleted.name) not in existing]
+
+
+def _recovery(survey: ClusterView, options: ReadOptions) -> RecoveryOverview | None:
+    """Return how auto-recovery is; None: the bookies are not reached over TCP, or a part of the cluster is read."""
+    if options.reads_topics or options.ledgers is not None or not isinstance(survey.runtime, RuntimeBase):
+        return None
+    return RecoveryWatch(survey.runtime, SystemClock()).look()
 
 
 # ---- topics ----------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pyreplog.errors import InvalidArgumentError
 from pyreplog.topic.model.positions import TopicPosition
 
 if TYPE_CHECKING:
+    from pyreplog.autorecovery.overview import RecoveryOverview
     from pyreplog.ledger.ledgermetadata import LedgerMetadata
 
 WINDOW_MAX_S = 100 * 365 * 86400
@@ -153,6 +154,7 @@ class Snapshot:
         ledgers: the ledgers, cursor ledgers included, by id.
         logs: logs that belong to no cluster.
         unknown: topics and subscriptions whose bookies did not answer.
+        recovery: auto-recovery of a cluster whose bookies are reached over TCP; None: of others, or of a part of one.
 
     Raises:
         InvalidArgumentError: `window_s` is outside its bounds.
@@ -165,6 +167,7 @@ class Snapshot:
     ledgers: tuple[LedgerSnapshot, ...] = ()
     logs: tuple[TopicSnapshot, ...] = ()
     unknown: tuple[UnknownState, ...] = ()
+    recovery: RecoveryOverview | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.window_s <= WINDOW_MAX_S:

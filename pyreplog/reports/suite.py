@@ -30,6 +30,7 @@ EVERY_TOPIC = "(?s:.*)"
 _SUBSCRIPTIONS = ("backlog_by_subscription", "drain_estimate", "backlog_age_histogram", "dead_subscriptions")
 _COPIES = ("replica_holes", "under_replicated", "replica_divergence")
 _WHOLE = ("crc_audit",)
+_RECOVERY = ("cluster_health", "recovery_state", "recovery_orders", "recovery_progress", "bookie_disks")
 _TWO_SOURCES = ("replication_lag",)
 _READ_BY_SUBSCRIPTION = ("backlog_age_histogram",)
 _FACTS = (*_SUBSCRIPTIONS, "retention_forecast")
@@ -127,6 +128,8 @@ def left_out(name: str, snapshot: Snapshot, copy: Mapping[str, str] | None = Non
         return "no copy of the source was given to compare it with"
     if name in _SUBSCRIPTIONS and not snapshot.topics and not _unknown_topics(snapshot):
         return "the source has no topics, and so no subscriptions"
+    if name in _RECOVERY and snapshot.recovery is None:
+        return "the source is not a whole cluster whose bookies are reached over TCP"
     if name in _COPIES and not snapshot.ledgers:
         return "the source has no ledgers, of which bookies would have copies"
     if name == "retention_forecast" and not snapshot.topics and not snapshot.logs and not _unknown_topics(snapshot):
@@ -136,7 +139,7 @@ def left_out(name: str, snapshot: Snapshot, copy: Mapping[str, str] | None = Non
 
 def unknown_to(name: str, snapshot: Snapshot) -> tuple[str, ...]:
     """Return what is missing from a report, and why. Reports on copies say so for each ledger themselves."""
-    if name in _COPIES or name in _WHOLE:
+    if name in _COPIES or name in _WHOLE or name in _RECOVERY:
         return ()
     return tuple(str(state) for state in snapshot.unknown if state.subscription is None or name in _FACTS)
 
@@ -159,7 +162,7 @@ def options_for(name: str, source: Mapping[str, str], snapshot: Snapshot) -> dic
     Reports on subscriptions choose what they read by the snapshot, those on copies read whole ledgers; the others read
     the messages of topics whose ends are known, if there are topics.
     """
-    if name in _FACTS or name in _COPIES or name in _WHOLE:
+    if name in _FACTS or name in _COPIES or name in _WHOLE or name in _RECOVERY:
         return {option: value for option, value in source.items() if option.lower() in _ACCESS}
     if _unknown_topics(snapshot):
         others = {option: value for option, value in source.items() if option.lower() not in _WHICH}

@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from pyreplog.autorecovery.auto_recovery import AutoRecovery
+from pyreplog.autorecovery.config import change_config
 from pyreplog.autorecovery.health import ClusterHealth, Colour, check_health
-from pyreplog.autorecovery.hold import begin_hold
+from pyreplog.autorecovery.hold import HOLD, begin_hold
 from pyreplog.autorecovery.lost_entries import LostRange, note_lost, remove_lost
 from pyreplog.autorecovery.metrics import auto_recovery_metrics
 from pyreplog.autorecovery.operators import BookieOperations
+from pyreplog.autorecovery.orders import list_orders, place_order
+from pyreplog.autorecovery.overview import RecoveryWatch
 from pyreplog.autorecovery.timed_reason import TimedReason
 from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_key, list_bookie_states
 from pyreplog.clock import ManualClock
@@ -60,7 +63,7 @@ class Here:
         until(lambda: not self.recovery.is_copying)
 
     def health(self) -> ClusterHealth:
-        return check_health(self.cluster.runtime, limbo=self.cluster.limbo)
+        return check_health(self.cluster.runtime, limbo=self.cluster.limbo, now_us=self.clock.now_us())
 
     def codes(self) -> set[str]:
         return {finding.code for finding in self.health().findings}
@@ -213,6 +216,94 @@ def test_what_makes_it_amber(here: Here) -> None:
     assert {"away"} <= here.codes()
 
 
+def test_a_hold_that_was_forgotten_is_named_with_its_age(here: Here) -> None:
+    """Also without an auditor, whose alarm is not said twice."""
+
+    def holds() -> list[tuple[str, str]]:
+        return [(finding.code, finding.text) for finding in here.health().findings if "hold" in finding.code]
+
+    begin_hold(here.store, TimedReason(here.clock.now_us(), "upgrade"))
+    for minutes, age in ((0, "for 0 s"), (5, "for 5 minutes"), (175, "for 3 hours"), (1260, "for 24 hours")):
+        here.clock.advance(minutes * 60_000_000)
+        assert holds() == [("hold", f"auto-recovery is on hold {age}: upgrade")]
+    here.clock.advance(3 * DAY_US)
+    forgotten = [("hold-forgotten", "auto-recovery is on hold for 4 days: upgrade")]
+    assert holds() == forgotten
+    here.step()
+    assert [alarm.code for alarm in here.recovery.audit.alarms] == ["hold-forgotten"]
+    assert holds() == forgotten and here.health().colour is Colour.AMBER
+    assert here.recovery.hold_s == 4 * 86_400
+    change_config(here.store, {"hold_alarm_ms": 5 * 86_400_000})
+    assert holds()[0][0] == "hold"
+
+
+def test_a_hold_whose_time_is_unknown_counts_as_forgotten(here: Here) -> None:
+    here.store.create(HOLD, b"no time")
+    (finding,) = here.health().findings
+    assert finding.code == "hold-forgotten" and "since an unknown time" in finding.text
+
+
+# ---- overview ----------------------------------------------------------------------------------------------------
+
+
+def test_an_overview_counts_what_is_missing_and_how_fast_it_comes_back(here: Here) -> None:
+    ledgers = [here.ledger(3, 2) for _ in range(6)]
+    watch, bookie = RecoveryWatch(here.cluster.runtime, here.clock), here.member(ledgers[0])
+    fine = watch.look()
+    assert (fine.health.colour, fine.orders, fine.one_copy_entries, fine.progress) == (Colour.GREEN, (), 0, ())
+    here.stop(bookie)
+    metadata = [here.cluster.ledger_metadata(ledger) for ledger in ledgers]
+    held = [sum(map(len, each.holdings(bookie))) for each in metadata]
+    here.step()
+    change_config(here.store, {"bytes_per_s": 1})
+    here.clock.advance(3_600_000_000)
+    assert watch.look().one_copy_entries == sum(held)
+    place_order(here.store, bookie, TimedReason(here.clock.now_us(), "away"))
+    begun = watch.look()
+    (order,) = begun.orders
+    assert (order.phase, order.reason, order.ledgers_left) == ("away", "away", sum(map(bool, held)))
+    assert order.bytes_left > 0 and order.eta_s is None, "nothing was copied yet"
+    here.clock.advance(10_000_000)
+    change_config(here.store, {"bytes_per_s": None, "copies_at_once": 1})
+    here.step()
+    here.step()
+    (done,) = watch.look().orders or (None,)
+    assert done is None or done.bytes_per_s > 0
+    here.step()
+    end = watch.look()
+    assert (end.orders, end.one_copy_entries) == ((), 0)
+    assert [left for _, left in end.progress][-1] == 0 and end.progress[0][1] == order.ledgers_left
+
+
+def test_the_rate_of_an_order_is_measured(here: Here) -> None:
+    ledger = here.ledger(3, 2)
+    bookie = here.member(ledger)
+    place_order(here.store, bookie, TimedReason(0, "drained"))
+    watch = RecoveryWatch(here.cluster.runtime, here.clock)
+    (first,) = watch.look().orders
+    more = here.ledger(3, 3)
+    assert here.cluster.ledger_metadata(more) is not None
+    here.clock.advance(2_000_000)
+    here.cluster.delete_ledger(ledger)
+    (second,) = watch.look().orders
+    left = first.bytes_left - second.bytes_left
+    assert second.bytes_per_s == max(left, 0) / 2
+    assert second.eta_s == (second.bytes_left / second.bytes_per_s if left > 0 and second.bytes_left else None)
+
+
+def test_a_lost_bookie_is_named_until_its_copies_are_made_again(here: Here) -> None:
+    """It is retired at the next complete scan, which may be a day later: until then nothing is left to do."""
+    bookie = here.member(here.ledger(4, 2))
+    here.stop(bookie)
+    here.operations.declare_lost(bookie)
+    assert {"lost", "copies-missing"} <= here.codes()
+    here.step()
+    here.step()
+    assert (here.phase(bookie), here.health().colour) == (BookiePhase.LOST, Colour.GREEN)
+    here.store.create(metadata_key(99), b"garbled")
+    assert {"lost", "garbled"} <= here.codes(), "it may be named there"
+
+
 def test_lost_entries_make_it_red(here: Here) -> None:
     note_lost(here.store, here.ledger(3, 2), [LostRange(3, 9, 2, "b@1", 0)])
     begin_hold(here.store, TimedReason(here.clock.now_us(), "the list stays as it is"))
@@ -252,3 +343,51 @@ def test_every_metric_is_documented(here: Here) -> None:
         for metric in auto_recovery_metrics(here.recovery)
     }
     assert metrics == set(re.findall(r"`(pyreplog_autorecovery_\w+)`", text))
+
+
+# ---- a drain that cannot end, and a loss that was none -----------------------------------------------------------
+
+
+def test_a_drain_that_cannot_go_on_names_entries_that_nobody_can_read(here: Here) -> None:
+    """Qw = 1: the bookie is drained, and does not run any more."""
+    ledger, fine = here.ledger(3, 1), here.ledger(3, 2)
+    bookie = here.member(ledger)
+    here.operations.begin_drain(bookie)
+    assert here.operations.blocked(bookie) == [], "nothing was tried yet"
+    here.stop(bookie)
+    here.step()
+    here.step()
+    (blocked,) = here.operations.blocked(bookie)
+    assert blocked.ledger == ledger
+    assert [entry for some in blocked.unreadable for entry in some] == list(range(0, ENTRIES, 3))
+    assert "have copies on bookies that are away, or nowhere" in blocked.why
+    assert bookie not in here.cluster.ledger_metadata(fine).bookies(), "the others are moved"
+
+
+def test_a_wrong_loss_is_taken_back(here: Here) -> None:
+    ledger = here.ledger(4, 2)
+    bookie = here.member(ledger)
+    with pytest.raises(BookieStateError, match="expected one that counts as lost, found an ordinary member"):
+        here.operations.end_lost(bookie)
+    here.operations.declare_lost(bookie, force=True)
+    place_order(here.store, bookie, TimedReason(0, "lost"))
+    assert here.operations.end_lost(bookie) == bookie
+    assert here.phase(bookie) is None and not list_orders(here.store)
+    here.step()
+    assert bookie in here.cluster.ledger_metadata(ledger).bookies(), "nothing is copied"
+
+
+def test_a_loss_stays_when_another_bookie_has_the_name(tmp_path: Path) -> None:
+    first = Here(tmp_path, 4)
+    bookie = first.member(first.ledger(3, 2))
+    first.close()
+    shutil.rmtree(tmp_path / bookie.partition("@")[0])
+    again = Here(tmp_path, 4, replace=True)
+    try:
+        state = BookieState(BookiePhase.LOST, 0, "test")
+        again.store.create(bookie_state_key(bookie), state.encode())
+        with pytest.raises(BookieStateError, match="was registered under its name"):
+            again.operations.end_lost(bookie)
+        assert again.phase(bookie) is BookiePhase.LOST
+    finally:
+        again.close()

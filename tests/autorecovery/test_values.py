@@ -22,7 +22,7 @@ from pyreplog.autorecovery.lost_entries import (
 )
 from pyreplog.autorecovery.orders import list_orders, order_key, place_order, withdraw_order
 from pyreplog.autorecovery.protocol.absence import Alarm
-from pyreplog.autorecovery.status import STATUS, AutoRecoveryStatus, find_status
+from pyreplog.autorecovery.status import PROGRESS_MAX, STATUS, AutoRecoveryStatus, find_status
 from pyreplog.autorecovery.timed_reason import TimedReason
 from pyreplog.autorecovery.worker_status import WorkerStatus, list_workers, worker_key
 from pyreplog.errors import (
@@ -241,19 +241,46 @@ def test_a_list_that_makes_no_sense_is_refused_and_not_replaced(store: MemorySto
 
 
 def test_the_status_survives_its_bytes(store: MemoryStore) -> None:
-    status = AutoRecoveryStatus("host:1", 5, {"b@1": 3}, (Alarm("hold", "text"),), {7: "why"}, (8, 9))
+    status = AutoRecoveryStatus("host:1", 5, {"b@1": 3}, (Alarm("hold", "text"),), {7: "why"}, (8, 9), ((1, 3), (4, 2)))
     assert find_status(store) is None
     store.create(STATUS, status.encode())
     assert find_status(store) == status
 
 
 @pytest.mark.parametrize(
-    "change", [{"ledgers_left": {"b": -1}}, {"alarms": [["a"]]}, {"failed": {"x": ""}}, {"at_us": ""}]
+    "change",
+    [
+        {"ledgers_left": {"b": -1}},
+        {"alarms": [["a"]]},
+        {"failed": {"x": ""}},
+        {"at_us": ""},
+        {"progress": [[1]]},
+        {"progress": 5},
+    ],
 )
 def test_a_status_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
     value = json.loads(AutoRecoveryStatus("host:1", 5, {}, (), {}, ()).encode())
     with pytest.raises(InvalidMetadataError, match=STATUS):
         AutoRecoveryStatus.decode(json.dumps({**value, **change}).encode())
+
+
+def test_the_curve_goes_on_and_stays_short() -> None:
+    curve: tuple[tuple[int, int], ...] = ()
+    for at_us in range(1, 1000):
+        status = AutoRecoveryStatus("host:1", at_us, {"b@1": 1 + at_us // 2, "c@1": 1}, (), {}, ())
+        curve = status.following(curve).progress
+        assert len(curve) <= PROGRESS_MAX and curve[-1][1] == 2 + at_us // 2
+    assert curve[0] == (1, 2) or curve[0][0] < 20, "of the whole time"
+    assert status.following(curve).progress == curve, "nothing changed"
+    done = AutoRecoveryStatus("host:2", 5, {}, (), {}, ())
+    assert done.following(curve).progress[-1] == (curve[-1][0], 0), "another clock; times ascend"
+    assert done.following(()).progress == (), "there was nothing to do"
+
+
+def test_a_status_of_before_there_was_a_curve() -> None:
+    value = json.loads(AutoRecoveryStatus("host:1", 5, {}, (), {}, ()).encode())
+    del value["progress"]
+    assert AutoRecoveryStatus.decode(json.dumps(value).encode()).progress == ()
 
 
 def test_workers_are_listed_by_name(store: MemoryStore) -> None:

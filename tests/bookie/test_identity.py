@@ -520,6 +520,13 @@ def test_a_key_of_an_earlier_life_is_taken_over(store: MemoryStore) -> None:
         assert seen(store) == described.now
 
 
+def test_a_bookie_of_an_earlier_build_does_not_say_when_it_was_verified() -> None:
+    value = b'{"address":"a:1","rack":"","read_only":false,"free_bytes":16}'
+    assert Availability.decode(value) == Availability("a:1", free_bytes=16)
+    said = Availability("a:1", free_bytes=16, verified_since_us=5)
+    assert Availability.decode(said.encode()) == said
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -534,6 +541,8 @@ def test_a_key_of_an_earlier_life_is_taken_over(store: MemoryStore) -> None:
         b'{"address":"","rack":7,"read_only":false,"free_bytes":1}',
         b'{"address":"a\\u0000b:1","rack":"","read_only":false,"free_bytes":1}',
         b'{"address":"\\ud800:1","rack":"","read_only":false,"free_bytes":1}',
+        b'{"address":"a:1","rack":"","read_only":false,"free_bytes":1,"verified_since_us":-1}',
+        b'{"address":"a:1","rack":"","read_only":false,"free_bytes":1,"verified_since_us":"x"}',
     ],
 )
 def test_availability_that_makes_no_sense(data: bytes) -> None:

@@ -6,7 +6,9 @@ import errno
 import json
 import os
 import random
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from pyreplog.bookie.controls import ControlCode, load_controls
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.node import BookieNode
 from pyreplog.bookie.protocol import Flag, ReplyStatus
+from pyreplog.bookie.registration import Availability, availability_key
 from pyreplog.bookie.scrub_state import NAME
 from pyreplog.clock import ManualClock
 from pyreplog.errors import ClosedError, CorruptionError, MetadataUnavailableError
@@ -65,6 +68,7 @@ class Lab:
         self.path, self.ledgers = path, Ledgers(*LEDGERS)
         self.notes: list[tuple[int, int]] = []
         self.note_fails = False
+        self.on_note: Callable[[], object] = lambda: None
         self.config = BookieConfig.of({**SETTINGS, **settings})
         self.bookie = LocalBookie(path, self.config, files=files, clock=clock, note=self.note)
         self.scrubber = self.bookie.scrubber
@@ -76,6 +80,7 @@ class Lab:
     def note(self, ledger: int, entries: Sequence[int]) -> None:
         if self.note_fails:
             raise MetadataUnavailableError("out of reach")
+        self.on_note()
         self.notes += [(ledger, entry) for entry in entries]
 
     def fill(self, entries: range, *, size: int = 700) -> None:
@@ -527,6 +532,48 @@ def test_new_segments_are_verified_in_time_too(ram_path: Path) -> None:
             assert lab.scrubber.oldest_s() < 2 * DAY_S
 
 
+class Unsteady(ManualClock):
+    """A wall clock that is set a little every time, as clocks of machines are."""
+
+    calls = 0
+
+    def now_us(self) -> int:
+        self.calls += 1
+        return super().now_us() + self.calls * 7919 % 2_000_000
+
+
+def test_when_all_was_verified_is_told_by_the_hour(ram_path: Path) -> None:
+    """It is stored in the registration, which all clients read: it must not change with each look."""
+    clock = Unsteady(START_US)
+    with closing(Lab(ram_path / "b", clock=clock, scrub_days=2, durability="synced")) as lab:
+        assert lab.scrubber.verified_since_us() == 0, "there is no segment"
+        lab.fill(range(60))
+        said, looks, changes, end_us = 0, 0, 0, clock.now_us() + 6 * DAY_S * 1_000_000
+        while clock.now_us() < end_us:
+            clock.advance(max(int(lab.scrubber.step() * 1e6), 1_000_000))
+            before, said = said, lab.scrubber.verified_since_us(said)
+            looks, changes = looks + 1, changes + (said != before)
+            assert abs(said - (clock.now_us() - lab.scrubber.oldest_s() * 1e6)) <= 3_605_000_000 or not said
+        assert 1 < changes < 30 < looks / 20
+        assert 0 < clock.now_us() - said < 2.1 * DAY_S * 1e6
+
+
+def test_a_look_at_the_age_waits_for_no_step(lab: Lab) -> None:
+    """Writers look at the bookies of an embedded cluster; a step may wait for a slow disk meanwhile."""
+    waits: list[bool] = []
+
+    def on_note() -> None:
+        look = threading.Thread(target=lab.scrubber.verified_since_us)
+        look.start()
+        look.join(5.0)
+        waits.append(look.is_alive())
+
+    lab.on_note = on_note
+    lab.damage(1, 2)
+    lab.scrub()
+    assert waits and not any(waits)
+
+
 def test_the_rate_is_capped(ram_path: Path) -> None:
     clock = ManualClock(START_US)
     rate = 20_000
@@ -670,6 +717,8 @@ def test_a_node_verifies_in_keep_and_notes_what_is_damaged(tmp_path: Path) -> No
         assert found["pyreplog_bookie_scrub_damaged_segments"] == 1
         assert found["pyreplog_bookie_scrub_bytes"] > 64 << 10
         assert 0 <= found["pyreplog_bookie_scrub_oldest_seconds"] < 60
+        said = Availability.decode(store.get(availability_key(node.identity.id)).value)  # type: ignore[union-attr]
+        assert abs(said.verified_since_us - time.time() * 1e6) < 60e6
     with pytest.raises(ClosedError):
         node.scrub_now()
     with pytest.raises(ClosedError):

@@ -1,13 +1,20 @@
-"""`pyreplog cluster health`, `drain`, `lost`, `retire`, `hold` and `autorecovery`."""
+"""`pyreplog cluster health`, `audit`, `drain`, `lost`, `retire`, `hold` and `autorecovery`."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pyreplog.autorecovery.status import STATUS, AutoRecoveryStatus
+from pyreplog.cli import clusterbookies
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_store import load_ledger
+from pyreplog.ledger.ledgermetadata import metadata_key
 from tests.cli.support import Done, Run
 
 
@@ -27,16 +34,55 @@ def cluster(run: Run, folder: Path) -> Callable[..., Done]:
 
 def test_health_has_an_exit_code_for_each_colour(cluster: Callable[..., Done], folder: Path) -> None:
     fine = cluster("health")
-    assert (fine.code, fine.out) == (0, "green: 5 bookies, 1 ledger\n")
+    assert (fine.code, fine.out) == (0, "green: 5 bookies, 1 ledger\n  5 bookies without a complete scrub yet\n")
     assert cluster("hold", "--reason", "upgrade").code == 0
     held = cluster("health")
     assert held.code == 10
-    assert "amber  hold: auto-recovery is on hold: upgrade" in held.out
+    assert re.search(r"amber  hold: auto-recovery is on hold for \d+ s: upgrade", held.out)
     assert "next: pyreplog cluster hold --end" in held.out
     assert cluster("hold", "--end", "--json").json == {"hold": None, "had_one": True}
     assert cluster("hold", "--end").out == "auto-recovery was not on hold\n"
     found = cluster("health", "--json").json
     assert (found["colour"], found["findings"], found["bookies"]) == ("green", [], 5)
+
+
+def test_an_audit_has_the_exit_codes_of_health(cluster: Callable[..., Done], folder: Path) -> None:
+    fine = cluster("audit", "--check-copies")
+    assert fine.code == 0
+    assert fine.out.startswith("green: 5 bookies, 1 ledger (0 open), 10 entries\n  copies compared: 1 ledger, ")
+    assert "complete 1" in fine.out
+    found = cluster("audit", "--json").json
+    assert (found["colour"], found["ledgers"], found["entries"], found["copies"]) == ("green", 1, 10, None)
+    assert cluster("audit", "--check-copies", "7").code == 2
+    with LedgerCluster.embedded(folder) as opened:
+        bookie = opened.ledger_metadata(0).last_fragment.ensemble[0]
+        right = opened.ledger_metadata(0)
+        spare = ({status.bookie for status in opened.status().bookies} - right.bookies()).pop()
+        fragment = right.last_fragment._replace(ensemble=(spare, *right.last_fragment.ensemble[1:]))
+        wrong = dataclasses.replace(right, fragments=(fragment,))
+        opened.metadata.put(metadata_key(0), wrong.encode(), load_ledger(opened.metadata, 0).version)
+    lacking = cluster("audit", "--check-copies", "0", "--bytes-per-s", "1000000")
+    assert lacking.code == 10
+    assert f"ledger 0, {spare}: missing: entries 0 to 8 by 4, 3 to 7 by 4" in lacking.out
+    assert "amber  copies-lacking: bookies lack copies of 1 ledgers" in lacking.out
+    (report,) = cluster("audit", "--check-copies", "--json").json["copies"]["reports"]
+    assert report["members"][spare]["missing"] == [[0, 9, 4], [3, 8, 4]]
+    assert cluster("drain", bookie).code == 0
+    assert cluster("audit", "--json").json["colour"] == "amber"
+
+
+def test_an_audit_names_what_is_to_be_copied(run: Run, cluster: Callable[..., Done], folder: Path) -> None:
+    cluster("autorecovery", "--set", "bytes_per_s=5")
+    remote = run("cluster", "--cluster", f"sqlite:{folder / 'metadata.sqlite'}", "audit")
+    assert remote.code == 10
+    assert "without a copy on bookies that run: 10 entries of 1 ledger: 0" in remote.out
+    assert "no-copy: 10 entries of 1 ledgers" in remote.out
+    with LedgerCluster.embedded(folder) as opened:
+        bookie = opened.ledger_metadata(0).last_fragment.ensemble[0]
+    cluster("drain", bookie)
+    found = cluster("audit").out
+    assert f"to copy from {bookie}: 1 ledger (no order yet)" in found
+    assert "to copy: 25 B, about 5.0 s at 5 B/s (1 worker)" in found
 
 
 def test_a_metadata_store_without_an_auditor(run: Run, folder: Path) -> None:
@@ -78,3 +124,71 @@ def test_settings_are_shown_and_changed(cluster: Callable[..., Done]) -> None:
     assert cluster("autorecovery", "--set", "bytes_per_s=none", "--json").json["copies_at_once"] == 2
     assert cluster("autorecovery", "--set", "delay=3").code == 2
     assert cluster("autorecovery", "--set", "round_ms=0").code == 2
+
+
+def test_copies_are_moved_to_empty_bookies(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    with LedgerCluster.embedded(folder, bookies=3, segment_bytes=64 << 10) as opened:
+        for _ in range(8):
+            with opened.create_ledger(3, 2) as ledger:
+                ledger.append_batch([b"value"] * 10)
+    arguments = ("cluster", "--embedded", folder, "--bookies", "5", "rebalance")
+    assert run(*arguments, "--end").out == "there was no rebalance\n"
+    dry = run(*arguments, "--dry-run").out
+    assert "  ledger 0: from bookie-" in dry and "% of its share, " in dry
+    assert run(*arguments, "--dry-run", "--max-bytes", "0").out.endswith("nothing is moved\n")
+    run("cluster", "--embedded", folder, "hold", "--reason", "upgrade")
+    held = run(*arguments)
+    assert held.code == 6 and "auto-recovery is on hold (upgrade)" in held.error
+    run("cluster", "--embedded", folder, "hold", "--end")
+    done = run(*arguments)
+    assert done.code == 0
+    assert "moves left, " in done.out
+    assert "nothing is moved" in done.out
+    first, last = map(json.loads, run(*arguments, "--json").out.splitlines())
+    assert (first["plan"]["moves"], last) == ([], {"failed": {}})
+
+
+def test_bookies_scrub_when_they_are_asked(cluster: Callable[..., Done], folder: Path) -> None:
+    assert cluster("scrub", "--status").out.count("no complete scrub yet") == 5
+    done = cluster("scrub", "bookie-1", "--bytes-per-s", "4000000000")
+    assert done.code == 0
+    assert " verified; 0 bad records, 0 mended" in done.out.splitlines()[0]
+    assert "0 bad records, 0 mended" in done.out.splitlines()[-1] and " ago, " in done.out.splitlines()[-1]
+    told = cluster("scrub", "--status", "--json").json["bookies"]
+    assert sorted(bookie.partition("@")[0] for bookie, report in told.items() if report["last"]) == ["bookie-1"]
+    assert cluster("scrub", "bookie-9").code == 2
+    assert cluster("scrub", "--bytes-per-s", "0").code == 2
+    assert "scrubbed " in cluster("health").out and "scrubbed " in cluster("status").out
+
+
+def test_a_bookie_that_does_not_run_cannot_be_asked(run: Run, folder: Path) -> None:
+    done = run("cluster", "--cluster", f"sqlite:{folder / 'metadata.sqlite'}", "scrub", "bookie-1")
+    assert done.code == 10
+    assert "is not registered" in done.out
+
+
+def test_a_drain_that_cannot_go_on_ends_and_says_why(
+    cluster: Callable[..., Done], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies are not made here, and the auditor says that they failed: what was found is printed."""
+    monkeypatch.setattr(clusterbookies.AutoRecovery, "start", lambda recovery: None)
+    with LedgerCluster.embedded(folder) as opened:
+        metadata = opened.ledger_metadata(0)
+        bookie = metadata.last_fragment.ensemble[0]
+        wrong = metadata.last_fragment._replace(ensemble=tuple(reversed(metadata.last_fragment.ensemble)))
+        stored = dataclasses.replace(metadata, fragments=(wrong,)).encode()
+        opened.metadata.put(metadata_key(0), stored, load_ledger(opened.metadata, 0).version)
+        status = AutoRecoveryStatus("other", 0, {bookie: 1}, (), {0: "no copy of entry 3 can be read"}, ())
+        opened.metadata.create(STATUS, status.encode())
+    done = cluster("drain", bookie, "--wait", "--patience", "0")
+    assert done.code == 6
+    assert "nothing can be moved, 1 ledgers fail; it stays draining" in done.error
+    assert "ledger 0: no copy of entry 3 can be read; cannot be read: entries 0, 2, 4, 6, 8" in done.error
+
+
+def test_a_wrong_loss_is_taken_back(cluster: Callable[..., Done]) -> None:
+    assert cluster("lost", "bookie-1", "--end").code == 6
+    assert cluster("lost", "bookie-1", "--force").code == 0
+    assert "does not count as lost any more" in cluster("lost", "bookie-1", "--end").out
+    assert cluster("health").code == 0

@@ -46,12 +46,24 @@ def test_demo(table: Path, tmp_path: Path) -> None:
     assert re.search(r"Killed bookie-\d \(SIGKILL\) after [\d,]+ acknowledged flights", done.stdout)
     assert "opening the ledger recovered it: fenced, closed" in done.stdout
     assert f"{ROWS:,} flights read back from both ledgers, all as in the log" in done.stdout
-    tables = done.stdout.split("while the killed bookie is away")[1].split("3. A master")[0]
+    tables = done.stdout.split("while the killed bookie is away")[1].split("3. A disk")[0]
     away, back = tables.split("when it is back")
     copies = [
         [cells[3].strip() for line in part.splitlines() if len(cells := line.split("│")) > 3] for part in (away, back)
     ]
     assert copies == [["2 to 3", "3"], ["3", "3"]], "entries of the first fragment were on the killed one"
+    lost = done.stdout.split("3. A disk")[1].split("4. A master")[0]
+    killed = re.search(r"Killed (disk-\d) \(SIGKILL\) while .* had ([\d,]+) .*: (\d+) ledgers lack its copies", lost)
+    assert killed is not None and int(killed[3]) > 0
+    assert re.search(r" ledgers left, +[\d,]+ kB, .*\n    all copies are there again, and the cluster is green", lost)
+    kept = re.search(
+        r"Nothing is lost: 24,000 flights as in the log, and ([\d,]+) entries of the writer, each on", lost
+    )
+    assert kept is not None and int(kept[1].replace(",", "")) > int(killed[2].replace(",", ""))
+    assert re.search(r"The writer was not fenced; it waited [\d.]+ ms for an entry \(99th percentile\)", lost)
+    recovered = Path(re.search(r"file://(\S+recovery\.html)", lost)[1]).read_text()  # type: ignore[index]
+    assert re.search(r"The last copies of \d+ ledgers were made again within", recovered)
+    assert 'aria-label="Copies left over time"' in recovered and "The cluster is green" in recovered
     assert re.search(r"killed the master \(SIGKILL\) with [\d,]+ flights acknowledged, [1-9][\d,]* not", done.stdout)
     assert re.search(rf"It cut [1-9][\d,]* bytes .* both hold {ROWS:,} flights", done.stdout)
     assert f"table has 2 carriers, {ROWS:,} flights, each once, as in the file" in done.stdout

@@ -17,6 +17,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from pyreplog.autorecovery.health import ClusterHealth, Colour, Finding
+from pyreplog.autorecovery.overview import OrderOverview, RecoveryOverview
+from pyreplog.autorecovery.timed_reason import TimedReason
+from pyreplog.bookie.bookie_state import BookiePhase
 from pyreplog.cli import top
 from pyreplog.cli.live import topscreen, topview
 from pyreplog.cli.live.topview import Frame, TopicRow
@@ -88,6 +92,52 @@ def test_bookies_that_do_not_run_are_missing() -> None:
     assert [(row.bookie, row.state) for row in found] == [("b1@y", ""), ("b2@x", "read-only"), ("b3", "missing")]
 
 
+RECOVERY = RecoveryOverview(
+    at_us=NOW_US,
+    health=ClusterHealth(
+        Colour.RED,
+        (Finding("entries-lost", Colour.RED, "2 entries are lost", "bring back the disk"),
+         Finding("hold", Colour.AMBER, "on hold", "pyreplog cluster hold --end")),
+        "host:1", 3, 9, 5,
+    ),
+    orders=(
+        OrderOverview("b2@x", "away", "it has been away", NOW_US - 60_000_000, 7, 3 << 20, 1 << 20, 3.0),
+        OrderOverview("b3@x", "", "an operator drains it", 0, 1, 0, 0.0, None),
+    ),
+    one_copy_entries=1200, lost_entries=2, rack_violations=1, hold=TimedReason(NOW_US - 7_200_000_000, "upgrade"),
+    bookies=(), progress=(),
+)  # fmt: skip
+
+
+def test_auto_recovery_as_rows() -> None:
+    row = topview.recovery_row(RECOVERY)
+    assert (row.colour, row.auditor, row.one_copy_entries, row.lost_entries, row.rack_violations) == (
+        "red", "host:1", 1200, 2, 1,
+    )  # fmt: skip
+    assert (row.hold, row.hold_s) == ("upgrade", 7200.0)
+    assert [(found.code, found.next_step) for found in row.findings][1] == ("hold", "pyreplog cluster hold --end")
+    assert [(order.bookie, order.why, order.eta_s) for order in row.orders] == [
+        ("b2@x", "away: it has been away", 3.0), ("b3@x", "an operator drains it", None),
+    ]  # fmt: skip
+
+
+def test_bookies_that_left_for_good_are_not_shown() -> None:
+    running = [BookieStatus("b1@y", "h:1", "", True, 20, BookiePhase.DRAINING)]
+    absent = [BookieStatus(f"b{n}@x", "", "", False, 0, phase) for n, phase in enumerate(BookiePhase, 2)]
+    found = topview.bookie_rows(running, ["b1", "b2", "b3", "b4", "b5", "b6"], 0, absent)
+    states = {row.bookie: row.state for row in found}
+    assert states.pop("b1@y") == "draining, read-only" and states.pop("b6") == "missing"
+    assert states == {f"b{n}": str(phase) for n, phase in enumerate(BookiePhase, 2) if phase != "retired"}
+
+
+def test_how_long_ago_a_bookie_was_verified() -> None:
+    running = [
+        BookieStatus("b1@y", "h:1", "", False, 20, verified_since_us=NOW_US - 5_000_000),
+        BookieStatus("b2@y", "", "", False, 1),
+    ]
+    assert [row.verified_s for row in topview.bookie_rows(running, [], NOW_US)] == [5.0, None]
+
+
 # ---- how they look ----------------------------------------------------------------------------------------------
 
 FRAME = Frame(
@@ -100,7 +150,7 @@ FRAME = Frame(
 
 def test_a_frame_as_text() -> None:
     assert topscreen.heading(FRAME) == ["2027-01-15T08:00:00Z  2 topics, 3 subscriptions, 0.2/s in, 12/s out"]
-    topics, ledgers, bookies = topscreen.tables(FRAME)
+    topics, ledgers, bookies, *_ = topscreen.tables(FRAME)
     assert topics.plain() == [
         "topic       owner, type  consumers  in/s  out/s  backlog     size  unacked  delayed  oldest  drained in  state",
         "orders      10.0.0.1:99              0.2     12    1,990  2.0 MiB                      1:30              held, quota of bytes",
@@ -117,6 +167,32 @@ def test_a_frame_as_text() -> None:
     assert ledgers.marked == {0}
     assert [line.split() for line in bookies.plain()[1:]] == [["b1@y", "h:1", "1.0", "GiB"], ["b2", "missing"]]
     assert bookies.marked == {1}
+
+
+def test_auto_recovery_as_text() -> None:
+    frame = replace(FRAME, recovery=topview.recovery_row(RECOVERY))
+    assert topscreen.heading(frame)[1] == (
+        "cluster red (entries-lost), 1,200 entries at one copy, 2 entries lost, 1 ledger in one rack, "
+        "on hold for 2:00:00: upgrade"
+    )
+    orders, findings = topscreen.tables(frame)[3:]
+    assert [re.split("  +", line.strip()) for line in orders.plain()] == [
+        ["copied again", "ledgers left", "bytes left", "rate", "time left", "since", "why"],
+        ["b2@x", "7", "3.0 MiB", "1.0 MiB/s", "3.0 s", "2027-01-15T07:59:00Z", "away: it has been away"],
+        ["b3@x", "1", "0 B", "0 B/s", "-", "-", "an operator drains it"],
+    ]
+    assert orders.marked == {1}, "nothing is copied"
+    assert findings.rows[0] == ("red", "entries-lost", "2 entries are lost", "bring back the disk")
+    assert findings.marked == {0}
+    bare = replace(frame, recovery=replace(topview.recovery_row(RECOVERY), hold=None, findings=(), colour="green"))
+    assert topscreen.heading(bare)[1].startswith("cluster green, ") and "hold" not in topscreen.heading(bare)[1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(5, "5 s"), (200, "3 min"), (86_400, "24 h"), (14 * 86_400, "14 d"), (172_800, "2 d")]
+)
+def test_ages(seconds: float, text: str) -> None:
+    assert topscreen.age(seconds) == text
 
 
 def test_a_frame_with_rich() -> None:
@@ -158,6 +234,7 @@ def test_once(run: Run, folder: Path) -> None:
     found = run("top", "--once", "--json", folder).json
     assert (found["topics"][0]["name"], found["topics"][0]["backlog"]) == ("orders", 5)
     assert found["topics"][0]["subscriptions"][0]["type"] == "shared"
+    assert found["recovery"]["colour"] == "green" and "cluster green, 0 entries at one copy" in done.out
 
 
 def test_topics_that_nobody_serves_are_not_opened(run: Run, folder: Path) -> None:
@@ -165,6 +242,8 @@ def test_topics_that_nobody_serves_are_not_opened(run: Run, folder: Path) -> Non
     found = run("top", "--once", "--json", f"sqlite:{folder}/metadata.sqlite").json
     assert found["topics"][0]["states"] == ["no owner"]
     assert [bookie["state"] for bookie in found["bookies"]] == ["missing"] * 3
+    assert {"no-auditor", "copies-missing"} <= {reason["code"] for reason in found["recovery"]["findings"]}
+    assert found["recovery"]["one_copy_entries"] > 0
 
 
 def test_it_goes_on_when_the_target_is_away(

@@ -7,6 +7,8 @@
 | `member_ends` | how far a ledger goes, as each member of its last fragment knows it |
 | `open_ledger` | whether a ledger that is not closed may be recovered, because its writer is gone |
 | `priority` | which ledgers are copied first: those with the fewest copies left |
+| `rebalance` | which copies are moved from full bookies to empty ones, and out of single racks |
+| `rack_windows` | in how many racks the copies of an entry are |
 | `effects` | what state machines of this package ask for |
 | `copy_check` | whether the members of a closed ledger hold what they should, and the same |
 | `ledger_replicator` | moves the copies of some bookies in one ledger to others |

@@ -277,6 +277,24 @@ class CopyCheck:
         return all(len(self._report.members[bookie].differs) < UNKNOWN_MAX for bookie in bookies)
 
 
+def unreadable_entries(report: CopyReport, write_quorum: int) -> tuple[range, ...]:
+    """Return the entries of which no member is known to have a copy, ascending.
+
+    Args:
+        report: what the check of a ledger found. A report that was cut names fewer.
+        write_quorum: number of copies of each entry.
+    """
+    lacking = [
+        np.arange(found.start, found.stop, found.step, dtype=np.int64)
+        for member in report.members.values()
+        for found in (*member.missing, *member.unknown)
+    ]
+    if not lacking:
+        return ()
+    entries, counts = np.unique(np.concatenate(lacking), return_counts=True)
+    return tuple(runs_of(entries[counts >= write_quorum], 1))
+
+
 def _pieces(metadata: LedgerMetadata) -> Iterable[_Piece]:
     """The entries of a closed ledger, by fragment and write set."""
     size, quorum = metadata.ensemble_size, metadata.write_quorum

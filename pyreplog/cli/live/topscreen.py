@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from pyreplog.cli.live.topview import BookieRow, Frame, LedgerRow, SubscriptionRow, TopicRow
+from pyreplog.cli.live.topview import (
+    BookieRow,
+    FindingRow,
+    Frame,
+    LedgerRow,
+    OrderRow,
+    RecoveryRow,
+    SubscriptionRow,
+    TopicRow,
+)
 from pyreplog.cli.shared.output import amount, counted, duration, moment
 from pyreplog.cli.shared.tables import Table
 
@@ -19,11 +28,26 @@ def heading(frame: Frame) -> list[str]:
     rate_out = sum(topic.rate_delivered for topic in frame.topics)
     line = f"{moment(frame.at_us)[:19]}Z  {counted(len(frame.topics), 'topic')}, "
     line += f"{counted(subscriptions, 'subscription')}, {_rate(rate_in)}/s in, {_rate(rate_out)}/s out"
-    return [line, *frame.notes]
+    recovery = [] if frame.recovery is None else [_recovery(frame.recovery)]
+    return [line, *recovery, *frame.notes]
+
+
+def _recovery(row: RecoveryRow) -> str:
+    """Return health and copies in one line."""
+    reason = f" ({row.findings[0].code})" if row.findings else ""
+    parts = [
+        f"cluster {row.colour}{reason}",
+        f"{counted(row.one_copy_entries, 'entry')} at one copy",
+        f"{counted(row.lost_entries, 'entry')} lost",
+        f"{counted(row.rack_violations, 'ledger')} in one rack",
+    ]
+    if row.hold is not None:
+        parts.append(f"on hold for {_span(row.hold_s)}: {row.hold}")
+    return ", ".join(parts)
 
 
 def tables(frame: Frame) -> list[Table]:
-    """Return the tables of topics with their subscriptions, of ledgers, and of bookies."""
+    """Return the tables of topics with their subscriptions, of ledgers, of bookies, and of auto-recovery."""
     rows: list[tuple[str, ...]] = []
     marked = set()
     for topic in frame.topics:
@@ -31,7 +55,10 @@ def tables(frame: Frame) -> list[Table]:
             if states:
                 marked.add(len(rows))
             rows.append((*cells, ", ".join(states)))
-    return [Table(_TOPICS, rows, frozenset(marked)), _ledgers(frame.ledgers), _bookies(frame.bookies)]
+    shown = [Table(_TOPICS, rows, frozenset(marked)), _ledgers(frame.ledgers), _bookies(frame.bookies)]
+    if frame.recovery is not None:
+        shown += [_orders(frame.recovery.orders), _findings(frame.recovery.findings)]
+    return shown
 
 
 def subscriptions(rows: tuple[SubscriptionRow, ...]) -> Table:
@@ -68,10 +95,40 @@ def _ledgers(rows: tuple[LedgerRow, ...]) -> Table:
 
 def _bookies(rows: tuple[BookieRow, ...]) -> Table:
     cells = [
-        (row.bookie, row.address, "" if row.state == "missing" else amount(row.free_bytes), row.state) for row in rows
-    ]
+        (
+            row.bookie, row.address, amount(row.free_bytes) if row.address or row.free_bytes else "",
+            "" if row.verified_s is None else age(row.verified_s), row.state,
+        )
+        for row in rows
+    ]  # fmt: skip
     marked = frozenset(place for place, row in enumerate(rows) if row.state)
-    return Table(("bookie", "address", "free", "state"), cells, marked)
+    return Table(("bookie", "address", "free", "verified within", "state"), cells, marked)
+
+
+def _orders(rows: tuple[OrderRow, ...]) -> Table:
+    cells = [
+        (
+            row.bookie, str(row.ledgers_left), amount(row.bytes_left), f"{amount(row.bytes_per_s)}/s", _span(row.eta_s),
+            moment(row.since_us)[:19] + "Z" if row.since_us else "-", row.why,
+        )
+        for row in rows
+    ]  # fmt: skip
+    header = ("copied again", "ledgers left", "bytes left", "rate", "time left", "since", "why")
+    return Table(header, cells, frozenset(place for place, row in enumerate(rows) if not row.bytes_per_s))
+
+
+def _findings(rows: tuple[FindingRow, ...]) -> Table:
+    cells = [(row.colour, row.code, row.text, row.next_step) for row in rows]
+    marked = frozenset(place for place, row in enumerate(rows) if row.colour == "red")
+    return Table(("health", "reason", "what", "next step"), cells, marked)
+
+
+def age(seconds: float) -> str:
+    """Format a time for which nobody needs seconds."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _rate(rate: float) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from pyreplog.autorecovery.overview import OrderOverview, RecoveryOverview
+from pyreplog.bookie.bookie_state import BookiePhase
 from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
 from pyreplog.topic.model.stats import SubscriptionStats, TopicStats
 
@@ -65,22 +67,72 @@ class LedgerRow:
 
 @dataclass(frozen=True, kw_only=True)
 class BookieRow:
-    """A bookie. state: "", "read-only" or "missing"."""
+    """A bookie.
+
+    state: "", read-only, away, lost or draining, or "missing": it does not run, and nobody has noted that. verified_s:
+    longest time for which a segment was not verified on the disk; None: unknown.
+    """
 
     bookie: str
     address: str = ""
     free_bytes: int = 0
     state: str = ""
+    verified_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingRow:
+    """A reason why the cluster is not green. next_step: what to do."""
+
+    colour: str
+    code: str
+    text: str
+    next_step: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderRow:
+    """A bookie whose copies are made again. why: its phase and the reason; eta_s: seconds left, None: unknown."""
+
+    bookie: str
+    why: str
+    since_us: int
+    ledgers_left: int
+    bytes_left: int
+    bytes_per_s: float
+    eta_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoveryRow:
+    """Auto-recovery.
+
+    auditor: the process that decides; None: none, or the cluster is embedded. one_copy_entries: entries with at most
+    one copy on a bookie that runs. rack_violations: ledgers with all copies of entries in one rack. hold: why it is
+    suspended, hold_s: for how long; None: it is not.
+    """
+
+    colour: str
+    auditor: str | None
+    one_copy_entries: int
+    lost_entries: int
+    rack_violations: int
+    hold: str | None = None
+    hold_s: float | None = None
+    findings: tuple[FindingRow, ...] = ()
+    orders: tuple[OrderRow, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """The state at one moment. notes: errors of sources that did not answer."""
+    """The state at one moment. recovery: None: a topic server was asked, which does not know it. notes: errors of
+    sources that did not answer."""
 
     at_us: int
     topics: tuple[TopicRow, ...] = ()
     ledgers: tuple[LedgerRow, ...] = ()
     bookies: tuple[BookieRow, ...] = ()
+    recovery: RecoveryRow | None = None
     notes: tuple[str, ...] = field(default=())
 
     def failed(self, note: str) -> Frame:
@@ -155,10 +207,45 @@ def _ledger_row(ledger: LedgerStatus) -> LedgerRow:
     )
 
 
-def bookie_rows(running: Sequence[BookieStatus], known: Iterable[str]) -> tuple[BookieRow, ...]:
+def recovery_row(overview: RecoveryOverview) -> RecoveryRow:
+    """Return the row of auto-recovery, with its findings and orders."""
+    hold = overview.hold
+    return RecoveryRow(
+        colour=str(overview.health.colour),
+        auditor=overview.health.auditor,
+        one_copy_entries=overview.one_copy_entries,
+        lost_entries=overview.lost_entries,
+        rack_violations=overview.rack_violations,
+        hold=None if hold is None else hold.reason,
+        hold_s=None if hold is None or not hold.since_us else (overview.at_us - hold.since_us) / 1e6,
+        findings=tuple(
+            FindingRow(colour=str(found.colour), code=found.code, text=found.text, next_step=found.next_step)
+            for found in overview.health.findings
+        ),
+        orders=tuple(map(_order_row, overview.orders)),
+    )
+
+
+def _order_row(order: OrderOverview) -> OrderRow:
+    return OrderRow(
+        bookie=order.bookie,
+        why=": ".join(filter(None, (order.phase, order.reason))),
+        since_us=order.since_us,
+        ledgers_left=order.ledgers_left,
+        bytes_left=order.bytes_left,
+        bytes_per_s=order.bytes_per_s,
+        eta_s=order.eta_s,
+    )
+
+
+def bookie_rows(
+    running: Sequence[BookieStatus], known: Iterable[str], now_us: int = 0, absent: Sequence[BookieStatus] = ()
+) -> tuple[BookieRow, ...]:
     """Return the rows of bookies.
 
-    known: names, without incarnations, of all bookies in the metadata; one that does not run is missing.
+    known: names, without incarnations, of all bookies in the metadata; one that does not run is missing. now_us: for
+    the age of what was verified on their disks. absent: bookies that do not run and have a state; retired ones are left
+    out.
     """
     running_names = {bookie.bookie.partition("@")[0] for bookie in running}
     rows = [
@@ -166,9 +253,12 @@ def bookie_rows(running: Sequence[BookieStatus], known: Iterable[str]) -> tuple[
             bookie=bookie.bookie,
             address=bookie.address,
             free_bytes=bookie.free_bytes,
-            state="read-only" if bookie.read_only else "",
+            state=", ".join(filter(None, (bookie.phase or "", "read-only" if bookie.read_only else ""))),
+            verified_s=max(now_us - bookie.verified_since_us, 0) / 1e6 if bookie.verified_since_us else None,
         )
         for bookie in running
     ]
-    rows += [BookieRow(bookie=name, state="missing") for name in known if name not in running_names]
+    phases = {bookie.bookie.partition("@")[0]: str(bookie.phase) for bookie in absent}
+    states = {name: phases.get(name, "missing") for name in known if name not in running_names}
+    rows += [BookieRow(bookie=name, state=state) for name, state in states.items() if state != BookiePhase.RETIRED]
     return tuple(sorted(rows, key=lambda row: row.bookie))

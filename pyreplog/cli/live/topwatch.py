@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Protocol
 
+from pyreplog.autorecovery.overview import RecoveryWatch
 from pyreplog.bookie.identity import BOOKIES
-from pyreplog.cli.live.topview import Frame, TopicRow, bookie_rows, by_backlog, ledger_rows, topic_row
+from pyreplog.cli.live.topview import Frame, TopicRow, bookie_rows, by_backlog, ledger_rows, recovery_row, topic_row
 from pyreplog.cli.shared import targets
 from pyreplog.clock import SystemClock
 from pyreplog.cluster import Cluster
@@ -52,17 +53,21 @@ class ServerWatch:
 class _ClusterWatch:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._clock = cluster, SystemClock()
+        self._recovery = RecoveryWatch(cluster.runtime, self._clock)
 
     def look(self) -> Frame:
         status, rows = self._cluster.status(), []
+        limbo = status.limbo
         for name in self._cluster.topics.names():
             with suppress(NoSuchTopicError):
                 rows.append(self._row(name))
+        now_us = self._clock.now_us()
         return Frame(
-            at_us=self._clock.now_us(),
+            at_us=now_us,
             topics=by_backlog(rows),
             ledgers=ledger_rows(status),
-            bookies=bookie_rows(status.bookies, self._cluster.metadata.list(BOOKIES)),
+            bookies=bookie_rows(status.bookies, self._cluster.metadata.list(BOOKIES), now_us, status.absent),
+            recovery=recovery_row(self._recovery.look(limbo=lambda: limbo)),
         )
 
     def _row(self, name: str) -> TopicRow:

@@ -7,5 +7,6 @@
 | `stripes`, `intervals` | sets of entries, and of numbers, in few rows |
 | `audit`, `torntails` | records with a wrong CRC; unfinished records after the ends of logs |
 | `divergence` | copies that differ |
+| `recovery` | auto-recovery: health, what is left to copy, the curve of it, disks |
 | `replicationlag`, `samenames` | how far a copy is behind; numbers that identify entries on both sides |
 """

@@ -1,4 +1,4 @@
-"""Kinds of drawings: bars by rank, over time, and over buckets."""
+"""Kinds of drawings: bars by rank, over time, and over buckets; steps over time."""
 
 from __future__ import annotations
 
@@ -153,6 +153,42 @@ class Buckets:
         axes.set_xlabel(self.label)
         axes.grid(visible=False, axis="x")
         return tooltips
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A curve over time in steps: an amount that holds from one time until another. No two times overlap."""
+
+    since: str
+    until: str
+    amount: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.since, self.until, self.amount)
+
+    def size(self, table: pa.Table) -> tuple[float, float]:
+        return _WIDTH, 3.2
+
+    def draw(self, table: pa.Table, drawing: Drawing) -> Mapping[str, str]:
+        axes, show = drawing.add_subplot(), shown_as(self.amount)
+        begins, ends = (table[name].cast(pa.int64()).to_pylist() for name in (self.since, self.until))
+        amounts = table[self.amount].to_pylist()
+        widths: Any = [timedelta(microseconds=end - begin) for begin, end in zip(begins, ends, strict=True)]
+        at: Any = [_EPOCH + timedelta(microseconds=begin) for begin in begins]
+        bars = axes.bar(at, amounts, widths, align="edge", color=SERIES[0], linewidth=0)
+        texts = [
+            f"{moment(begin)} to {moment(end)}: {show(value)}"
+            for begin, end, value in zip(begins, ends, amounts, strict=True)
+        ]
+        last = max((place for place, value in enumerate(amounts) if value), default=len(amounts) - 1)
+        margin = max(ends[last] - begins[0], 1_000_000) // 20  # what came after the last step may be a day of nothing
+        bounds: Any = [_EPOCH + timedelta(microseconds=at_us) for at_us in (begins[0] - margin, ends[last] + margin)]
+        axes.set_xlim(bounds)
+        axes.set_ylabel(self.amount.replace("_", " "))
+        axes.yaxis.set_major_formatter(lambda value, _: show(value))
+        axes.grid(visible=False, axis="x")
+        return _set_tooltips(bars, texts, 0)
 
 
 class _Total(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyreplog.reports.page.drawings import Buckets, OverTime, Plot, Ranked
+from pyreplog.reports.page.drawings import Buckets, OverTime, Plot, Ranked, Steps
 from pyreplog.reports.page.svg import drawn
 from pyreplog.reports.report import Report
 
@@ -25,6 +25,8 @@ PLOTS: dict[str, tuple[Plot, ...]] = {
     "dead_subscriptions": (Ranked(_SUBSCRIPTION, "backlog_bytes"),),
     "under_replicated": (Buckets("found", "entries", ("ledger_id",), "intact copies"),),
     "replica_holes": (Ranked(("bookie", "status"), "missing"),),
+    "recovery_orders": (Ranked(("bookie",), "ledgers_left"),),
+    "recovery_progress": (Steps("from_ts", "until_ts", "ledgers_left"),),
 }
 """Drawings by the name of the report; other reports have only tables."""
 

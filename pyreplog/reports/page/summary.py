@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyreplog.reports.outcome import Outcome
 from pyreplog.reports.page import copies as pagecopies
 from pyreplog.reports.page import findings as pagefindings
+from pyreplog.reports.page import recovery as pagerecovery
 from pyreplog.reports.page.cells import printable
 from pyreplog.reports.page.sentences import MOST, Found, State, total
 
@@ -57,6 +58,16 @@ _QUESTIONS: tuple[tuple[str, tuple[tuple[str, _Reader], ...]], ...] = (
             ("replica_holes", pagecopies.holes),
             ("under_replicated", pagecopies.under_replicated),
             ("replica_divergence", pagecopies.diverging),
+        ),
+    ),
+    (
+        "Are lost copies made again, and when is that done?",
+        (
+            ("cluster_health", pagerecovery.health),
+            ("recovery_state", pagerecovery.state),
+            ("recovery_orders", pagerecovery.orders),
+            ("recovery_progress", pagerecovery.progress),
+            ("bookie_disks", pagerecovery.disks),
         ),
     ),
     (

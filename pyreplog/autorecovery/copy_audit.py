@@ -1,0 +1,146 @@
+"""Copy audit: compares the copies of closed ledgers with each other, on the bookies, without their bytes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Set
+from dataclasses import dataclass, field
+
+from pyreplog.autorecovery.pace import Pace
+from pyreplog.autorecovery.protocol.copy_check import CopyCheck, CopyReport, MemberVerdict
+from pyreplog.clock import Clock
+from pyreplog.errors import InvalidMetadataError
+from pyreplog.future import AppendFuture
+from pyreplog.ledger.driver import Driver
+from pyreplog.ledger.ledger_store import VersionedMetadata, find_ledger
+from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
+from pyreplog.ledger.runtime import RuntimeBase
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE = 4
+"""Ledgers that are compared at a time."""
+REPORTS_MAX = 1000
+"""Ledgers with differences of which the reports are kept; the others are counted."""
+
+
+@dataclass
+class CopyAudit:
+    """What a comparison of copies found; its numbers grow while it runs.
+
+    Attributes:
+        checked: closed ledgers whose members were asked.
+        skipped: ledgers that are not closed, or were deleted meanwhile, or whose metadata cannot be read.
+        bytes: bytes that bookies had to read.
+        by_verdict: number of ledgers by the worst that is known of a member's copies, "complete" among them.
+        reports: of ledgers whose copies are not all complete and equal, up to REPORTS_MAX of them, by ledger.
+    """
+
+    checked: int = 0
+    skipped: int = 0
+    bytes: int = 0
+    by_verdict: dict[MemberVerdict, int] = field(default_factory=dict)
+    reports: dict[int, CopyReport] = field(default_factory=dict)
+
+    def take(self, report: CopyReport) -> None:
+        """Count the report on one ledger."""
+        verdict = max((member.verdict for member in report.members.values()), key=_RANK.__getitem__)
+        self.checked += 1
+        self.by_verdict[verdict] = self.by_verdict.get(verdict, 0) + 1
+        if verdict is not MemberVerdict.COMPLETE and len(self.reports) < REPORTS_MAX:
+            self.reports[report.ledger] = report
+
+    def ledgers(self, *verdicts: MemberVerdict) -> list[int]:
+        """Return the ledgers among `reports` of which a member's copies are so, ascending."""
+        return sorted(
+            ledger
+            for ledger, report in self.reports.items()
+            if any(member.verdict in verdicts for member in report.members.values())
+        )
+
+
+_RANK = {verdict: rank for rank, verdict in enumerate(MemberVerdict)}
+
+
+def audit_copies(
+    runtime: RuntimeBase,
+    clock: Clock,
+    ledgers: Iterable[LedgerMetadata],
+    *,
+    bytes_per_s: int | None = None,
+    pause: Callable[[float], object] = time.sleep,
+    on_ledger: Callable[[CopyAudit], object] = lambda audit: None,
+) -> CopyAudit:
+    """Ask the members of closed ledgers what they hold, and compare. Nothing is changed.
+
+    A ledger whose copies seem not to be complete is asked for again if its metadata were changed meanwhile: another
+    bookie may have taken the place of a member.
+
+    Args:
+        runtime: of a cluster.
+        clock: source of time.
+        ledgers: their metadata; those of ledgers that are not closed are skipped.
+        bytes_per_s: bytes that the bookies together read in a second at most; None: no limit.
+        pause: waits for so many seconds.
+        on_ledger: called after each ledger.
+
+    Returns:
+        What was found.
+
+    Raises:
+        ReplogError: errors of the metadata store; the cluster was closed.
+    """
+    audit, pace = CopyAudit(), Pace(bytes_per_s, clock)
+    waiting: deque[tuple[LedgerMetadata, AppendFuture[CopyReport]]] = deque()
+
+    def end_first() -> None:
+        metadata, future = waiting.popleft()
+        report = runtime.wait(future)
+        if not report.is_complete and (current := _changed_since(runtime, metadata)) is not metadata:
+            if current is None:
+                audit.skipped += 1
+                return
+            report = runtime.wait(_begin(runtime, current))
+        audit.take(report)
+
+    for metadata in ledgers:
+        if metadata.state is not State.CLOSED:
+            audit.skipped += 1
+            continue
+        size = metadata.length * metadata.write_quorum
+        audit.bytes += size
+        if (delay_s := pace.spend(size)) > 0:
+            pause(delay_s)
+        waiting.append((metadata, _begin(runtime, metadata)))
+        if len(waiting) >= AT_ONCE:
+            end_first()
+            on_ledger(audit)
+    while waiting:
+        end_first()
+        on_ledger(audit)
+    return audit
+
+
+def _begin(runtime: RuntimeBase, metadata: LedgerMetadata) -> AppendFuture[CopyReport]:
+    machine = CopyCheck(metadata, absent=metadata.bookies() - _registered(runtime))
+    driver = Driver(metadata.ledger, machine, runtime)
+    driver.post(machine.start)
+    return driver.done
+
+
+def _registered(runtime: RuntimeBase) -> Set[str]:
+    return {status.bookie for status in runtime.bookie_statuses()}
+
+
+def _changed_since(runtime: RuntimeBase, metadata: LedgerMetadata) -> LedgerMetadata | None:
+    """Return the metadata if they are still the same, else the new ones; None: the ledger does not exist any more."""
+    try:
+        stored: VersionedMetadata | None = find_ledger(runtime.metadata, metadata.ledger)
+    except InvalidMetadataError as error:
+        logger.warning("ledger %d is not compared: %s", metadata.ledger, error)
+        return None
+    if stored is None:
+        return None
+    return metadata if stored.metadata == metadata else stored.metadata

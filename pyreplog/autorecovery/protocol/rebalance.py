@@ -1,0 +1,336 @@
+"""Which copies are moved from full bookies to empty ones, and out of racks that have all copies of an entry.
+
+A pure function of bytes, racks and members. A move gives the place of a bookie in all fragments of one closed ledger to
+another bookie, which is in none of these fragments. It never takes a rack away from a write set.
+
+Plans end: a move between bookies is made only from one that is `SLACK` above its share, and only if the target stays
+emptier than the source then is, so that the same copies are never moved back. A move that mends racks lowers the number
+of write sets within one rack, which no other move raises.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pyreplog.autorecovery.protocol.rack_windows import count_racks, keeps_racks, single_rack_windows
+from pyreplog.ledger.ledgermetadata import LedgerMetadata
+
+MOVES_MAX = 1000
+"""Moves of one plan. The next plan begins with what these have left."""
+SLACK = 0.1
+"""A bookie gives copies away when it has so much more than its share, as a part of the share."""
+
+
+class Kept(StrEnum):
+    """Why the copies of a ledger stay on a bookie that has more than its share."""
+
+    NO_TARGET = "no-target"
+    """Each emptier bookie is a member already, or takes no copies."""
+    NO_SPACE = "no-space"
+    """No emptier bookie that is no member has room for them."""
+    RACKS = "racks"
+    """Write sets would have fewer racks."""
+    NO_GAIN = "no-gain"
+    """They are so large that the other bookie would be the fuller one."""
+
+
+@dataclass(frozen=True)
+class BookieLoad:
+    """A bookie that runs and stays.
+
+    Attributes:
+        bookie: its id.
+        used_bytes: bytes of the copies that metadata name it for.
+        free_bytes: free space of its disk.
+        rack: its rack; "": unknown.
+        takes: whether it takes copies: it is not read-only.
+    """
+
+    bookie: str
+    used_bytes: int
+    free_bytes: int
+    rack: str = ""
+    takes: bool = True
+
+    @property
+    def capacity(self) -> int:
+        """Bytes that it can hold."""
+        return max(self.used_bytes + self.free_bytes, 1)
+
+
+@dataclass(frozen=True)
+class LedgerCopies:
+    """Who has copies of a closed ledger. All its members run and stay.
+
+    Attributes:
+        ledger: its id.
+        write_quorum: number of copies of an entry.
+        ensembles: members of each fragment.
+        sizes: bytes of the copies of each member.
+    """
+
+    ledger: int
+    write_quorum: int
+    ensembles: tuple[tuple[str, ...], ...]
+    sizes: Mapping[str, int]
+
+    @classmethod
+    def of(cls, metadata: LedgerMetadata) -> LedgerCopies:
+        """Return those of a closed ledger, whose bytes are estimated from its length."""
+        entries = metadata.last_entry + 1
+        sizes = {
+            bookie: metadata.length * sum(map(len, metadata.holdings(bookie))) // max(entries, 1)
+            for bookie in metadata.bookies()
+        }
+        ensembles = tuple(dict.fromkeys(fragment.ensemble for fragment in metadata.fragments))
+        return cls(metadata.ledger, metadata.write_quorum, ensembles, sizes)
+
+    def violations(self, racks: Mapping[str, str]) -> int:
+        """Count write sets within one rack. Fragments with the same members count once."""
+        return sum(single_rack_windows(ensemble, self.write_quorum, racks) for ensemble in self.ensembles)
+
+    def moved(self, source: str, target: str) -> LedgerCopies:
+        """Return them with another bookie in the places of one."""
+        ensembles = tuple(
+            tuple(target if bookie == source else bookie for bookie in ensemble) for ensemble in self.ensembles
+        )
+        sizes = {bookie: size for bookie, size in self.sizes.items() if bookie != source}
+        sizes[target] = sizes.get(target, 0) + self.sizes.get(source, 0)
+        return LedgerCopies(self.ledger, self.write_quorum, ensembles, sizes)
+
+    def admits(self, source: str, target: str) -> bool:
+        """Whether a bookie is a member of no fragment that names the source."""
+        return not any(source in ensemble and target in ensemble for ensemble in self.ensembles)
+
+    def keeps_racks(self, source: str, target: str, racks: Mapping[str, str]) -> bool:
+        """Whether no write set has fewer racks after a move."""
+        return all(
+            keeps_racks(ensemble, ensemble.index(source), target, self.write_quorum, racks)
+            for ensemble in self.ensembles
+            if source in ensemble
+        )
+
+
+@dataclass(frozen=True)
+class Move:
+    """The copies of one bookie of a ledger are moved to another bookie.
+
+    Attributes:
+        ledger: id of the ledger.
+        source: bookie that has them.
+        target: bookie that takes its places.
+        size: their bytes, about.
+        mends: write sets that are within one rack before, and are not afterwards.
+    """
+
+    ledger: int
+    source: str
+    target: str
+    size: int
+    mends: int = 0
+
+
+@dataclass(frozen=True)
+class RebalancePlan:
+    """Moves, in the order in which they are to be made.
+
+    Attributes:
+        moves: the moves; each ledger has one at most.
+        kept: why copies stay on bookies that have too much: reason -> number of copies of ledgers.
+        before: bookie -> its bytes as a part of its share, 1.0: exactly the share; before the moves.
+        after: the same after them.
+        violations_left: write sets within one rack of the ledgers that were looked at, after the moves.
+    """
+
+    moves: tuple[Move, ...]
+    kept: Mapping[Kept, int]
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    violations_left: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that are moved."""
+        return sum(move.size for move in self.moves)
+
+
+def overfull(loads: Iterable[BookieLoad], slack: float = SLACK) -> list[str]:
+    """Return the bookies that have so much more than their share that they give copies away."""
+    balance = _Balance(loads)
+    return [bookie for bookie in balance.loads if balance.ratio(bookie) > 1 + slack]
+
+
+def plan_moves(
+    loads: Iterable[BookieLoad],
+    ledgers: Sequence[LedgerCopies],
+    *,
+    moves_max: int = MOVES_MAX,
+    bytes_max: int | None = None,
+    keep_free_bytes: int = 0,
+    slack: float = SLACK,
+) -> RebalancePlan:
+    """Plan moves: first those that mend racks, then those from full bookies to empty ones.
+
+    Args:
+        loads: bookies that run and stay.
+        ledgers: closed ledgers whose members are all among them.
+        moves_max: moves at most.
+        bytes_max: bytes at most; None: no limit.
+        keep_free_bytes: free space that a target keeps.
+        slack: part of its share by which a bookie may exceed it.
+    """
+    planner = _Planner(loads, moves_max, bytes_max, keep_free_bytes, slack)
+    before = planner.balance.ratios()
+    planner.mend_racks(ledgers)
+    planner.balance_bytes(ledgers)
+    current = [planner.current.get(copies.ledger, copies) for copies in ledgers]
+    violations = sum(copies.violations(planner.racks) for copies in current)
+    return RebalancePlan(
+        tuple(planner.moves), dict(planner.kept), before, planner.balance.ratios(), violations_left=violations
+    )
+
+
+class _Balance:
+    """Bytes of bookies while moves are planned. The share of each is in proportion to its capacity."""
+
+    def __init__(self, loads: Iterable[BookieLoad]) -> None:
+        self.loads = {load.bookie: load for load in loads}
+        self.used = {bookie: load.used_bytes for bookie, load in self.loads.items()}
+        capacity = sum(load.capacity for load in self.loads.values())
+        self._fullness = sum(self.used.values()) / max(capacity, 1)
+
+    def ratio(self, bookie: str, more: int = 0) -> float:
+        """Return the bytes of a bookie, and `more`, as a part of its share."""
+        share = self._fullness * self.loads[bookie].capacity
+        return (self.used[bookie] + more) / share if share else 0.0
+
+    def ratios(self) -> dict[str, float]:
+        return {bookie: self.ratio(bookie) for bookie in self.loads}
+
+    def has_room(self, bookie: str, size: int, keep_free_bytes: int) -> bool:
+        load = self.loads[bookie]
+        return load.free_bytes - (self.used[bookie] - load.used_bytes) - size >= keep_free_bytes
+
+    def move(self, move: Move) -> None:
+        self.used[move.source] -= move.size
+        self.used[move.target] += move.size
+
+
+@dataclass
+class _Planner:
+    loads: Iterable[BookieLoad]
+    moves_max: int
+    bytes_max: int | None
+    keep_free_bytes: int
+    slack: float
+    moves: list[Move] = field(default_factory=list)
+    current: dict[int, LedgerCopies] = field(default_factory=dict)  # ledgers with a move, after it
+    kept: Counter[Kept] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.balance = _Balance(self.loads)
+        self.racks = {bookie: load.rack for bookie, load in self.balance.loads.items()}
+        self._bytes = 0
+
+    def _fits(self, size: int) -> bool:
+        """Whether the plan has room for one more move."""
+        return len(self.moves) < self.moves_max and (self.bytes_max is None or self._bytes + size <= self.bytes_max)
+
+    def _add(self, copies: LedgerCopies, move: Move) -> None:
+        self.moves.append(move)
+        self._bytes += move.size
+        self.balance.move(move)
+        self.current[move.ledger] = copies.moved(move.source, move.target)
+
+    def _targets(self, copies: LedgerCopies, source: str) -> list[str]:
+        """Bookies that take copies and may take a place of the source, the emptiest first."""
+        balance = self.balance
+        return sorted(
+            (
+                bookie
+                for bookie, load in balance.loads.items()
+                if load.takes and bookie != source and copies.admits(source, bookie)
+            ),
+            key=lambda bookie: (balance.ratio(bookie), bookie),
+        )
+
+    # ---- racks ----------------------------------------------------------------------------------------------
+
+    def mend_racks(self, ledgers: Iterable[LedgerCopies]) -> None:
+        """Take copies out of racks that have all copies of an entry; ledgers with the most such write sets first."""
+        if count_racks(self.racks) < 2:
+            return
+        bad = [(count, copies) for copies in ledgers if (count := copies.violations(self.racks))]
+        for count, copies in sorted(bad, key=lambda pair: (-pair[0], pair[1].ledger)):
+            if not self._fits(0):
+                return
+            move = self._mending(copies, count)
+            if move is not None and self._fits(move.size):
+                self._add(copies, move)
+
+    def _mending(self, copies: LedgerCopies, count: int) -> Move | None:
+        """Return the move that mends most; of several the one to the emptiest bookie."""
+        best: tuple[int, float, str, str] | None = None
+        for source in sorted({bookie for ensemble in copies.ensembles for bookie in ensemble}):
+            size = copies.sizes.get(source, 0)
+            for target in self._targets(copies, source):
+                if not self.balance.has_room(target, size, self.keep_free_bytes):
+                    continue
+                if not copies.keeps_racks(source, target, self.racks):
+                    continue
+                mends = count - copies.moved(source, target).violations(self.racks)
+                key = (-mends, self.balance.ratio(target, size), source, target)
+                if mends > 0 and (best is None or key < best):
+                    best = key
+                if mends == count:  # those behind it are fuller
+                    break
+        if best is None:
+            return None
+        return Move(copies.ledger, best[2], best[3], copies.sizes.get(best[2], 0), -best[0])
+
+    # ---- bytes ----------------------------------------------------------------------------------------------
+
+    def balance_bytes(self, ledgers: Iterable[LedgerCopies]) -> None:
+        """Move copies from bookies that have too much, always from the fullest one, the largest copies first."""
+        left: dict[str, list[LedgerCopies]] = {}
+        for copies in ledgers:
+            for bookie, size in copies.sizes.items():
+                if size and bookie in self.balance.loads and copies.ledger not in self.current:
+                    left.setdefault(bookie, []).append(copies)
+        for bookie, some in left.items():
+            some.sort(key=lambda copies: (copies.sizes[bookie], -copies.ledger))  # the last one comes first
+        while (source := self._fullest(left.keys())) is not None:
+            copies = left[source].pop()
+            if not left[source]:
+                del left[source]
+            if copies.ledger not in self.current:
+                self._give_away(copies, source)
+
+    def _fullest(self, bookies: Set[str]) -> str | None:
+        """Return the bookie that has most of its share, if that is too much and the plan has room."""
+        if not bookies or not self._fits(0):
+            return None
+        fullest = max(bookies, key=lambda bookie: (self.balance.ratio(bookie), bookie))
+        return fullest if self.balance.ratio(fullest) > 1 + self.slack else None
+
+    def _give_away(self, copies: LedgerCopies, source: str) -> None:
+        """Move the copies of a ledger to the emptiest bookie that can take them, or count why not."""
+        balance, size, why = self.balance, copies.sizes[source], Kept.NO_TARGET
+        if not self._fits(size):
+            return
+        for target in self._targets(copies, source):
+            if balance.ratio(target) >= balance.ratio(source):
+                break
+            if balance.ratio(target, size) > balance.ratio(source, -size):
+                why = Kept.NO_GAIN
+            elif not balance.has_room(target, size, self.keep_free_bytes):
+                why = Kept.NO_SPACE
+            elif not copies.keeps_racks(source, target, self.racks):
+                why = Kept.RACKS
+            else:
+                self._add(copies, Move(copies.ledger, source, target, size))
+                return
+        self.kept[why] += 1

@@ -1,0 +1,135 @@
+"""The key with the moves of a rebalance. It is to moves what an order is to a bookie: workers carry them out.
+
+What is left of a move is not stored: it is done when the metadata of its ledger do not name the source any more. A
+worker takes done moves off the list after a pass, so that the list only gets shorter, and a worker that is behind does
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pyreplog.autorecovery.changes import change_key
+from pyreplog.autorecovery.protocol.rebalance import Move
+from pyreplog.errors import InvalidMetadataError
+from pyreplog.ledger.ledger_store import load_many
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.values import Kept, split_object
+from pyreplog.metadata.values import field as value_of
+
+REBALANCE = "/autorecovery/rebalance"
+VERSION = 1
+_REASON_MAX = 200
+
+_NEW = Kept(VERSION, VERSION)
+_FIELDS = ("since_us", "moves", "failed")
+
+
+@dataclass(frozen=True)
+class RebalanceMoves:
+    """The value of the key.
+
+    Attributes:
+        since_us: when the rebalance began, microseconds since 1970-01-01 UTC.
+        moves: moves that were not seen to be done.
+        failed: ledger -> why its move was given up.
+        kept: fields of other versions.
+    """
+
+    since_us: int
+    moves: tuple[Move, ...] = ()
+    failed: Mapping[int, str] = field(default_factory=dict)
+    kept: Kept = _NEW
+
+    @property
+    def bytes_left(self) -> int:
+        """Bytes of the moves, about."""
+        return sum(move.size for move in self.moves)
+
+    def encode(self) -> bytes:
+        """Return the value of the key."""
+        return self.kept.encode(
+            {
+                "since_us": self.since_us,
+                "moves": [[move.ledger, move.source, move.target, move.size] for move in self.moves],
+                "failed": {str(ledger): why[:_REASON_MAX] for ledger, why in self.failed.items()},
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> RebalanceMoves:
+        """Return the moves that a value holds.
+
+        Raises:
+            MetadataVersionError: it needs a newer reader.
+            InvalidMetadataError: it is malformed.
+        """
+        try:
+            body, kept = split_object("moves of a rebalance", data, _FIELDS, VERSION)
+            moves = tuple(_decode_move(item) for item in value_of(body, "moves", list))
+            failed = {int(ledger): str(why) for ledger, why in value_of(body, "failed", dict).items()}
+            return cls(value_of(body, "since_us", int), moves, failed, kept)
+        except ValueError as error:
+            raise InvalidMetadataError(
+                f"{REBALANCE}: {data[:80]!r}: {error}; `cluster rebalance --end` deletes it"
+            ) from error
+
+    def without(self, done: Iterable[Move], failed: Mapping[int, str]) -> RebalanceMoves:
+        """Return them without moves that are done, and those that failed."""
+        over = {(move.ledger, move.source, move.target) for move in done}
+        left = tuple(
+            move
+            for move in self.moves
+            if (move.ledger, move.source, move.target) not in over and move.ledger not in failed
+        )
+        return replace(self, moves=left, failed={**self.failed, **failed})
+
+
+def _decode_move(item: Any) -> Move:
+    if type(item) is not list or [type(part) for part in item] != [int, str, str, int] or min(item[0], item[3]) < 0:
+        raise ValueError(f"move: {str(item)[:80]}")
+    return Move(*item)
+
+
+def find_moves(store: MetadataStore) -> RebalanceMoves | None:
+    """Return the moves that are to be made; None: there is no rebalance.
+
+    Raises:
+        InvalidMetadataError: they are malformed, or need a newer reader.
+        ReplogError: errors of the store.
+    """
+    stored = store.get(REBALANCE)
+    return None if stored is None else RebalanceMoves.decode(stored.value)
+
+
+def settle_moves(store: MetadataStore, moves: Iterable[Move], failed: Mapping[int, str]) -> None:
+    """Take moves off the list that are done, which the metadata of their ledgers tell, and those that failed.
+
+    Args:
+        store: metadata store.
+        moves: those to look at.
+        failed: ledger -> why its move is given up.
+
+    Raises:
+        InvalidMetadataError: the list is malformed.
+        ReplogError: errors of the store.
+    """
+    by_ledger = {move.ledger: move for move in moves}
+    done: list[Move] = []
+    unreadable: dict[int, str] = {}
+    for ledger, stored in load_many(store, sorted(by_ledger)):
+        if isinstance(stored, InvalidMetadataError):
+            unreadable[ledger] = str(stored)
+        elif stored is None or by_ledger[ledger].source not in stored.metadata.bookies():
+            done.append(by_ledger[ledger])
+    over = {move.ledger for move in done}
+    given_up = {ledger: why for ledger, why in {**unreadable, **failed}.items() if ledger not in over}
+    if not done and not given_up:
+        return
+
+    def change(value: bytes | None) -> bytes | None:
+        return None if value is None else RebalanceMoves.decode(value).without(done, given_up).encode()
+
+    change_key(store, REBALANCE, change)

@@ -1,0 +1,122 @@
+"""The alarm rules of docs/operations.md: they parse, and what they look at is exported and follows what happens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pyreplog.autorecovery.auto_recovery import AutoRecovery
+from pyreplog.autorecovery.hold import begin_hold
+from pyreplog.autorecovery.lost_entries import LostRange, note_lost
+from pyreplog.autorecovery.metrics import auto_recovery_metrics
+from pyreplog.autorecovery.timed_reason import TimedReason
+from pyreplog.clock import ManualClock
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.metrics import Metric
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[2]
+DURATION = re.compile(r"\d+[smhd]")
+METRIC = re.compile(r"\bpyreplog_\w+")
+CODE = re.compile(r'code="([\w-]+)"')
+
+
+def rules() -> list[dict[str, Any]]:
+    """Return the rules as Prometheus would read them."""
+    text = (ROOT / "docs" / "operations.md").read_text().partition("### Alarm rules\n")[2]
+    (group,) = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])["groups"]
+    assert group.keys() == {"name", "rules"}
+    return list(group["rules"])
+
+
+class Here:
+    """An embedded cluster, and auto-recovery that takes a step when the test says so."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = ManualClock(1_700_000_000_000_000)
+        self.cluster = LedgerCluster.embedded(folder, bookies=4, segment_bytes=1 << 20)
+        self.recovery = AutoRecovery(self.cluster, self.clock)
+
+    def metrics(self) -> dict[str, Metric]:
+        """Return what is exported, by the name that a rule has for it."""
+        found = [*auto_recovery_metrics(self.recovery), *self.cluster.metrics()]
+        return {f"{metric.name}{'_total' if metric.kind == 'counter' else ''}": metric for metric in found}
+
+    def value(self, name: str) -> float:
+        (sample,) = self.metrics()[f"pyreplog_autorecovery_{name}"].samples
+        assert isinstance(sample[1], float)
+        return sample[1]
+
+    def step(self) -> None:
+        self.recovery.round()
+        until(lambda: not self.recovery.is_copying)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Here]:
+    opened = Here(tmp_path)
+    yield opened
+    opened.recovery.close()
+    opened.cluster.close()
+
+
+def test_rules_are_what_prometheus_takes() -> None:
+    found = rules()
+    assert len(found) > 10 and len({rule["alert"] for rule in found}) == len(found)
+    for rule in found:
+        assert rule.keys() <= {"alert", "expr", "for", "annotations"} and rule["annotations"].keys() == {"summary"}
+        assert re.fullmatch(r"[A-Z]\w+", rule["alert"]) and rule["annotations"]["summary"]
+        assert DURATION.fullmatch(rule.get("for", "1m")), rule["alert"]
+        for left, right in ("()", "[]", "{}"):
+            assert rule["expr"].count(left) == rule["expr"].count(right), rule["alert"]
+        assert all(DURATION.fullmatch(span) for span in re.findall(r"\[(.*?)\]", rule["expr"]))
+        assert METRIC.search(rule["expr"]) and re.search(r"(?<![=!])[<>]|== 0", rule["expr"]), rule["alert"]
+
+
+def test_every_metric_in_a_rule_is_exported(here: Here) -> None:
+    exported = here.metrics()
+    named = {name for rule in rules() for name in METRIC.findall(rule["expr"])}
+    assert named <= exported.keys(), sorted(named - exported.keys())
+    for rule in rules():
+        for name in re.findall(r"(?:increase|rate)\((\w+)", rule["expr"]):
+            assert exported[name].kind == "counter", f"{rule['alert']}: only counters increase"
+
+
+def test_every_code_in_a_rule_is_one_of_an_alarm() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "pyreplog" / "autorecovery").rglob("*.py"))
+    raised = set(re.findall(r'Alarm\(\s*"([\w-]+)"', sources))
+    named = {code for rule in rules() for code in CODE.findall(rule["expr"])}
+    assert named and named <= raised
+
+
+def test_what_the_rules_look_at_follows_what_happens(here: Here) -> None:
+    with here.cluster.create_ledger(3, 2) as ledger:
+        ledger.append_batch([b"entry"] * 20)
+    here.step()
+    assert here.value("is_auditor") == 1.0
+    quiet = ("lacking_ledgers", "listed_lost_entries", "hold_seconds", "orders", "one_copy_left")
+    assert [here.value(name) for name in quiet] == [0.0] * len(quiet)
+    member = here.cluster.ledger_metadata(ledger.id).last_fragment.ensemble[0]
+    here.cluster.runtime.bookies.pop(member).close()  # type: ignore[attr-defined]
+    begin_hold(here.cluster.metadata, TimedReason(here.clock.now_us() - 90_000_000, "upgrade"))
+    note_lost(here.cluster.metadata, ledger.id, [LostRange(0, 6, 2, "b@1", 0)])
+    here.step()
+    assert [here.value(name) for name in quiet[:3]] == [1.0, 3.0, 90.0]
+
+
+def test_the_ledgers_at_one_copy_are_those_of_a_pass_that_runs(here: Here) -> None:
+    """A pass that is over has none left: its alarm ends with it."""
+    with here.cluster.create_ledger(2, 2) as ledger:
+        ledger.append_batch([b"entry"] * 20)
+    member = here.cluster.ledger_metadata(ledger.id).last_fragment.ensemble[0]
+    here.cluster.runtime.bookies.pop(member).close()  # type: ignore[attr-defined]
+    here.step()
+    here.clock.advance(3_600_000_000)
+    here.step()
+    assert here.recovery.worker_status().copied_ledgers == 1
+    assert here.value("one_copy_left") == 0.0
