@@ -176,7 +176,9 @@ def test_a_drain_that_cannot_go_on_ends_and_says_why(
     with LedgerCluster.embedded(folder) as opened:
         metadata = opened.ledger_metadata(0)
         bookie = metadata.last_fragment.ensemble[0]
-        wrong = metadata.last_fragment._replace(ensemble=tuple(reversed(metadata.last_fragment.ensemble)))
+        wrong = metadata.last_fragment._replace(
+            ensemble=tuple(metadata.last_fragment.ensemble[place] for place in (3, 2, 0, 1))
+        )
         stored = dataclasses.replace(metadata, fragments=(wrong,)).encode()
         opened.metadata.put(metadata_key(0), stored, load_ledger(opened.metadata, 0).version)
         status = AutoRecoveryStatus("other", 0, {bookie: 1}, (), {0: "no copy of entry 3 can be read"}, ())
