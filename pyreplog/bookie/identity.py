@@ -190,16 +190,16 @@ def claim(
     except LockedError as error:
         raise LockedError(path, error.pid, "a bookie runs in one process at a time") from error
     try:
-        cluster = cluster_id(store)
-        known = store.get(f"{BOOKIES}/{name}")
         kept = _load(path)
+        cluster = cluster_id(store) if kept is None else _cluster_of(path, kept, store)
+        known = store.get(f"{BOOKIES}/{name}")
         if kept is None:
             _check_empty(path, name, known, make_new=make_new)
             kept = BookieIdentity(name, uuid.uuid4().bytes, cluster)
             files.replace_small(path / IDENTITY, kept.encode())
             files.sync_directory(path.parent)
         else:
-            _check_kept(path, name, cluster, kept, known, make_new=make_new)
+            _check_kept(path, name, kept, known, make_new=make_new)
             _check_state(path, store, kept)
             if not older_metadata:
                 _check_metadata(path, kept, known, next_ledger)
@@ -308,12 +308,24 @@ def _check_empty(path: Path, name: str, known: Versioned | None, *, make_new: bo
         )
 
 
-def _check_kept(
-    path: Path, name: str, cluster: bytes, kept: BookieIdentity, known: Versioned | None, *, make_new: bool
-) -> None:
+def _cluster_of(path: Path, kept: BookieIdentity, store: MetadataStore) -> bytes:
+    """Return the cluster of a directory with an identity, if the metadata are those of that cluster.
+
+    A store that holds no cluster is not made one: it may be the wrong one, or was emptied and will be restored.
+    """
+    cluster = _cluster(store)
+    if cluster != kept.cluster:
+        found = "no cluster" if cluster is None else f"cluster {cluster.hex()}"
+        raise ForeignDirectoryError(
+            f"{path}: bookie {kept.id} is of cluster {kept.cluster.hex()}, and the {store.what} holds {found}: one "
+            "root is for one cluster. Start the bookie with the metadata of its cluster, or, for a new bookie of the "
+            "other cluster, with an empty directory. If the metadata were emptied, restore them. Nothing was changed"
+        )
+    return kept.cluster
+
+
+def _check_kept(path: Path, name: str, kept: BookieIdentity, known: Versioned | None, *, make_new: bool) -> None:
     """Check that a directory with an identity is that of the bookie to be opened."""
-    if kept.cluster != cluster:
-        raise ForeignDirectoryError(f"{path} is of cluster {kept.cluster.hex()}, the metadata of {cluster.hex()}")
     if kept.name != name:
         raise WrongIncarnationError(f"{path} is of bookie {kept.id}, not of {name}")
     if known is None:

@@ -57,6 +57,8 @@ class MetadataStore(Handle):
         self._lease_lock = threading.Lock()  # of the two that follow
         self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
         self._takes_leases = True
+        self.what = what
+        """The store and its root, for messages: "metadata store PATH", or with the URL of its root."""
         super().__init__(what)
 
     def close(self) -> None:

@@ -289,8 +289,26 @@ def test_metadata_that_do_not_count(opens: str, path: Path, store: MemoryStore) 
 
 def test_another_cluster(path: Path, store: MemoryStore) -> None:
     start(path, store)
-    with MemoryStore() as elsewhere, pytest.raises(ForeignDirectoryError):
-        start(path, elsewhere)
+    with MemoryStore() as elsewhere:
+        other = cluster_id(elsewhere).hex()
+        with pytest.raises(ForeignDirectoryError) as error:
+            start(path, elsewhere)
+        assert f"is of cluster {cluster_id(store).hex()}, and the {elsewhere.what} holds cluster {other}" in str(
+            error.value
+        )
+        assert "with an empty directory" in str(error.value)
+
+
+def test_metadata_of_no_cluster_are_not_made_one(path: Path, store: MemoryStore) -> None:
+    """A wrong root stays as it is, and emptied metadata can be restored."""
+    start(path, store)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    with MemoryStore() as elsewhere:
+        for make_new in (False, True):
+            with pytest.raises(ForeignDirectoryError, match="holds no cluster"):
+                start(path, elsewhere, make_new=make_new)
+        assert elsewhere.list("/") == []
+    assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def test_a_bookie_is_registered_in_the_metadata_of_its_cluster_only(path: Path, store: MemoryStore) -> None:
