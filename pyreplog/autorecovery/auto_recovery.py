@@ -25,7 +25,7 @@ from pyreplog.autorecovery.protocol.absence import Alarm
 from pyreplog.autorecovery.protocol.rebalance import Move
 from pyreplog.autorecovery.rebalance_moves import find_moves, settle_moves
 from pyreplog.autorecovery.replicas_check import ReplicasCheck
-from pyreplog.autorecovery.status import FAILED_MAX, OPEN_MAX, STATUS, AutoRecoveryStatus
+from pyreplog.autorecovery.status import FAILED_MAX, HEARTBEAT_US, OPEN_MAX, STATUS, AutoRecoveryStatus
 from pyreplog.autorecovery.worker import ReplicationWorker, Workload
 from pyreplog.autorecovery.worker_status import WorkerStatus, worker_key
 from pyreplog.bookie.bookie_state import BookiePhase, list_bookie_states
@@ -318,7 +318,7 @@ class AutoRecovery(Handle):
         )  # fmt: skip
 
     def _publish_status(self) -> None:
-        """Store the status, if anything but the time has changed."""
+        """Store the status, if anything but the time has changed, or the stored one is a minute old."""
         status = self.status()
 
         def change(value: bytes | None) -> bytes:
@@ -326,7 +326,9 @@ class AutoRecovery(Handle):
                 stored = None if value is None else AutoRecoveryStatus.decode(value)
                 if stored is not None:
                     follows = replace(status.following(stored.progress), kept=stored.kept)
-                    return (stored if replace(follows, at_us=stored.at_us) == stored else follows).encode()
+                    is_recent = 0 <= status.at_us - stored.at_us < HEARTBEAT_US
+                    is_same = is_recent and replace(follows, at_us=stored.at_us) == stored
+                    return (stored if is_same else follows).encode()
             return status.following(()).encode()
 
         change_key(self._store, STATUS, change)

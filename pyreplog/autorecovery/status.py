@@ -15,6 +15,9 @@ VERSION = 1
 
 _NEW = Kept(VERSION, VERSION)
 _FIELDS = ("auditor", "at_us", "ledgers_left", "alarms", "failed", "open_ledgers", "progress")
+HEARTBEAT_US = 60_000_000
+"""A status that did not change is written again after so long, so that one of an auditor that fails can be told."""
+FRESH_US = 3 * HEARTBEAT_US
 FAILED_MAX = 20
 """So many ledgers that cannot be copied are named."""
 OPEN_MAX = 1000
@@ -29,7 +32,8 @@ class AutoRecoveryStatus:
 
     Attributes:
         auditor: the process that is the auditor.
-        at_us: when this was written, microseconds since 1970-01-01 UTC. It is written again when something changed.
+        at_us: when this was written, microseconds since 1970-01-01 UTC. It is written again when something changed, and
+            after a minute.
         ledgers_left: bookie id -> number of ledgers that name it, of bookies with orders.
         alarms: what needs an operator.
         failed: ledger -> why it cannot be copied now, of up to FAILED_MAX ledgers.

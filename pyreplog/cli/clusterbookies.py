@@ -54,6 +54,12 @@ def add_actions(actions: Any) -> None:
         parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
 
 
+def _tell_scan(arguments: argparse.Namespace) -> None:
+    """Say that the metadata of all ledgers are read, which takes a while in a large cluster."""
+    if arguments.embedded is None:
+        say("reading the metadata of all ledgers", file=sys.stderr)
+
+
 def _drain(arguments: argparse.Namespace) -> int:
     with clusteroptions.cluster(arguments) as cluster:
         operations = BookieOperations(cluster.runtime, SystemClock())
@@ -64,6 +70,7 @@ def _drain(arguments: argparse.Namespace) -> int:
             else:
                 say(f"bookie {bookie} is an ordinary member again")
             return 0
+        _tell_scan(arguments)
         progress = operations.begin_drain(arguments.bookie, dry_run=arguments.dry_run)
         _print_drain(arguments, progress)
         if arguments.wait and not arguments.dry_run:
@@ -125,6 +132,7 @@ def _lost(arguments: argparse.Namespace) -> int:
         operations = BookieOperations(cluster.runtime, SystemClock())
         if arguments.end:
             return _end_lost(arguments, operations)
+        _tell_scan(arguments)
         if arguments.dry_run:
             forecast = operations.forecast_loss(arguments.bookie)
         else:
@@ -160,6 +168,7 @@ def _print_forecast(forecast: LossForecast, verb: str) -> None:
 
 def _retire(arguments: argparse.Namespace) -> int:
     with clusteroptions.cluster(arguments) as cluster:
+        _tell_scan(arguments)
         bookie = BookieOperations(cluster.runtime, SystemClock()).retire(arguments.bookie)
     if arguments.json:
         print_json({"bookie": bookie, "phase": "retired"})

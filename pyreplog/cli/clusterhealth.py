@@ -20,12 +20,17 @@ EXIT_CODES = {Colour.GREEN: 0, Colour.AMBER: 10, Colour.RED: 11}
 def add_actions(actions: Any) -> None:
     """Add the parser of the action."""
     parser = actions.add_parser("health", help=HEALTH, description=f"{HEALTH}; exit code 0, 10 or 11")
+    parser.add_argument(
+        "--scan",
+        action="store_true",
+        help="read the metadata of all ledgers, also if the auditor says that all is well",
+    )
     parser.set_defaults(action=_health)
 
 
 def _health(arguments: argparse.Namespace) -> int:
     with clusteroptions.cluster(arguments) as cluster:
-        health = check_health(cluster.runtime, limbo=cluster.limbo)
+        health = check_health(cluster.runtime, limbo=cluster.limbo, trust_auditor=not arguments.scan)
     if arguments.json:
         print_json(asdict(health))
     else:
@@ -36,6 +41,8 @@ def _health(arguments: argparse.Namespace) -> int:
 def _print(health: ClusterHealth) -> None:
     say(f"{health.colour}: {counted(health.bookies, 'bookie')}, {counted(health.ledgers, 'ledger')}")
     print_findings(health)
+    if not health.is_scanned:
+        say("  copies are as the auditor says; --scan reads the metadata of all ledgers")
     for bookie, scrub in sorted(health.scrubs.items()):
         say(f"  {bookie}: {last_scrub(scrub, SystemClock().now_us())}")
     if unverified := health.bookies - len(health.scrubs):

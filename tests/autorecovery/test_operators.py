@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,18 +14,24 @@ from pyreplog.autorecovery.auto_recovery import AutoRecovery
 from pyreplog.autorecovery.config import change_config
 from pyreplog.autorecovery.health import ClusterHealth, Colour, check_health
 from pyreplog.autorecovery.hold import HOLD, begin_hold
+from pyreplog.autorecovery.leased_keys import AUDITOR
 from pyreplog.autorecovery.lost_entries import LostRange, note_lost, remove_lost
 from pyreplog.autorecovery.metrics import auto_recovery_metrics
 from pyreplog.autorecovery.operators import BookieOperations
 from pyreplog.autorecovery.orders import list_orders, place_order
 from pyreplog.autorecovery.overview import RecoveryWatch
+from pyreplog.autorecovery.status import FRESH_US, HEARTBEAT_US, STATUS, AutoRecoveryStatus, find_status
 from pyreplog.autorecovery.timed_reason import TimedReason
 from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_key, list_bookie_states
 from pyreplog.clock import ManualClock
 from pyreplog.errors import BookieStateError, LastCopyError, NoSuchBookieError, NotEnoughBookiesError
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.ledger.ledgermetadata import metadata_key
+from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, metadata_key
 from pyreplog.ledger.repair_notes import note_repair
+from pyreplog.ledger.runtime import RuntimeBase
+from pyreplog.ledger.status import BookieStatus
+from pyreplog.metadata.memory import MemoryStore
+from pyreplog.metadata.store import Versioned
 from tests.waiting import until
 
 ENTRIES = 25
@@ -391,3 +398,89 @@ def test_a_loss_stays_when_another_bookie_has_the_name(tmp_path: Path) -> None:
         assert again.phase(bookie) is BookiePhase.LOST
     finally:
         again.close()
+
+
+# ---- health without reading all ledgers --------------------------------------------------------------------------
+
+
+class Counting(MemoryStore):
+    """Counts the metadata of ledgers that are read."""
+
+    read = 0
+
+    def _get_many(self, keys: Sequence[str]) -> list[Versioned | None]:
+        self.read += sum(key.startswith("/ledgers/") for key in keys)
+        return super()._get_many(keys)
+
+
+class Remote(RuntimeBase):
+    """Bookies that run elsewhere: only their registrations matter here."""
+
+    running = ("a@1", "b@1", "c@1")
+
+    def bookie_statuses(self) -> list[BookieStatus]:
+        return [BookieStatus(bookie, "", "", False, 0) for bookie in self.running]
+
+
+@pytest.fixture
+def remote() -> Iterator[tuple[Remote, Counting]]:
+    """E = 3, Qw = 2."""
+    store = Counting()
+    runtime = Remote(store, entry_bytes_max=1 << 20)
+    for bookie in Remote.running:
+        store.create(f"/bookies/{bookie[0]}", json.dumps({"id": bookie}).encode())
+    metadata = LedgerMetadata(
+        ledger=7, ensemble_size=3, write_quorum=2, ack_quorum=1, fragments=(Fragment(0, Remote.running),), proof="",
+        state=State.CLOSED, last_entry=9, length=90,
+    )  # fmt: skip
+    store.create(metadata_key(7), metadata.encode())
+    store.create(AUDITOR, b"host:1")
+    yield runtime, store
+    runtime.close()
+
+
+def tell(store: Counting, at_us: int, *, auditor: str = "host:1", left: dict[str, int] | None = None) -> None:
+    stored = store.get(STATUS)
+    if stored is not None:
+        store.delete(STATUS, stored.version)
+    store.create(STATUS, AutoRecoveryStatus(auditor, at_us, left or {}, (), {}, ()).encode())
+
+
+def test_ledgers_are_not_read_when_a_fresh_status_says_that_all_is_well(remote: tuple[Remote, Counting]) -> None:
+    runtime, store = remote
+    now_us = runtime.reactor.clock.now_us()
+    tell(store, now_us)
+    health = check_health(runtime, trust_auditor=True)
+    assert (health.colour, health.ledgers, health.is_scanned, store.read) == (Colour.GREEN, 1, False, 0)
+    assert check_health(runtime).is_scanned and store.read == 1
+
+
+@pytest.mark.parametrize("why", ["none", "old", "other", "order", "absent", "state", "no auditor"])
+def test_ledgers_are_read_when_the_status_is_not_enough(remote: tuple[Remote, Counting], why: str) -> None:
+    runtime, store = remote
+    now_us = runtime.reactor.clock.now_us()
+    if why != "none":
+        tell(
+            store, now_us - (FRESH_US if why == "old" else 0), auditor="host:2" if why == "other" else "host:1",
+            left={"a@1": 1} if why == "order" else {},
+        )  # fmt: skip
+    if why == "absent":
+        runtime.running = ("a@1", "b@1")
+    if why == "state":
+        store.create(bookie_state_key("z@1"), BookieState(BookiePhase.LOST, 0, "test").encode())
+    if why == "no auditor":
+        store.delete(AUDITOR, 0)
+    health = check_health(runtime, trust_auditor=True)
+    assert health.is_scanned and store.read == 1
+    assert bool(health.missing_copies) == (why == "absent")
+
+
+def test_an_auditor_tells_each_minute_that_it_lives(here: Here) -> None:
+    here.step()
+    first = find_status(here.store)
+    here.step()
+    assert find_status(here.store) == first
+    here.clock.advance(HEARTBEAT_US)
+    here.step()
+    again = find_status(here.store)
+    assert first is not None and again is not None and again.at_us == first.at_us + HEARTBEAT_US
