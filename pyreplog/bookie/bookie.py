@@ -232,6 +232,8 @@ class Bookie(FastAddHandler):
         if not self._space.takes(recovery=bool(request.flags & RECOVERY)):
             return self._refuse(request, ReplyStatus.READ_ONLY, f"only {self._space.free} bytes are free")
         ledger, first, last = request.ledger, request.first, request.last
+        if request.is_copy:
+            self.live.note_copies(ledger)
         count, highest, lac = inspect_entries(request.records, ledger=ledger, first=first, last=last)
         if state is not None and first <= state.last and not state.is_durable(highest) and self._log.staged:
             kept = request._replace(records=bytes(request.records))  # compared after the commit: not readable before

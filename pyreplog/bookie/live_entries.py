@@ -17,10 +17,20 @@ class LiveEntries:
         self._log = log
         self._views: dict[int, EntryReader] = {}
         self._undecided: set[int] = set()
+        self._copied: set[int] = set()
 
     def of(self, ledger: int) -> EntryReader:
         """Return the log, or what counts of it for a ledger with dead entries."""
         return self._views.get(ledger, self._log)
+
+    def note_copies(self, ledger: int) -> None:
+        """Auto-recovery makes copies of a ledger here."""
+        self._copied.add(ledger)
+
+    def take_copied(self) -> set[int]:
+        """Return the ledgers of which copies came since the call before."""
+        copied, self._copied = self._copied, set()
+        return copied
 
     def is_undecided(self, ledger: int) -> bool:
         """Whether it is being decided which entries are dead, so that it is unknown what is here."""

@@ -3,8 +3,9 @@
 An entry is removed here only when the metadata of its closed ledger name others for it, and nobody can have a proof
 with which this bookie would be named again. The steps, for each ledger:
 
-1. Two looks at the metadata, some rounds apart, find surplus. A worker that copies to this bookie names it meanwhile
-   (BookKeeper #4668: copies were removed while they were made).
+1. Two looks at the metadata, some rounds apart, find surplus, and no copies of the ledger came here in between. While a
+   worker copies a ledger to this bookie, they are surplus until it names the bookie (BookKeeper #4668: copies were
+   removed while they were made), which takes longer than any interval if the ledger is large enough.
 2. The metadata are read again: the ledger is closed, knows this bookie, and lists none of its entries as lost.
 3. The entries are hidden: HOLDINGS does not see them any more, and what is added again is stored again
    (`live_entries`).
@@ -129,7 +130,9 @@ class Surplus:
             del self._live_bytes[key]
 
     def _find(self, deleted: Set[int]) -> Iterator[None]:
-        """Look at all ledgers; those with surplus now and at the look before are to be judged."""
+        """Look at all ledgers; those with surplus now and at the look before are to be judged, unless copies come."""
+        copied: set[int] = set()
+        self._alone(lambda bookie: copied.update(bookie.live.take_copied()))
         candidates = [ledger for ledger in self._log.log.ledgers() if ledger < CONTROL and ledger not in deleted]
         found = set()
         for start in range(0, len(candidates), _LOOKS):
@@ -138,8 +141,9 @@ class Surplus:
                 if closed is not None and self._has_surplus(ledger, self._sealed(ledger), closed):
                     found.add(ledger)
             yield
-        self._waiting.extend(sorted(found & self._seen))
-        self._seen = found - self._seen
+        same = found & self._seen - copied
+        self._waiting.extend(sorted(same))
+        self._seen = found - same
 
     def _has_surplus(self, ledger: int, shares: Sequence[LedgerExtent], closed: ClosedLedger) -> bool:
         """Whether sealed segments have entries that the bookie need not hold, and that are not dead yet.

@@ -246,6 +246,19 @@ def test_a_ledger_that_names_others_goes_after_two_looks(node: Node) -> None:
     assert node.here() == []
 
 
+def test_copies_that_are_still_being_made_stay(node: Node) -> None:
+    """However long a worker takes for a large ledger: they are no surplus before it is done, or has given up."""
+    node.make((0, "x y"), last=99)
+    for first in range(0, 100, 20):
+        node.copy(*range(first, first + 20))
+        node.roll()
+        node.rounds(1)
+    version = node.load()[1]
+    assert node.proof() == node.here() == list(range(100)), "it can be named now"
+    node.rounds(3)
+    assert node.here() == [] and node.load()[1] != version
+
+
 def test_what_the_metadata_ask_for_stays(node: Node) -> None:
     """Of a fragment in which this bookie is; of others in the same segments, nothing."""
     node.make((0, "us x"), (20, "us x"), (40, "us x"))
