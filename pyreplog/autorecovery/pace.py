@@ -9,11 +9,12 @@ from pyreplog.stream.throttle import Throttle
 
 _RATE_MIN = 4096
 _RECOVERY = 1.25
-"""After a failure the rate is halved; each ledger that was copied since raises it by this factor, up to the limit."""
+_RECOVERY_US = 1_000_000
+"""After a failure the rate is halved; each second of copying since raises it by this factor, up to the limit."""
 
 
 class Pace:
-    """A limit of bytes per second that is halved when a copy fails. Any thread may use it.
+    """A limit of bytes per second that is halved when copies fail. Any thread may use it.
 
     rate: bytes per second; None: no limit, also after failures.
     """
@@ -21,7 +22,8 @@ class Pace:
     def __init__(self, rate: int | None, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self._limit, self._rate = rate, rate
-        self._throttle = Throttle.of(rate, clock.monotonic_us())
+        self._halved_us = self._changed_us = clock.monotonic_us()
+        self._throttle = Throttle.of(rate, self._changed_us)
 
     @property
     def rate(self) -> int | None:
@@ -38,24 +40,37 @@ class Pace:
     def spend(self, count: int) -> float:
         """Count bytes that were copied. Returns the seconds to wait before more are copied."""
         with self._lock:
+            self._speed_up()
             if self._throttle is None:
                 return 0.0
             self._throttle.allowed(self._clock.monotonic_us())
             self._throttle.spend(count)
             return self._throttle.wait_us() / 1e6
 
-    def slow_down(self) -> None:
-        """Halve the rate, because a copy failed or a bookie is overloaded."""
-        with self._lock:
-            if self._rate is not None:
-                self._set(max(self._rate // 2, min(_RATE_MIN, self._rate)))
+    def slow_down(self, began_us: int) -> None:
+        """Halve the rate, because a copy failed or a bookie is overloaded.
 
-    def speed_up(self) -> None:
-        """Raise a rate that was halved, because a copy went well."""
+        One bookie that stops ends all copies that are under way: those that began before the rate was halved count as
+        one failure, as TCP halves its window once for the losses of one window.
+
+        Args:
+            began_us: when the copy began, monotonic microseconds.
+        """
         with self._lock:
-            if self._rate is not None and self._limit is not None and self._rate < self._limit:
-                self._set(min(int(self._rate * _RECOVERY) + 1, self._limit))
+            if self._rate is not None and began_us >= self._halved_us:
+                self._set(max(self._rate // 2, min(_RATE_MIN, self._rate)))
+                self._halved_us = self._changed_us
+
+    def _speed_up(self) -> None:
+        """Raise a rate that was halved, if nothing failed for a while."""
+        if self._throttle is None or self._rate is None or self._limit is None or self._rate >= self._limit:
+            return
+        now_us = self._clock.monotonic_us()
+        if now_us - self._changed_us >= _RECOVERY_US:
+            self._rate, self._changed_us = min(int(self._rate * _RECOVERY) + 1, self._limit), now_us
+            self._throttle.allowed(now_us)
+            self._throttle.set_rate(self._rate)
 
     def _set(self, rate: int | None) -> None:
-        self._rate = rate
-        self._throttle = Throttle.of(rate, self._clock.monotonic_us())
+        self._rate, self._changed_us = rate, self._clock.monotonic_us()
+        self._throttle = Throttle.of(rate, self._changed_us)

@@ -265,7 +265,7 @@ class ReplicationWorker:
     # ---- one ledger -----------------------------------------------------------------------------------------
 
     def _copy_claimed(self, stored: VersionedMetadata) -> None:
-        ledger = stored.metadata.ledger
+        ledger, began_us = stored.metadata.ledger, self._clock.monotonic_us()
         try:
             if not self._keys.take(claim_key(ledger)):
                 with self._lock:
@@ -279,7 +279,7 @@ class ReplicationWorker:
             self._is_stopping = True
         except ReplogError as error:
             if not isinstance(error, NotEnoughBookiesError):
-                self.pace.slow_down()
+                self.pace.slow_down(began_us)
             self._failed(ledger, error)
 
     def _copy(self, stored: VersionedMetadata) -> None:
@@ -311,8 +311,6 @@ class ReplicationWorker:
             if not replicated.kept:
                 counters.ledgers += not replicated.is_open
                 self._failures.pop(ledger, None)
-        if replicated.bytes:
-            self.pace.speed_up()
         if replicated.kept:  # each pass would look for them again, in vain
             text = f"{replicated.kept} entries have copies on bookies that are away, or nowhere"
             self._failed(ledger, UnreadableError(ledger, text))

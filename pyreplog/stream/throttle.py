@@ -16,7 +16,11 @@ class Throttle:
     @classmethod
     def of(cls, rate: int | None, now_us: int) -> Throttle | None:
         """Return a throttle with bursts of a tenth of a second; None if `rate` is None: no limit."""
-        return None if rate is None else cls(rate, max(rate // 10, 4096), now_us)
+        return None if rate is None else cls(rate, _burst_of(rate), now_us)
+
+    def set_rate(self, rate: int) -> None:
+        """Have another rate, with bursts of a tenth of a second, from the last call of `allowed` on. A debt stays."""
+        self._rate, self._burst = rate, _burst_of(rate)
 
     def allowed(self, now_us: int) -> int:
         """Return the bytes that may be sent now."""
@@ -31,3 +35,7 @@ class Throttle:
     def wait_us(self) -> int:
         """Return the microseconds until the first byte is allowed, counted from the last call of `allowed`."""
         return max(int((1 - self._tokens) * 1e6 / self._rate) + 1, 0)
+
+
+def _burst_of(rate: int) -> int:
+    return max(rate // 10, 4096)

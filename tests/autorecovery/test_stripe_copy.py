@@ -251,7 +251,19 @@ def test_the_pace_is_asked_after_each_batch() -> None:
             bench.do(bench.machine.woken(wake.about))
     copied = bench.finished[0].result
     assert sum(spent) == copied.bytes
-    assert slept == 0.5 * -(-len(spent) // 2)
+    assert spent[0] == 0 and slept == 0.5 * -(-len(spent) // 2), (
+        "what earlier copies have overdrawn is waited for first"
+    )
+
+
+def test_after_the_last_batch_nothing_waits() -> None:
+    """Copies that are not proved yet may be removed as surplus; the next copy waits instead."""
+    lab = lab_of()
+    bench = copying(lab, 0, absent={"a"}, pace=lambda count: 3600.0 if count else 0.0, window=8)
+    while bench.sends:
+        bench.deliver()
+    assert bench.finished
+    assert held(lab, "f") == stripe(lab, 0)
 
 
 @pytest.mark.parametrize("last", [-1, 1 << 40])

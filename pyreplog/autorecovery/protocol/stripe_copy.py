@@ -108,8 +108,8 @@ class StripeCopy:
         absent: bookies that are not asked. The member itself is asked last, unless it is among them, or the target.
         others: bookies outside the ensemble that are asked as well, behind its members.
         window: segments on their way at a time.
-        pace: gets the bytes of each batch that was copied, and returns seconds to wait before the next one; None: no
-            limit.
+        pace: gets the bytes of each batch that was copied, 0 first, and returns seconds to wait before the next one;
+            None: no limit.
         resume: ask the target first what it holds; None: if the ledger is large, or the target is the member itself.
     """
 
@@ -140,7 +140,8 @@ class StripeCopy:
         self._ledger, self._proof, self._target = metadata.ledger, metadata.proof_bytes, target
         self._window, self._pace = window, pace
         self._missing: list[int] = []
-        self._entries = self._bytes = self._held = self._digest = self._busy = 0
+        self._entries = self._bytes = self._held = self._digest = 0
+        self._busy = self._asleep = 0  # segments on their way, and those whose pace has to be waited for
         self._is_over = False
         self.is_refused = False
         """Whether the copy has ended because the target did not take it, so that another one may."""
@@ -155,6 +156,10 @@ class StripeCopy:
                 self._left.append(_Segment(stripe[start : start + SEGMENT_ENTRIES], deque(sources), is_new=is_new))
 
     def start(self) -> list[Effect]:
+        delay_s = 0.0 if self._pace is None else self._pace(0)
+        if delay_s > 0:
+            self._asleep += 1
+            return [Wake(delay_s, None)]
         return self._go_on()
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
@@ -178,7 +183,7 @@ class StripeCopy:
             return []
         if isinstance(about, Send):
             return [about]
-        self._busy -= 1
+        self._asleep -= 1
         return self._go_on()
 
     # ---- what the target holds already ----------------------------------------------------------------------
@@ -234,12 +239,11 @@ class StripeCopy:
     def _go_on(self) -> list[Effect]:
         """Begin with as many segments as may be on their way."""
         effects: list[Effect] = []
-        while self._left and self._busy < self._window and not self._is_over:
+        while self._left and self._busy + self._asleep < self._window and not self._is_over:
             segment = self._left.popleft()
-            if segment.entries:
-                self._busy += 1
-                effects += self._read(segment) if segment.is_new else self._ask_target(segment)
-        if not self._busy and not self._is_over:
+            self._busy += 1
+            effects += self._read(segment) if segment.is_new else self._ask_target(segment)
+        if not self._busy and not self._left and not self._is_over:
             self._is_over = True
             missing = tuple(sorted(self._missing))
             effects.append(Finished(StripeCopied(self._entries, self._bytes, missing, self._held, self._digest)))
@@ -275,7 +279,9 @@ class StripeCopy:
             place = entries.index(entry)
             others = deque(list(segment.sources)[1:])
             self._left.append(_Segment(entries[place : place + 1], others, list(segment.unknown)))  # of the target: new
-        self._left.appendleft(segment.behind(answered[-1]))
+        rest = segment.behind(answered[-1])
+        if rest.entries:
+            self._left.appendleft(rest)
         if not len(held):
             self._busy -= 1
             return self._go_on()
@@ -315,8 +321,21 @@ class StripeCopy:
         self._bytes += batch.bytes
         self._held += batch.entries
         self._digest = (self._digest + batch.digest) % DIGEST_MODULUS
-        delay_s = 0.0 if self._pace is None else self._pace(batch.bytes)
-        return [Wake(delay_s, None)] if delay_s > 0 else self._done()
+        return self._pause(batch.bytes) if self._pace is not None else self._done()
+
+    def _pause(self, size: int) -> list[Effect]:
+        """Wait as the pace says after a batch of so many bytes, unless all is copied.
+
+        The wait for the last batches is left to the next copy: the target may count what is not proved as surplus.
+        """
+        assert self._pace is not None
+        delay_s = self._pace(size)
+        if delay_s <= 0:
+            return self._done()
+        self._busy -= 1
+        self._asleep += 1
+        rest = self._go_on()
+        return rest if self._is_over else [Wake(delay_s, None), *rest]
 
     def _refused(self, why: str) -> list[Effect]:
         self.is_refused = True
