@@ -9,6 +9,8 @@
 #   crash      SEEDS seeded crashes of a disk model
 #   chaos      kills, stops and resumes processes of ledgers, topics and replica groups, and moves their clocks, for CHAOS_SECONDS
 #              each; prints the longest time without an acknowledgement
+#   kills      kills auditors, workers, sources and targets of auto-recovery with the seeds KILLS, FIRST:END, and reads every entry
+#              that was acknowledged from every bookie that metadata name
 #   plants     applies each planted bug and demands that its test fails
 #   mutants    changes MUTANTS places of the sources, one at a time, and lists the changes that no test notices (hours; resumable)
 #   sanitize   native tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -23,9 +25,10 @@ SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
 MUTANTS ?= 500
 CHAOS_SECONDS ?= 1200
+KILLS ?= 1:41
 export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes are started, of which each would compile all that it imports
 
-.PHONY: demo quick test lint docs bench simulate crash chaos plants mutants sanitize fuzz wheel clean
+.PHONY: demo quick test lint docs bench simulate crash chaos kills plants mutants sanitize fuzz wheel clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -81,6 +84,9 @@ simulate: $(VENV)/test
 
 chaos: $(VENV)/test
 	$(BIN)/python -m tests.chaos --seconds $(CHAOS_SECONDS)
+
+kills: $(VENV)/test
+	$(BIN)/python -m tests.chaos.autorecovery --seeds $(KILLS)
 
 crash: $(VENV)/test
 	$(BIN)/python -m tests.crash --seeds $(SEEDS)

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 PATIENCE_S = 60.0
@@ -21,6 +21,14 @@ def until(condition: Callable[[], T], patience_s: float = PATIENCE_S, pause_s: f
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(pause_s)
     return found
+
+
+def until_none(missing: Callable[[], Collection[str]], patience_s: float = PATIENCE_S, pause_s: float = 0.02) -> None:
+    """Return as soon as nothing is missing; when patience is over, say what still is."""
+    deadline = time.monotonic() + patience_s
+    while found := missing():
+        assert time.monotonic() < deadline, f"missing after {patience_s:.0f} s: {'; '.join(found)}"
+        time.sleep(pause_s)
 
 
 def stand_still(process: subprocess.Popen[Any]) -> None:

@@ -33,7 +33,8 @@ class BookieConfig(Settings):
         compact_below_percent: a segment is rewritten when less than this percentage of it is live; 0: never.
         collect_interval_ms: milliseconds between two rounds of garbage collection.
         surplus_interval_ms: milliseconds, in whole rounds of garbage collection, between two looks for copies that no
-            metadata ask for; two looks must find them before they are removed. 0: they stay.
+            metadata ask for; two looks must find them before they are removed, and no copies may come in between. 0:
+            they stay.
         collect_step_bytes: live bytes that garbage collection copies in one step, between which requests are handled.
         scrub_days: days within which every segment is verified on the disk; 0: none is, unless an operator asks.
         scrub_bytes_per_s: bytes of segments that are verified in a second at most.

@@ -13,7 +13,8 @@ from tests.ports import free_ports
 from tests.waiting import stand_still, until
 
 TICK_MS = 100
-"""A session lasts at least two of them, and at most 20 s."""
+"""A session lasts at least two of them."""
+SESSION_MAX_MS = 20_000
 
 _STARTS_S = 180
 """Three of them, on few cores that others use."""
@@ -33,9 +34,18 @@ _JAVA = (
 
 
 class Server:
-    """One server process. `members` are the ensemble's server lines, none for a server of its own."""
+    """One server process. `members` are the ensemble's server lines, none for a server of its own. session_max_ms: a
+    session ends after so long without its client."""
 
-    def __init__(self, directory: Path, port: int, *, number: int = 1, members: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        port: int,
+        *,
+        number: int = 1,
+        members: tuple[str, ...] = (),
+        session_max_ms: int = SESSION_MAX_MS,
+    ) -> None:
         self.port, self.directory = port, directory
         self._quorum = bool(members)
         directory.mkdir()
@@ -45,7 +55,7 @@ class Server:
                 [
                     f"tickTime={TICK_MS}", f"dataDir={directory}", f"clientPort={port}",
                     "clientPortAddress=127.0.0.1", "admin.enableServer=false", "4lw.commands.whitelist=srvr",
-                    "maxSessionTimeout=20000", "initLimit=100", "syncLimit=50", "maxClientCnxns=0", *members, "",
+                    f"maxSessionTimeout={session_max_ms}", "initLimit=100", "syncLimit=50", "maxClientCnxns=0", *members, "",
                 ]
             )
         )  # fmt: skip
@@ -106,10 +116,10 @@ class Server:
 class Ensemble:
     """Three servers, or one; closed by `with`. Ports may be lost to others between choosing and binding: tried again."""
 
-    def __init__(self, directory: Path, size: int) -> None:
+    def __init__(self, directory: Path, size: int, *, session_max_ms: int = SESSION_MAX_MS) -> None:
         self.servers: list[Server] = []
         for attempt in range(5):
-            self.servers = _servers(directory / f"attempt-{attempt}", size)
+            self.servers = _servers(directory / f"attempt-{attempt}", size, session_max_ms)
             try:
                 for server in self.servers:
                     server.spawn()
@@ -150,12 +160,15 @@ def _class_path() -> str:
     return ":".join(str(jar) for jar in sorted(jars) if jar.name.startswith(_JARS))
 
 
-def _servers(directory: Path, size: int) -> list[Server]:
+def _servers(directory: Path, size: int, session_max_ms: int) -> list[Server]:
     directory.mkdir(parents=True)
     ports = free_ports(3 * size)
     members = tuple(
         f"server.{n + 1}=127.0.0.1:{ports[size + 2 * n]}:{ports[size + 2 * n + 1]}" for n in range(size) if size > 1
     )
     return [
-        Server(directory / f"server-{n + 1}", ports[n], number=n + 1, members=members) for n in range(size)
+        Server(
+            directory / f"server-{n + 1}", ports[n], number=n + 1, members=members, session_max_ms=session_max_ms
+        )
+        for n in range(size)
     ]  # fmt: skip
