@@ -32,6 +32,7 @@ from pyreplog.metadata.zookeeper import ZooKeeperStore
 
 _WINDOW = 4000
 _BOOKIES = 1000
+_SESSION_S = 60.0  # a snapshot of so many nodes, on cores that others use
 _JARS = ("zookeeper-", "slf4j-api-", "log4j-", "netty-", "metrics-core-", "snappy-java-", "commons-io-", "commons-cli-")
 _KEY = ledger_key(b"")
 
@@ -58,7 +59,7 @@ def zookeeper(heap_mb: int) -> Iterator[str]:
 
 def create(hosts: str, ledgers: int) -> float:
     """Create the metadata of so many closed ledgers, pipelined; returns the seconds that it took."""
-    client = KazooClient(hosts)
+    client = KazooClient(hosts, timeout=_SESSION_S)
     client.start(30)
     try:
         begin = time.monotonic()
@@ -93,7 +94,7 @@ class CountingStore(ZooKeeperStore):
 
     def __init__(self, hosts: str) -> None:
         self.listings = self.reads = self.read_bytes = 0
-        super().__init__(hosts, timeout=60.0)
+        super().__init__(hosts, timeout=60.0, session_timeout=_SESSION_S)
 
     def _list(self, key: str) -> list[str]:
         names = super()._list(key)

@@ -13,7 +13,7 @@ from benchmarks.peers.replicated.peer import Servers, free_ports
 from benchmarks.result import Durability
 
 _BUILT = ROOT / "build" / "bookkeeper"
-_SERVER_MEMORY = ("-Xmx512m", "-XX:MaxDirectMemorySize=512m")
+SERVER_MEMORY = ("-Xmx512m", "-XX:MaxDirectMemorySize=512m")
 
 _BOOKIE = """
 metadataServiceUri={uri}
@@ -64,32 +64,25 @@ class BookKeeper:
             main = ("org.apache.zookeeper.server.ZooKeeperServerMain", str(keeper), str(folder / "zookeeper"))
             self._serve(folder / "zookeeper.log", "-Dzookeeper.admin.enableServer=false", *main)
             self._servers.until(lambda: java.listens(keeper), ConnectionRefusedError)
-            configurations = [self._configure(folder / str(port), port, durability) for port in ports]
+            configurations = [configure(folder / str(port), self._uri, port, durability) for port in ports]
             shell = ("org.apache.bookkeeper.bookie.BookieShell", "-conf", str(configurations[0]))
-            java.run(_java(*shell, "metaformat", "-nonInteractive", "-force"))
+            java.run(java_command(*shell, "metaformat", "-nonInteractive", "-force"))
             for configuration in configurations:
                 main = ("org.apache.bookkeeper.server.Main", "--conf", str(configuration))
-                self._serve(configuration.with_suffix(".log"), *_SERVER_MEMORY, *main)
+                self._serve(configuration.with_suffix(".log"), *SERVER_MEMORY, *main)
             for port in ports:
                 self._servers.until(partial(java.listens, port), ConnectionRefusedError)
         except BaseException:
             self.close()
             raise
 
-    def _configure(self, folder: Path, port: int, durability: Durability) -> Path:
-        folder.mkdir()
-        path = folder / "bookie.conf"
-        sync = "true" if durability == "synced" else "false"
-        path.write_text(_BOOKIE.format(uri=self._uri, port=port, folder=folder, sync=sync))
-        return path
-
     def _serve(self, log: Path, *words: str) -> None:
-        self._servers.start(_java(*words), log)
+        self._servers.start(java_command(*words), log)
 
     def load(self, quorums: tuple[int, int, int], size: int, window: int, warm_up_s: int, seconds: int) -> Loaded:
         """One client appends entries, `window` of them on their way."""
         numbers = (*quorums, size, window, warm_up_s, seconds)
-        told = java.run(_java("-Xmx1g", "pyreplog.Load", self._uri, *map(str, numbers)))
+        told = java.run(java_command("-Xmx1g", "pyreplog.Load", self._uri, *map(str, numbers)))
         (line,) = (line for line in told.splitlines() if line.startswith("{"))  # the others are its logs
         return Loaded(**json.loads(line))
 
@@ -97,5 +90,15 @@ class BookKeeper:
         self._servers.close()
 
 
-def _java(*words: str) -> list[str]:
+def configure(folder: Path, uri: str, port: int, durability: Durability, more: str = "") -> Path:
+    """Write the configuration of a bookie in a folder of its own; returns its path. more: further lines."""
+    folder.mkdir()
+    path = folder / "bookie.conf"
+    sync = "true" if durability == "synced" else "false"
+    path.write_text(_BOOKIE.format(uri=uri, port=port, folder=folder, sync=sync) + more)
+    return path
+
+
+def java_command(*words: str) -> list[str]:
+    """That runs a class of BookKeeper, ZooKeeper or src/main/java."""
     return java.command(f"{_BUILT / 'load.jar'}:{_BUILT / 'lib' / '*'}", *words)
