@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import importlib.util
 import json
+import socket
 import subprocess
 import sys
 import tempfile
@@ -47,14 +48,25 @@ def zookeeper(heap_mb: int) -> Iterator[str]:
     (port,) = free_ports(1)
     servers = Servers()
     with tempfile.TemporaryDirectory(prefix="metadata-scan-") as folder:
-        options = (f"-Xmx{heap_mb}m", "-Dzookeeper.admin.enableServer=false", "-Dzookeeper.forceSync=no")
+        options = (
+            f"-Xmx{heap_mb}m", "-Dzookeeper.admin.enableServer=false", "-Dzookeeper.forceSync=no",
+            "-Dzookeeper.4lw.commands.whitelist=mntr",
+        )  # fmt: skip
         main = ("org.apache.zookeeper.server.ZooKeeperServerMain", str(port), f"{folder}/data")
         try:
             servers.start(java.command(":".join(jars), *options, *main), Path(folder) / "log")
-            servers.until(lambda: java.listens(port), ConnectionRefusedError)
+            servers.until(lambda: "zk_packets_received" in counters(port) or None, ConnectionError)
             yield f"127.0.0.1:{port}"
         finally:
             servers.close()
+
+
+def counters(port: int) -> dict[str, str]:
+    """Return what a ZooKeeper on this machine says of itself; before it serves, nothing."""
+    with socket.create_connection(("127.0.0.1", port), _SESSION_S) as stream:
+        stream.sendall(b"mntr")
+        said = b"".join(iter(lambda: stream.recv(65536), b"")).decode()
+    return dict(line.split("\t", 1) for line in said.splitlines() if "\t" in line)
 
 
 def create(hosts: str, ledgers: int) -> float:

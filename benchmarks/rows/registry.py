@@ -33,6 +33,7 @@ from benchmarks.rows.ledgers.latency import latency
 from benchmarks.rows.ledgers.peers import peers as ledger_peers
 from benchmarks.rows.ledgers.pipelined import pipelined
 from benchmarks.rows.ledgers.recovery import recovery as ledger_recovery
+from benchmarks.rows.ledgers.recovery_copy import recovery_copy
 from benchmarks.rows.ledgers.scrub import scrub
 from benchmarks.rows.ledgers.striped import striped
 from benchmarks.rows.ledgers.synced import synced as ledger_synced
@@ -80,6 +81,7 @@ ROWS: dict[str, Row] = {
     "ledgers-recovery": ledger_recovery,
     "ledgers-memory": backlog,
     "ledgers-scrub": scrub,
+    "recovery-copy": recovery_copy,
     "ledgers-peers": ledger_peers,
     "ha-stream": stream,
     "ha-live": live,

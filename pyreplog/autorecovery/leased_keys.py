@@ -10,7 +10,13 @@ from contextlib import suppress
 from typing import Protocol
 
 from pyreplog.autorecovery.changes import change_key
-from pyreplog.errors import KeyExistsError, LeaseLostError, ReplogError
+from pyreplog.errors import (
+    KeyExistsError,
+    LeaseLostError,
+    OutcomeUnknownError,
+    ReplogError,
+    VersionConflictError,
+)
 from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.ledgermetadata import ID_DIGITS
 from pyreplog.metadata.lease import Lease, LeaseState
@@ -91,6 +97,7 @@ class LeasedKeys(Handle):
         self._store, self.owner, self._value = store, owner, owner.encode()
         self._lock = threading.Lock()
         self._lease: Lease | None = None
+        self._versions: dict[str, int] = {}  # of keys that were created in this lease
         super().__init__(f"keys of {owner}")
 
     def take(self, key: str) -> bool:
@@ -106,19 +113,32 @@ class LeasedKeys(Handle):
             ReplogError: errors of the store.
         """
         for _ in range(2):
+            lease = self._current_lease()
             try:
-                self._current_lease().create(key, self._value)
+                version = lease.create(key, self._value)
             except KeyExistsError:
                 stored = self._store.get(key)
                 return stored is not None and stored.value == self._value
             except LeaseLostError:
                 continue  # another lease is made
+            with self._lock:
+                if lease is self._lease:
+                    self._versions[key] = version
             return True
         return False
 
     def release(self, key: str) -> None:
-        """Delete a key of this process. It ends with the lease at the latest, so errors of the store are ignored."""
+        """Delete a key of this process. It ends with the lease at the latest, so errors of the store are ignored.
+
+        While the lease is held the key is surely still the one that was created, and is not read before.
+        """
+        with self._lock:
+            version = self._versions.pop(key, None)
         with suppress(ReplogError):
+            if version is not None and self.is_held:
+                with suppress(VersionConflictError, OutcomeUnknownError):
+                    self._store.delete(key, version)
+                    return
             change_key(self._store, key, lambda value: None if value == self._value else value)
 
     def publish(self, key: str, value: bytes) -> None:
@@ -144,6 +164,7 @@ class LeasedKeys(Handle):
             if self._lease is not None and self._lease.state is LeaseState.LOST:
                 lost, self._lease = self._lease, None
             if self._lease is None:
+                self._versions.clear()
                 self._lease = self._store.lease(TTL_S)
                 make_part_of(self._lease, self)
             lease = self._lease
