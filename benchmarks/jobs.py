@@ -103,8 +103,8 @@ def load_peer(name: str, path: str, size: int, count: int, seconds: float, segme
 
 
 def bookie(path: str, url: str, name: str, settings: dict[str, Any], busy_poll_us: int) -> None:
-    """A bookie, until standard input ends; each line there asks it to "collect" garbage, or to "sync" its log, and to
-    say when it has."""
+    """A bookie, until standard input ends; each line there asks it to "collect" garbage, to "sync" its log, or to begin
+    with a "scrub" of all segments, and to say when it has."""
     from pyreplog.bookie.config import BookieConfig
     from pyreplog.bookie.node import BookieNode
     from pyreplog.ledger.ledger_store import StoredLedgers
@@ -127,6 +127,8 @@ def bookie(path: str, url: str, name: str, settings: dict[str, Any], busy_poll_u
                 node.bookie.log.sync()
                 if word == "collect":
                     _settle(node)
+                elif word == "scrub":
+                    node.scrub_now()
                 _tell(word)
 
 

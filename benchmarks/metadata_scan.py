@@ -34,6 +34,7 @@ from pyreplog.metadata.zookeeper import ZooKeeperStore
 _WINDOW = 4000
 _BOOKIES = 1000
 _SESSION_S = 60.0  # a snapshot of so many nodes, on cores that others use
+_ASK_S = 5.0  # a server that has just begun to listen may never answer the first question
 _JARS = ("zookeeper-", "slf4j-api-", "log4j-", "netty-", "metrics-core-", "snappy-java-", "commons-io-", "commons-cli-")
 _KEY = ledger_key(b"")
 
@@ -55,7 +56,7 @@ def zookeeper(heap_mb: int) -> Iterator[str]:
         main = ("org.apache.zookeeper.server.ZooKeeperServerMain", str(port), f"{folder}/data")
         try:
             servers.start(java.command(":".join(jars), *options, *main), Path(folder) / "log")
-            servers.until(lambda: "zk_packets_received" in counters(port) or None, ConnectionError)
+            servers.until(lambda: "zk_packets_received" in counters(port) or None, ConnectionError, TimeoutError)
             yield f"127.0.0.1:{port}"
         finally:
             servers.close()
@@ -63,7 +64,7 @@ def zookeeper(heap_mb: int) -> Iterator[str]:
 
 def counters(port: int) -> dict[str, str]:
     """Return what a ZooKeeper on this machine says of itself; before it serves, nothing."""
-    with socket.create_connection(("127.0.0.1", port), _SESSION_S) as stream:
+    with socket.create_connection(("127.0.0.1", port), _ASK_S) as stream:
         stream.sendall(b"mntr")
         said = b"".join(iter(lambda: stream.recv(65536), b"")).decode()
     return dict(line.split("\t", 1) for line in said.splitlines() if "\t" in line)

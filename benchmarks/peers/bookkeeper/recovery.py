@@ -16,12 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from benchmarks import machine, report
 from benchmarks.limits.build import ROOT
 from benchmarks.metadata_scan import zookeeper
 from benchmarks.peers import java
@@ -39,6 +41,7 @@ from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.metadata.url import open_store
 
 BOOKIES = 6
+_SIDES = ["bookkeeper", "pyreplog"]
 _HEAP_MB = 512
 _TOLD_S = 15.0
 
@@ -90,26 +93,60 @@ class Recovered:
     others: float = 0.0
 
 
+_COLUMNS: dict[str, Callable[[Recovered], str]] = {
+    "ledgers": lambda found: f"{found.needed:,}",
+    "seconds": lambda found: f"{found.seconds:.1f}",
+    "copied / needed": lambda found: f"{found.copied_per_needed:.3f}",
+    "requests / ledger": lambda found: f"{found.requests:.1f}",
+    "writes / ledger": lambda found: f"{found.writes:.1f}",
+    "CPU": lambda found: f"{found.cpu_s:.1f} s",
+    "p99 of adds, before": lambda found: f"{found.quiet_p99_ms:.1f} ms",
+    "p99 meanwhile": lambda found: f"{found.p99_ms:.1f} ms",
+    "writers fenced": lambda found: str(found.fenced),
+    "others": lambda found: f"{found.others:.0%}",
+}
+
+
 def main() -> None:
-    """Parse the command line and run."""
+    """Parse the command line and run; the sides take turns."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers.bookkeeper.recovery", description=__doc__)
     add = parser.add_argument
     add("--ledgers", type=int, default=Workload.ledgers)
     add("--entries", type=int, default=Workload.entries, help="of each ledger")
     add("--size", type=int, default=Workload.size, help="bytes of an entry")
     add("--durability", choices=["appended", "synced"], default=Workload.durability)
-    add("--throttle", type=int, default=0, help="replicationRateByBytes and bytes_per_s; 0: no limit")
+    add("--throttle", type=int, action="append", help="bytes in a second; 0: no limit; may be given again (default 0)")
     add("--limit-s", type=int, default=Workload.limit_s, help="give up after so many seconds")
-    add("--side", choices=["bookkeeper", "pyreplog"], action="append", help="only this one")
-    add("--quorums", default="3,3,2", help="E,Qw,Qa")
+    add("--side", choices=_SIDES, action="append", help="only this one")
+    add("--quorums", action="append", help="E,Qw,Qa; may be given again (default 3,3,2)")
+    add("--repeat", type=int, default=1)
     options = parser.parse_args()
-    ensemble, write, ack = map(int, options.quorums.split(","))
-    work = Workload(
-        (ensemble, write, ack), options.ledgers, options.entries, options.size, options.durability,
-        limit_s=options.limit_s, throttle=options.throttle,
-    )  # fmt: skip
-    for side in options.side or ["bookkeeper", "pyreplog"]:
-        print(json.dumps({"side": side, **asdict(work), **asdict(measure(side, work))}), flush=True)
+    print(report.header(machine.describe(data_folder())), flush=True)
+    rows = []
+    for quorums in options.quorums or ["3,3,2"]:
+        ensemble, write, ack = map(int, quorums.split(","))
+        for throttle in options.throttle or [0]:
+            work = Workload(
+                (ensemble, write, ack), options.ledgers, options.entries, options.size, options.durability,
+                limit_s=options.limit_s, throttle=throttle,
+            )  # fmt: skip
+            sides = (options.side or _SIDES) * options.repeat
+            found = [(side, measure(side, work)) for side in sides]
+            for side, one in found:
+                print(json.dumps({"side": side, **asdict(work), **asdict(one)}), file=sys.stderr, flush=True)
+            rows += [[f"E={ensemble} Qw={write}", _rate(throttle), *_cells(side, found)] for side in dict(found)]
+    title = f"{options.ledgers:,} ledgers of {options.entries} entries of {options.size} B, {options.durability}"
+    print(f"\n## {title}\n\n{report.table(['quorums', 'limit', 'side', *_COLUMNS], rows)}")
+
+
+def _rate(throttle: int) -> str:
+    return f"{throttle / (1 << 20):g} MiB/s" if throttle else "none"
+
+
+def _cells(side: str, found: Sequence[tuple[str, Recovered]]) -> list[str]:
+    """The runs of one side; figures of several stand beside each other."""
+    runs = [one for name, one in found if name == side]
+    return [side, *(" · ".join(text(one) for one in runs) for text in _COLUMNS.values())]
 
 
 def measure(side: str, work: Workload) -> Recovered:
@@ -118,7 +155,7 @@ def measure(side: str, work: Workload) -> Recovered:
         build()
     load = Load()
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recovery-", dir=_data())))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recovery-", dir=data_folder())))
         hosts = stack.enter_context(zookeeper(_HEAP_MB))
         view = ZooKeeperView(hosts)
         stack.callback(view.close)
@@ -127,7 +164,8 @@ def measure(side: str, work: Workload) -> Recovered:
     return Recovered(**found, others=load.others())  # all processes have ended, so that theirs is not others'
 
 
-def _data() -> Path:
+def data_folder() -> Path:
+    """Where files of benchmarks are made."""
     path = ROOT / "build" / "bench-data"
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -159,7 +197,7 @@ class Side(Protocol):
 def _recover(side: Side, view: ZooKeeperView, work: Workload) -> dict[str, Any]:
     """The fields of Recovered, but the load."""
     paths = view.naming(side.ledgers, side.depth, side.victim)
-    asked = partial(_answer, side.client)
+    asked = partial(answer_of, side.client)
     asked(f"idle {work.idle}")
     asked("begin")
     time.sleep(work.quiet_s)
@@ -191,7 +229,7 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _process(stack: ExitStack, command: list[str], log: Path, *, pipes: bool = False) -> subprocess.Popen[str]:
+def start_process(stack: ExitStack, command: list[str], log: Path, *, pipes: bool = False) -> subprocess.Popen[str]:
     """Start a process that is killed in the end. pipes: its standard input and output are ours, not the log's."""
     file, pipe = stack.enter_context(log.open("wb")), subprocess.PIPE if pipes else None
     process = stack.enter_context(
@@ -201,7 +239,7 @@ def _process(stack: ExitStack, command: list[str], log: Path, *, pipes: bool = F
     return process
 
 
-def _answer(process: subprocess.Popen[str], line: str = "") -> dict[str, Any]:
+def answer_of(process: subprocess.Popen[str], line: str = "") -> dict[str, Any]:
     """What a process says to a line, or of its own accord; its logs are between."""
     if process.stdin is None or process.stdout is None:
         raise ValueError("the process has no pipes")
@@ -234,17 +272,17 @@ class BookKeeperSide:
         self.bookies = []
         for path in paths:
             main = ("org.apache.bookkeeper.server.Main", "--conf", str(path))
-            self.bookies.append(_process(stack, java_command(*SERVER_MEMORY, *main), path.with_suffix(".log")))
+            self.bookies.append(start_process(stack, java_command(*SERVER_MEMORY, *main), path.with_suffix(".log")))
         for port in ports:
             servers.until(partial(java.listens, port), ConnectionRefusedError)
         self.victim = f"127.0.0.1:{ports[0]}"
         self.registration = f"/ledgers/available/{self.victim}"
         main = ("org.apache.bookkeeper.replication.AutoRecoveryMain", "--conf", str(paths[0]))
-        self.recovery = _process(stack, java_command("-Xmx512m", *main), folder / "autorecovery.log")
+        self.recovery = start_process(stack, java_command("-Xmx512m", *main), folder / "autorecovery.log")
         numbers = (*work.quorums, work.ledgers, work.entries, work.size)
         load = java_command("-Xmx1g", "pyreplog.Recover", uri, *map(str, numbers))
-        self.client = _process(stack, load, folder / "client.log", pipes=True)
-        _answer(self.client)
+        self.client = start_process(stack, load, folder / "client.log", pipes=True)
+        answer_of(self.client)
 
     def declare_lost(self) -> None:
         """The auditor watches the registrations."""
@@ -254,7 +292,7 @@ class BookKeeperSide:
         ensemble, write, _ = self._work.quorums
         copies = self._work.ledgers * self._work.entries * write
         missing = ledgers * self._work.entries * write // ensemble
-        held: int = _answer(self.client, "held")["held"]
+        held: int = answer_of(self.client, "held")["held"]
         return held - (copies - missing)
 
 
@@ -269,20 +307,20 @@ class OurSide:
         folders = [folder / f"b{number}" for number in range(BOOKIES)]
         commands = [[*bookie, "--durability", work.durability, str(path)] for path in folders]
         self.bookies = [
-            _process(stack, command, path.with_suffix(".log"), pipes=True)
+            start_process(stack, command, path.with_suffix(".log"), pipes=True)
             for path, command in zip(folders, commands, strict=True)
         ]
-        self.victim, *_ = [_answer(process)["bookie"] for process in self.bookies]
+        self.victim, *_ = [answer_of(process)["bookie"] for process in self.bookies]
         self.registration = f"/pyreplog{availability_key(self.victim)}"
         self._store = stack.enter_context(open_store(url))
         change_config(self._store, {"settle_ms": 0, "round_ms": 1000, "bytes_per_s": work.throttle or None})
         recovery = [sys.executable, "-m", "pyreplog", "autorecovery", "run", url]
-        self.recovery = _process(stack, recovery, folder / "autorecovery.log")
+        self.recovery = start_process(stack, recovery, folder / "autorecovery.log")
         self._operations = BookieOperations(stack.enter_context(LedgerCluster.connect(url)).runtime, SystemClock())
         numbers = (*work.quorums, work.ledgers, work.entries, work.size)
         client = [sys.executable, "-m", "benchmarks.peers.bookkeeper.recovery_client", url, work.durability]
-        self.client = _process(stack, [*client, *map(str, numbers)], folder / "client.log", pipes=True)
-        _answer(self.client)
+        self.client = start_process(stack, [*client, *map(str, numbers)], folder / "client.log", pipes=True)
+        answer_of(self.client)
 
     def declare_lost(self) -> None:
         """Do what `pyreplog cluster lost` does."""

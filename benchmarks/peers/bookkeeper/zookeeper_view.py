@@ -40,6 +40,16 @@ class ZooKeeperView:
         self._own += 1
         self._zk.delete(path)
 
+    def version(self, path: str) -> int:
+        """How often a node was changed; -1: there is none."""
+        stat = self._zk.exists(path)
+        return -1 if stat is None else int(stat.version)
+
+    def leaves(self, root: str) -> list[str]:
+        """Paths of the nodes below the root that have none below them."""
+        below = self._zk.get_children(root)
+        return [leaf for name in below for leaf in self.leaves(f"{root}/{name}")] if below else [root]
+
     def requests(self) -> Requests:
         """The server's own counters."""
         received = int(float(counters(self._port)["zk_packets_received"]))

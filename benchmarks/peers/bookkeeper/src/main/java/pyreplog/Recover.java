@@ -22,7 +22,8 @@ import org.apache.bookkeeper.net.BookieId;
  * Fills ledgers, keeps some open, and adds to one at a fixed rate.
  *
  * Arguments: metadata URI, ensemble, write quorum, ack quorum, ledgers, entries of each, entry size.
- * Lines of standard input: "idle COUNT", "begin", "end", "fenced", "held". Each is answered with a line of JSON.
+ * Lines of standard input: "idle COUNT", "begin", "end", "fenced", "held", "read BOOKIE". Each is answered with a line
+ * of JSON.
  */
 public final class Recover {
     private static final int WINDOW = 64;
@@ -71,6 +72,8 @@ public final class Recover {
                 return adds.end();
             case "fenced":
                 return String.format("{\"fenced\": %d}", fenced());
+            case "read":
+                return read(BookieId.parse(words[1]));
             default:
                 return String.format("{\"held\": %d}", held());
         }
@@ -144,6 +147,26 @@ public final class Recover {
             room.acquire(WINDOW);
         }
         return total.get();
+    }
+
+    /** Reads each entry of the closed ledgers that name a bookie; how many are right, and how many cannot be read. */
+    private String read(BookieId bookie) throws Exception {
+        int read = 0;
+        int bad = 0;
+        for (Long ledger : closed) {
+            LedgerHandle handle = client.openLedgerNoRecovery(ledger, DigestType.CRC32C, new byte[0]);
+            boolean isNamed = handle.getLedgerMetadata().getAllEnsembles().values().stream()
+                .anyMatch(ensemble -> ensemble.contains(bookie));
+            for (long entry = 0; isNamed && entry <= handle.getLastAddConfirmed(); entry++) {
+                try {
+                    read += Arrays.equals(handle.readEntries(entry, entry).nextElement().getEntry(), value) ? 1 : 0;
+                } catch (BKException error) {
+                    bad++;
+                }
+            }
+            handle.close();
+        }
+        return String.format("{\"read\": %d, \"bad\": %d}", read, bad);
     }
 
     /** How many of the open ledgers no longer take entries of their writers. */
