@@ -95,7 +95,7 @@ class Recovered:
 
 _COLUMNS: dict[str, Callable[[Recovered], str]] = {
     "ledgers": lambda found: f"{found.needed:,}",
-    "seconds": lambda found: f"{found.seconds:.1f}",
+    "seconds": lambda found: f"{found.left:,} ledgers left" if found.left else f"{found.seconds:.1f}",
     "copied / needed": lambda found: f"{found.copied_per_needed:.3f}",
     "requests / ledger": lambda found: f"{found.requests:.1f}",
     "writes / ledger": lambda found: f"{found.writes:.1f}",
@@ -122,7 +122,8 @@ def main() -> None:
     add("--repeat", type=int, default=1)
     options = parser.parse_args()
     print(report.header(machine.describe(data_folder())), flush=True)
-    rows = []
+    title = f"{options.ledgers:,} ledgers of {options.entries} entries of {options.size} B, {options.durability}"
+    print(f"\n## {title}", flush=True)
     for quorums in options.quorums or ["3,3,2"]:
         ensemble, write, ack = map(int, quorums.split(","))
         for throttle in options.throttle or [0]:
@@ -130,13 +131,11 @@ def main() -> None:
                 (ensemble, write, ack), options.ledgers, options.entries, options.size, options.durability,
                 limit_s=options.limit_s, throttle=throttle,
             )  # fmt: skip
-            sides = (options.side or _SIDES) * options.repeat
-            found = [(side, measure(side, work)) for side in sides]
+            found = [(side, measure(side, work)) for side in (options.side or _SIDES) * options.repeat]
             for side, one in found:
                 print(json.dumps({"side": side, **asdict(work), **asdict(one)}), file=sys.stderr, flush=True)
-            rows += [[f"E={ensemble} Qw={write}", _rate(throttle), *_cells(side, found)] for side in dict(found)]
-    title = f"{options.ledgers:,} ledgers of {options.entries} entries of {options.size} B, {options.durability}"
-    print(f"\n## {title}\n\n{report.table(['quorums', 'limit', 'side', *_COLUMNS], rows)}")
+            print(f"\n### E={ensemble} Qw={write}, limit: {_rate(throttle)}", end="\n\n")
+            print(report.table(["side", *_COLUMNS], [_cells(side, found) for side in dict(found)]), flush=True)
 
 
 def _rate(throttle: int) -> str:
