@@ -161,6 +161,16 @@ def test_only_some_fragments_are_looked_at() -> None:
     assert finish(repairing(lab, "a", firsts={0})).entries == 1
 
 
+def test_a_wake_up_of_a_copy_that_has_ended_is_too_late() -> None:
+    lab = lab_of()
+    bench = repairing(lab, "a", pace=lambda count: 0.1)
+    (wake,) = bench.wakes
+    bench.do(bench.machine.woken(wake.about))
+    assert finish(bench) == MemberRepaired()
+    bench.do(bench.machine.woken(wake.about))
+    assert len(bench.finished) == 1 and not bench.sends
+
+
 def test_the_open_end_of_a_ledger_is_left_alone() -> None:
     lab = lab_of()
     drop(lab, "a", *stripe(lab, "a"))

@@ -31,6 +31,7 @@ EXCEPTED = {
     "pyreplog/regular_files.py": ["open r+b", "open_regular"],
     # Files in memory (memfd_create).
     "pyreplog/log/fsck/locked_segment.py": ["os.sendfile", "os.ftruncate", "os.pwrite"],
+    "pyreplog/bookie/salvage.py": ["os.sendfile", "os.ftruncate", "os.pwrite"],
     "pyreplog/offload/index.py": ["os.write", "os.truncate", "os.pwrite", "os.pwrite"],
     # Stores of objects see to themselves, and SQLite does, its directory included. Its file is made first, empty and for
     # nobody else's eyes; a power cut that takes it takes nothing.

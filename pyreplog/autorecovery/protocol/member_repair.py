@@ -11,7 +11,7 @@ from pyreplog.autorecovery.protocol.member_change import written_end
 from pyreplog.autorecovery.protocol.stripe_copy import StripeCopied, StripeCopy
 from pyreplog.bookie.protocol import Reply
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
-from pyreplog.ledger.protocol.effects import Effect, Finished
+from pyreplog.ledger.protocol.effects import Effect, Finished, Wake
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,13 @@ class MemberRepair:
         return [] if self._copy is None else self._passed_on(self._copy.failed(send, error))
 
     def woken(self, about: object) -> list[Effect]:
-        return [] if self._copy is None else self._passed_on(self._copy.woken(about))
+        """A wake-up of a copy that has ended meanwhile is too late."""
+        assert isinstance(about, tuple)
+        copy, inner = about
+        return [] if self._copy is None or copy is not self._copy else self._passed_on(self._copy.woken(inner))
 
     def _next_part(self) -> list[Effect]:
-        """Begin with the next fragment. A copy ends when all its requests are answered, so that no reply is late."""
+        """Begin with the next fragment. A copy ends when its requests are answered: no reply is too late."""
         self._copy = None
         while self._parts:
             first, end, index = self._parts.popleft()
@@ -97,7 +100,9 @@ class MemberRepair:
     def _passed_on(self, effects: Iterable[Effect]) -> list[Effect]:
         passed: list[Effect] = []
         for effect in effects:
-            if not isinstance(effect, Finished):
+            if isinstance(effect, Wake):
+                passed.append(Wake(effect.seconds, (self._copy, effect.about)))
+            elif not isinstance(effect, Finished):
                 passed.append(effect)
             elif effect.error is not None:
                 self._copy = None
