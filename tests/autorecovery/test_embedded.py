@@ -207,13 +207,13 @@ def test_an_order_that_is_withdrawn_ends_the_work(tmp_path: Path, rounds: Any) -
 
 
 def test_the_throttle_holds(tmp_path: Path) -> None:
-    ledgers = filled(tmp_path, bookies=4, ledgers=3)
+    ledgers = filled(tmp_path, bookies=4, ledgers=4)
     lose(tmp_path, "bookie-1")
     with (
         LedgerCluster.embedded(tmp_path, bookies=4, replace=True, **SETTINGS) as cluster,
         AutoRecovery(cluster, SystemClock()) as recovery,
     ):
-        change_config(cluster.metadata, {"bytes_per_s": 50_000, "round_ms": 50})
+        change_config(cluster.metadata, {"bytes_per_s": 50_000, "round_ms": 50, "copies_at_once": 1})
         clock = SystemClock()
         began_us = clock.monotonic_us()
         recovery.start()
