@@ -192,7 +192,8 @@ class Auditor:
             logger.warning("the order for bookie %s is withdrawn: %s", decision.bookie, decision.reason)
             withdraw_order(self._store, decision.bookie)
         elif isinstance(decision, NoteState):
-            logger.warning("bookie %s is %s: %s", decision.bookie, decision.state.phase, decision.state.reason)
+            reason = decision.state.reason or "it is not registered"
+            logger.warning("bookie %s is %s: %s", decision.bookie, decision.state.phase, reason)
             self._replace(decision.bookie, states.get(decision.bookie), decision.state)
         elif isinstance(decision, ForgetState):
             logger.info("bookie %s is an ordinary member again", decision.bookie)

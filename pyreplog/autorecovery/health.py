@@ -208,7 +208,8 @@ def _of_entries(store: MetadataStore, counts: LedgerSurvey) -> Iterator[Finding]
     noted, garbled = repairs(store)
     if noted or garbled:
         text = f"{len(noted)} copies are noted for repair, and {len(garbled)} notes cannot be read"
-        yield _amber("repairs", text, "pyreplog ledger repair")
+        step = "nothing: they are written again once the bookies run; `pyreplog ledger repair` does it at once"
+        yield _amber("repairs", text, step)
 
 
 def _of_bookies(
