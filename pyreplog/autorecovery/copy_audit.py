@@ -13,7 +13,7 @@ from pyreplog.autorecovery.protocol.copy_check import CopyCheck, CopyReport, Mem
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidMetadataError
 from pyreplog.future import AppendFuture
-from pyreplog.ledger.driver import Driver
+from pyreplog.ledger.driver import run_machine
 from pyreplog.ledger.ledger_store import VersionedMetadata, find_ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
 from pyreplog.ledger.runtime import RuntimeBase
@@ -125,9 +125,7 @@ def audit_copies(
 
 def _begin(runtime: RuntimeBase, metadata: LedgerMetadata) -> AppendFuture[CopyReport]:
     machine = CopyCheck(metadata, absent=metadata.bookies() - _registered(runtime))
-    driver = Driver(metadata.ledger, machine, runtime)
-    driver.post(machine.start)
-    return driver.done
+    return run_machine(metadata.ledger, machine, runtime)
 
 
 def _registered(runtime: RuntimeBase) -> Set[str]:
