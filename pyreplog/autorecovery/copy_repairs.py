@@ -113,23 +113,29 @@ class CopyRepairs:
     # ---- notes ----------------------------------------------------------------------------------------------
 
     def _repair_noted(self, registered: Collection[str], gone: frozenset[str]) -> set[tuple[int, str]]:
-        """Repair members that have notes and run. Returns the ledgers and bookies that have notes."""
+        """Repair members that have notes. Returns the ledgers and bookies that have notes."""
         notes: dict[tuple[int, str], list[RepairNote]] = {}
         for note in repairs(self._store)[0]:
             notes.setdefault((note.ledger, note.bookie), []).append(note)
         for (ledger, bookie), noted in notes.items():
-            if bookie in registered:
-                self._attempt(ledger, bookie, partial(self._repair, noted, gone))
+            self._attempt(ledger, bookie, partial(self._repair, noted, bookie in registered, gone))
         return set(notes)
 
-    def _repair(self, notes: Sequence[RepairNote], gone: frozenset[str]) -> None:
-        """Repair the member that some notes are about, and forget them. Raises errors of the copy and of the store."""
+    def _repair(self, notes: Sequence[RepairNote], is_registered: bool, gone: frozenset[str]) -> None:
+        """Repair the member that some notes are about, and forget them; also if it is no member any more.
+
+        Raises:
+            UnreadableError: the member does not run, or an entry cannot be copied now.
+            ReplogError: errors of the store.
+        """
         ledger, _, bookie = notes[0]
         stored = find_ledger(self._store, ledger)
         is_closed = stored is None or stored.metadata.state is State.CLOSED
         if not is_closed:  # a note of its writer waits until it is closed
             notes = [note for note in notes if has_note_of_reader(self._store, note)]
         if stored is not None and notes and bookie in stored.metadata.bookies():
+            if not is_registered:
+                raise UnreadableError(ledger, "the bookie does not run")
             stop = None if is_closed else max(note.entry for note in notes) + 1
             machine = MemberRepair(stored.metadata, bookie, absent=gone, stop=stop, pace=self._pace.spend)
             self._list_missing(stored, bookie, self._run(machine).missing, gone)

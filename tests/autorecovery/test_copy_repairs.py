@@ -136,7 +136,14 @@ def test_a_bookie_that_does_not_run_keeps_its_notes(here: Here) -> None:
     here.bookies.pop(bookie).close()
     here.step()
     assert repairs(here.store)[0]
-    assert not here.recovery.repairs.failures
+    assert "does not run" in here.recovery.repairs.failures[ledger]
+
+
+def test_a_bookie_that_is_gone_and_named_no_more_leaves_no_notes(here: Here) -> None:
+    ledger = here.ledger()
+    note_repair(here.store, ledger, "bookie-9@gone", 0)
+    here.step()
+    assert repairs(here.store)[0] == []
 
 
 def test_notes_of_ledgers_that_were_deleted_and_of_other_members_go(here: Here) -> None:

@@ -18,9 +18,10 @@ from pyreplog.bookie.bookie_state import BookiePhase, list_bookie_states
 from pyreplog.clock import SystemClock
 from pyreplog.errors import BookieStateError, NoSuchLedgerError
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_store import find_ledger
+from pyreplog.ledger.ledgermetadata import State
 from pyreplog.ledger.repair_notes import repairs
 from tests.chaos.autorecovery.checker import Checker, holds
-from tests.chaos.autorecovery.writing import PASSWORD
 from tests.chaos.victims import Victim
 from tests.waiting import until, until_none
 
@@ -369,27 +370,19 @@ class Kills:
         acked = self.checker.ledgers()
         until_none(lambda: self.checker.uncopied(acked) and [*self.checker.uncopied(acked), *self._broken()], SETTLE_S)
         until_none(self._unsettled, SETTLE_S)
-        self._repair()
+        until_none(self._unrepaired, SETTLE_S)
         self._note(f"settled, {self.checker.acked} entries were acknowledged")
 
-    def _repair(self) -> None:
-        """Repair what is noted, as an operator does: what writers that were killed had not copied yet."""
-        notes, _ = repairs(self._store)
-        if not notes:
-            return
-        others = [note for note in notes if not self.checker.is_deserted(note.ledger)]
-        self._note(f"repair of {len(notes)} copies, {len(others)} of them of ledgers that have writers: {others[:5]}")
-
-        def unrepaired() -> list[str]:
-            for password in (b"", PASSWORD):
-                self._cluster.repair(password=password)
-            return [str(note) for note in repairs(self._store)[0]]
-
-        until_none(unrepaired, SETTLE_S, 1.0)
+    def _unrepaired(self) -> list[str]:
+        """Return the notes that the auditor has to settle. Those of a writer stay until its ledger is closed."""
+        noted = repairs(self._store)[0]
+        found = [(note, find_ledger(self._store, note.ledger)) for note in noted]
+        closed = [note for note, stored in found if stored is None or stored.metadata.state is State.CLOSED]
+        return [f"{note} is not repaired" for note in closed] + (self._broken() if closed else [])
 
     def _check(self, when: str) -> None:
         until_none(self._unsettled, SETTLE_S)
-        self._repair()
+        until_none(self._unrepaired, SETTLE_S)
         wrong = self.checker.wrong(self._cluster)
         assert not wrong, f"{when}: {'; '.join(wrong[:20])}"
         self._broken()
