@@ -41,7 +41,11 @@ class Availability:
     def encode(self) -> bytes:
         """Encode as JSON; free space is rounded down to four significant bits, so that it changes seldom."""
         spare = max(self.free_bytes.bit_length() - 4, 0)
-        return json.dumps({**asdict(self), "free_bytes": self.free_bytes >> spare << spare}).encode()
+        body = {**asdict(self), "free_bytes": self.free_bytes >> spare << spare}
+        for name in ("scrub", "verified_since_us"):  # as builds write it that do not know them
+            if not body[name]:
+                del body[name]
+        return json.dumps(body).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Availability:

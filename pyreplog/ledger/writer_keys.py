@@ -15,6 +15,7 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Protocol
 
@@ -149,7 +150,8 @@ class WriterKeys:
         if self._turn.acquire(blocking=False):  # and keep it: nothing follows
             lease, self._lease = self._lease, None
             if lease is not None:
-                lease.close()
+                with suppress(ClosedError):  # the store was closed before, and ends its leases by itself
+                    lease.close()
 
     # ---- the background -------------------------------------------------------------------------------------
 

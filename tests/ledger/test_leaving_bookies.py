@@ -104,7 +104,11 @@ def test_the_status_has_phases(cluster: LedgerCluster, names: list[str], folder:
     cluster.close()
     assert main(["cluster", "--embedded", str(folder), "status"]) == 0
     shown = capsys.readouterr().out
-    assert f"  {names[1]}  " in shown and "free  draining\n" in shown and "  gone@00  not running  lost\n" in shown
+    assert (
+        f"  {names[1]}  " in shown
+        and "free  draining  no complete scrub yet\n" in shown
+        and "  gone@00  not running  lost\n" in shown
+    )
     assert main(["cluster", "--embedded", str(folder), "--json", "status"]) == 0
     body = json.loads(capsys.readouterr().out)
     assert [bookie["phase"] for bookie in body["bookies"]] == [None, "draining", None, None]

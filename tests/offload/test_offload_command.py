@@ -68,9 +68,9 @@ def test_credentials_from_the_environment(s3: dict[str, Any], log: Path) -> None
 
 
 def test_streams_are_of_logs_that_are_written(folder: Place, log: Path) -> None:
-    from pyreplog.spark.stream.logs import LogTrackSource
+    from pyreplog.spark.stream.logs import LogSource
     from pyreplog.spark.stream.options import StreamOptions
 
     folder.copy(log)
     with pytest.raises(pyreplog.ConfigError, match="is an offloaded log"):
-        LogTrackSource(StreamOptions.of({"path": folder.url}))
+        LogSource(StreamOptions.of({"path": folder.url}))
