@@ -199,13 +199,9 @@ class LedgerInvariants(Invariants):
         super().__init__(life)  # type: ignore[arg-type]
         self._life = life
 
-    def _have_copies(
-        self, metadata: LedgerMetadata, first: int, last: int, copies: int, name: str, *, or_noted: bool = False
-    ) -> None:
-        """Entries that are listed as lost need none, while a bookie that an operator declared lost has them."""
-        for entry in range(first, last + 1):
-            if not self._life.is_on_declared_lost(entry):
-                super()._have_copies(metadata, entry, entry, copies, name, or_noted=or_noted)
+    def _is_excused(self, entry: int) -> bool:
+        """Entries that are listed as lost, while a bookie that an operator declared lost has them."""
+        return self._life.is_on_declared_lost(entry)
 
     def metadata_changed(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
         super().metadata_changed(before, after)
