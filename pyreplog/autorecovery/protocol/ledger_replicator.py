@@ -366,10 +366,9 @@ class LedgerReplicator:
         return [Wake(seconds, self)]
 
     def _look_again(self) -> list[ReplicationEffect]:
-        """Repeat what had no outcome: list the lost entries, or read the metadata."""
-        is_listing = self._stored is None and not self._is_doubtful
-        if is_listing and self._change is not None and self._copied is not None:
-            return [lost_entries(self._metadata, self._copied.missing, self._change.source, self._lost)]
+        """Read the metadata. A list of lost entries that had no outcome is repeated if they have not changed since."""
+        if self._stored is None and self._change is not None and self._copied is not None:
+            self._is_doubtful = True
         return [Load()]
 
     def deleted(self) -> list[ReplicationEffect]:

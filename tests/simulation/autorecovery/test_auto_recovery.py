@@ -57,5 +57,9 @@ def test_what_was_found_as_it_was_listed_leaves_the_list() -> None:
     Schedule(2461).run()
 
 
+def test_a_list_of_lost_entries_is_not_repeated_when_the_metadata_have_changed() -> None:
+    Schedule(3708).run()
+
+
 def test_a_proof_is_void_when_surplus_copies_go() -> None:
     Schedule(186).run()
