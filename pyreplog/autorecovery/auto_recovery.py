@@ -269,7 +269,7 @@ class AutoRecovery(Handle):
             logger.warning("the pass of copies ended early, the next round begins another: %s", error)
 
     def _repair(self, check_ms: int, lost: frozenset[str]) -> None:
-        """Check some ledgers, and repair what is noted. On a thread of its own."""
+        """Compare the replicas of some ledgers, and repair noted copies. On a thread of its own."""
         try:
             self._replicas_check.run(check_ms, lost)
             self._repairs.run(lost)

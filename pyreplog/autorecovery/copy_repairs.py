@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from pyreplog.autorecovery.changes import delete_key
 from pyreplog.autorecovery.lost_entries import (
@@ -32,7 +33,7 @@ from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, ReplogError, UnreadableError
 from pyreplog.ledger.driver import run_machine
 from pyreplog.ledger.ledger_store import VersionedMetadata, find_ledger, load_ledger
-from pyreplog.ledger.ledgermetadata import State, metadata_key
+from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, metadata_key
 from pyreplog.ledger.repair_notes import RepairNote, forget_repair, has_note_of_reader, repairs
 from pyreplog.ledger.runtime import RuntimeBase
 
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 _LOOKED_UP = 64
 """So many of the ledgers with lost entries are looked at in a run, although no bookie has returned."""
-LIST = "list of lost entries"
+_LIST = "list of lost entries"
 """Stands for a bookie among the failures of ledgers whose lost entries are looked for."""
 
 
@@ -97,7 +98,7 @@ class CopyRepairs:
         self._is_stopping = True
 
     def run(self, lost: Collection[str]) -> None:
-        """Repair what is noted, and look for lost entries on bookies that have returned.
+        """Repair the copies that are noted, and look for lost entries on bookies that have returned.
 
         Args:
             lost: ids of bookies whose copies are gone. They are not asked.
@@ -163,8 +164,8 @@ class CopyRepairs:
         current = find_ledger(self._store, metadata.ledger)
         if current is None or current.version != stored.version:
             raise UnreadableError(metadata.ledger, "its metadata were changed while its copies were looked for")
-        listed = [item.entries for item in find_lost(self._store, metadata.ledger).ranges]
-        missing = [entry for entry in missing if not any(entry in entries for entries in listed)]
+        listed = _entries_of(find_lost(self._store, metadata.ledger).ranges, metadata)
+        missing = np.setdiff1d(np.array(missing, np.int64), listed).tolist()
         if not missing:
             return
         losses, now_us = lost_entries(metadata, missing, bookie, gone), self._clock.now_us()
@@ -189,8 +190,8 @@ class CopyRepairs:
         for ledger, lost in listed.items():
             returned = sorted({item.bookie for item in lost.ranges if item.bookie in registered})
             if lost.ranges and (returned or ledger in turn):
-                self._attempt(ledger, LIST, partial(self._find, ledger, lost.ranges, returned, gone))
-        return {(ledger, LIST) for ledger in listed}
+                self._attempt(ledger, _LIST, partial(self._find, ledger, lost.ranges, returned, gone))
+        return {(ledger, _LIST) for ledger in listed}
 
     def _next_turn(self, listed: list[int]) -> list[int]:
         """Return a few of the ledgers, others each time."""
@@ -214,8 +215,7 @@ class CopyRepairs:
         """
         stored = load_ledger(self._store, ledger)
         metadata = stored.metadata
-        stop = metadata.last_entry + 1  # what is listed is bounded by what the ledger has
-        entries = np.unique(np.concatenate([np.arange(one.start, min(one.stop, stop), one.step) for one in lost]))
+        entries = _entries_of(lost, metadata)
         begins = [fragment.first for fragment in metadata.fragments]
         concerned = np.unique(np.searchsorted(begins, entries, "right") - 1).tolist()
         firsts = {begins[index] for index in concerned}
@@ -264,3 +264,10 @@ class CopyRepairs:
         self.counters.entries += repaired.entries
         self.counters.bytes += repaired.bytes
         return repaired
+
+
+def _entries_of(ranges: Iterable[LostRange], metadata: LedgerMetadata) -> npt.NDArray[np.int64]:
+    """Return the entries of some ranges, ascending. What is listed is bounded by what the ledger has."""
+    stop = metadata.last_entry + 1
+    parts = [np.arange(one.start, min(one.stop, stop), one.step, dtype=np.int64) for one in ranges]
+    return np.unique(np.concatenate([np.empty(0, np.int64), *parts]))

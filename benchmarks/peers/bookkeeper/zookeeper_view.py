@@ -23,7 +23,7 @@ class Requests(NamedTuple):
 
 
 class ZooKeeperView:
-    """Reads nodes as they are, whoever wrote them. hosts: "host:port" of one server of this machine."""
+    """Reads nodes as they are, of BookKeeper and of pyreplog. hosts: "host:port" of one server of this machine."""
 
     def __init__(self, hosts: str) -> None:
         self._port = int(hosts.rpartition(":")[2])
