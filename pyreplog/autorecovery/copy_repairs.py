@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from pyreplog._native.quorum.quorum import write_set
 from pyreplog.autorecovery.changes import delete_key
 from pyreplog.autorecovery.lost_entries import (
     LostRange,
@@ -32,7 +33,7 @@ from pyreplog.autorecovery.worker import RETRY_MAX_MS, RETRY_MS
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, ReplogError, UnreadableError
 from pyreplog.ledger.driver import run_machine
-from pyreplog.ledger.ledger_store import VersionedMetadata, find_ledger, load_ledger
+from pyreplog.ledger.ledger_store import VersionedMetadata, change_version, find_ledger, load_ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, metadata_key
 from pyreplog.ledger.repair_notes import RepairNote, forget_repair, has_note_of_reader, repairs
 from pyreplog.ledger.runtime import RuntimeBase
@@ -209,6 +210,9 @@ class CopyRepairs:
     def _find(self, ledger: int, lost: Sequence[LostRange], returned: Sequence[str], gone: frozenset[str]) -> None:
         """Give the members of a ledger what returned bookies have of its lost entries, and take these off the list.
 
+        The version of the metadata is changed before: a worker that holds the entries for lost may be about to name a
+        bookie that lacks them, in place of a member that has been given them.
+
         Raises:
             UnreadableError: a member does not run, or the bookies do not have the entries.
             ReplogError: errors of the store.
@@ -217,9 +221,15 @@ class CopyRepairs:
         metadata = stored.metadata
         entries = _entries_of(lost, metadata)
         begins = [fragment.first for fragment in metadata.fragments]
-        concerned = np.unique(np.searchsorted(begins, entries, "right") - 1).tolist()
-        firsts = {begins[index] for index in concerned}
-        members = {bookie for index in concerned for bookie in metadata.fragments[index].ensemble}
+        fragment_of = np.searchsorted(begins, entries, "right") - 1
+        firsts: set[int] = set()
+        members: set[str] = set()
+        for index in np.unique(fragment_of).tolist():
+            fragment = metadata.fragments[index]
+            firsts.add(fragment.first)
+            for turn in np.unique(entries[fragment_of == index] % metadata.ensemble_size).tolist():
+                places = write_set(turn, metadata.ensemble_size, metadata.write_quorum)
+                members.update(fragment.ensemble[place] for place in places)
         missing: set[int] = set()
         for bookie in sorted(members):
             machine = MemberRepair(
@@ -227,9 +237,9 @@ class CopyRepairs:
             )  # fmt: skip
             missing.update(self._run(machine).missing)
         found = {int(entry) for entry in entries} - missing
-        if load_ledger(self._store, ledger).version != stored.version:
-            raise UnreadableError(ledger, "its metadata were changed while lost entries were copied")
-        if found:
+        if found:  # a worker that lists them now, and moves a member without them, has to look again
+            if not change_version(self._store, ledger, stored.version):
+                raise UnreadableError(ledger, "its metadata were changed while lost entries were copied")
             remove_lost(self._store, ledger, found)
             self.counters.found += len(found)
             where = f"found on {', '.join(returned)}" if returned else "found"
@@ -267,7 +277,10 @@ class CopyRepairs:
 
 
 def _entries_of(ranges: Iterable[LostRange], metadata: LedgerMetadata) -> npt.NDArray[np.int64]:
-    """Return the entries of some ranges, ascending. What is listed is bounded by what the ledger has."""
-    stop = metadata.last_entry + 1
+    """Return the entries of some ranges, ascending.
+
+    What is listed is bounded by what the ledger has; of one that is not closed, by the beginning of its last fragment.
+    """
+    stop = metadata.last_entry + 1 if metadata.state is State.CLOSED else metadata.last_fragment.first
     parts = [np.arange(one.start, min(one.stop, stop), one.step, dtype=np.int64) for one in ranges]
     return np.unique(np.concatenate([np.empty(0, np.int64), *parts]))

@@ -203,6 +203,26 @@ def _number(value: bytes) -> int:
     return int(value)
 
 
+def change_version(store: MetadataStore, ledger: int, version: int) -> bool:
+    """Write the metadata of a ledger as they are, so that whoever compares their version has to read them again.
+
+    Returns:
+        False if the version is another one, or the ledger was deleted: nothing is written.
+
+    Raises:
+        ReplogError: errors of the store; OutcomeUnknownError: the version may have been changed.
+    """
+    key = metadata_key(ledger)
+    found = store.get(key)
+    if found is None or found.version != version:
+        return False
+    try:
+        store.put(key, found.value, version)
+    except (NoSuchKeyError, VersionConflictError):
+        return False
+    return True
+
+
 class StoredLedgers:
     """What bookies ask of the metadata of ledgers; see `bookie.ledgerlist`."""
 
@@ -284,15 +304,7 @@ class StoredLedgers:
         ]
 
     def change_version(self, ledger: int, version: int) -> bool:
-        key = metadata_key(ledger)
-        found = self._store.get(key)
-        if found is None or found.version != version:
-            return False
-        try:
-            self._store.put(key, found.value, version)
-        except (NoSuchKeyError, VersionConflictError):
-            return False
-        return True
+        return change_version(self._store, ledger, version)
 
 
 def _closed(ledger: int, found: Versioned, bookie: str) -> ClosedLedger | None:

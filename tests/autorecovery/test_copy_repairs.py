@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from pyreplog.autorecovery.auto_recovery import AutoRecovery
 from pyreplog.autorecovery.config import change_config
 from pyreplog.autorecovery.hold import begin_hold, end_hold
-from pyreplog.autorecovery.lost_entries import LostRange, list_lost, note_lost
+from pyreplog.autorecovery.lost_entries import LostRange, list_lost, note_lost, remove_lost
 from pyreplog.autorecovery.replicas_check import REPLICAS_CHECK, CheckProgress, find_progress
 from pyreplog.autorecovery.timed_reason import TimedReason
 from pyreplog.bookie.holdings import Holdings
@@ -24,6 +24,7 @@ from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledgermetadata import State, metadata_key
 from pyreplog.ledger.repair_notes import note_repair, repairs
 from pyreplog.ledger.runtime import EmbeddedRuntime
+from pyreplog.metadata.store import MetadataStore
 from tests.bookie.test_scrub import flip
 from tests.ledger.standins import Meddler
 from tests.waiting import until
@@ -313,6 +314,61 @@ def test_entries_that_all_members_have_leave_the_list(here: Here) -> None:
     note_lost(here.store, ledger, [LostRange(3, 9, 2, "gone@0", 0)])
     here.step()
     assert not list_lost(here.store)
+
+
+def test_the_version_changes_before_entries_leave_the_list(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that holds them for lost compares the version as it names a bookie that lacks them."""
+    ledger = here.ledger()
+    note_lost(here.store, ledger, [LostRange(3, 9, 2, "gone@0", 0)])
+    before = here.store.get(metadata_key(ledger))
+    assert before is not None
+    changes: list[int] = []
+
+    def remove(store: MetadataStore, which: int, entries: Collection[int]) -> None:
+        after = store.get(metadata_key(which))
+        assert after is not None and after.value == before.value
+        changes.append(after.version - before.version)
+        remove_lost(store, which, entries)
+
+    monkeypatch.setattr("pyreplog.autorecovery.copy_repairs.remove_lost", remove)
+    here.step()
+    assert changes[0] > 0 and not list_lost(here.store)
+
+
+def test_entries_stay_on_the_list_when_the_metadata_were_changed_meanwhile(here: Here) -> None:
+    ledger = here.ledger()
+    note_lost(here.store, ledger, [LostRange(3, 9, 2, "gone@0", 0)])
+    with Meddler(here.cluster) as meddler:
+
+        def change_version(bookie: str, request: Request, on_reply: Callable[[Any], None]) -> None:
+            if not changed:
+                stored = here.store.get(metadata_key(ledger))
+                assert stored is not None
+                changed.append(here.store.put(metadata_key(ledger), stored.value, stored.version))
+            meddler.pass_on(bookie, request, on_reply)
+
+        changed: list[int] = []
+        meddler.rule(change_version, kind=RequestKind.HOLDINGS)
+        here.step()
+        assert changed and list_lost(here.store)
+        assert "were changed while" in here.recovery.repairs.failures[ledger]
+        here.step(10)
+    assert not list_lost(here.store)
+
+
+def test_lost_entries_of_an_open_ledger_are_found(here: Here) -> None:
+    """Its recovery reads the last entry before its last fragment, and could never close it without that one."""
+    with here.cluster.create_ledger(3, 2, 2) as writer:
+        writer.append_batch([b"before"] * 6)
+        leaving = writer.metadata.last_fragment.ensemble[0]
+        here.bookies.pop(leaving).close()
+        writer.append_batch([b"behind"] * 6)
+        metadata = here.cluster.ledger_metadata(writer.id)
+        assert metadata.last_fragment.first == 6 and metadata.state is State.OPEN
+        entry = next(entry for entry in range(6) if not metadata.asks_for(leaving, entry))
+        note_lost(here.store, writer.id, [LostRange(entry, entry + 1, 1, "gone@0", 0)])
+        here.step()
+        assert not list_lost(here.store)
 
 
 def test_deleted_ledgers_leave_the_list(here: Here) -> None:

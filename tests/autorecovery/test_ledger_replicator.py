@@ -394,6 +394,26 @@ def test_a_reply_to_the_question_for_the_version_may_be_lost() -> None:
     assert bench.run().result.lost == len(gone) == len(bench.listed)
 
 
+def test_a_member_that_was_given_listed_entries_meanwhile_is_copied_from() -> None:
+    """A disk returned: the members were given what is listed, and the version was changed before the list was. Without
+    a second look the target would be named without them, and nobody would have listed them any more."""
+    lab = closed_lab()
+    gone = held_by(lab, 0)[3:5]
+    copies_of = {entry: {b: lab.logs[b].held[LEDGER][entry] for b in "bcde" if entry in lab.logs[b].held[LEDGER]}
+                 for entry in gone}  # fmt: skip
+    without(lab, gone)
+    bench = replicator(lab, lost="a")
+    while not bench.stores:
+        bench.step()
+    for entry, holders in copies_of.items():
+        for bookie, record in holders.items():
+            lab.logs[bookie].held[LEDGER][entry] = record
+    lab.change(lab.metadata)
+    bench.run()
+    assert "a" not in lab.metadata.bookies()
+    assert [copies(lab, entry) for entry in gone] == [3, 3]
+
+
 def test_losses_that_cannot_be_listed_now_are_listed_later() -> None:
     lab = closed_lab()
     gone = held_by(lab, 0)[3:5]

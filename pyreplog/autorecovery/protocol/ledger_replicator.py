@@ -356,6 +356,8 @@ class LedgerReplicator:
             return self._next_fragment()
         if self._copied is None or self._change is None or self._change.applied(current) is None:
             return self._next_fragment()
+        if self._copied.missing and not self._change.kept:
+            return self._next_fragment()  # members may have been given what was listed as lost
         return self._prove()
 
     def store_unknown(self) -> list[ReplicationEffect]:

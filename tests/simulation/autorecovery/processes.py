@@ -317,7 +317,6 @@ class Finder(Client):
             for bookie in sorted(life.store.had_last)
             if (bookie in registered or self.world.chance(0.1))
             and not life.store.is_deleted
-            and life.store.metadata.state is State.CLOSED
         ]
         if not returned:
             self.world.after(ROUND_S, self.run)
@@ -348,8 +347,9 @@ class Finder(Client):
             if self._members:
                 self._next_member()
                 return
-            if life.store.version == self._version:
-                life.store.found(self._lost - self._missing)
+            if life.store.version == self._version:  # a worker that listed them as lost has to look again
+                life.store.replace(life.store.metadata)
+                self.world.after(self.world.random.random() * 0.01, life.store.found, self._lost - self._missing)
         self.world.after(ROUND_S * (1 + self.world.random.random()), self.run)
 
 
@@ -384,11 +384,11 @@ class Collector:
             for life in self._schedule.lives:
                 metadata = life.store.metadata
                 if metadata.state is State.CLOSED and not life.store.is_deleted and not life.store.lost:
-                    entries = node.log.held.get(life.ledger, {})
+                    named = {entry for stripe in metadata.holdings(node.name) for entry in stripe}
                     surplus |= {
                         (life.ledger, entry)
-                        for entry in entries
-                        if entry <= metadata.last_entry and not life.is_named(node.name, entry)
+                        for entry in node.log.held.get(life.ledger, {}).keys() - named
+                        if entry <= metadata.last_entry
                     }
             for life in self._schedule.lives:
                 twice = {entry for ledger, entry in surplus & self._seen if ledger == life.ledger}
