@@ -315,8 +315,7 @@ class Finder(Client):
             (life, bookie)
             for life in schedule.lives
             for bookie in sorted(life.store.had_last)
-            if (bookie in registered or self.world.chance(0.1))
-            and not life.store.is_deleted
+            if (bookie in registered or self.world.chance(0.1)) and not life.store.is_deleted
         ]
         if not returned:
             self.world.after(ROUND_S, self.run)
