@@ -11,6 +11,7 @@ doing the same work twice.
 | `auditor` | decides which bookies are gone, and places orders |
 | `worker`, `targets`, `pace` | copies what orders leave to do; chooses bookies for copies; bytes per second |
 | `replication_driver` | runs the state machine that copies one ledger |
+| `failed_attempt` | work that failed, and when it is tried again |
 | `bookie_index`, `ledger_scan` | which ledgers name which bookie; reads it from the metadata |
 | `operators`, `health` | an operator's decisions about a bookie; the state of a cluster in one word |
 | `overview` | what operators see of it all at one moment, with rates and the time that is left |

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from pyreplog._native.quorum.quorum import write_set
 from pyreplog.autorecovery.changes import delete_key
+from pyreplog.autorecovery.failed_attempt import FailedAttempt
 from pyreplog.autorecovery.lost_entries import (
     LostRange,
     find_lost,
@@ -29,7 +30,6 @@ from pyreplog.autorecovery.lost_entries import (
 from pyreplog.autorecovery.pace import Pace
 from pyreplog.autorecovery.protocol.effects import lost_entries
 from pyreplog.autorecovery.protocol.member_repair import MemberRepair, MemberRepaired
-from pyreplog.autorecovery.worker import RETRY_MAX_MS, RETRY_MS
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, ReplogError, UnreadableError
 from pyreplog.ledger.driver import run_machine
@@ -63,15 +63,6 @@ class RepairCounters:
     found: int = 0
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """Why copies are not repaired now; attempts in a row; when they are tried again, monotonic microseconds."""
-
-    why: str
-    attempts: int
-    retry_us: int
-
-
 class CopyRepairs:
     """Repairs the copies that are noted. One thread at a time calls `run`; any thread reads the rest.
 
@@ -84,7 +75,7 @@ class CopyRepairs:
     def __init__(self, runtime: RuntimeBase, pace: Pace, clock: Clock) -> None:
         self._runtime, self._store = runtime, runtime.metadata
         self._pace, self._clock = pace, clock
-        self._failures: dict[tuple[int, str], _Failure] = {}  # by ledger and bookie
+        self._failures: dict[tuple[int, str], FailedAttempt] = {}  # by ledger and bookie
         self._next_lost = 0  # the ledger with lost entries that is looked up next
         self._is_stopping = False
         self.counters = RepairCounters()
@@ -92,7 +83,7 @@ class CopyRepairs:
     @property
     def failures(self) -> dict[int, str]:
         """Ledgers with copies that cannot be repaired now, and why."""
-        return {ledger: f"{bookie}: {failure.why}" for (ledger, bookie), failure in list(self._failures.items())}
+        return {ledger: f"{bookie}: {failure.error}" for (ledger, bookie), failure in list(self._failures.items())}
 
     def stop(self) -> None:
         """Have `run` return after the ledger that it repairs. Any thread."""
@@ -260,9 +251,7 @@ class CopyRepairs:
         except ClosedError:
             self._is_stopping = True
         except ReplogError as error:
-            attempts = 1 if failure is None else failure.attempts + 1
-            delay_ms = min(RETRY_MS << min(attempts - 1, 16), RETRY_MAX_MS)
-            self._failures[ledger, bookie] = _Failure(str(error), attempts, now_us + delay_ms * 1000)
+            self._failures[ledger, bookie] = FailedAttempt.after(failure, error, now_us)
             level = logging.WARNING if failure is None else logging.DEBUG
             logger.log(level, "ledger %d: copies on %s are not repaired yet: %s", ledger, bookie, error)
         else:

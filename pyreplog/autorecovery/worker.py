@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from pyreplog.autorecovery.failed_attempt import FailedAttempt
 from pyreplog.autorecovery.leased_keys import SharedKeys, claim_key
 from pyreplog.autorecovery.ledger_scan import LedgerScan
 from pyreplog.autorecovery.pace import Pace
@@ -27,9 +28,6 @@ logger = logging.getLogger(__name__)
 
 _CHUNK = 64
 """Ledgers whose metadata are loaded together."""
-
-RETRY_MS, RETRY_MAX_MS = 5_000, 300_000
-"""A ledger that failed waits so long, twice as long each time, up to the second number (BookKeeper #3887)."""
 
 
 @dataclass(frozen=True)
@@ -87,26 +85,6 @@ class Pass:
     open: set[int] = field(default_factory=set)
 
 
-@dataclass(frozen=True)
-class LedgerFailure:
-    """Why a ledger cannot be copied now.
-
-    Attributes:
-        error: error of the last attempt.
-        attempts: failed attempts in a row.
-        retry_us: when it is tried again, monotonic microseconds.
-    """
-
-    error: ReplogError
-    attempts: int
-    retry_us: int
-
-    @property
-    def lacks_bookie(self) -> bool:
-        """Whether all that is missing is a bookie that takes the copies."""
-        return isinstance(self.error, NotEnoughBookiesError)
-
-
 class ReplicationWorker:
     """Copies ledgers, several at a time. `run` is for one thread at a time; the rest for any.
 
@@ -126,7 +104,7 @@ class ReplicationWorker:
         self._lock = threading.Lock()  # of the counters, the pass, the queue and the failures
         self._pass = Pass()
         self._queue: deque[tuple[int, int]] = deque()  # ledgers, and bytes of the copies to make
-        self._failures: dict[int, LedgerFailure] = {}
+        self._failures: dict[int, FailedAttempt] = {}
         self._failed_moves: dict[int, str] = {}  # of the pass
         self._candidates: frozenset[str] = frozenset()  # bookies that could take copies at the last pass
         self._workload = Workload(frozenset(), frozenset(), frozenset())
@@ -139,7 +117,7 @@ class ReplicationWorker:
         return self._pass
 
     @property
-    def failures(self) -> dict[int, LedgerFailure]:
+    def failures(self) -> dict[int, FailedAttempt]:
         """The ledgers that cannot be copied now, by id."""
         with self._lock:
             return dict(self._failures)
@@ -324,16 +302,12 @@ class ReplicationWorker:
                 self.counters.failures += 1
             return
         with self._lock:
-            previous = self._failures.get(ledger)
-            attempts = 1 if previous is None else previous.attempts + 1
-            delay_ms = min(RETRY_MS << min(attempts - 1, 16), RETRY_MAX_MS)
-            failure = LedgerFailure(error, attempts, self._clock.monotonic_us() + delay_ms * 1000)
-            is_first = not self._failures
-            self._failures[ledger] = failure
+            now_us, is_first = self._clock.monotonic_us(), not self._failures
+            failure = self._failures[ledger] = FailedAttempt.after(self._failures.get(ledger), error, now_us)
             self.counters.failures += 1
         logger.log(
             logging.WARNING if is_first else logging.DEBUG, "ledger %d was not copied, tried again in %d s: %s",
-            ledger, delay_ms // 1000, error,
+            ledger, (failure.retry_us - now_us) // 1_000_000, error,
         )  # fmt: skip
 
 

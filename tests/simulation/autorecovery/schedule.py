@@ -227,15 +227,14 @@ class Schedule:
                     link.blocked_until = 0.0
         world.after(1.0, self._recover_others)
         until = world.now + CALM_S
-        world.run(until=world.now + 1.5)
         while True:
+            world.run(until=world.now + 0.25)
             try:
                 self._check_all()
                 return
             except BrokenInvariantError:
                 if world.now >= until:
                     raise
-            world.run(until=world.now + 0.5)
 
     def _recover_others(self) -> None:
         """Ledgers that name bookies with orders are the watchers' concern; whoever opens another one recovers it."""
