@@ -18,7 +18,7 @@ from pyreplog.errors import (
     UnauthorizedError,
     UnreadableError,
 )
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, key_proof, ledger_key
+from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key
 from pyreplog.ledger.protocol import recovery as recovery_module
 from pyreplog.ledger.protocol.effects import BadCopy
 
@@ -93,6 +93,25 @@ def test_the_length_is_known_though_nothing_lay_behind_the_lac() -> None:
     recovery = lab.recovery().run()
     assert recovery.result.messages == 3
     assert recovery.result.length == sum(len(value_of(entry)) for entry in range(3))
+
+
+@pytest.mark.parametrize(("count", "lost", "messages"), [(3, 1, 2), (3, 2, 1), (1, 1, 0)])
+def test_a_ledger_whose_last_entry_is_lost_is_closed_only_by_force(count: int, lost: int, messages: int) -> None:
+    """It lies before the last fragment. The length is then that up to the last entry that can be read. Without a way to
+    close the ledger, no copy of it could ever be moved again."""
+    lab = Lab(spares=1)
+    written(lab, count)
+    fragments = (*lab.metadata.fragments, Fragment(count, ("a", "b", "d")))
+    lab.change(dataclasses.replace(lab.metadata, fragments=fragments))
+    for log in lab.logs.values():
+        for entry in range(count - lost, count):
+            log.held.get(LEDGER, {}).pop(entry, None)
+    recovery = lab.recovery().run()
+    assert isinstance(recovery.error, UnreadableError)
+    assert f"its last entry, {count - 1}, cannot be read" in str(recovery.error)
+    closed = lab.recovery(force=True).run().result
+    assert (closed.last_entry, closed.messages) == (count - 1, messages)
+    assert closed.length == sum(len(value_of(entry)) for entry in range(messages))
 
 
 # ---- fencing ---------------------------------------------------------------------------------------------------

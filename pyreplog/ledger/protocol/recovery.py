@@ -71,8 +71,9 @@ class _Look(NamedTuple):
 
 
 class _Total(NamedTuple):
-    """A read of the last entry, which tells the length of the ledger. rank: of the replica, 0 is the first."""
+    """A read of an entry that tells the length of the ledger up to it. rank: of the replica, 0 is the first."""
 
+    entry: int
     rank: int
 
 
@@ -83,7 +84,7 @@ class LedgerRecovery:
     then, and another attempt may succeed.
 
     force: entries that bookies in limbo do not have count as never written. The bookies are fenced; entries that only
-    they confirmed are lost.
+    they confirmed are lost. The length of a ledger whose last entry cannot be read is that up to the last one that can.
     """
 
     def __init__(
@@ -358,7 +359,7 @@ class LedgerRecovery:
             return []
         self._step = _Step.CLOSE
         if self._length < 0 and self._last >= 0:
-            return self._ask_total(0)
+            return self._ask_total(_Total(self._last, 0))
         self._length, self._messages = max(self._length, 0), max(self._messages, 0)
         return self._close()
 
@@ -366,28 +367,36 @@ class LedgerRecovery:
     def _last(self) -> int:
         return self._push.tracker.lap
 
-    def _ask_total(self, rank: int) -> list[Effect]:
+    def _ask_total(self, about: _Total) -> list[Effect]:
         """Read the last entry, which tells the length of the ledger; no entry behind the LAC was written back."""
-        meta = self.metadata
-        replicas = write_set(self._last, meta.ensemble_size, meta.write_quorum)
-        if rank == len(replicas):
-            return self._fail(UnreadableError(meta.ledger, f"its last entry, {self._last}, cannot be read"))
-        bookie = meta.fragment_of(self._last).ensemble[replicas[rank]]
-        return [
-            Send(
-                bookie, Request(RequestKind.READ, meta.ledger, self._last, self._last, self._key, limit=1), _Total(rank)
+        meta, (entry, rank) = self.metadata, about
+        replicas = write_set(entry, meta.ensemble_size, meta.write_quorum)
+        if rank < len(replicas):
+            bookie = meta.fragment_of(entry).ensemble[replicas[rank]]
+            return [Send(bookie, Request(RequestKind.READ, meta.ledger, entry, entry, self._key, limit=1), about)]
+        if not self._force:
+            return self._fail(
+                UnreadableError(
+                    meta.ledger,
+                    f"its last entry, {entry}, cannot be read; if no copy of it will come back, a recovery by force "
+                    "closes the ledger with the length up to the last entry that can be read",
+                )
             )
-        ]
+        if entry:
+            return self._ask_total(_Total(entry - 1, 0))
+        self._length = self._messages = 0
+        return self._close()
 
     def _totalled(self, send: Send, about: _Total, reply: Reply) -> list[Effect]:
         if self._step is not _Step.CLOSE or self._storing is not None:
             return []
+        another = about._replace(rank=about.rank + 1)
         try:
             if reply.status != ReplyStatus.OK or not len(reply.body):
-                return self._ask_total(about.rank + 1)
-            self._length, self._messages = totals(reply.body, self.metadata.ledger, self._last)
+                return self._ask_total(another)
+            self._length, self._messages = totals(reply.body, self.metadata.ledger, about.entry)
         except InvalidRecordsError:
-            return [BadCopy(send.bookie, self._last), *self._ask_total(about.rank + 1)]
+            return [BadCopy(send.bookie, about.entry), *self._ask_total(another)]
         return self._close()
 
     def _close(self) -> list[Effect]:
