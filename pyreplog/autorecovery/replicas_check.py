@@ -17,8 +17,8 @@ from pyreplog.autorecovery.changes import change_key
 from pyreplog.autorecovery.ledger_scan import LedgerScan
 from pyreplog.autorecovery.pace import Pace
 from pyreplog.autorecovery.protocol.copy_check import CopyCheck, CopyReport, MemberVerdict
-from pyreplog.autorecovery.protocol.ledger_replicator import LedgerReplicated, LedgerReplicator
-from pyreplog.autorecovery.replication_driver import ReplicationDriver
+from pyreplog.autorecovery.protocol.ledger_replicator import LedgerReplicator
+from pyreplog.autorecovery.replication_driver import replicate
 from pyreplog.autorecovery.targets import TargetChooser
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, InvalidMetadataError, ReplogError
@@ -201,10 +201,4 @@ class ReplicasCheck:
             stored.metadata, stored.version, {bookie}, lost=lost, away=frozenset(), choose=self._targets.choose,
             pace=self._pace.spend,
         )  # fmt: skip
-        driver = ReplicationDriver(stored.metadata.ledger, machine, self._runtime, self._clock)
-        driver.post(machine.start)
-        replicated: LedgerReplicated = self._runtime.wait(driver.done)
-        self._scan.take(
-            stored.metadata.ledger,
-            None if replicated.is_deleted else VersionedMetadata(replicated.metadata, replicated.version),
-        )
+        replicate(stored.metadata.ledger, machine, self._runtime, self._clock, self._scan)

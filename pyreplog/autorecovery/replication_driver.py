@@ -5,15 +5,33 @@ from __future__ import annotations
 import logging
 from typing import cast
 
+from pyreplog.autorecovery.ledger_scan import LedgerScan
 from pyreplog.autorecovery.lost_entries import note_lost, ranges_of
 from pyreplog.autorecovery.protocol.effects import NoteLost, ReplicationEffect
-from pyreplog.autorecovery.protocol.ledger_replicator import LedgerReplicator
+from pyreplog.autorecovery.protocol.ledger_replicator import LedgerReplicated, LedgerReplicator
 from pyreplog.clock import Clock
 from pyreplog.errors import ReplogError
 from pyreplog.ledger.driver import Driver, Machine
+from pyreplog.ledger.ledger_store import VersionedMetadata
 from pyreplog.ledger.runtime import RuntimeBase
 
 logger = logging.getLogger(__name__)
+
+
+def replicate(
+    ledger: int, machine: LedgerReplicator, runtime: RuntimeBase, clock: Clock, scan: LedgerScan
+) -> LedgerReplicated:
+    """Run the state machine that copies a ledger, wait for its end, and have a scan take the metadata that it left.
+
+    Raises:
+        ReplogError: as LedgerReplicator; errors of the metadata store.
+    """
+    driver = ReplicationDriver(ledger, machine, runtime, clock)
+    driver.post(machine.start)
+    replicated: LedgerReplicated = runtime.wait(driver.done)
+    current = None if replicated.is_deleted else VersionedMetadata(replicated.metadata, replicated.version)
+    scan.take(ledger, current)
+    return replicated
 
 
 class ReplicationDriver(Driver):

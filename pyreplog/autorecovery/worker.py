@@ -15,7 +15,7 @@ from pyreplog.autorecovery.pace import Pace
 from pyreplog.autorecovery.protocol.ledger_replicator import LedgerReplicated, LedgerReplicator
 from pyreplog.autorecovery.protocol.priority import fewest_copies
 from pyreplog.autorecovery.protocol.rebalance import Move
-from pyreplog.autorecovery.replication_driver import ReplicationDriver
+from pyreplog.autorecovery.replication_driver import replicate
 from pyreplog.autorecovery.targets import TargetChooser
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, NotEnoughBookiesError, ReplogError, UnreadableError
@@ -271,12 +271,7 @@ class ReplicationWorker:
         machine = LedgerReplicator(
             metadata, stored.version, sources, lost=load.lost, away=load.away, choose=choose, pace=self.pace.spend
         )
-        driver = ReplicationDriver(metadata.ledger, machine, self._runtime, self._clock)
-        driver.post(machine.start)
-        replicated: LedgerReplicated = self._runtime.wait(driver.done)
-        current = None if replicated.is_deleted else VersionedMetadata(replicated.metadata, replicated.version)
-        self._scan.take(metadata.ledger, current)
-        self._count(metadata.ledger, replicated)
+        self._count(metadata.ledger, replicate(metadata.ledger, machine, self._runtime, self._clock, self._scan))
 
     def _count(self, ledger: int, replicated: LedgerReplicated) -> None:
         with self._lock:
