@@ -1,18 +1,18 @@
-/* CRC-32C (Castagnoli), fastest kernel of this CPU, and copy + CRC in one pass. */
+/* CRC-32C (Castagnoli) by the fastest kernel of this CPU, alone or in one pass with a copy. */
 #ifndef REPLOG_CRC32C_H
 #define REPLOG_CRC32C_H
 #include <stddef.h>
 #include <stdint.h>
 
-/* CRC of p[0..n) continued from `crc` (0 to start): same convention as the crc32c package and zlib.crc32. */
+/* Return the CRC of p[0..n), continued from `crc` (0 to start), as the crc32c package and zlib.crc32 do. */
 typedef uint32_t (*replog_crc_fn)(uint32_t crc, const uint8_t *p, size_t n);
 
-/* The same while copying src[0..n) to dst, then `pad` (0..7) zero bytes, which are part of the CRC. */
+/* Copy src[0..n) to dst, append `pad` (0..7) zero bytes, and return the CRC of both. */
 typedef uint32_t (*replog_crc_copy_fn)(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t n, size_t pad);
 
 typedef struct {
     const char *name;
-    int supported; /* on this CPU; filled in when the library is loaded */
+    int supported; /* whether this CPU can run it; set when the library is loaded */
     replog_crc_fn crc;
     replog_crc_copy_fn copy;
 } replog_crc_kernel;

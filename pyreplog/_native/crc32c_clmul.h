@@ -1,16 +1,18 @@
 /* Part of crc32c.c: CRC-32C with carry-less products, for x86-64.
  *
- * moves[n] = x^(8n-33) mod P moves a state over n zero bytes: step(0, state * moves[n]) = state * x^8n, because the
- * step multiplies by x^32, and the bit order makes the product of two 32-bit numbers come out times x.
+ * moves[n] = x^(8n-33) mod P moves a state over n zero bytes: step(0, state * moves[n]) = state * x^8n. The exponent
+ * is smaller by 33 because the step multiplies by x^32, and the bit order multiplies each product of two 32-bit
+ * numbers by x.
  *
- * Folding moves the message itself, in 16-byte lanes and without the step: a lane is the same, n bytes later, as
- * (its first half) * moves[n+8] + (its second half) * moves[n]. So it can be added to the lane that is there. */
+ * Folding moves 16-byte lanes of the message itself, without the step. A lane has the same effect as the lane
+ * (its first half) * moves[n+8] + (its second half) * moves[n], which lies n bytes later. So the CPU adds this product
+ * to the lane at that place. */
 
 enum {
     STREAM_MAX = 512,
     MOVES = 2 * STREAM_MAX,
-    FOLD_MAX = 256, /* the furthest that a lane is folded */
-    AVX2_MIN = 1024, /* from here to the end: bytes, by measurement */
+    FOLD_MAX = 256,  /* the longest distance, in bytes, over which a lane is folded */
+    AVX2_MIN = 1024, /* this limit and those below are in bytes, and were found by measurement */
     VECTORS_MIN = 25,
     VECTORS_MAX = 256,
     STREAM_MIN = 32768,
@@ -18,11 +20,11 @@ enum {
 _Static_assert(VECTORS_MAX + 7 <= MOVES && FOLD_MAX + 8 <= MOVES, "every distance has its multiplier");
 
 static uint32_t moves[MOVES + 1];
-static uint64_t folds[FOLD_MAX / 16 + 1][2]; /* folds[i] is for n = FOLD_MAX - 16i bytes; 0 for n = 0 */
+static uint64_t folds[FOLD_MAX / 16 + 1][2]; /* folds[i] moves FOLD_MAX - 16i bytes; the last is 0 */
 
 static void fill_moves(void)
 {
-    uint32_t power = 1u << 24; /* x^7, for n = 5: below there is none */
+    uint32_t power = 1u << 24; /* x^7, for n = 5; a smaller n would have a negative exponent */
     for (size_t n = 5; n <= MOVES; n++) {
         moves[n] = power;
         power = move_by_bytes(power, 1);
@@ -33,7 +35,7 @@ static void fill_moves(void)
     }
 }
 
-/* The multipliers for n bytes, followed by those for n-16 bytes, and so on. */
+/* Return the address of the multipliers for n bytes; those for n-16, n-32, ... bytes follow. */
 INLINE const void *multipliers(size_t n) { return folds[(FOLD_MAX - n) / 16]; }
 
 #define PCLMUL __attribute__((target("sse4.2,pclmul")))
@@ -46,8 +48,8 @@ PCLMUL INLINE uint64_t product(uint64_t state, uint32_t by)
     return (uint64_t)_mm_cvtsi128_si64(_mm_clmulepi64_si128(a, b, 0));
 }
 
-/* Three streams of any length: one round for most records. (To fold 16-byte vectors is no faster: they need two
- * products each, and a CPU that has no wider ones starts one per cycle at best.) */
+/* Three streams of any equal length: most records take one round. Folding 16-byte vectors would be no faster: each
+ * vector needs two products, and a CPU without wider vectors starts at most one product a cycle. */
 PCLMUL INLINE uint32_t even_streams(bool copy, uint32_t crc, uint8_t *dst, const uint8_t *src, size_t n, size_t pad)
 {
     while (n >= 3 * SHORT_STREAM) {
@@ -69,7 +71,7 @@ PCLMUL static uint32_t copy_pclmul(uint32_t crc, uint8_t *dst, const uint8_t *sr
     return ~even_streams(true, ~crc, dst, src, n, pad);
 }
 
-/* The state after the only lane that is left; `late` is a product that belongs to its second half. */
+/* Return the state after the last lane; `late` is a product that is added to the second half of the lane. */
 PCLMUL INLINE uint32_t state_of(__m128i lane, uint64_t late)
 {
     uint64_t state = step(0, (uint64_t)_mm_cvtsi128_si64(lane));
@@ -136,14 +138,14 @@ AVX512 INLINE __m512i take512(enum store store, uint8_t *dst, const uint8_t *src
     return x;
 }
 
-/* x, folded, plus what is there. */
+/* Fold x, and add the lanes `there`. */
 AVX512 INLINE __m512i fold512(__m512i x, __m512i by, __m512i there)
 {
     const __m512i second = _mm512_clmulepi64_epi128(x, by, 0x11);
     return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(x, by, 0x00), second, there, 0x96);
 }
 
-/* The lane that the lanes of x, and `sum` that has already been folded to the last of them, come to. */
+/* Fold all lanes of x into one lane; `sum` was already folded to the place of the last lane. */
 AVX512 INLINE __m128i last_lane(__m512i x, __m512i sum)
 {
     sum = fold512(x, load512(multipliers(48)), sum);
@@ -151,7 +153,8 @@ AVX512 INLINE __m128i last_lane(__m512i x, __m512i sum)
     return _mm256_castsi256_si128(half) ^ _mm256_extracti128_si256(half, 1) ^ _mm512_extracti64x2_epi64(x, 3);
 }
 
-/* A masked load or store does not touch what its mask leaves out: the address may be `before` the buffer. */
+/* A masked load or store touches no byte outside its mask, so its address may lie `before` bytes in front of the
+ * buffer. */
 AVX512 INLINE __m512i load_masked(const uint8_t *p, size_t before, __mmask64 mask)
 {
     return _mm512_maskz_loadu_epi8(mask, (const void *)((uintptr_t)p - before));
@@ -162,9 +165,9 @@ AVX512 INLINE void store_masked(uint8_t *p, size_t before, __mmask64 mask, __m51
     _mm512_mask_storeu_epi8((void *)((uintptr_t)p - before), mask, x);
 }
 
-/* Messages up to VECTORS_MAX bytes, in vectors of which the last ends with the padding and the first begins with
- * zeros. Only the number of vectors is a branch, and nothing but the end waits for the state that is continued: most
- * calls are for records of varying size, where a mispredicted branch costs as much as 100 bytes. */
+/* The CRC of a message of up to VECTORS_MAX bytes, in whole vectors: zeros fill the first one from the left, and the
+ * last one ends with the padding. Most calls are for records of varying size, where a mispredicted branch costs as much
+ * as 100 bytes. So the number of vectors is the only branch, and only the last step waits for the state `crc`. */
 AVX512 INLINE uint32_t vectors(bool copy, uint32_t crc, uint8_t *dst, const uint8_t *src, size_t n, size_t pad)
 {
     const __m512i by = _mm512_broadcast_i32x4(_mm_loadu_si128(multipliers(64)));
@@ -211,7 +214,7 @@ AVX512 INLINE uint32_t long_message(enum store store, uint32_t crc, uint8_t *dst
     return n + pad ? short_message(store != NONE, crc, dst, src, n, pad) : crc;
 }
 
-/* Not inlined, because the short path would pay for the registers that the long one saves. */
+/* Not inlined: inlined, each short message would pay for saving the registers of the long path. */
 AVX512 __attribute__((noinline)) static uint32_t crc_long(uint32_t crc, const uint8_t *p, size_t n)
 {
     return ~long_message(NONE, ~crc, NULL, p, n, 0);
@@ -223,8 +226,9 @@ AVX512 __attribute__((noinline)) static uint32_t copy_long(uint32_t crc, uint8_t
     return ~long_message(CACHED, ~crc, dst, src, n, pad);
 }
 
-/* Past the cache: a log goes to memory that nobody has read yet, and a line that is written whole need not be fetched
- * first. Pays from STREAM_MIN bytes on; what is read back at once comes from memory. */
+/* Stores that bypass the cache. A log goes to memory that is not in the cache, and a bypassing store of a whole cache
+ * line does not fetch the line first. From STREAM_MIN bytes on this is faster, although a reader that follows at once
+ * has to read from memory. */
 AVX512 __attribute__((noinline)) static uint32_t copy_streamed(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t n,
                                                                size_t pad)
 {

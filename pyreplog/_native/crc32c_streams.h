@@ -1,9 +1,9 @@
-/* Part of crc32c.c: CRC-32C with the CPU's own instruction, on three streams. A step takes three cycles, but one can
- * start in every cycle, so three neighbouring parts of the message go side by side. */
+/* Part of crc32c.c: CRC-32C with the CPU's own instruction, on three streams. The instruction takes three cycles, but
+ * the CPU can start one in each cycle. So three neighbouring parts of the message are computed at the same time. */
 
-enum { LONG_STREAM = 512, SHORT_STREAM = 64 }; /* bytes; by measurement */
+enum { LONG_STREAM = 512, SHORT_STREAM = 64 }; /* bytes, found by measurement */
 
-static uint32_t over_long[4][256]; /* over_long[k][b]: b as byte k of a state, moved over LONG_STREAM zero bytes */
+static uint32_t over_long[4][256]; /* over_long[k][b]: the state whose byte k is b, after LONG_STREAM zeros */
 static uint32_t over_short[4][256];
 
 static void fill_over(uint32_t over[4][256], size_t zeros)
@@ -43,8 +43,8 @@ typedef struct {
     uint64_t a, b, c;
 } states;
 
-/* The state that continues from `crc` over the first `length` bytes, and those that start from 0 over the next and
- * over the third. */
+/* Return three states, each after `length` bytes: the first part continues from `crc`, the second and the third start
+ * from 0. */
 STEPPING INLINE states three(bool copy, uint32_t crc, uint8_t *dst, const uint8_t *src, size_t length)
 {
     states s = {crc, 0, 0};

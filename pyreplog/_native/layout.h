@@ -1,4 +1,4 @@
-/* On-disk and wire layout, version 1. FORMAT.md is the same in words; tests/unit/test_format.py compares the two.
+/* On-disk and wire layout, version 1. FORMAT.md describes it in words; tests/unit/test_format.py compares the two.
  * Everything on disk is little-endian and 8-byte aligned; frames on the wire are big-endian. */
 #ifndef REPLOG_LAYOUT_H
 #define REPLOG_LAYOUT_H
@@ -28,7 +28,7 @@ enum {
 
     REPLOG_SHORT_HEADER = 32,
     REPLOG_LONG_HEADER = 64,
-    REPLOG_CRC_FROM = 12, /* the CRC covers [12, stride): all after the stamp, padding included */
+    REPLOG_CRC_FROM = 12, /* the CRC covers [12, stride): all bytes behind the stamp, padding included */
     REPLOG_KEY_MAX = 0xffff,
     REPLOG_ATTRIBUTES_MAX = 0xffff,
 
@@ -47,11 +47,11 @@ enum {
     REPLOG_TAG_PRODUCER = 3,   /* producer name */
     REPLOG_TAG_SEQUENCE = 4,   /* i64 */
 
-    /* value of a batch entry: header, producer, body; each column of the body is there if its flag is set */
+    /* value of a batch entry: header, producer, body; the body has a column if the flag of the column is set */
     REPLOG_MESSAGES_VERSION = 1,
     REPLOG_MESSAGES_HEADER = 32,
     REPLOG_MESSAGES_CODEC_MAX = 2,
-    REPLOG_MESSAGES_RAW_MAX = 64 << 20, /* bytes of a body that is not compressed */
+    REPLOG_MESSAGES_RAW_MAX = 64 << 20, /* greatest size of a body before compression, bytes */
     REPLOG_MESSAGES_KEYS = 0x01,
     REPLOG_MESSAGES_EVENT_TIMES = 0x02,
     REPLOG_MESSAGES_SEQUENCES = 0x04,
@@ -71,7 +71,7 @@ enum {
 typedef struct {
     uint32_t length;     /* header + attributes + key + value, without padding */
     uint32_t crc;        /* CRC-32C of bytes [12, stride), continued from `length` as initial value */
-    uint32_t stamp;      /* of the segment; see FORMAT.md */
+    uint32_t stamp;      /* that of the segment; see FORMAT.md */
     uint8_t kind;
     uint8_t form;
     uint16_t key_length;
@@ -81,16 +81,16 @@ typedef struct {
 typedef struct {
     replog_record head;
     uint32_t entry_delta; /* entry number - segment's first entry number */
-    uint32_t synced_lag;  /* entry number - last entry known synced when this was written; REPLOG_LAG_NONE: no claim */
+    uint32_t synced_lag;  /* entry number - last entry known to be synced at the write; REPLOG_LAG_NONE: no claim */
 } replog_short;
 
 typedef struct {
     replog_record head;
     int64_t ledger;
     int64_t entry;
-    int64_t lac;          /* last add confirmed known to the writer; -1: none */
-    uint64_t ledger_bytes;    /* running value bytes of the ledger, this entry included */
-    uint64_t ledger_messages; /* running message count of the ledger, this entry included */
+    int64_t lac;          /* highest LAC that the writer knew; -1: none */
+    uint64_t ledger_bytes;    /* value bytes of the ledger up to and including this entry */
+    uint64_t ledger_messages; /* messages of the ledger up to and including this entry */
 } replog_long;
 
 /* Start of the value of a batch entry. */
@@ -101,7 +101,7 @@ typedef struct {
     uint16_t producer_length;
     uint16_t reserved;        /* zero */
     uint32_t count;           /* messages, at least 1 */
-    uint32_t raw_size;        /* bytes of the body when it is not compressed */
+    uint32_t raw_size;        /* bytes of the body before compression */
     int64_t first_sequence;   /* -1: the messages have no sequence numbers */
     int64_t last_sequence;
 } replog_messages;
@@ -114,8 +114,8 @@ typedef struct {
     uint16_t min_reader;  /* lowest version of a reader that may read this file */
     uint8_t uuid[16];     /* of the log */
     int64_t base;         /* position of the first byte of this file */
-    int64_t size;         /* of this file, bytes; the same in every segment of a log */
-    int64_t first_entry;  /* number of the first entry; -1: records of many ledgers, not numbered */
+    int64_t size;         /* bytes of this file; all segments of a log have the same size */
+    int64_t first_entry;  /* number of the first entry; -1: a log of many ledgers, whose records have no numbers */
     uint32_t epoch;
     uint32_t reserved;    /* zero */
 } replog_segment;
@@ -131,7 +131,7 @@ typedef struct {
 #define REPLOG_INDEX_PLACE_MASK 0x7fffffffu
 
 typedef struct {
-    int64_t low, high; /* event times of the records that start in one time block; low > high: none */
+    int64_t low, high; /* event times of the records that begin in one time block; low > high: none has one */
 } replog_time_range;
 
 typedef struct {
@@ -143,17 +143,17 @@ typedef struct {
     int64_t base;         /* of the segment */
     int64_t first_entry;
     int64_t entries;      /* numbered entries in the segment */
-    uint32_t end;         /* offset of the first byte after the last record, the blank not counted */
+    uint32_t end;         /* offset behind the last record that is not the blank */
     uint32_t stamp;       /* of the segment */
     uint32_t blocks;
     uint32_t ranges;
     int64_t time_low, time_high; /* append times of the first and the last record */
-    uint32_t body_crc;    /* CRC-32C of all after the header */
+    uint32_t body_crc;    /* CRC-32C of all bytes behind the header */
     uint32_t reserved;
 } replog_index;
 
-/* The `tail` page: shared by the writer and the readers of other processes; local, never replicated, not trusted
- * after a reboot (boot_id). `start` .. `visible_entry` are atomic words. */
+/* The `tail` page, memory that the writer shares with readers in other processes. It is never replicated, and after a
+ * reboot (another boot_id) it is not trusted. The fields from `start` to `visible_entry` are atomic words. */
 typedef struct {
     uint64_t magic;
     uint32_t version;
@@ -162,16 +162,16 @@ typedef struct {
     uint8_t uuid[16];
     int64_t start;         /* position of the first segment */
     int64_t end;           /* position after the last appended record */
-    int64_t end_entry;     /* number the next entry gets */
-    int64_t synced_end;    /* position up to which all is synced */
+    int64_t end_entry;     /* number of the next entry */
+    int64_t synced_end;    /* position before which all bytes are synced */
     int64_t synced_entry;  /* number of the first entry not known to be synced */
     int64_t visible;       /* readers stop here: `end`, or `synced_end` of a synced log */
     int64_t visible_entry;
-    uint32_t truncations;  /* counts truncate calls */
+    uint32_t truncations;  /* number of truncations so far */
     uint32_t open;         /* 1 while a writer has the log open */
     uint32_t wake;         /* futex word */
-    uint32_t sleepers;     /* 1: somebody waits on `wake` */
-    uint32_t unreplicated; /* 1: readers may see what enough replicas do not have */
+    uint32_t sleepers;     /* 1: a reader waits on `wake` */
+    uint32_t unreplicated; /* 1: readers may see entries that too few replicas have */
     uint32_t reserved;
 } replog_tail;
 

@@ -1,4 +1,4 @@
-# C view of layout.h; FORMAT.md says what the fields mean.
+# The declarations of layout.h for Cython; FORMAT.md describes the fields.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 

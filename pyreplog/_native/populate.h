@@ -1,8 +1,8 @@
-/* Pages of a mapped file, faulted in for writing ahead of need; 0 or errno. Harmless on pages that are there.
+/* Faults in pages of a mapped file for writing, before they are needed. Pages that are already mapped do not change.
 
-   In huge pages where the file system has them: the first store into a page that was written back is a fault, and a
-   huge page takes one where small ones take 512. The price: a sync writes whole huge pages. Logs that wait for syncs
-   write with pwrite, which marks its blocks only, and are not populated. */
+   Huge pages are used where the file system has them. The first store into a page after its writeback is a fault: one
+   huge page has one fault where small pages have 512. In return, a sync writes whole huge pages. Logs that wait for
+   syncs are not populated: they write with pwrite, which marks only the blocks that it writes. */
 #ifndef REPLOG_POPULATE_H
 #define REPLOG_POPULATE_H
 #include <errno.h>
@@ -12,11 +12,12 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* map, size: the whole mapping. In pieces: who maps or unmaps memory meanwhile waits for one of them. EINVAL: a
-   kernel before 5.14; then appends take the faults. */
+/* Fault in `length` bytes at `offset` of the mapping `map` of `size` bytes; return 0 or errno. This goes piece by
+   piece, because a thread that maps or unmaps memory has to wait for the current piece. EINVAL comes from kernels
+   before 5.14; there, appends take the faults. */
 static int replog_populate(uint8_t *map, int64_t size, int64_t offset, int64_t length) {
     const int64_t most = 4 << 20;
-    madvise(map, (size_t)size, MADV_HUGEPAGE); /* refused by a kernel without them */
+    madvise(map, (size_t)size, MADV_HUGEPAGE); /* fails on a kernel without huge pages, without harm */
     for (; length > 0; offset += most, length -= most)
         if (madvise(map + offset, (size_t)(length < most ? length : most), MADV_POPULATE_WRITE) != 0)
             return errno == EINVAL ? 0 : errno;

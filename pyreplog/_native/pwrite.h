@@ -1,4 +1,4 @@
-/* All of the bytes at an offset, whatever signals come; 0 or errno. */
+/* Writes all bytes at an offset, and goes on after signals and short writes; returns 0 or errno. */
 #ifndef REPLOG_PWRITE_H
 #define REPLOG_PWRITE_H
 #include <errno.h>

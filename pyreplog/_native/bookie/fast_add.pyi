@@ -12,7 +12,7 @@ LATER: Final[int]
 
 @final
 class FastAdd:
-    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises: made by parse_fast_add
+    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises; parse_fast_add makes it
     def ok(self, lac: int, /) -> bytes: ...
     @property
     def records(self) -> memoryview: ...

@@ -1,4 +1,4 @@
-# What a bookie knows of its ledgers, as far as its native code looks at it; see ledger_state_base.pyx.
+# The state of one ledger on a bookie, as fields that native code reads; see ledger_state_base.pyx.
 from libc.stdint cimport int64_t
 
 

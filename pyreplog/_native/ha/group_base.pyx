@@ -48,7 +48,7 @@ cdef class ProgressBase:
         raise NotImplementedError
 
     cdef str absurdity(self, object received, object synced, int64_t sent, object end):
-        """Return what is impossible about a report; "" nothing.
+        """Return a text that says why a report is impossible; "" if it is possible.
 
         sent: the position up to which the replica was sent the log. end: of the master's log. RocketMQ believes every
         report (#3015, #1155: an acknowledgement of 2^40 bytes that were never sent).
@@ -89,8 +89,8 @@ cdef class GroupBase:
     """Base of the master of a replica group. The subclass admits replicas, and has `_absurd` and `_advance`.
 
     `GroupBase(name, members, config, fallback, end, synced, committed, term_start, origin)`. fenced: the higher term
-    that it met. members: their `quorums` have to have what is committed; `former` is set while they change. fallback:
-    whether the master `is_alone` and waits for no replica, or may be later (`limit_us`), and what it has `owed` since.
+    that it met. members: a commit needs each of their `quorums`; `former` is set while they change. fallback: whether
+    the master `is_alone` and waits for no replica, whether it may be later (`limit_us`), and the commits `owed` since.
     _end, _synced: of the log. _term_start: no mark at or before it is committed by counting. origin: the mark of a
     replica that has not reported. _progress_by_name, _connected: replicas by name and by connection.
     """
@@ -138,7 +138,7 @@ cdef class GroupBase:
         if absurdity:
             return self._absurd(connection, absurdity, now_us)
         self._reports += 1
-        # Two threads of a replica may have sent their reports in the other order: what is older says nothing.
+        # Two threads of a replica may have sent their reports in the wrong order: the older one is ignored.
         if is_behind(received, replica.received):
             received = replica.received
         if is_behind(synced, replica.synced):

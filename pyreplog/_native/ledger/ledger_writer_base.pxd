@@ -1,4 +1,4 @@
-# What the writer of a ledger does for every append.
+# The part of a ledger's writer that runs for every append.
 from libc.stdint cimport int64_t, uint64_t
 
 from pyreplog._native.ledger.pending_adds_base cimport EntryBatch, PendingAddsBase
@@ -14,9 +14,9 @@ cdef class LedgerWriterBase:
     cdef public dict _change
     cdef public bint _closing
     cdef public int64_t _told_lac
-    cdef object totals              # (last entry, bytes, messages) of batches not confirmed
-    cdef uint64_t length, messages  # of all pushed
-    cdef readonly int64_t time_us   # of what was appended last
+    cdef object totals              # (last entry, bytes, messages) of each unconfirmed batch
+    cdef uint64_t length, messages  # bytes and messages of all entries that were pushed
+    cdef readonly int64_t time_us   # highest append time so far
 
     cdef tuple begin(self, values, keys, event_times, int64_t time_us, messages)
     cdef list send(self, EntryBatch batch, Entries entries)

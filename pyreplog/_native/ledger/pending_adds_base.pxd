@@ -1,4 +1,4 @@
-# Batches of encoded entries on their way to an ensemble.
+# Batches of encoded entries that bookies of an ensemble have not all stored yet.
 from libc.stdint cimport int64_t
 
 from pyreplog._native.ledgerlog.entries cimport Entries
@@ -8,7 +8,7 @@ from pyreplog._native.quorum.acktracker cimport AckTracker
 cdef class EntryBatch:
     cdef readonly int64_t first, last, nbytes
     cdef readonly object records, about
-    cdef object starts              # the offsets; None: those of `about`
+    cdef object starts              # the offsets; None: `about` has them
 
     cdef bint is_alone(self) except -1
 
@@ -27,5 +27,5 @@ cdef class PendingAddsBase:
     cdef int let_go(self) except -1
 
 
-# All of some entries as one batch.
+# Make one batch of all entries.
 cdef EntryBatch whole(Entries entries)

@@ -1,4 +1,4 @@
-# Entries that wait to be sent.
+# Single entries that wait while a batch is on its way.
 from libc.stdint cimport int64_t
 
 
@@ -6,7 +6,7 @@ cdef class Staging:
     cdef object proceed
     cdef list entries
     cdef int64_t nbytes
-    cdef Py_ssize_t flying      # batches taken and not landed
+    cdef Py_ssize_t flying      # batches on their way: taken, neither confirmed nor failed
 
     cpdef bint leave(self) noexcept
     cpdef bint landed(self) noexcept

@@ -1,4 +1,4 @@
-# What encoded entries are, for `entries` and for the log that takes them.
+# Encoded entries of ledgers, for the module `entries` and for the log that stores them.
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 
 from pyreplog._native.layout cimport FORM_LONG, KIND_CONTROL, LongHeader
@@ -7,20 +7,20 @@ from pyreplog._native.log.record cimport RECORD_FORM, RECORD_IDS
 
 cdef extern from *:
     """
-    /* Ledger ids are below this; beside them lie the control records. */
+    /* Ledger ids are below this limit. The control records of a ledger are indexed under its id plus this limit. */
     #define REPLOG_LEDGERS (INT64_C(1) << 62)
     """
     const int64_t LEDGERS "REPLOG_LEDGERS"
 
 
 cdef inline int64_t index_ledger(const uint8_t *p) noexcept nogil:
-    """The ledger under which a record is indexed."""
+    """Return the ledger id under which a record is indexed."""
     cdef const LongHeader *header = <const LongHeader *>p
     return header.ledger + LEDGERS if header.head.kind == KIND_CONTROL else header.ledger
 
 
 cdef inline int64_t check_ids(const uint8_t *p, int64_t stride) noexcept nogil:
-    """`stride` when an otherwise intact record is of the long form and its ids are possible, else a status."""
+    """Return `stride` if an otherwise intact record has the long form and possible ids, else a negative status."""
     cdef const LongHeader *header = <const LongHeader *>p
     if not header.head.form & FORM_LONG:
         return RECORD_FORM
@@ -29,7 +29,7 @@ cdef inline int64_t check_ids(const uint8_t *p, int64_t stride) noexcept nogil:
     return stride
 
 
-# Stride of an intact record of the long form with any stamp, or a negative status.
+# Return the stride of an intact record of the long form, with any stamp, or a negative status.
 cdef int64_t check_entry(const uint8_t *p, int64_t space) noexcept nogil
 
 # Raise InvalidRecordsError for the bad record at p + offset.
@@ -38,8 +38,8 @@ cdef int refuse(const uint8_t *p, int64_t offset, int64_t length, int64_t fault)
 
 cdef class Entries:
     cdef uint8_t *bytes
-    cdef Py_ssize_t size          # of that block
-    cdef uint32_t *starts         # offset of each record, and where the last one ends
+    cdef Py_ssize_t size          # of the memory at `bytes`
+    cdef uint32_t *starts         # offset of each record, and of the end of the last one
     cdef readonly int64_t ledger
     cdef readonly int64_t first
     cdef readonly Py_ssize_t count
@@ -47,6 +47,6 @@ cdef class Entries:
     cdef readonly uint64_t ledger_messages
 
 
-# As `encode_entries`.
+# Encode entries, with the arguments of `encode_entries`.
 cdef Entries encode(values, keys, event_times, int64_t ledger, int64_t first, int64_t lac, int64_t time,
                     uint64_t ledger_bytes, uint64_t ledger_messages, int64_t size_max, messages)

@@ -9,7 +9,7 @@ CONTROL: Final[int]
 
 @final
 class Entries:
-    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises: made by encode_entries
+    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises; encode_entries makes it
     @property
     def ledger(self) -> int: ...
     @property

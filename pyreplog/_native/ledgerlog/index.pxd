@@ -1,5 +1,5 @@
-# (ledger id, entry id) -> offset in one segment: the index in memory, and what it shares with `sealed`, the index in a
-# file.
+# An index from (ledger id, entry id) to the offset in one segment, in memory. `sealed` has the same index in a file,
+# and uses the declarations at the top.
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
@@ -9,32 +9,33 @@ from pyreplog._native.ledgerlog.ledgerrows cimport LedgerRows
 
 cdef enum IndexStatus:
     INDEX_OK = 0
-    INDEX_ABSENT = -1     # definitely not in this segment
-    INDEX_DAMAGED = -2    # the file is not what was written: unknown
-    INDEX_REFUSED = -3    # a negative id, or not a place after the records added before
+    INDEX_ABSENT = -1     # the entry is not in this segment
+    INDEX_DAMAGED = -2    # the file is damaged; whether the entry is in the segment is unknown
+    INDEX_REFUSED = -3    # a negative id, or an offset before the end of the records added so far
     INDEX_NO_MEMORY = -4
 
 
-# A found entry; `place` is its record's offset / 8.
+# An entry that was found; `place` is the offset of its record, divided by 8.
 ctypedef struct Pair:
     int64_t entry
     int64_t place
 
 
 cdef int check_ids(int64_t ledger, int64_t entry) except -1
-# (entry ids, offsets) as numpy int64 arrays.
+# Return (entry ids, offsets) as int64 arrays.
 cdef tuple columns(const Pair *pairs, int64_t count)
 
 
 @cython.final
 cdef class LedgerIndex:
     cdef cython.pymutex lock
-    cdef LedgerRows table         # all that had records once
+    cdef LedgerRows table         # rows of all ledgers that have or had records
     cdef uint32_t ledgers_held    # rows with records
     cdef int64_t end              # offset after the last record
 
-    # All of these run under `lock`.
-    # The append path's door: records of consecutive entries, end to end from `offset`. INDEX_OK, or nothing was added.
+    # These methods run under `lock`.
+    # Add records of consecutive entries, which lie end to end from `offset` on; the append path calls this. On another
+    # status than INDEX_OK nothing was added.
     cdef int append(self, int64_t ledger, int64_t entry, int64_t offset, const uint32_t *strides,
                     uint32_t count) noexcept nogil
     # Keep the records that end at or below `offset`.

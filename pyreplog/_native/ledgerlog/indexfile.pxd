@@ -1,4 +1,4 @@
-# The file of a ledger index: FORMAT.md, "Ledger index".
+# The layout of a ledger index file; FORMAT.md, "Ledger index", describes it.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
@@ -9,12 +9,12 @@ cdef extern from *:
     #include "layout.h"
 
     enum {
-        REPLOG_LEDGER_BLOCK = 4096, /* unit of checking: every block has its own CRC-32C */
+        REPLOG_LEDGER_BLOCK = 4096, /* each block of so many bytes has its own CRC-32C */
         REPLOG_LEDGER_ROOTS = 992,
-        REPLOG_LEDGER_CRC_FROM = 12, /* the header's CRC leaves out what is before this */
+        REPLOG_LEDGER_CRC_FROM = 12, /* the header's CRC covers the bytes from here on */
     };
     #define REPLOG_LEDGER_MAGIC 0x31304744454c5052ull /* "RPLEDG01" */
-    /* Where runs can end at most, for the header's roots to cover their CRCs. */
+    /* No run ends beyond this offset, so that the header has a root for each block of CRCs. */
     #define REPLOG_LEDGER_DATA_MAX ((uint64_t)REPLOG_LEDGER_ROOTS * (REPLOG_LEDGER_BLOCK / 4) * REPLOG_LEDGER_BLOCK)
 
     typedef struct {
@@ -24,11 +24,11 @@ cdef extern from *:
         uint16_t min_reader;
         uint8_t uuid[16];     /* of the log */
         int64_t base;         /* of the segment */
-        int64_t end;          /* offset of the first byte after the last record */
+        int64_t end;          /* offset behind the last record of the segment */
         uint32_t stamp;       /* of the segment */
         uint32_t ledgers;     /* runs in the directory */
         uint64_t entries;     /* items in all runs */
-        uint64_t data_end;    /* offset in this file where the last run ends */
+        uint64_t data_end;    /* offset in this file behind the last run */
         uint8_t reserved[56]; /* zero */
         uint32_t roots[REPLOG_LEDGER_ROOTS]; /* CRC-32C of each block of the CRC table */
     } replog_ledger_index;
@@ -37,7 +37,7 @@ cdef extern from *:
         int64_t ledger;
         int64_t first;    /* lowest entry id */
         int64_t last;     /* highest entry id */
-        uint64_t bytes;   /* sum of the strides of all the ledger's records, copies included */
+        uint64_t bytes;   /* sum of the strides of the ledger's records, copies included */
         uint64_t run;     /* offset in this file of the ledger's first item */
         uint32_t entries; /* items: distinct entry ids */
         uint32_t words;   /* u32 words of an item: 2, or 3 when last - first needs more than 32 bits */
@@ -46,7 +46,7 @@ cdef extern from *:
     _Static_assert(sizeof(replog_ledger_index) == REPLOG_LEDGER_BLOCK, "ledger index header");
     _Static_assert(sizeof(replog_ledger_run) == 48, "ledger run");
     _Static_assert((REPLOG_SEGMENT_MAX - REPLOG_SEGMENT_HEADER) / REPLOG_LONG_HEADER < 1 << 24, "records");
-    /* The largest possible index, a run of one wide item per record, can be written. */
+    /* The largest possible index has a run with one wide item for each record. The roots suffice for it. */
     _Static_assert(REPLOG_LEDGER_DATA_MAX >= (uint64_t)(sizeof(replog_ledger_run) + 12) << 24, "roots");
     #endif
     """
@@ -81,7 +81,7 @@ cdef extern from *:
 
 
 cdef inline uint32_t words_of(int64_t first, int64_t last) noexcept nogil:
-    """u32 words of an item: the entry's distance from the first one, and the place."""
+    """Return the number of u32 words of an item: the distance from the first entry, and the place."""
     return 2 if last - first <= <int64_t>0xffffffff else 3
 
 
@@ -90,13 +90,13 @@ cdef inline uint64_t rounded(uint64_t size) noexcept nogil:
 
 
 cdef inline uint64_t image_size(uint64_t data_end) noexcept nogil:
-    """Bytes of a file whose runs end at `data_end`: header, data and CRC table, each in whole blocks."""
+    """Return the size of a file whose runs end at `data_end`: header, data and CRC table, each in whole blocks."""
     return rounded(data_end) + rounded((rounded(data_end) // BLOCK - 1) * 4)
 
 
-# A header with nothing in it but what tells the segment. InvalidArgumentError: another size of uuid.
+# Set the fields of an empty header that identify the segment. Raise InvalidArgumentError if the uuid has another size.
 cdef int begin_header(IndexFileHeader *header, bytes uuid, int64_t base, uint32_t stamp, int64_t end) except -1
-# Fill in the CRC table, its roots and the header's own CRC.
+# Write the CRC table, its roots and the header's own CRC.
 cdef void seal(uint8_t *image) noexcept nogil
-# LedgerRun structures as a numpy table of what they say about ledgers.
+# Return LedgerRun structures as a numpy table with one row for each ledger.
 cdef object ledger_table(bytes runs)

@@ -1,4 +1,4 @@
-# The ledger index of a sealed segment: a mapped file. Its layout is in FORMAT.md, "Ledger index", and in indexfile.pxd.
+# The ledger index of a sealed segment, in a mapped file. FORMAT.md, "Ledger index", and indexfile.pxd have its layout.
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -6,10 +6,10 @@ from pyreplog._native.ledgerlog.index cimport Pair
 from pyreplog._native.ledgerlog.indexfile cimport IndexFileHeader, LedgerRun
 
 
-# Why a lookup gave INDEX_DAMAGED; `SealedIndex.error` makes the exception of it.
+# The reason of INDEX_DAMAGED; `SealedIndex.error` makes an exception of it.
 ctypedef struct Damage:
-    uint64_t position     # in the index file
-    const char *what      # should have been `expected` and was `found`
+    uint64_t position     # of the damage in the index file
+    const char *what      # the name of the value that is not as expected
     uint64_t expected
     uint64_t found
 
@@ -20,9 +20,9 @@ cdef class SealedIndex:
     cdef const IndexFileHeader *header
     cdef uint64_t size
     cdef uint64_t table           # offset of the CRC table
-    cdef uint8_t *proven          # one byte per block: its CRC was right
+    cdef uint8_t *proven          # a byte for each block; 1: its CRC was checked and is right
     cdef bint is_open
-    cdef int users                # calls that run without the GIL; the last one unmaps a closed file
+    cdef int users                # calls that run without the GIL; if the file was closed, the last of them unmaps it
     cdef object path
 
     cdef int adopt(self, object path, bytes uuid, int64_t base, uint32_t stamp, int64_t end) except -1
@@ -39,5 +39,6 @@ cdef class SealedIndex:
                          Damage *damage) noexcept nogil
 
 
-# Offset of the record, INDEX_ABSENT or INDEX_DAMAGED (then `damage` says what). The caller keeps the index open.
+# Return the offset of the record, INDEX_ABSENT, or INDEX_DAMAGED with the reason in `damage`. The caller keeps the
+# index open.
 cdef int64_t sealed_index_find(SealedIndex index, int64_t ledger, int64_t entry, Damage *damage) noexcept nogil

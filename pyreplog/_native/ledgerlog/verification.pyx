@@ -16,7 +16,7 @@ cdef enum:
     STATUS_CUT = 1
 
 INTACT, CUT, BLANK = 0, STATUS_CUT, rec.RECORD_BLANK
-"""Statuses of `verify_records`; others say what is wrong with the record, as of `Segment.verify`."""
+"""Statuses of `verify_records`; another one is the fault of the record, as in `Segment.verify`."""
 
 cdef int64_t RELEASE_GIL_FROM = 1 << 14
 
@@ -75,9 +75,9 @@ cdef int64_t verify_run(const uint8_t *p, int64_t length, int64_t space, uint32_
 
 
 def ledger_index_fault(data):
-    """Return what is wrong with the bytes of a ledger index file, every one of them checked; None: nothing is.
+    """Check all bytes of a ledger index file, and return the first fault; None if the file is intact.
 
-    The result is (position in the file, expected, found). Identity and version are not looked at.
+    A fault is (position in the file, expected, found). Identity and version are not checked.
     """
     cdef Py_buffer buffer
     cdef uint64_t position = 0, expected = 0, found = 0

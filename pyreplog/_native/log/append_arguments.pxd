@@ -13,15 +13,16 @@ cdef void fill_part(Part *part, Py_buffer *value, Py_buffer *key, bytes attribut
 cdef int fill_control(Part *part, control) except -1
 cdef int refuse_part(const Part *part, int64_t room) except -1
 
-# Bytes that all parts take in segments of a size. Raises RecordTooLargeError before anything is written.
+# Return the bytes that all parts take in segments of a given size. Raise RecordTooLargeError, before anything is
+# written.
 cdef int64_t measure(const Part *parts, Py_ssize_t count, int64_t segment_bytes) except -1
 
-# Number of further segments that all parts need, from an offset in a segment on.
+# Return how many further segments the parts need, if the first one is written at `pos`.
 cdef int64_t rolls(const Part *parts, Py_ssize_t count, int64_t pos, int64_t segment_bytes) noexcept nogil
 
 
 cdef inline void fill_plain(Part *part, value) noexcept:
-    """Fill a part for plain bytes."""
+    """Fill a part with a value of type bytes, without key, attributes and event time."""
     part.key_length, part.attributes_length = -1, 0
     part.event_time, part.kind = INT64_MIN, KIND_DATA
     part.value = <const uint8_t *>PyBytes_AS_STRING(value)
@@ -31,9 +32,9 @@ cdef inline void fill_plain(Part *part, value) noexcept:
 cdef class Parts:
     cdef Part *block              # all parts of the call
     cdef Py_ssize_t block_bytes
-    cdef Part *parts              # parts of the values
-    cdef bint front               # the part of a control record is before them
-    cdef uint8_t *times           # attribute bytes for event times
+    cdef Part *parts              # parts of the values, within `block`
+    cdef bint front               # the block begins with the part of a control record
+    cdef uint8_t *times           # event times, encoded as attributes
     cdef readonly Py_ssize_t count
     cdef readonly int64_t value_bytes, key_bytes
     cdef int make_room(self, Py_ssize_t count, object control) except -1

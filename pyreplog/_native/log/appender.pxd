@@ -14,25 +14,25 @@ from cpython.pythread cimport PyThread_type_lock
 
 cdef class Appender(LogViewBase):
     cdef Segment active           # None: the log was closed
-    cdef int64_t active_base      # position of its first byte; stays after closing
+    cdef int64_t active_base      # position of the first byte of `active`; kept when the log is closed
     cdef SparseIndex index
     cdef uint32_t stamp           # of the active segment
     cdef int64_t first_entry      # of the active segment
-    cdef uintptr_t dest           # address of offset 0 of the active segment, in its mapping or relative to a stage
+    cdef uintptr_t dest           # address for offset 0 of the active segment: in its mapping, or by way of the stage
     cdef int64_t pos              # offset of the next record
-    cdef int64_t limit            # no record may end beyond this offset (segment, or stage)
+    cdef int64_t limit            # no record may end beyond this offset: the end of the segment, or of the stage
     cdef int64_t next_entry
     cdef int64_t last_time
     cdef int64_t synced_entry     # number of the first entry not known to be synced
     cdef object clock             # None: the kernel's coarse clock
-    cdef bint quick               # append may take the short path: open, mapped, system clock, no thread inside
-    cdef bint wants_quick
+    cdef bint quick               # append may take the short path now: `wants_quick`, and no thread is inside
+    cdef bint wants_quick         # the log allows the short path: open, numbered, not staged, with the system clock
     cdef bint open
     cdef bint inside              # a thread is in the append path with the GIL released, or in Python code
-    cdef unsigned long inside_by  # that thread
+    cdef unsigned long inside_by  # id of the thread that is inside
     cdef PyThread_type_lock gate  # held by the thread that is inside
-    cdef bint staged              # durability "synced": records wait in the stage for their group commit
-    cdef bint gated               # readers stop at a commit point, not at the end
+    cdef bint staged              # records wait in the stage for their group commit (durability "synced")
+    cdef bint gated               # readers stop at a commit point before the end
     cdef GroupBuffer stage
     cdef readonly PositionWaiters _submitted  # futures of appends that wait for their commit
     cdef int enter(self) except -1

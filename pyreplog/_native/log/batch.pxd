@@ -9,15 +9,15 @@ cdef class RecordBatch:
     cdef object owner             # keeps the mapping alive
     cdef const uint8_t *map       # address of offset 0
     cdef int64_t base             # position of offset 0
-    cdef int64_t first_entry      # entry number of delta 0, -1: not numbered
+    cdef int64_t first_entry      # entry number of delta 0; -1: the records have no numbers
     cdef uint32_t *offsets
-    cdef uint32_t *sizes          # bytes of values; after the offsets in one allocation
-    cdef Py_ssize_t block_bytes   # of that allocation if it is a block of blocks.pxd; 0: made by malloc
-    cdef Block times              # append times of all records; None: they are read from the records
+    cdef uint32_t *sizes          # bytes of each value; in the same allocation, behind the offsets
+    cdef Py_ssize_t block_bytes   # size of that allocation if `take_block` made it; 0: malloc did
+    cdef Block times              # append times of all records; None: read them from the records
     cdef Py_ssize_t count
-    cdef readonly bint plain      # no record has a key or attributes; False: unknown
+    cdef readonly bint plain      # True: no record has a key or attributes; False: unknown
     cdef bint consecutive         # entry numbers follow each other
-    cdef bint scattered           # the records are not stored in order, or not adjacent
+    cdef bint scattered           # the records are not stored end to end in this order
     cdef readonly int64_t next_position
     cdef dict columns
     cdef Record record_at(self, Py_ssize_t i)

@@ -8,7 +8,7 @@ from pyreplog._native.log.record import Record
 
 @final
 class RecordBatch:
-    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises: made by scans and reads
+    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises; scans and reads make it
     @property
     def next_position(self) -> int: ...
     @property

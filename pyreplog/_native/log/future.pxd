@@ -1,4 +1,4 @@
-# The outcome of an append; future.py explains how it works.
+# The outcome of an append; future.pyx explains how it works.
 from libc.stdint cimport int64_t
 
 
@@ -7,7 +7,7 @@ cdef class AppendFuture:
     cdef object error             # the exception, or None
     cdef list waiters             # FutureWaiters, locks and callbacks; None before the first one
     cdef bint settled             # value and error are the outcome
-    cdef int64_t position         # end of its append, for PositionWaiters
+    cdef int64_t position         # log position behind its append, for PositionWaiters
     cdef bint publish(self, object value, object error) noexcept
     cdef int block(self, object timeout) except -1
     cdef object outcome(self)
@@ -16,8 +16,8 @@ cdef class AppendFuture:
     cdef int tell(self, list waits) except -1
 
 
-# Settle all futures: with the value of their creation (error None), or with an error.
+# Settle all futures with an error; if it is None, with the value that each was created with.
 cdef int settle(list futures, object error) except -1
 
-# Settle each future with its own outcome: `settle_all`.
+# Settle each future with its own outcome, as `settle_all` does.
 cdef int settle_each(object outcomes) except -1

@@ -7,7 +7,7 @@ from pyreplog._native.log.segment cimport Pin
 
 
 cdef enum:
-    HEADER = 24                   # length, CRC, stamp, time: identify a record at its position
+    HEADER = 24                   # bytes that identify a record at its position: length, CRC, stamp, ..., time
 
 
 cdef class LogFollowerBase:

@@ -1,4 +1,4 @@
-# Positions in a log: pairs (position, entry). Functions that take one accept any pair.
+# Places in a log: pairs (position, entry). Functions with a parameter `mark` accept any such pair.
 from libc.stdint cimport int64_t
 
 from pyreplog._native.machines.named cimport item

@@ -1,4 +1,4 @@
-# Reading one entry by its number, without Python code.
+# Finds and reads one entry by its number, without Python code.
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from pyreplog._native.log.record cimport Record
@@ -8,15 +8,15 @@ from pyreplog._native.log.tail cimport Tail
 
 cdef class LogViewBase:
     cdef readonly Tail tail
-    cdef list segments            # Segment, or None while it is not mapped; ascending
-    cdef int64_t *bases
+    cdef list segments            # ascending; None instead of a Segment that is not mapped
+    cdef int64_t *bases           # position of each segment
     cdef int64_t *firsts          # first entry number of each segment
     cdef Py_ssize_t count
     cdef const int64_t *visible_entry
     cdef int64_t own_visible_entry
-    cdef uint32_t truncations     # of the log when the table was made
+    cdef uint32_t truncations     # how often the log had been truncated when the table was made
     cdef bint live                # the tail page is up to date
-    cdef Segment found            # segment of the record that `locate` found; valid until the GIL is released
+    cdef Segment found            # segment of the last result of `locate`; valid until the GIL is released
     cdef Py_ssize_t segment_of(self, const int64_t *keys, int64_t key) noexcept
     cdef int check_table(self) except -1
     cdef Segment mapped(self, Py_ssize_t i)

@@ -9,7 +9,7 @@ from pyreplog._native.log.tail import Tail
 @disjoint_base
 class LogViewBase:
     @property
-    def tail(self) -> Tail: ...  # None until _use_tail
+    def tail(self) -> Tail: ...  # None before _use_tail is called
     def get(self, entry: SupportsIndex) -> Record: ...
     @overload
     def __getitem__(self, item: SupportsIndex, /) -> bytes: ...

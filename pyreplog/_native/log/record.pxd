@@ -1,4 +1,4 @@
-# Records: what every layer stores, sends and scans. Layout: layout.h, FORMAT.md.
+# Records, the unit that all layers store, send and scan. layout.h and FORMAT.md have their layout.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -8,21 +8,21 @@ from pyreplog._native.layout cimport (
 )
 
 
-# What is wrong with a record, as negative numbers; `status.describe` turns them into words.
+# The faults of a record, as negative numbers; `status.describe` has their texts.
 cdef enum Status:
-    RECORD_ABSENT = -1    # length 0: nothing was ever written here
-    RECORD_LENGTH = -2    # length below its header or beyond the space there is
-    RECORD_STAMP = -3     # bytes of another log, place or epoch
+    RECORD_ABSENT = -1    # length 0: no record was ever written here
+    RECORD_LENGTH = -2    # the length is below that of the header, or exceeds the space
+    RECORD_STAMP = -3     # the record belongs to another log, position or epoch
     RECORD_CRC = -4
     RECORD_KIND = -5
     RECORD_FORM = -6      # unknown version or flags
-    RECORD_PARTS = -7     # key and attributes longer than the record
-    RECORD_ENTRY = -8     # not the entry number that must follow
-    RECORD_BLANK = -9     # not a fault: the end of the segment
-    RECORD_IDS = -10      # an id out of range, or not of the ledger and entries asked for
+    RECORD_PARTS = -7     # key and attributes are longer than the record
+    RECORD_ENTRY = -8     # the entry number does not follow the one before
+    RECORD_BLANK = -9     # no fault: a blank, which ends the segment
+    RECORD_IDS = -10      # an id is out of range, or not one of those asked for
 
 
-# One record to encode: borrowed pointers, valid while the caller holds the objects.
+# A record to be encoded. The pointers are borrowed, and valid while the caller holds the objects.
 ctypedef struct Part:
     const uint8_t *key
     const uint8_t *attributes
@@ -39,7 +39,7 @@ cdef inline int64_t stride_of(int64_t length) noexcept nogil:
 
 
 cdef inline int64_t part_length(const Part *part, int64_t header) noexcept nogil:
-    """Record length without padding."""
+    """Return the length of the record without padding."""
     return (header + (part.key_length if part.key_length > 0 else 0)
             + (part.attributes_length + 2 if part.attributes_length else 0) + part.value_length)
 
@@ -56,7 +56,7 @@ cdef inline void write_head(uint8_t *dst, uint32_t length, uint32_t stamp, uint8
 
 
 cdef inline void write_body(uint8_t *dst, int64_t header, uint32_t length, const Part *part) noexcept nogil:
-    """Copy attributes, key and value behind a finished header, pad, and set the CRC: one pass over each byte."""
+    """Copy attributes, key and value behind a finished header, pad, and set the CRC, in one pass over the bytes."""
     cdef uint32_t crc = crc32c(length, dst + CRC_FROM, header - CRC_FROM)
     cdef uint8_t *p = dst + header
     cdef uint16_t attributes_length
@@ -84,14 +84,15 @@ cdef inline void encode_short(uint8_t *dst, uint32_t length, uint32_t stamp, uin
 
 cdef inline void encode_blank(uint8_t *dst, uint32_t length, uint32_t stamp, uint32_t entry_delta,
                               uint32_t synced_lag, int64_t time) noexcept nogil:
-    """A blank fills the rest of its segment; only its header is written and covered by its CRC."""
+    """Encode a blank, which fills the rest of its segment. Only its header is written, and covered by the CRC."""
     write_head(dst, length, stamp, KIND_BLANK, 0, 0, time)
     (<ShortHeader *>dst).entry_delta = entry_delta
     (<ShortHeader *>dst).synced_lag = synced_lag
     (<RecordHead *>dst).crc = crc32c(length, dst + CRC_FROM, SHORT_HEADER - CRC_FROM)
 
 
-# kind, form and key length of a data record of the short form without key and attributes: most records.
+# The bytes kind, form and key length of a data record of the short form without key and attributes. Most records are
+# such.
 cdef enum:
     PLAIN = 0x00000101  # KIND_DATA | FORMAT_VERSION << 8
 
@@ -104,7 +105,7 @@ cdef inline int64_t header_of(const uint8_t *p) noexcept nogil:
 
 
 cdef inline int64_t attributes_of(const uint8_t *p, const uint8_t **start) noexcept nogil:
-    """Length of a verified record's attributes; `start` is set to their first byte."""
+    """Return the length of the attributes of a verified record, and set `start` to their first byte."""
     cdef uint16_t length
     cdef int64_t header = header_of(p)
     if not (<const RecordHead *>p).form & FORM_ATTRIBUTES:
@@ -131,19 +132,19 @@ cdef inline int64_t value_length_of(const uint8_t *p) noexcept nogil:
     return (<const RecordHead *>p).length - (value_of(p) - p)
 
 
-# Stride of the record at p when it is intact, else a Status. At least `space` bytes at p may be read.
+# Return the stride of the record at p if it is intact, else a Status. `space` bytes at p must be readable.
 cdef int64_t check_record(const uint8_t *p, int64_t space, uint32_t stamp) noexcept nogil
 
-# The part of it that does not need the CRC: `stride` when kind, form and parts of the record make sense, else a Status.
+# Return `stride` if kind, form and lengths of the parts of a record are valid, else a Status. Does not check the CRC.
 cdef int64_t check_form(const uint8_t *p, int64_t stride) noexcept nogil
 
-# Event time among a verified record's attributes, or INT64_MIN.
+# Return the event time of a verified record, or INT64_MIN if it has none.
 cdef int64_t event_time_of(const uint8_t *p) noexcept nogil
 
-# Verify the records that begin in map[start, until), none reaching beyond `stop`; store their offsets and value sizes.
-# Returns how many; `next_offset` is set to the offset after the last of them, `fault` to why the walk ended there
-# (0: `limit` or `until` was reached). Numbered records of the short form must follow each other by number, the first
-# of them `expected` (-1: any), which is set to the one that must come next.
+# Verify the records that begin in map[start, until) and end at or before `stop`. Store their offsets and value sizes,
+# and return their number. `next_offset` is set to the offset behind the last of them, and `fault` to the Status that
+# ended the walk (0: it reached `limit` or `until`). The numbers of numbered records of the short form must be
+# consecutive, from `expected` on (-1: any number); `expected` is set to the number that must follow.
 cdef int64_t scan_records(const uint8_t *map, int64_t start, int64_t until, int64_t stop, uint32_t stamp,
                           uint32_t *offsets, uint32_t *sizes, int64_t limit, bint numbered_only, int64_t *expected,
                           int64_t *next_offset, int64_t *fault) noexcept nogil
@@ -152,7 +153,7 @@ cdef int64_t scan_records(const uint8_t *map, int64_t start, int64_t until, int6
 cdef class Record:
     cdef object owner             # keeps the bytes alive
     cdef const uint8_t *p
-    cdef int64_t origin           # position of address 0: what to add to an address for its position
+    cdef int64_t origin           # address + origin = position in the log
     cdef int64_t first_entry      # entry number of delta 0
     cdef int64_t number(self) noexcept
     cdef bytes copied_value(self)

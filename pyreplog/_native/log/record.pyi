@@ -5,11 +5,11 @@ from typing_extensions import disjoint_base
 NO_EVENT_TIME: Final[int]
 
 @disjoint_base
-class Span: ...  # what value_view and the like are memoryviews of
+class Span: ...  # owns the bytes of value_view, key_view, ...
 
 @final
 class Record:
-    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises: made by scans and reads
+    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises; scans and reads make it
     @property
     def entry(self) -> int: ...
     @property

@@ -9,14 +9,14 @@ cdef class Segment:
     cdef readonly bytes uuid
     cdef readonly int64_t base            # position of the file's first byte
     cdef readonly int64_t size
-    cdef readonly int64_t first_entry     # -1: not numbered
+    cdef readonly int64_t first_entry     # -1: the records have no numbers
     cdef readonly uint32_t epoch
     cdef readonly uint32_t stamp
     cdef readonly bint writable
-    cdef readonly int64_t end             # offset after the last record noted as intact
+    cdef readonly int64_t end             # offset behind the last record that is known to be intact
     cdef readonly bint sealed             # a blank follows at `end`
     cdef public SparseIndex index
-    cdef public object ledgers            # of a log of many ledgers: LedgerIndex, or SealedIndex when sealed
+    cdef public object ledgers            # of a log of many ledgers: SealedIndex if sealed, else LedgerIndex
     cdef uint8_t *map
     cdef int fd
     cdef Py_ssize_t pins

@@ -312,7 +312,7 @@ cdef class Segment:
     def verify(self, SparseIndex index, int64_t offset, int64_t stop):
         """Verify all records from `offset` on, with their entry numbers, and note them in `index`.
 
-        Returns (offset at which it ended, status). The status is 0 at `stop`, else what is wrong with the record there;
+        Returns (offset at which it ended, status). The status is 0 at `stop`, else the fault of the record there;
         RECORD_BLANK is the end of the segment. The GIL is released.
         """
         cdef int64_t status = 0

@@ -1,4 +1,5 @@
-# Sparse index of one segment: entry number and event time to offset. Layout: layout.h, FORMAT.md.
+# The sparse index of one segment: finds the offset of an entry number or an event time. layout.h and FORMAT.md have its
+# layout.
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
 
 from pyreplog._native.layout cimport IndexBlock, TimeRange
@@ -9,19 +10,20 @@ cdef class SparseIndex:
     cdef TimeRange *ranges        # NULL: no record has an event time
     cdef int64_t count            # of blocks
     cdef int64_t range_count
-    cdef int64_t capacity         # of blocks; 0: mapped from a file, read-only
+    cdef int64_t capacity         # blocks that fit into the memory; 0: the index is mapped from a file, read-only
     cdef int64_t size             # of the segment
-    cdef int64_t boundary         # the record that ends beyond this offset gets a block entry
+    cdef int64_t boundary         # the first record that ends beyond this offset gets a block entry
     cdef int64_t run_stride       # stride of the records since the last block entry
-    cdef bint mixed               # they are not all numbered entries of that stride
-    cdef readonly int64_t end     # offset up to which records are noted
-    cdef readonly int64_t entries # numbered entries noted
+    cdef bint mixed               # some of these records are not numbered, or have another stride
+    cdef readonly int64_t end     # offset behind the last noted record
+    cdef readonly int64_t entries # noted records that are numbered
     cdef const uint8_t *image     # the mapped file; NULL: in memory
     cdef uint64_t length          # of the mapped file
 
-    # Note a record that lies at `offset`; in order.
+    # Note the record at `offset`. Records are noted in order.
     cdef void note(self, int64_t offset, int64_t stride, bint numbered, int64_t event_time) noexcept nogil
-    # Offset where the walk to `entry_delta` starts; `stride` is set to the records' stride when the block is uniform.
+    # Return the offset at which the walk to `entry_delta` starts, and set `stride` to the common stride of its block's
+    # records, or 0; `delta` to the entry delta at that offset.
     cdef int64_t find(self, int64_t entry_delta, int64_t *stride, int64_t *delta) noexcept nogil
     cdef void open_block(self, int64_t offset) noexcept nogil
     cdef void close_run(self) noexcept nogil
@@ -33,5 +35,5 @@ cdef class SparseIndex:
 
 
 cdef inline bint is_plain(SparseIndex index, int64_t end, int64_t stride, int64_t event_time) noexcept nogil:
-    """Whether a numbered record changes nothing in the index but its end and count: most do not."""
+    """Whether noting a numbered record changes only the end and the count of the index, as most records do."""
     return end <= index.boundary and stride == index.run_stride and event_time == INT64_MIN

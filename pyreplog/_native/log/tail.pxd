@@ -1,4 +1,4 @@
-# The tail page: what a log's writer tells its readers, in shared memory.
+# The tail page, in shared memory: a log's writer tells its readers there how far they may read.
 from libc.stdint cimport int64_t, uint32_t
 
 from pyreplog._native.layout cimport TailPage
@@ -10,7 +10,7 @@ cdef extern from * nogil:
     static inline int64_t replog_load(const int64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
     static inline void replog_store(int64_t *p, int64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
     static inline void replog_fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-    static inline void replog_order(void) { __atomic_signal_fence(__ATOMIC_SEQ_CST); } /* for the compiler alone */
+    static inline void replog_order(void) { __atomic_signal_fence(__ATOMIC_SEQ_CST); } /* restricts only the compiler */
     static inline uint32_t replog_load32(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
     static inline void replog_store32(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }
     static inline uint32_t replog_add32(uint32_t *p, uint32_t v) { return __atomic_add_fetch(p, v, __ATOMIC_SEQ_CST); }
@@ -32,5 +32,5 @@ cdef class Tail:
     cdef object mapping
     cdef readonly object path
     cdef readonly bint writable
-    cdef bint fenced              # the writer has to fence between its store and its look for sleepers
+    cdef bint fenced              # the writer needs a fence between its store and its load of `sleepers`
     cdef int64_t wait(self, int64_t seen, int64_t timeout_us, bint visible) except -1

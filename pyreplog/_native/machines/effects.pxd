@@ -1,4 +1,4 @@
-# What state machines ask for with every message.
+# Effects that state machines return for every message.
 
 
 cdef class Send:

@@ -1,4 +1,4 @@
-# Named tuples of what every message makes: made without a call of Python code, or of their type, and read without one.
+# Makes and reads named tuples without running Python code, for types of which every message makes an instance.
 from cpython.tuple cimport PyTuple_GetItem
 
 cdef extern from *:
@@ -11,10 +11,10 @@ cdef extern from *:
         return made;
     }
     """
-    # Of `type`, a subclass of tuple, with these items.
+    # Make an instance of `kind`, a subclass of tuple, with these items.
     tuple named "replog_named"(type kind, tuple items)
 
 
 cdef inline object item(object made, Py_ssize_t index):
-    """Of a subclass of tuple, whose own `[]` looks for a `__getitem__`: a thousand instructions."""
+    """Return an item of a subclass of tuple. Its own `[]` would look for a `__getitem__`: a thousand instructions."""
     return <object>PyTuple_GetItem(made, index)

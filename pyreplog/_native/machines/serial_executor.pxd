@@ -1,4 +1,4 @@
-# Something with steps that one thread at a time takes.
+# Base of objects whose queued steps run on one thread at a time.
 
 
 cdef class SerialExecutor:

@@ -1,15 +1,14 @@
 """Runs the queued steps of an object on one thread at a time; no thread waits for another.
 
-A thread that already runs steps of one object runs those of others when it is back there: calls do not nest, whatever
-one step leads to.
+Calls do not nest: if a step of one object queues steps of another, the thread runs them after the first step.
 """
 
 from pyreplog.errors import InvalidArgumentError
 
 cdef extern from *:
     """
-    /* Of each thread: a list of the SerialExecutor it has to go on with, kept by the frame that made it; NULL: it is at
-    none. */ static __thread void *replog_turns = NULL;
+    /* For each thread, the list of SerialExecutors that it still has to run; a frame of `go_on` owns the list. NULL:
+    the thread runs none. */ static __thread void *replog_turns = NULL;
     """
     void *turns_of_thread "replog_turns"
 
@@ -17,7 +16,7 @@ cdef extern from *:
 def in_callback():
     """Return whether this thread runs a callback of a ledger.
 
-    A callback must not wait: its own thread may have to do what it waits for.
+    A callback must not wait: the step for which it waits may need its own thread.
     """
     return turns_of_thread != NULL
 
@@ -58,6 +57,6 @@ cdef class SerialExecutor:
                 mine.pop(0)
         finally:
             turns_of_thread = NULL
-            while mine:  # a callback raised what is no Exception
+            while mine:  # a callback raised a BaseException, such as KeyboardInterrupt
                 (<SerialExecutor>mine.pop(0)).go_on()
         return 0

@@ -1,4 +1,4 @@
-# Frames on a byte stream: i64 offset, u32 size, body; big-endian. Byte table and rules: FORMAT.md.
+# Frames on a byte stream: i64 offset, u32 size, body; big-endian. FORMAT.md has the byte table and the rules.
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -13,35 +13,35 @@ cdef extern from "endian.h" nogil:
 
 
 cdef enum:
-    BODY_LIMIT = 0x7FFFFFFF # a larger size is negative to a peer that reads an i32
+    BODY_LIMIT = 0x7FFFFFFF # a peer that reads the size as an i32 would find a larger one negative
 
 
-# Why a walk ended.
+# The reason why a walk ended.
 cdef enum Status:
-    FRAME_MORE = 0          # what is left is the beginning of a frame, or nothing
-    FRAME_SIZE = -1         # a body above the limit
-    FRAME_OFFSET = -2       # an offset that the order does not admit
+    FRAME_MORE = 0          # no bytes are left, or the beginning of a frame
+    FRAME_SIZE = -1         # a body exceeds the limit
+    FRAME_OFFSET = -2       # the order does not admit an offset
 
 
 cdef enum Order:
-    ORDER_ANY               # correlation ids: every offset is good
-    ORDER_CONTIGUOUS        # log positions: each frame begins where the one before it ended
+    ORDER_ANY               # any offset is valid: correlation ids
+    ORDER_CONTIGUOUS        # each frame begins where the frame before it ended: log positions
     ORDER_NON_DECREASING
 
 
-# What a stream may hold, and where it is. A frame at offset -1 is a control body: outside the order.
+# The limits of a stream, and its place in the order. A frame at offset -1 is a control body, and not part of the order.
 ctypedef struct Rules:
     int64_t max_body
-    int64_t next            # contiguous: the only offset admitted, -1 any; non-decreasing: the least admitted
+    int64_t next            # contiguous: the only valid offset, -1: any; non-decreasing: the lowest valid offset
     Order order
 
 
 ctypedef struct Walk:
     Py_ssize_t count        # complete frames
-    Py_ssize_t length       # their bytes
-    int64_t largest         # body among them
+    Py_ssize_t length       # bytes of the complete frames
+    int64_t largest         # size of their largest body
     int64_t offset          # of the frame that ended the walk
-    int64_t size            # of its body; -1: its header is not complete
+    int64_t size            # of the body of that frame; -1: its header is not complete
 
 
 cdef inline void put_header(char *p, int64_t offset, int64_t size) noexcept nogil:
@@ -85,8 +85,8 @@ cdef inline void pass_over(Rules *rules, int64_t offset, int64_t size) noexcept 
 
 
 cdef inline int parse(const uint8_t *data, Py_ssize_t length, Rules *rules, Walk *walk) noexcept nogil:
-    """Walk the complete frames; every header is judged as soon as it is there, before its body is."""
-    cdef Rules now = rules[0]   # a copy that no store through a pointer can change: stays in registers
+    """Walk over the complete frames. A header is checked as soon as it is complete, before its body has arrived."""
+    cdef Rules now = rules[0]   # a local copy stays in registers: no store through a pointer can change it
     cdef Py_ssize_t at = 0, count = 0
     cdef int64_t offset = 0, size = -1, largest = 0
     cdef int status = FRAME_MORE
@@ -112,7 +112,7 @@ cdef inline int parse(const uint8_t *data, Py_ssize_t length, Rules *rules, Walk
 
 
 cdef inline bint index(const uint8_t *data, Py_ssize_t length, Py_ssize_t count, int64_t *columns) noexcept nogil:
-    """Offset, size and body start of `count` parsed frames; False where the bytes are no longer those parsed."""
+    """Store offset, size and body start of `count` parsed frames. Return False if the bytes have changed since."""
     cdef Py_ssize_t at = 0, i
     cdef int64_t size
     for i in range(count):
@@ -130,7 +130,7 @@ cdef inline bint index(const uint8_t *data, Py_ssize_t length, Py_ssize_t count,
 
 cdef class _Chunk:
     cdef uint8_t *data
-    cdef Py_ssize_t capacity, size  # that are used; of the memory
+    cdef Py_ssize_t capacity, size  # bytes that may be used; bytes of the memory
     cdef Py_ssize_t exports
 
 
@@ -140,10 +140,10 @@ cdef class _Window:
 
 
 cdef class FrameBatch:
-    cdef object view                # of the chunk, read-only: what keeps the bytes in place
+    cdef object view                # a read-only view of the chunk, which keeps the bytes in place
     cdef const uint8_t *data
     cdef Py_ssize_t length, count
-    cdef bytes columns              # offsets, sizes, starts: `count` int64 each; None until asked for
+    cdef bytes columns              # `count` int64 each of offsets, sizes, starts; None until first needed
     cdef readonly object error
 
     cdef object array(self, int which)
@@ -153,16 +153,16 @@ cdef class FrameBatch:
 cdef class FrameParser:
     cdef Rules rules
     cdef _Chunk chunk, spare
-    cdef Py_ssize_t start, end      # of the bytes in the chunk that no complete frame has taken
+    cdef Py_ssize_t start, end      # of the bytes in the chunk that belong to no complete frame yet
     cdef Py_ssize_t window          # bytes of the last get_buffer() that received() may still report
     cdef Py_ssize_t buffer_size, target
-    cdef Py_ssize_t largest         # frame of the last `reactor_base` relocations
-    cdef int rounds
+    cdef Py_ssize_t largest         # size of the largest frame during the last relocations
+    cdef int rounds                 # number of these relocations
     cdef int64_t position           # in the stream, of chunk[start]
-    cdef int64_t offset, size       # of the incomplete frame; size -1: none, or its header is not complete
+    cdef int64_t offset, size       # of the incomplete frame; size -1: there is none, or its header is incomplete
     cdef tuple failure              # arguments of the FrameError that ended the stream
 
-    # For other modules, which put bytes into the chunk themselves.
+    # For modules that receive bytes directly into the chunk.
     cdef Py_ssize_t make_room(self, Py_ssize_t hint) except -1
     cdef FrameBatch take(self, Py_ssize_t count)
 

@@ -99,7 +99,7 @@ cdef int put_frame(char *p, int64_t offset, Py_ssize_t size, object body) except
 
 @cython.final
 cdef class _Chunk:
-    """Memory that counts its readers: while there is one, what was parsed is neither overwritten nor moved."""
+    """Memory that counts its readers. While it has one, parsed bytes are neither overwritten nor moved."""
 
     def __cinit__(self, Py_ssize_t capacity):
         self.data = take_block(capacity, &self.size)
@@ -156,7 +156,7 @@ cdef class FrameBatch:
         return self.view[start:start + self.column(1)[i]]
 
     def alone(self):
-        """Return (offset, view of the body) of the only frame; None: there are none, or several."""
+        """Return (offset, view of the body) of the only frame; None if the batch has none, or several."""
         if self.count != 1:
             return None
         return load_i64(self.data), self.view[FRAME_HEADER:self.length]
@@ -382,7 +382,7 @@ cdef class FrameParser:
         if status != FRAME_MORE:
             self.failure = refusal(status, &self.rules, &walk, self.position)
             batch.error = FrameError(*self.failure)
-            self.start, self.size = self.end, -1             # what follows a bad header is nothing
+            self.start, self.size = self.end, -1             # bytes behind a bad header are dropped
         return batch
 
     cdef Py_ssize_t needed(self) noexcept:
@@ -390,7 +390,7 @@ cdef class FrameParser:
         return FRAME_HEADER + max(self.size, 0)
 
     cdef Py_ssize_t fit(self):
-        """Capacity to go on with: the largest frame of late. Growing is at once, shrinking every ROUNDS relocations."""
+        """Return the next capacity, for the largest recent frame. Grow at once, shrink after ROUNDS relocations."""
         self.largest = max(self.largest, self.needed())
         self.target = max(self.target, self.largest)
         self.rounds += 1

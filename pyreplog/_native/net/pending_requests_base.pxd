@@ -15,6 +15,6 @@ cdef class PendingRequestsBase:
     cdef int64_t leave(self, tuple body, Py_ssize_t size, object on_reply, int64_t deadline_us) except -2
 
 
-# `send_alone`.
+# Implements `send_alone`.
 cdef Py_ssize_t leave_alone(list adds, Py_ssize_t first, dict lanes, dict channels, Py_ssize_t most,
                             int64_t deadline_us) except -1

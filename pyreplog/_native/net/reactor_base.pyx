@@ -139,7 +139,7 @@ cdef class ReactorBase:
                     if left_s <= 0:
                         return is_over(done)
                 if self._error is not None:
-                    if is_over(done):  # by who closed it
+                    if is_over(done):  # completed by the thread that closed the reactor
                         return True
                     raise self._error
                 if holder.setdefault(DRIVER, me) == me:

@@ -1,4 +1,4 @@
-# FORMAT.md, "Bookie protocol": a request's head.
+# The head of a request; FORMAT.md, "Bookie protocol", describes it.
 
 cdef enum:
     REQUEST_BYTES = 48

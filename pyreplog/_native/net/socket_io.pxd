@@ -1,4 +1,4 @@
-# Sockets, for other native code; rules and errors: socket_io.pyx.
+# Sends and receives on sockets for other native code; socket_io.pyx has the rules and errors.
 from libc.stdint cimport int64_t
 
 from pyreplog._native.net.frame cimport FrameBatch, FrameParser

@@ -1,47 +1,47 @@
-# What the bookies of an ensemble have acked, and what follows from it.
+# Counts the acks of an ensemble's bookies, and computes up to which entry the ledger is complete.
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from pyreplog._native.quorum.quorum cimport ENSEMBLE_LIMIT
 
 
 cdef enum:
-    RUN_LIMIT = 1024        # runs of out-of-order acks that one bookie may have waiting: 16 KiB
+    RUN_LIMIT = 1024        # greatest number of waiting runs of one bookie: 16 KiB
 
 
-# What an ack did; negative: it is refused and changed nothing.
+# The effect of an ack. If it is negative, the ack was refused and changed nothing.
 cdef enum AckStatus:
-    ACK_MOVED = 1           # the bookie's progress went on
-    ACK_KEPT = 0            # known before, or waiting for the acks in front of it
-    ACK_INDEX = -1          # no such index in the ensemble
-    ACK_NOT_PUSHED = -2     # an entry above LAP, or below the tracker's first
-    ACK_NOT_MEMBER = -3     # an entry that is not striped to this bookie
-    ACK_ORDER = -4          # a range that ends before it begins
-    ACK_RUNS = -5           # out of order in more pieces than may wait
+    ACK_MOVED = 1           # the bookie's progress moved
+    ACK_KEPT = 0            # the ack was known, or waits for the acks before it
+    ACK_INDEX = -1          # the ensemble has no such index
+    ACK_NOT_PUSHED = -2     # an entry is above the LAP, or below the first entry of the tracker
+    ACK_NOT_MEMBER = -3     # an entry is not striped to this bookie
+    ACK_ORDER = -4          # the range ends before it begins
+    ACK_RUNS = -5           # RUN_LIMIT runs wait already
     ACK_NO_MEMORY = -6
 
 
-# Entries [start, stop), without those that are not striped to the bookie.
+# Those of the entries [start, stop) that are striped to the bookie.
 ctypedef struct Run:
     int64_t start
     int64_t stop
 
 
-# Out-of-order acks of one bookie: ascending, disjoint, no two of them adjacent.
+# Runs of acks of one bookie that came out of order. They ascend, are disjoint, and do not touch each other.
 ctypedef struct Waiting:
     Run *runs
     int count, capacity
 
 
 cdef class AckTracker:
-    # `awaited` is the whole progress of a bookie: the lowest entry striped to it whose ack did not join the prefix.
+    # `next_of` is the progress of a bookie: the lowest entry striped to it that the prefix of its acks does not reach.
     cdef readonly int ensemble_size, write_quorum, ack_quorum
     cdef readonly int64_t first, lap, confirmed
     cdef int64_t next_of[ENSEMBLE_LIMIT]
     cdef Waiting waiting[ENSEMBLE_LIMIT]
-    cdef uint8_t order[ENSEMBLE_LIMIT]      # indexes by what they await, as of the last computation
-    cdef public int64_t released            # the owner has let go of all below
-    cdef int64_t lives[ENSEMBLE_LIMIT]      # how often a place was given away
-    cdef uint64_t muted, heard_of, excused  # a bit per index
+    cdef uint8_t order[ENSEMBLE_LIMIT]      # indexes, ascending by `next_of` at the last computation
+    cdef public int64_t released            # the owner has released all entries below this one
+    cdef int64_t lives[ENSEMBLE_LIMIT]      # how often the place was given to another bookie
+    cdef uint64_t muted, heard_of, excused  # one bit for each index
 
     # For other modules, under the GIL or the caller's own lock.
     cdef int push(self, int64_t entry) noexcept nogil

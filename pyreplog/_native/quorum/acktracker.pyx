@@ -22,14 +22,15 @@ MAX_WAITING = RUN_LIMIT
 
 @cython.final
 cdef class AckTracker:
-    """The entries of one ledger that each bookie of one ensemble holds, and up to where the ledger is complete.
+    """Counts which entries of a ledger each bookie of an ensemble holds, and up to which entry the ledger is complete.
 
     `AckTracker(ensemble_size, write_quorum, ack_quorum, first=0)`: `first` is the lowest entry it counts (recovery
     begins behind a LAC); all below are complete.
 
-    The progress of a bookie is one number: it holds all it was sent below `awaited(index)`. Acks come in any order
-    and any number of times; those ahead of the prefix wait, as runs, until they join it, and count from then on. An
-    entry has n copies when n bookies of its write set hold it so. Costs O(E * Qw) per question, nothing per entry.
+    The progress of a bookie is one number, `awaited(index)`: the bookie holds all entries below that it was sent. Acks
+    come in any order and any number of times. Those ahead of this prefix wait, as runs, and count when the prefix
+    reaches them. An entry has n copies if it lies in the prefixes of n bookies of its write set. A query costs
+    O(E * Qw), whatever the number of entries.
     """
 
     def __cinit__(self, ensemble_size, write_quorum, ack_quorum, first=0, /):
@@ -77,12 +78,15 @@ cdef class AckTracker:
     def withdraw(self, indexes, from_entry, /):
         """Note that other bookies take the places of `indexes`, and are to be sent the entries from `from_entry` on.
 
-        Takes back their acks from there on: entries may be incomplete again. Futures of the replaced bookies that
-        arrive later are the caller's to drop. from_entry is at most what each awaits, else what lies between would
-        never get all its copies (the fate of BookKeeper's entries at Qa): InvalidArgumentError, and nothing is changed.
-        Of one that was excused it is at most `released`: what lies below is confirmed, and counts as complete.
-        Begin below that, and confirmed entries may lack an ack quorum until they are sent again: a recovery in
-        between may not find them.
+        This takes back their acks from there on, so that entries may be incomplete again. The caller drops acks of the
+        replaced bookies that arrive later.
+
+        from_entry: at most the entry that each of them awaits; the entries between would never get all their copies
+        (as in BookKeeper, whose entries may stay at Qa copies). For an excused bookie it is at most `released`: entries
+        below are confirmed, and count as complete. If it is lower, confirmed entries may lack an ack quorum until they
+        are sent again, and a recovery in between may not find them.
+
+        Raises InvalidArgumentError, and changes nothing, if from_entry is too high.
         """
         cdef uint64_t replaced = indexes_of(indexes, self.ensemble_size, "indexes")
         cdef int64_t start = entry_of(from_entry, "from_entry")
@@ -263,9 +267,10 @@ cdef class AckTracker:
     cdef int64_t complete(self, int copies) noexcept nogil:
         """The lowest entry with fewer than `copies` copies (1 to Qw); LAP + 1 if there is none.
 
-        For stripe s let c be the copies-th largest of what the bookies of its write set await: its entries below c
-        have enough copies, so s is open at the first e = s (mod E) from c on. Walking the bookies upwards, c is
-        where enough of a write set have been met; what opens above the lowest so far does not matter.
+        For stripe s, let c be the copies-th largest entry that bookies of its write set await. Its entries below c have
+        enough copies, so the first incomplete one is the first e = s (mod E) from c on. The loop visits the bookies in
+        the order of the entries that they await, and finds c when it has visited enough bookies of the write set. It
+        ends where no result can be below the lowest one so far.
         """
         cdef int counts[ENSEMBLE_LIMIT]
         cdef int rank, k, index, stripe, enough = self.write_quorum - copies + 1

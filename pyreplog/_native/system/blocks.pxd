@@ -1,15 +1,16 @@
-# Large buffers whose memory is used again.
+# Large buffers whose memory is reused.
 from libc.stdint cimport uint8_t
 
 
-# Memory of at least `wanted` bytes, `size` of them in all; NULL: there is none. With the GIL, as give_block.
+# Return memory of at least `wanted` bytes, and set `size` to its size; NULL for lack of memory. This function and
+# give_block need the GIL.
 cdef uint8_t *take_block(Py_ssize_t wanted, Py_ssize_t *size) noexcept
 
-# Give it back, with the size it was taken with. NULL is fine.
+# Give memory back, with the size that take_block set. NULL is allowed.
 cdef void give_block(uint8_t *block, Py_ssize_t size) noexcept
 
 
-# Read-only bytes for Python, `length` of them; the memory is given back with the last view.
+# `length` read-only bytes for Python. When the last view of them is gone, the memory is given back.
 cdef class Block:
     cdef uint8_t *data
     cdef Py_ssize_t size, length

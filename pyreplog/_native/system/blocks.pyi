@@ -6,5 +6,5 @@ def kept_bytes() -> int: ...
 
 @final
 class Block:
-    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises: only native code makes one
+    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises; only native code makes it
     def __len__(self) -> int: ...

@@ -1,4 +1,4 @@
-# How large what happens is.
+# Counts observed values by size.
 
 
 cdef class Histogram:

@@ -1,7 +1,7 @@
-# Files mapped for reading.
+# Maps files for reading.
 from libc.stdint cimport uint8_t, uint64_t
 
 
-# The bytes of a file, mapped; `size` is set to how many there are. Whoever maps them unmaps them.
-# Errors: OSError; CorruptionError when there are fewer than `least` (at least 1), which hold `what`.
+# Map a file, return the address, and set `size` to its size. The caller unmaps it. Raise OSError; or CorruptionError if
+# the file has fewer than `least` bytes (at least 1), which should hold `what`.
 cdef const uint8_t *map_file(object path, uint64_t least, str what, uint64_t *size) except NULL

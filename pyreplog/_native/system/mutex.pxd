@@ -1,4 +1,4 @@
-# A lock that native code takes without a call of Python's.
+# A lock that native code takes without calling Python.
 from cpython.pythread cimport PyThread_type_lock
 
 

@@ -1,4 +1,4 @@
-# Where native code is about to sleep, a test may have it ask who runs next.
+# Lets a test choose which thread runs next where native code is about to sleep.
 
 
 cdef class Seam:

@@ -10,9 +10,9 @@ cimport cython
 cdef class Seam:
     """The place of the scheduler.
 
-    scheduler: None, except in such tests. Its `wait_while(is_so, timeout_us)`, `park(word, timeout_us)` and `pause()`
-    return True if they have waited in place of the calling thread, which then looks again. It also has
-    `unpark(word, count)`.
+    scheduler: None, except in such tests. It has `wait_while(is_so, timeout_us)`, `park(word, timeout_us)`, `pause()`
+    and `unpark(word, count)`. The first three return True if they have waited in place of the calling thread, which
+    then checks its condition again.
     """
 
 

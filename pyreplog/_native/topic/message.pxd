@@ -7,7 +7,7 @@ from pyreplog._native.topic.messageentry cimport MessageEntry, MessageTable
 cdef class Message:
     cdef MessageTable table
     cdef const MessageEntry *at
-    cdef uint32_t number          # in the entry
+    cdef uint32_t number          # of the message in its entry
     cdef public int redelivered
     cdef bytes copied_value(self)
 

@@ -3,7 +3,7 @@ from typing import NoReturn, final
 @final
 class Message:
     redelivered: int
-    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises: made by batches of messages
+    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises; batches of messages make it
     @property
     def offset(self) -> int: ...
     @property

@@ -26,10 +26,11 @@ cdef void gather_hashes(const MessageEntry *entries, const Place *places, Py_ssi
 # Fill an int64 column of the entries.
 cdef void gather_entries(MessageTable table, int column, int64_t *out) noexcept nogil
 
-# Compute where each value (or key) begins when they lie end to end; return the bytes of all.
+# Compute the offset of each value (or key) in a buffer that holds all of them end to end. Return the size of the
+# buffer.
 cdef int64_t measure(const MessageEntry *entries, const Place *places, Py_ssize_t count, bint keys,
                      int64_t *starts) noexcept nogil
 
-# Copy them; adjacent messages of an entry in one go.
+# Copy values (or keys) to these offsets. Adjacent messages of an entry are copied in one step.
 cdef void pack(const MessageEntry *entries, const Place *places, Py_ssize_t count, bint keys, const int64_t *starts,
                uint8_t *out) noexcept nogil

@@ -7,10 +7,10 @@ from pyreplog._native.log.batch cimport RecordBatch
 
 
 cdef enum:
-    PROPERTY_HEADER = 6           # u16 length of its name, u32 of its value
+    PROPERTY_HEADER = 6           # bytes before a property: u16 length of its name, u32 length of its value
 
 
-# One entry. A column is NULL if the entry has none. Nothing is aligned: the functions below read the columns.
+# An entry. A column that the entry does not have is NULL. Columns are not aligned; the functions below read them.
 ctypedef struct MessageEntry:
     const uint8_t *record
     const uint8_t *producer
@@ -27,13 +27,13 @@ ctypedef struct MessageEntry:
     int64_t first                 # offset of its first message in the topic
     int64_t first_sequence        # -1: none
     int64_t last_sequence
-    int64_t own_event_time        # columns of an entry that is a single message
+    int64_t own_event_time        # the columns of an entry with a single message point to these three fields
     uint32_t own_value_end
     uint32_t own_key_end
     uint32_t size                 # bytes of the record's value
     uint32_t count
     uint32_t raw_size
-    uint32_t body_at              # where the body begins in the value
+    uint32_t body_at              # offset of the body in the value
     uint16_t flags
     uint16_t producer_length
     uint8_t codec
@@ -45,11 +45,11 @@ cdef class MessageTable:
     cdef RecordBatch batch        # holds the bytes of the entries
     cdef list bodies              # decompressed bodies
     cdef int64_t ledger           # -1: there is no entry
-    cdef int64_t messages         # of all entries
+    cdef int64_t messages         # number of messages in all entries
     cdef int64_t end              # topic offset behind the last entry
     cdef int64_t entries_start    # entries and value bytes of the topic before the ledger
     cdef int64_t bytes_start
-    cdef int32_t partition        # of a partitioned topic; -1: not known
+    cdef int32_t partition        # number of the partition; -1: not known
     cdef int unpack(self, MessageEntry *entry, decompress) except -1
 
 
@@ -82,7 +82,7 @@ cdef inline int64_t key_start(const MessageEntry *entry, int64_t i) noexcept nog
 
 
 cdef inline int64_t key_size(const MessageEntry *entry, int64_t i) noexcept nogil:
-    """-1: the message has no key."""
+    """Return the size of a key; -1: the message has no key."""
     cdef uint32_t end
     if entry.key_ends == NULL:
         return -1

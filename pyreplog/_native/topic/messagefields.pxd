@@ -1,9 +1,9 @@
-# The fields of messages besides keys and values, as columns of a call.
+# The fields of messages besides keys and values, given as columns in one call.
 from libc.stdint cimport int64_t, uint8_t
 
 
 cdef enum:
-    NAME_MAX = 0xffff         # bytes of a producer's or a property's name
+    NAME_MAX = 0xffff         # greatest size of a producer's or a property's name, bytes
 
 
 cdef class Int64Column:
@@ -16,7 +16,7 @@ cdef class Int64Column:
 
 cdef class Properties:
     cdef bytearray data
-    cdef const uint8_t *start     # of the data, once it is complete
+    cdef const uint8_t *start     # address of the data, once the data are complete
     cdef int64_t *ends
 
     cdef int put(self, properties) except -1

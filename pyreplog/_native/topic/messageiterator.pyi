@@ -5,5 +5,5 @@ from pyreplog._native.topic.message import Message
 
 @final
 class MessageIterator(Iterator[Message]):
-    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises: made by iterating over a MessageBatch
+    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises; iter(MessageBatch) makes it
     def __next__(self) -> Message: ...

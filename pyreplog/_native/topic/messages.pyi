@@ -17,7 +17,7 @@ def decode_messages(
 
 @final
 class MessageBatch:
-    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises: made by decode_messages
+    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises; decode_messages makes it
     @property
     def offset(self) -> NDArray[np.int64]: ...
     @property

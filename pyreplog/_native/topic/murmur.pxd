@@ -1,4 +1,4 @@
-# murmur3 of keys, by which Pulsar's clients, among others, choose partitions.
+# The hash murmur3 of keys. Clients of Pulsar choose partitions by it, too.
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
@@ -12,7 +12,7 @@ cdef inline uint32_t mixed(uint32_t k) noexcept nogil:
 
 
 cdef inline uint32_t murmur(const uint8_t *p, int64_t size) noexcept nogil:
-    """32 bits, seed 0."""
+    """Return the 32-bit hash with seed 0."""
     cdef uint32_t hashed = 0, k
     cdef int64_t i, whole = size & ~3
     for i in range(0, whole, 4):

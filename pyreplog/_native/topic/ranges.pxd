@@ -1,5 +1,5 @@
-# Ranges [start, end) of offsets as rows: start, end, and further words of the user. They ascend, are disjoint
-# and do not touch each other.
+# Ranges [start, end) of offsets. The row of a range has start, end, and further words of the caller. Ranges ascend, are
+# disjoint and do not touch each other.
 from libc.stdint cimport int64_t, uint8_t
 
 from pyreplog._native.topic.rows cimport Rows, Spot
@@ -18,10 +18,10 @@ ctypedef struct Merge:
     int64_t count
     int64_t start
     int64_t end
-    int64_t held          # members of those rows
+    int64_t held          # number of offsets in these rows
 
 
-# An answer, and [start, stop), the offsets for which it holds.
+# Whether offsets are in a range; the answer holds for all of [start, stop).
 ctypedef struct Known:
     int64_t start
     int64_t stop
@@ -29,19 +29,18 @@ ctypedef struct Known:
 
 
 cdef void ranges_probe(const Rows *rows, int64_t start, int64_t end, Merge *merge) noexcept nogil
-# Carry out a merge: `row` replaces the rows, and its chunk gets the flag. ROWS_OK; or ROWS_NO_MEMORY, and nothing
-# happened.
+# Carry out a merge: `row` replaces the rows, and its chunk gets the flag. On ROWS_NO_MEMORY nothing was changed.
 cdef int ranges_commit(Rows *rows, Merge *merge, const int64_t *row) noexcept nogil
 # Add [start, end) to rows of width 2; return the number of new members, or ROWS_NO_MEMORY.
 cdef int64_t ranges_add(Rows *rows, int64_t start, int64_t end) noexcept nogil
 # Remove [start, end) from rows of width 2; return the number of removed members, or ROWS_NO_MEMORY.
 cdef int64_t ranges_cut(Rows *rows, int64_t start, int64_t end) noexcept nogil
-# Whether `offset` is in a range, and the offsets around it with the same answer.
+# Return whether `offset` is in a range, and the offsets around it for which the answer is the same.
 cdef Known ranges_known(const Rows *rows, int64_t offset) noexcept nogil
-# The number of offsets of [start, end) that are in no range.
+# Return the number of offsets of [start, end) that are in no range.
 cdef int64_t ranges_missing(const Rows *rows, int64_t start, int64_t end) noexcept nogil
 cdef void ranges_mask(const Rows *rows, const int64_t *offsets, int64_t count, uint8_t *mask) noexcept nogil
-# (starts, ends) of at most `most` ranges, cut to [start, end).
+# Return (starts, ends) of at most `most` ranges, cut to [start, end).
 cdef tuple ranges_between(const Rows *rows, int64_t start, int64_t end, int64_t most)
 
 cdef const int64_t[::1] int64s(object array, str what)

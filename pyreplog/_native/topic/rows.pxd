@@ -1,6 +1,5 @@
-# Sorted rows of int64 words, the first of which is the key; keys are distinct. There may be millions of rows, without a
-# Python object, in chunks with a directory: a lookup bisects the directory and one chunk; an addition moves rows of one
-# chunk.
+# Sorted rows of int64 words. The first word is the key; keys are distinct. Millions of rows need no Python object: they
+# lie in chunks with a directory. A lookup bisects the directory and one chunk; an insertion moves rows of one chunk.
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
 
@@ -15,36 +14,37 @@ ctypedef struct Chunk:
     int64_t *words
     uint16_t count        # rows
     uint16_t room
-    uint32_t flag         # for the user; a joined chunk has it if either part had it
+    uint32_t flag         # for the caller; if two chunks are joined, the result has it if either had it
 
 
-# Empty if all fields except `width` are zero.
+# Rows with all fields except `width` zero are empty.
 ctypedef struct Rows:
     Chunk *chunks
-    uint32_t used         # chunks; none is empty
+    uint32_t used         # number of chunks; none of them is empty
     uint32_t room
     uint32_t width        # words of a row
     int64_t count         # rows
 
 
-# The place of a row, or of an insertion: `row` may be one behind the last row of its chunk.
+# The place of a row, or of an insertion; `row` may be one above that of the last row of the chunk.
 ctypedef struct Spot:
     uint32_t chunk
     uint32_t row
 
 
-# The first row whose key is above `key`.
+# Return the place of the first row whose key is above `key`.
 cdef Spot rows_until(const Rows *rows, int64_t key) noexcept nogil
-# The row at the spot, which may move to the next chunk; NULL: behind the last row. Valid until rows change.
+# Return the row at the spot, which may move to the next chunk; NULL: the spot is behind the last row. Valid until rows
+# change.
 cdef int64_t *rows_at(const Rows *rows, Spot *spot) noexcept nogil
-# The row before the spot, which is moved there; NULL: there is none, and the spot stays.
+# Return the row before the spot, and move the spot there; NULL: there is none, and the spot does not move.
 cdef int64_t *rows_before(const Rows *rows, Spot *spot) noexcept nogil
-# Insert a row, whose key must belong there, and set the spot to it. ROWS_OK; or ROWS_NO_MEMORY, and nothing happened.
+# Insert a row at the spot, where its key must belong, and set the spot to it. On ROWS_NO_MEMORY nothing was changed.
 cdef int rows_insert(Rows *rows, Spot *spot, const int64_t *row) noexcept nogil
 # Replace the words of the row at the spot; its key must stay between those of its neighbours.
 cdef void rows_set(Rows *rows, Spot spot, const int64_t *row) noexcept nogil
-# Remove `count` rows from the spot on, which must exist.
+# Remove `count` rows from the spot on. All of them must exist.
 cdef void rows_remove(Rows *rows, Spot spot, int64_t count) noexcept nogil
 cdef void rows_clear(Rows *rows) noexcept nogil
-# Bytes allocated.
+# Return the number of allocated bytes.
 cdef uint64_t rows_bytes(const Rows *rows) noexcept nogil

@@ -1,9 +1,9 @@
-# LEB128 of numbers from 0 to VARINT_END.
+# LEB128 encoding of numbers from 0 to VARINT_END.
 from libc.stdint cimport int64_t, uint8_t
 
 
 cdef enum:
-    VARINT_MAX = 9            # bytes of one
+    VARINT_MAX = 9            # greatest size of an encoded number, bytes
 
 
 cdef extern from *:
@@ -20,7 +20,7 @@ ctypedef struct Out:
     size_t room
 
 
-# Append a number. 0; -1: no memory.
+# Append a number. Return 0, or -1 for lack of memory.
 cdef int put_varint(Out *out, int64_t value) noexcept nogil
-# Read a number and move `at` behind it; -1: malformed, or cut short.
+# Read a number and move `at` behind it. Return -1 if the bytes are malformed or end too early.
 cdef int64_t get_varint(const uint8_t **at, const uint8_t *stop) noexcept nogil
