@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from pyreplog.autorecovery.changes import change_key
 from pyreplog.config import Settings
-from pyreplog.errors import ConfigError, InvalidMetadataError
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.metadata.values import Kept, split_object
+from pyreplog.metadata.values import MetadataValue
 
 CONFIG = "/autorecovery/config"
-VERSION = 1
-
-_NEW = Kept(VERSION, VERSION)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutoRecoveryConfig(Settings):
+class AutoRecoveryConfig(Settings, MetadataValue):
     """Settings of auto-recovery.
 
     Attributes:
@@ -34,10 +30,11 @@ class AutoRecoveryConfig(Settings):
         writer_silence_ms: milliseconds for which the writer of a ledger must neither hold its key nor add entries
             before the ledger is recovered, and its writer fenced.
         hold_alarm_ms: milliseconds after which a hold that was not ended is an alarm.
-        kept: fields of other versions.
 
-    See docs/operations.md.
+    A setting that the stored value lacks has its default. See docs/operations.md.
     """
+
+    KIND: ClassVar[str] = f"settings of auto-recovery, {CONFIG} (`cluster autorecovery` sets them)"
 
     delay_ms: int = 600_000
     bytes_per_s: int | None = None
@@ -48,7 +45,6 @@ class AutoRecoveryConfig(Settings):
     check_ms: int = 7 * 86_400_000
     writer_silence_ms: int = 30_000
     hold_alarm_ms: int = 86_400_000
-    kept: Kept = field(default=_NEW, repr=False)
 
     def __post_init__(self) -> None:
         self._check_int("delay_ms", 0, 1 << 40)
@@ -60,27 +56,6 @@ class AutoRecoveryConfig(Settings):
         self._check_int("check_ms", 0, 1 << 40)
         self._check_int("writer_silence_ms", 1_000, 1 << 40)
         self._check_int("hold_alarm_ms", 0, 1 << 40)
-
-    def encode(self) -> bytes:
-        """Return the value of the key."""
-        return self.kept.encode({name: getattr(self, name) for name in _FIELDS})
-
-    @classmethod
-    def decode(cls, data: bytes) -> AutoRecoveryConfig:
-        """Return the settings that a value holds; one that it lacks has its default.
-
-        Raises:
-            MetadataVersionError: it needs a newer reader.
-            InvalidMetadataError: it is malformed, or a setting is out of bounds.
-        """
-        try:
-            body, kept = split_object("settings of auto-recovery", data, _FIELDS, VERSION)
-            return cls(**body, kept=kept)
-        except (ValueError, ConfigError) as error:
-            raise InvalidMetadataError(f"{CONFIG}: {data[:80]!r}: {error}; `cluster autorecovery` sets it") from error
-
-
-_FIELDS = tuple(item.name for item in dataclasses.fields(AutoRecoveryConfig) if item.name != "kept")
 
 
 def load_config(store: MetadataStore) -> AutoRecoveryConfig:

@@ -12,7 +12,7 @@ HOLD = "/autorecovery/hold"
 def find_hold(store: MetadataStore) -> TimedReason | None:
     """Return since when and why auto-recovery is suspended; None: it is not. Raises errors of the store."""
     stored = store.get(HOLD)
-    return None if stored is None else TimedReason.decode(HOLD, stored.value)
+    return None if stored is None else TimedReason.read(HOLD, stored.value)
 
 
 def begin_hold(store: MetadataStore, hold: TimedReason) -> TimedReason:
@@ -25,7 +25,7 @@ def begin_hold(store: MetadataStore, hold: TimedReason) -> TimedReason:
         ReplogError: errors of the store.
     """
     value = change_key(store, HOLD, lambda value: hold.encode() if value is None else value)
-    return hold if value is None else TimedReason.decode(HOLD, value)
+    return hold if value is None else TimedReason.read(HOLD, value)
 
 
 def end_hold(store: MetadataStore) -> bool:

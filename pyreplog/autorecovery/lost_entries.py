@@ -6,23 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from pyreplog.autorecovery.changes import change_key
 from pyreplog.errors import InvalidMetadataError
 from pyreplog.ledger.ledgermetadata import ID_DIGITS
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.metadata.values import Kept, split_object
+from pyreplog.metadata.values import MetadataValue, field
 
 LOST = "/lost"
-VERSION = 1
 RANGES_MAX = 16_384
 """Ranges of one ledger: a value of 1 MB. Beyond it, neighbours are joined, and the list says so."""
 
 _COUNTED_MAX = 1_000_000
-
-_NEW = Kept(VERSION, VERSION)
-_FIELDS = ("ranges", "is_coarse")
 
 
 @dataclass(frozen=True)
@@ -51,18 +47,18 @@ class LostRange:
 
 
 @dataclass(frozen=True)
-class LostEntries:
+class LostEntries(MetadataValue):
     """The lost entries of one ledger.
 
     Attributes:
         ranges: ascending by their first entry.
         is_coarse: ranges were joined, because there were too many: they also hold entries that are not lost.
-        kept: fields of other versions.
     """
+
+    KIND: ClassVar[str] = "lost entries"
 
     ranges: tuple[LostRange, ...] = ()
     is_coarse: bool = False
-    kept: Kept = _NEW
 
     @property
     def count(self) -> int:
@@ -71,26 +67,14 @@ class LostEntries:
         total = sum(len(range(*bounds)) for bounds in ranges)
         return len({entry for bounds in ranges for entry in range(*bounds)}) if total <= _COUNTED_MAX else total
 
-    def encode(self) -> bytes:
-        """Return the value of the key."""
+    def _encode_fields(self) -> dict[str, Any]:
         ranges = [[item.start, item.stop, item.step, item.bookie, item.since_us] for item in self.ranges]
-        return self.kept.encode({"ranges": ranges, "is_coarse": self.is_coarse})
+        return {"ranges": ranges, "is_coarse": self.is_coarse}
 
     @classmethod
-    def decode(cls, data: bytes) -> LostEntries:
-        """Return the lost entries that a value lists.
-
-        Raises:
-            MetadataVersionError: it needs a newer reader.
-            InvalidMetadataError: it is malformed.
-        """
-        try:
-            body, kept = split_object("lost entries", data, _FIELDS, VERSION)
-            if type(body.get("ranges")) is not list or type(body.get("is_coarse")) is not bool:
-                raise ValueError("expected ranges, and whether they are coarse")
-            return cls(tuple(_decode_range(item) for item in body["ranges"]), body["is_coarse"], kept)
-        except ValueError as error:
-            raise InvalidMetadataError(f"lost entries: {data[:80]!r}: {error}") from error
+    def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        ranges = tuple(_decode_range(item) for item in field(fields, "ranges", list))
+        return {"ranges": ranges, "is_coarse": field(fields, "is_coarse", bool)}
 
     def with_ranges(self, ranges: Iterable[LostRange]) -> LostEntries:
         """Return a list that has these ranges as well. A range that is listed is not listed again."""
@@ -102,7 +86,7 @@ class LostEntries:
             is_coarse = True
             pairs = zip(merged[::2], [*merged[1::2], None], strict=False)
             merged = [left if right is None else _joined(left, right) for left, right in pairs]
-        return LostEntries(tuple(merged), is_coarse, self.kept)
+        return LostEntries(tuple(merged), is_coarse, kept=self.kept)
 
 
 def _joined(left: LostRange, right: LostRange) -> LostRange:
@@ -175,7 +159,7 @@ def remove_lost(store: MetadataStore, ledger: int, entries: Collection[int]) -> 
             return None
         listed = LostEntries.decode(value)
         left = [rest for item in listed.ranges for rest in _without(item, entries)]
-        return LostEntries((), listed.is_coarse, listed.kept).with_ranges(left).encode() if left else None
+        return LostEntries((), listed.is_coarse, kept=listed.kept).with_ranges(left).encode() if left else None
 
     change_key(store, lost_key(ledger), change)
 

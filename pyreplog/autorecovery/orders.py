@@ -22,7 +22,7 @@ def list_orders(store: MetadataStore) -> dict[str, TimedReason]:
     """Return all orders by bookie id, ascending. Raises errors of the store."""
     keys = [order_key(bookie) for bookie in store.list(ORDERS)]
     stored = zip(keys, store.get_many(keys), strict=True)
-    return {key.rpartition("/")[2]: TimedReason.decode(key, value.value) for key, value in stored if value is not None}
+    return {key.rpartition("/")[2]: TimedReason.read(key, value.value) for key, value in stored if value is not None}
 
 
 def place_order(store: MetadataStore, bookie: str, order: TimedReason) -> None:

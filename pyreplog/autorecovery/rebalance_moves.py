@@ -9,72 +9,55 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from pyreplog.autorecovery.changes import change_key
 from pyreplog.autorecovery.protocol.rebalance import Move
 from pyreplog.errors import InvalidMetadataError
 from pyreplog.ledger.ledger_store import load_many
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.metadata.values import Kept, split_object
-from pyreplog.metadata.values import field as value_of
+from pyreplog.metadata.values import MetadataValue, number
+from pyreplog.metadata.values import field as field_of
 
 REBALANCE = "/autorecovery/rebalance"
-VERSION = 1
 _REASON_MAX = 200
-
-_NEW = Kept(VERSION, VERSION)
-_FIELDS = ("since_us", "moves", "failed")
 
 
 @dataclass(frozen=True)
-class RebalanceMoves:
+class RebalanceMoves(MetadataValue):
     """The value of the key.
 
     Attributes:
         since_us: when the rebalance began, microseconds since 1970-01-01 UTC.
         moves: moves that were not seen to be done.
         failed: ledger -> why its move was given up.
-        kept: fields of other versions.
     """
+
+    KIND: ClassVar[str] = f"moves of a rebalance, {REBALANCE} (`cluster rebalance --end` deletes them)"
 
     since_us: int
     moves: tuple[Move, ...] = ()
     failed: Mapping[int, str] = field(default_factory=dict)
-    kept: Kept = _NEW
 
     @property
     def bytes_left(self) -> int:
         """Bytes of the moves, about."""
         return sum(move.size for move in self.moves)
 
-    def encode(self) -> bytes:
-        """Return the value of the key."""
-        return self.kept.encode(
-            {
-                "since_us": self.since_us,
-                "moves": [[move.ledger, move.source, move.target, move.size] for move in self.moves],
-                "failed": {str(ledger): why[:_REASON_MAX] for ledger, why in self.failed.items()},
-            }
-        )
+    def _encode_fields(self) -> dict[str, Any]:
+        return {
+            "since_us": self.since_us,
+            "moves": [[move.ledger, move.source, move.target, move.size] for move in self.moves],
+            "failed": {str(ledger): why[:_REASON_MAX] for ledger, why in self.failed.items()},
+        }
 
     @classmethod
-    def decode(cls, data: bytes) -> RebalanceMoves:
-        """Return the moves that a value holds.
-
-        Raises:
-            MetadataVersionError: it needs a newer reader.
-            InvalidMetadataError: it is malformed.
-        """
-        try:
-            body, kept = split_object("moves of a rebalance", data, _FIELDS, VERSION)
-            moves = tuple(_decode_move(item) for item in value_of(body, "moves", list))
-            failed = {int(ledger): str(why) for ledger, why in value_of(body, "failed", dict).items()}
-            return cls(value_of(body, "since_us", int), moves, failed, kept)
-        except ValueError as error:
-            raise InvalidMetadataError(
-                f"{REBALANCE}: {data[:80]!r}: {error}; `cluster rebalance --end` deletes it"
-            ) from error
+    def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "since_us": number(fields, "since_us"),
+            "moves": tuple(_decode_move(item) for item in field_of(fields, "moves", list)),
+            "failed": {int(ledger): str(why) for ledger, why in field_of(fields, "failed", dict).items()},
+        }
 
     def without(self, done: Iterable[Move], failed: Mapping[int, str]) -> RebalanceMoves:
         """Return them without moves that are done, and those that failed."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,24 +29,20 @@ from pyreplog.ledger.ledgermetadata import State
 from pyreplog.ledger.repair_notes import note_repair
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.metadata.values import Kept, split_object
+from pyreplog.metadata.values import MetadataValue, number
 from pyreplog.metadata.values import field as field_of
 
 logger = logging.getLogger(__name__)
 
 REPLICAS_CHECK = "/autorecovery/replicas-check"
-VERSION = 1
 DIFFERING_MAX = 100
 """So many ledgers whose copies differ are named."""
 LEDGERS_AT_ONCE = 64
 """So many ledgers are checked in one run."""
 
-_NEW = Kept(VERSION, VERSION)
-_FIELDS = ("began_us", "next_ledger", "checked", "differing")
-
 
 @dataclass(frozen=True)
-class CheckProgress:
+class CheckProgress(MetadataValue):
     """How far the check of all closed ledgers is.
 
     Attributes:
@@ -53,42 +50,24 @@ class CheckProgress:
         next_ledger: ledgers below this number were checked in this pass.
         checked: number of ledgers that it checked.
         differing: ledger -> which copies differ from the others; the first DIFFERING_MAX.
-        kept: fields of other versions.
     """
+
+    KIND: ClassVar[str] = f"progress of the check of replicas, {REPLICAS_CHECK} (delete the key)"
 
     began_us: int
     next_ledger: int = 0
     checked: int = 0
     differing: Mapping[int, str] = field(default_factory=dict)
-    kept: Kept = _NEW
 
-    def encode(self) -> bytes:
-        """Return the value of the key."""
+    def _encode_fields(self) -> dict[str, Any]:
         differing = {str(ledger): text for ledger, text in sorted(self.differing.items())[:DIFFERING_MAX]}
-        return self.kept.encode(
-            {
-                "began_us": self.began_us, "next_ledger": self.next_ledger, "checked": self.checked,
-                "differing": differing,
-            }
-        )  # fmt: skip
+        return {**super()._encode_fields(), "differing": differing}
 
     @classmethod
-    def decode(cls, data: bytes) -> CheckProgress:
-        """Return the progress that a value holds.
-
-        Raises:
-            MetadataVersionError: it needs a newer reader.
-            InvalidMetadataError: it is malformed.
-        """
-        try:
-            body, kept = split_object("progress of the check of replicas", data, _FIELDS, VERSION)
-            began_us, next_ledger, checked = (field_of(body, name, int) for name in _FIELDS[:3])
-            if min(began_us, next_ledger, checked) < 0:
-                raise ValueError("expected numbers from 0 on")
-            differing = {int(ledger): str(text) for ledger, text in field_of(body, "differing", dict).items()}
-            return cls(began_us, next_ledger, checked, differing, kept)
-        except ValueError as error:
-            raise InvalidMetadataError(f"{REPLICAS_CHECK}: {data[:80]!r}: {error}; delete the key") from error
+    def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        differing = {int(ledger): str(text) for ledger, text in field_of(fields, "differing", dict).items()}
+        numbers = {name: number(fields, name) for name in ("began_us", "next_ledger", "checked")}
+        return {**numbers, "differing": differing}
 
 
 def find_progress(store: MetadataStore) -> CheckProgress | None:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from pyreplog.autorecovery.protocol.absence import Alarm
-from pyreplog.errors import InvalidMetadataError
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.metadata.values import Kept, field, split_object
+from pyreplog.metadata.values import MetadataValue, field, number
 
 STATUS = "/autorecovery/status"
-VERSION = 1
-
-_NEW = Kept(VERSION, VERSION)
-_FIELDS = ("auditor", "at_us", "ledgers_left", "alarms", "failed", "open_ledgers", "progress")
 HEARTBEAT_US = 60_000_000
 """A status that did not change is written again after so long, so that one of an auditor that fails can be told."""
 FRESH_US = 3 * HEARTBEAT_US
@@ -27,7 +22,7 @@ PROGRESS_MAX = 240
 
 
 @dataclass(frozen=True)
-class AutoRecoveryStatus:
+class AutoRecoveryStatus(MetadataValue):
     """What the auditor found last.
 
     Attributes:
@@ -41,8 +36,9 @@ class AutoRecoveryStatus:
             fragment; the first OPEN_MAX.
         progress: how many ledgers were left, as pairs of a time, microseconds since 1970-01-01 UTC, and the number
             from then on; ascending, up to PROGRESS_MAX.
-        kept: fields of other versions.
     """
+
+    KIND: ClassVar[str] = f"status of auto-recovery, {STATUS}"
 
     auditor: str
     at_us: int
@@ -51,44 +47,25 @@ class AutoRecoveryStatus:
     failed: dict[int, str]
     open_ledgers: tuple[int, ...]
     progress: tuple[tuple[int, int], ...] = ()
-    kept: Kept = _NEW
 
-    def encode(self) -> bytes:
-        """Return the value of the key."""
-        return self.kept.encode(
-            {
-                "auditor": self.auditor,
-                "at_us": self.at_us,
-                "ledgers_left": self.ledgers_left,
-                "alarms": [[alarm.code, alarm.text] for alarm in self.alarms],
-                "failed": {str(ledger): why for ledger, why in self.failed.items()},
-                "open_ledgers": list(self.open_ledgers),
-                "progress": [list(point) for point in self.progress],
-            }
-        )
+    def _encode_fields(self) -> dict[str, Any]:
+        return {
+            **super()._encode_fields(),
+            "alarms": [[alarm.code, alarm.text] for alarm in self.alarms],
+            "failed": {str(ledger): why for ledger, why in self.failed.items()},
+        }
 
     @classmethod
-    def decode(cls, data: bytes) -> AutoRecoveryStatus:
-        """Return the status that a value holds.
-
-        Raises:
-            MetadataVersionError: it needs a newer reader.
-            InvalidMetadataError: it is malformed.
-        """
-        try:
-            body, kept = split_object("status of auto-recovery", data, _FIELDS, VERSION)
-            return cls(
-                field(body, "auditor", str),
-                field(body, "at_us", int),
-                {str(bookie): _number(count) for bookie, count in field(body, "ledgers_left", dict).items()},
-                tuple(Alarm(str(code), str(text)) for code, text in field(body, "alarms", list)),
-                {int(ledger): str(why) for ledger, why in field(body, "failed", dict).items()},
-                tuple(_number(ledger) for ledger in field(body, "open_ledgers", list)),
-                tuple((_number(at_us), _number(left)) for at_us, left in body.get("progress", ())),
-                kept,
-            )
-        except (ValueError, TypeError) as error:
-            raise InvalidMetadataError(f"{STATUS}: {data[:80]!r}: {error}") from error
+    def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "auditor": field(fields, "auditor", str),
+            "at_us": number(fields, "at_us"),
+            "ledgers_left": {name: _number(count) for name, count in field(fields, "ledgers_left", dict).items()},
+            "alarms": tuple(Alarm(str(code), str(text)) for code, text in field(fields, "alarms", list)),
+            "failed": {int(ledger): str(why) for ledger, why in field(fields, "failed", dict).items()},
+            "open_ledgers": tuple(_number(ledger) for ledger in field(fields, "open_ledgers", list)),
+            "progress": tuple((_number(at_us), _number(left)) for at_us, left in fields.get("progress", ())),
+        }
 
     def following(self, earlier: tuple[tuple[int, int], ...]) -> AutoRecoveryStatus:
         """Return this status with a curve that goes on from an earlier one."""

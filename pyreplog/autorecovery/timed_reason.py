@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from pyreplog.errors import InvalidMetadataError
-from pyreplog.metadata.values import Kept, field, split_object
-
-VERSION = 1
-TIME_MAX = 1 << 62
-
-_NEW = Kept(VERSION, VERSION)
-_FIELDS = ("since_us", "reason")
+from pyreplog.metadata.values import MetadataValue, field, number
 
 
 @dataclass(frozen=True)
-class TimedReason:
+class TimedReason(MetadataValue):
     """A time and a reason.
 
     Attributes:
         since_us: since when, microseconds since 1970-01-01 UTC; 0: unknown.
         reason: for operators.
-        kept: fields of other versions, which are written back as they were.
     """
+
+    KIND: ClassVar[str] = "time and reason"
 
     since_us: int
     reason: str
-    kept: Kept = _NEW
-
-    def encode(self) -> bytes:
-        """Return the value of the key."""
-        return self.kept.encode({"since_us": self.since_us, "reason": self.reason})
 
     @classmethod
-    def decode(cls, key: str, data: bytes) -> TimedReason:
-        """Return what a value says.
+    def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        return {"since_us": number(fields, "since_us"), "reason": field(fields, "reason", str)}
+
+    @classmethod
+    def read(cls, key: str, data: bytes) -> TimedReason:
+        """Decode the value of a key.
 
         A value that is malformed, or that needs a newer reader, holds as well: its reason is the error.
 
@@ -43,10 +38,6 @@ class TimedReason:
             data: the value.
         """
         try:
-            body, kept = split_object(key, data, _FIELDS, VERSION)
-            since_us = field(body, "since_us", int)
-            if not 0 <= since_us <= TIME_MAX:
-                raise ValueError(f"since_us: expected 0 to {TIME_MAX}, found {since_us}")
-            return cls(since_us, field(body, "reason", str), kept)
-        except (ValueError, InvalidMetadataError) as error:
-            return cls(0, f"{key}: {data[:80]!r}: {error}")
+            return cls.decode(data)
+        except InvalidMetadataError as error:
+            return cls(0, f"{key}: {error}")

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from pyreplog.autorecovery.leased_keys import WORKERS
-from pyreplog.errors import InvalidMetadataError
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.metadata.values import Kept, split_object
-
-VERSION = 1
-
-_NEW = Kept(VERSION, VERSION)
+from pyreplog.metadata.values import MetadataValue, field_names, number
 
 
 @dataclass(frozen=True)
-class WorkerStatus:
+class WorkerStatus(MetadataValue):
     """What one worker has done, and has left of its present pass.
 
     Attributes:
@@ -30,8 +25,9 @@ class WorkerStatus:
         ledgers_left: ledgers that it has left to look at.
         bytes_left: their bytes.
         one_copy_left: ledgers that had at most one copy of an entry when the pass began.
-        kept: fields of other versions.
     """
+
+    KIND: ClassVar[str] = "status of a worker"
 
     since_us: int
     copied_ledgers: int = 0
@@ -43,31 +39,10 @@ class WorkerStatus:
     ledgers_left: int = 0
     bytes_left: int = 0
     one_copy_left: int = 0
-    kept: Kept = _NEW
-
-    def encode(self) -> bytes:
-        """Return the value of the key."""
-        return self.kept.encode({name: getattr(self, name) for name in _FIELDS})
 
     @classmethod
-    def decode(cls, data: bytes) -> WorkerStatus:
-        """Return the status that a value holds.
-
-        Raises:
-            MetadataVersionError: it needs a newer reader.
-            InvalidMetadataError: it is malformed.
-        """
-        try:
-            body, kept = split_object("status of a worker", data, _FIELDS, VERSION)
-            for name in _FIELDS:
-                if type(body.get(name)) is not int or body[name] < 0:
-                    raise ValueError(f"{name}: expected a number, found {str(body.get(name))[:80]!r}")
-            return cls(**body, kept=kept)
-        except ValueError as error:
-            raise InvalidMetadataError(f"status of a worker: {data[:80]!r}: {error}") from error
-
-
-_FIELDS = tuple(item.name for item in dataclasses.fields(WorkerStatus) if item.name != "kept")
+    def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        return {name: number(fields, name) for name in field_names(cls)}
 
 
 def worker_key(owner: str) -> str:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, ClassVar
 
-from pyreplog.errors import InvalidMetadataError
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.metadata.values import Kept, field, split_object
+from pyreplog.metadata.values import MetadataValue, field, number
 
 BOOKIE_STATES = "/bookie-states"
-VERSION = 1
-TIME_MAX = 1 << 62
-
-_NEW = Kept(VERSION, VERSION)
-_FIELDS = ("phase", "since_us", "reason")
 
 
 class BookiePhase(StrEnum):
@@ -31,7 +26,7 @@ class BookiePhase(StrEnum):
 
 
 @dataclass(frozen=True)
-class BookieState:
+class BookieState(MetadataValue):
     """The state of one bookie.
 
     Attributes:
@@ -39,34 +34,18 @@ class BookieState:
         since_us: microseconds since 1970 at which the phase began, so that an auditor which takes over continues the
             delay.
         reason: for operators.
-        kept: fields of other versions, which are written back as they were.
     """
+
+    KIND: ClassVar[str] = "state of a bookie"
 
     phase: BookiePhase
     since_us: int
     reason: str = ""
-    kept: Kept = _NEW
-
-    def encode(self) -> bytes:
-        """Return the value of the key."""
-        return self.kept.encode({"phase": self.phase, "since_us": self.since_us, "reason": self.reason})
 
     @classmethod
-    def decode(cls, data: bytes) -> BookieState:
-        """Return the state that a value holds.
-
-        Raises:
-            MetadataVersionError: it needs a newer reader.
-            InvalidMetadataError: it is malformed.
-        """
-        try:
-            body, kept = split_object("state of a bookie", data, _FIELDS, VERSION)
-            since_us = field(body, "since_us", int)
-            if not 0 <= since_us <= TIME_MAX:
-                raise ValueError(f"since_us: expected 0 to {TIME_MAX}, found {since_us}")
-            return cls(BookiePhase(field(body, "phase", str)), since_us, field(body, "reason", str), kept)
-        except ValueError as error:
-            raise InvalidMetadataError(f"state of a bookie: {data[:80]!r}: {error}") from error
+    def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        phase, reason = BookiePhase(field(fields, "phase", str)), field(fields, "reason", str)
+        return {"phase": phase, "since_us": number(fields, "since_us"), "reason": reason}
 
 
 def bookie_state_key(bookie: str) -> str:

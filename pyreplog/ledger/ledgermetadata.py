@@ -12,15 +12,13 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from pyreplog._native.quorum.quorum import check_quorums, write_set
 from pyreplog.bookie.protocol import ID_MAX
 from pyreplog.errors import InvalidArgumentError, InvalidMetadataError
-from pyreplog.metadata.values import Kept, split_object
+from pyreplog.metadata.values import MetadataValue
 
-VERSION = 2
-_NEW = Kept(VERSION, VERSION)
 KEY_BYTES = 16
 LEDGERS = "/ledgers"
 ID_DIGITS = 19
@@ -81,12 +79,14 @@ def key_proof(key: bytes) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LedgerMetadata:
+class LedgerMetadata(MetadataValue):
     """One ledger. last_entry, length (bytes of all values) and messages are known once it is CLOSED, -1 and 0 before.
 
     token: random, of who created it: tells "exists already" from "mine, the reply was lost". custom: the caller's.
-    kept: what a newer version stored, and this one does not know; every change keeps it.
     """
+
+    KIND: ClassVar[str] = "ledger metadata"
+    VERSION: ClassVar[int] = 2
 
     ledger: int
     ensemble_size: int
@@ -102,7 +102,6 @@ class LedgerMetadata:
     created_us: int = 0
     token: str = ""
     custom: Mapping[str, str] = field(default_factory=dict)
-    kept: Kept = _NEW
 
     def __post_init__(self) -> None:
         try:
@@ -239,28 +238,20 @@ class LedgerMetadata:
 
     # ---- bytes ----------------------------------------------------------------------------------------------
 
-    def encode(self) -> bytes:
-        body = {name: getattr(self, name) for name in _FIELDS}
-        body["fragments"] = [[fragment.first, list(fragment.ensemble)] for fragment in self.fragments]
-        body["custom"] = dict(self.custom)
-        return self.kept.encode(body)
+    def _encode_fields(self) -> dict[str, Any]:
+        fragments = [[fragment.first, list(fragment.ensemble)] for fragment in self.fragments]
+        return {**super()._encode_fields(), "fragments": fragments, "custom": dict(self.custom)}
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """InvalidMetadataError when it is none, or contradicts itself; MetadataVersionError when it needs a newer
-        reader."""
-        try:
-            body, kept = split_object("ledger metadata", data, _FIELDS, VERSION)
-            body["fragments"] = tuple(_decode_fragment(*fragment) for fragment in body["fragments"])
-            body["state"] = State(body["state"])
-            for name, kind in _FIELDS.items():
-                if not isinstance(body[name], _TYPES.get(kind, object)) or type(body[name]) is bool:
-                    raise TypeError(f"{name}: {body[name]!r}")
-            if not all(isinstance(word, str) for word in body["custom"].values()):
-                raise TypeError(f"custom: {body['custom']!r}")
-            return cls(**body, kept=kept)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InvalidMetadataError(f"ledger metadata: {data[:80]!r}: {error}") from error
+    def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        fields["fragments"] = tuple(_decode_fragment(*fragment) for fragment in fields["fragments"])
+        fields["state"] = State(fields["state"])
+        for name, kind in _FIELDS.items():
+            if not isinstance(fields[name], _TYPES.get(kind, object)) or type(fields[name]) is bool:
+                raise TypeError(f"{name}: {fields[name]!r}")
+        if not all(isinstance(word, str) for word in fields["custom"].values()):
+            raise TypeError(f"custom: {fields['custom']!r}")
+        return fields
 
 
 _FIELDS = {item.name: str(item.type) for item in dataclasses.fields(LedgerMetadata) if item.name != "kept"}

@@ -6,17 +6,19 @@ the fields that it does not know: FORMAT.md, "Metadata values".
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from dataclasses import field as dataclass_field
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, ClassVar, Self, TypeVar
 
-from pyreplog.errors import MetadataVersionError
+from pyreplog.errors import ConfigError, InvalidMetadataError, MetadataVersionError
 
 T = TypeVar("T")
 
 VERSION_MAX = (1 << 31) - 1
+NUMBER_MAX = 1 << 62
 
 
 def decode_object(data: bytes | memoryview) -> dict[str, Any]:
@@ -39,24 +41,30 @@ def field(found: dict[str, Any], name: str, kind: type[T]) -> T:
     return value
 
 
+def number(fields: dict[str, Any], name: str) -> int:
+    """Return a field that is an integer from 0 to NUMBER_MAX. Raises ValueError."""
+    value = field(fields, name, int)
+    if not 0 <= value <= NUMBER_MAX:
+        raise ValueError(f"{name}: expected 0 to {NUMBER_MAX}, found {str(value)[:80]}")
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """The part of a value that its reader does not interpret, and writes back as it was.
 
     Attributes:
-        version: the highest version that wrote the value.
-        min_reader: the lowest version of a reader that may read it.
+        version: the highest version that wrote the value, if it is above that of this build; else 0.
         fields: the fields that this build does not know.
     """
 
-    version: int
-    min_reader: int
-    fields: Mapping[str, Any] = dataclass_field(default_factory=dict)
+    version: int = 0
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def encode(self, body: Mapping[str, Any]) -> bytes:
-        """Return the value: the fields of `body`, and those kept."""
-        versions = {"version": self.version, "min_reader": self.min_reader}
-        return json.dumps({**versions, **body, **self.fields}, separators=(",", ":")).encode()
+    def encode(self, fields: Mapping[str, Any], supported: int) -> bytes:
+        """Return the value with these fields and those kept. supported: the version of this build."""
+        versions = {"version": max(self.version, supported), "min_reader": supported}
+        return json.dumps({**versions, **fields, **self.fields}, separators=(",", ":")).encode()
 
 
 def check_reader(kind: str, value: Mapping[str, Any], supported: int) -> tuple[int, int]:
@@ -102,8 +110,63 @@ def split_object(
     value = decode_object(data)
     if "version" not in value:
         raise ValueError("expected a version")
-    version, min_reader = check_reader(kind, value, supported)
+    version, _ = check_reader(kind, value, supported)
     del value["version"]
     value.pop("min_reader", None)
     unknown = {name: value.pop(name) for name in list(value) if name not in known}
-    return value, Kept(max(version, supported), max(min_reader, supported), unknown)
+    return value, Kept(version if version > supported else 0, unknown)
+
+
+@dataclass(frozen=True)
+class MetadataValue:
+    """Base of frozen dataclasses that are values of keys: JSON objects with a version.
+
+    The fields of a subclass are those of the object. A field of a type that JSON does not have is converted in
+    `_encode_fields`; `_decode_fields` checks all fields, and converts them back.
+
+    Attributes:
+        kept: versions and fields of newer builds, which every change writes back as they were.
+    """
+
+    KIND: ClassVar[str]
+    """Names the value, in errors."""
+    VERSION: ClassVar[int] = 1
+    """The highest version of the value that this build knows. Values that it writes need a reader of this version."""
+    UNSTORED: ClassVar[frozenset[str]] = frozenset()
+    """Fields of the class that are no fields of the object."""
+
+    kept: Kept = dataclasses.field(default=Kept(), kw_only=True, repr=False)
+
+    def encode(self) -> bytes:
+        """Return the value of the key."""
+        return self.kept.encode(self._encode_fields(), self.VERSION)
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> Self:
+        """Decode the value of a key.
+
+        Raises:
+            MetadataVersionError: the value needs a newer reader.
+            InvalidMetadataError: the value is malformed, or contradicts itself.
+        """
+        try:
+            fields, kept = split_object(cls.KIND, data, field_names(cls), cls.VERSION)
+            return cls(**{**cls._decode_fields(fields), "kept": kept})
+        except (ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
+            raise InvalidMetadataError(f"{cls.KIND}: {bytes(data[:80])!r}: {error}") from error
+
+    def _encode_fields(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in field_names(type(self))}
+
+    @classmethod
+    def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        return fields
+
+
+def _field_names(value_type: type[MetadataValue]) -> tuple[str, ...]:
+    unstored = {"kept", *value_type.UNSTORED}
+    return tuple(item.name for item in dataclasses.fields(value_type) if item.name not in unstored)
+
+
+field_names: Callable[[type], tuple[str, ...]] = cache(_field_names)
+"""Takes a subclass of MetadataValue; returns the names of the fields that the stored object has."""

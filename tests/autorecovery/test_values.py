@@ -139,7 +139,7 @@ def test_a_hold_that_cannot_be_read_holds(store: MemoryStore) -> None:
 
 def test_fields_of_a_later_version_stay(store: MemoryStore) -> None:
     value = json.dumps({"version": 2, "min_reader": 1, "since_us": 5, "reason": "", "by": "somebody"}).encode()
-    assert json.loads(TimedReason.decode("/key", value).encode()) == json.loads(value)
+    assert json.loads(TimedReason.decode(value).encode()) == json.loads(value)
 
 
 # ---- settings --------------------------------------------------------------------------------------------------

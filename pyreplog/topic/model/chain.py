@@ -12,16 +12,14 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
-from pyreplog.errors import ConfigError, InvalidMetadataError, NoSuchTopicError, TopicFullError
+from pyreplog.errors import InvalidMetadataError, NoSuchTopicError, TopicFullError
 from pyreplog.metadata.keys import VALUE_MAX
-from pyreplog.metadata.values import Kept, split_object
+from pyreplog.metadata.values import MetadataValue
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.positions import ORIGIN, TopicPosition
 
-VERSION = 2
-_NEW = Kept(VERSION, VERSION)
 RESERVE_BYTES = 4096
 """Left free by every change that adds a ledger, so that closing and trimming always fit."""
 
@@ -80,7 +78,7 @@ class LedgerTotals(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LedgerChain:
+class LedgerChain(MetadataValue):
     """A topic in the metadata store.
 
     Attributes:
@@ -97,8 +95,11 @@ class LedgerChain:
         doomed: ledgers that were taken off the chain and are to be deleted.
         deleted: the topic was deleted; its ledgers are to be removed.
         unknown_settings: settings that a newer version stored; every change keeps them.
-        kept: fields that a newer version stored; every change keeps them.
     """
+
+    KIND: ClassVar[str] = "topic metadata"
+    VERSION: ClassVar[int] = 2
+    UNSTORED: ClassVar[frozenset[str]] = frozenset({"unknown_settings"})
 
     topic: str
     token: str
@@ -113,7 +114,6 @@ class LedgerChain:
     doomed: tuple[int, ...] = ()
     deleted: bool = False
     unknown_settings: Mapping[str, Any] = field(default_factory=dict)
-    kept: Kept = _NEW
 
     # ---- positions -----------------------------------------------------------------------------------
 
@@ -221,35 +221,28 @@ class LedgerChain:
 
     # ---- bytes ----------------------------------------------------------------------------------------------
 
-    def encode(self) -> bytes:
-        """Encode the chain: seven numbers for each ledger, whose start follows from those before it."""
-        body = {name: getattr(self, name) for name in _TYPES}
-        body["config"] = {**dataclasses.asdict(self.config), **self.unknown_settings}
-        body["properties"] = dict(self.properties)
-        body["start"] = list(self.start)
-        body["ledgers"] = [[item.ledger, *item[2:]] for item in self.ledgers]
-        return self.kept.encode(body)
+    def _encode_fields(self) -> dict[str, Any]:
+        """Seven numbers for each ledger, whose start follows from those before it."""
+        return {
+            **super()._encode_fields(),
+            "config": {**dataclasses.asdict(self.config), **self.unknown_settings},
+            "properties": dict(self.properties),
+            "ledgers": [[item.ledger, *item[2:]] for item in self.ledgers],
+        }
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Decode a chain.
-
-        Raises:
-            InvalidMetadataError: the value is malformed, or contradicts itself.
-            MetadataVersionError: a newer version of pyreplog is needed to read it.
-        """
-        try:
-            body, kept = split_object("topic metadata", data, _TYPES, VERSION)
-            _check_types(body)
-            config = body["config"]
-            unknown = {name: config.pop(name) for name in list(config) if name not in _SETTINGS}
-            body["config"] = TopicConfig.stored(config)
-            body["start"] = TopicPosition(*_numbers(body["start"], 3))
-            body["ledgers"] = tuple(_chained(body["ledgers"], body["start"]))
-            body["doomed"] = tuple(_numbers(body["doomed"], None))
-            return cls(**body, unknown_settings=unknown, kept=kept)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ConfigError) as error:
-            raise InvalidMetadataError(f"topic metadata: {data[:80]!r}: {error}") from error
+    def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        _check_types(fields)
+        config, start = fields["config"], TopicPosition(*_numbers(fields["start"], 3))
+        unknown = {name: config.pop(name) for name in list(config) if name not in _SETTINGS}
+        return {
+            **fields,
+            "unknown_settings": unknown,
+            "config": TopicConfig.stored(config),
+            "start": start,
+            "ledgers": tuple(_chained(fields["ledgers"], start)),
+            "doomed": tuple(_numbers(fields["doomed"], None)),
+        }
 
 
 _TYPES: dict[str, type] = {

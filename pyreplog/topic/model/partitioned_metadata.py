@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, ClassVar
 
 from pyreplog.errors import (
     InvalidArgumentError,
-    InvalidMetadataError,
     KeyExistsError,
     NoSuchKeyError,
     NoSuchTopicError,
@@ -16,53 +15,36 @@ from pyreplog.errors import (
     VersionConflictError,
 )
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.metadata.values import Kept, split_object
+from pyreplog.metadata.values import MetadataValue, field, number
 from pyreplog.topic.model.names import check_name, quote_name, unquote_name
 from pyreplog.topic.model.routing import PARTITIONS_MAX
 
-VERSION = 2
-_NEW = Kept(VERSION, VERSION)
 ROOT = "/partitioned-topics"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionedMetadata:
+class PartitionedMetadata(MetadataValue):
     """A partitioned topic in the metadata store.
 
     Attributes:
         partitions: number of partitions.
         created_us: when it was created.
         token: random, of its creation.
-        kept: fields that a newer version stored; every change keeps them.
     """
+
+    KIND: ClassVar[str] = "partitioned topic"
+    VERSION: ClassVar[int] = 2
 
     partitions: int
     created_us: int
     token: str
-    kept: Kept = _NEW
-
-    def encode(self) -> bytes:
-        return self.kept.encode({name: getattr(self, name) for name in _FIELDS})
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Decode metadata.
-
-        Raises InvalidMetadataError if malformed, MetadataVersionError if a newer reader is needed.
-        """
-        try:
-            body, kept = split_object("partitioned topic", data, _FIELDS, VERSION)
-            metadata = cls(**body, kept=kept)
-            if type(metadata.partitions) is not int or not 1 <= metadata.partitions <= PARTITIONS_MAX:
-                raise ValueError(f"partitions: expected 1 to {PARTITIONS_MAX}, found {metadata.partitions!r}")
-            if type(metadata.created_us) is not int or type(metadata.token) is not str:
-                raise TypeError("a field has the wrong type")
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise InvalidMetadataError(f"partitioned topic: {data[:80]!r}: {error}") from error
-        return metadata
-
-
-_FIELDS = ("partitions", "created_us", "token")
+    def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        partitions, token = number(fields, "partitions"), field(fields, "token", str)
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise ValueError(f"partitions: expected 1 to {PARTITIONS_MAX}, found {partitions}")
+        return {"partitions": partitions, "created_us": number(fields, "created_us"), "token": token}
 
 
 def partitioned_key(topic: str) -> str:

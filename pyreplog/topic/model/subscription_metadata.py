@@ -7,12 +7,11 @@ then on the changes of a former owner fail, and it reports nothing as persisted 
 from __future__ import annotations
 
 import base64
-import binascii
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pyreplog.errors import (
     ConfigError,
@@ -25,12 +24,10 @@ from pyreplog.errors import (
     VersionConflictError,
 )
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.metadata.values import Kept, split_object
+from pyreplog.metadata.values import MetadataValue
 from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionType
 from pyreplog.topic.model.names import check_name, quote_name, topic_key, unquote_name
 
-VERSION = 2
-_NEW = Kept(VERSION, VERSION)
 SNAPSHOT_BYTES_MAX = 64 << 10
 """Most bytes of a cursor record in the metadata store; larger records stay in a ledger."""
 
@@ -53,7 +50,7 @@ def subscription_key(topic: str, name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubscriptionMetadata:
+class SubscriptionMetadata(MetadataValue):
     """One durable subscription in the metadata store.
 
     Attributes:
@@ -69,8 +66,11 @@ class SubscriptionMetadata:
         cursor_ledger: ledger of newer records, which begin with a snapshot in entry `cursor_from`; -1: none.
         cursor_from: see `cursor_ledger`.
         moved_us: when its mark last moved or was set, as known when `cursor_ledger` was last stored; 0: not known.
-        kept: fields that a newer version stored; every change keeps them.
     """
+
+    KIND: ClassVar[str] = "subscription metadata"
+    VERSION: ClassVar[int] = 2
+    UNSTORED: ClassVar[frozenset[str]] = frozenset({"settings"})
 
     token: str
     created_us: int
@@ -83,7 +83,6 @@ class SubscriptionMetadata:
     cursor_ledger: int = -1
     cursor_from: int = 0
     moved_us: int = 0
-    kept: Kept = _NEW
 
     def __post_init__(self) -> None:
         _ = self.config  # raises InvalidMetadataError
@@ -116,38 +115,25 @@ class SubscriptionMetadata:
         changed = {key: value for key, value in chosen.items() if key != "type" and value != defaults[key]}
         return dataclasses.replace(self, type=config.type, settings={**unknown, **changed})
 
-    def encode(self) -> bytes:
-        body = {name: getattr(self, name) for name in _FIELDS}
-        body["properties"] = dict(self.properties)
+    def _encode_fields(self) -> dict[str, Any]:
+        properties = dict(self.properties)
         if self.settings:
-            body["properties"][SETTINGS_PROPERTY] = json.dumps(self.settings, separators=(",", ":"))
-        body["snapshot"] = base64.b64encode(self.snapshot).decode()
-        return self.kept.encode(body)
+            properties[SETTINGS_PROPERTY] = json.dumps(self.settings, separators=(",", ":"))
+        snapshot = base64.b64encode(self.snapshot).decode()
+        return {**super()._encode_fields(), "properties": properties, "snapshot": snapshot}
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Decode metadata.
+    def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        for name, expected in _TYPES.items():
+            if type(fields[name]) is not expected:
+                raise TypeError(f"{name}: {fields[name]!r}")
+        if type(fields["durable"]) is not bool or type(fields["properties"]) is not dict:
+            raise TypeError(f"durable: {fields['durable']!r}, properties: {fields['properties']!r}")
+        settings = json.loads(fields["properties"].pop(SETTINGS_PROPERTY, "{}"))
+        if type(settings) is not dict:
+            raise TypeError(f"settings: {settings!r}")
+        return {**fields, "snapshot": base64.b64decode(fields["snapshot"], validate=True), "settings": settings}
 
-        Raises InvalidMetadataError if they are malformed or contradict themselves, MetadataVersionError if a newer
-        reader is needed.
-        """
-        try:
-            body, kept = split_object("subscription metadata", data, _FIELDS, VERSION)
-            for name, expected in _TYPES.items():
-                if type(body[name]) is not expected:
-                    raise TypeError(f"{name}: {body[name]!r}")
-            if type(body["durable"]) is not bool or type(body["properties"]) is not dict:
-                raise TypeError(f"durable: {body['durable']!r}, properties: {body['properties']!r}")
-            body["snapshot"] = base64.b64decode(body["snapshot"], validate=True)
-            settings = json.loads(body["properties"].pop(SETTINGS_PROPERTY, "{}"))
-            if type(settings) is not dict:
-                raise TypeError(f"settings: {settings!r}")
-            return cls(**body, settings=settings, kept=kept)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error) as error:
-            raise InvalidMetadataError(f"subscription metadata: {data[:80]!r}: {error}") from error
-
-
-_FIELDS = [item.name for item in dataclasses.fields(SubscriptionMetadata) if item.name not in ("settings", "kept")]
 
 Change = Callable[[SubscriptionMetadata], SubscriptionMetadata]
 
