@@ -1,4 +1,5 @@
-"""What mkdocs.yml adds to MkDocs: pages from outside `docs/`, lists of errors, docstrings of compiled modules.
+"""What mkdocs.yml adds to MkDocs: pages from outside `docs/`, lists of errors, docstrings of compiled modules, shared
+descriptions of arguments.
 
 Nothing here needs the network. A docstring says `docs/log.md` in plain text; on the site it is a link.
 """
@@ -9,11 +10,12 @@ import importlib
 import inspect
 import logging
 import re
+from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from griffe import Docstring, Extension, Object
+from griffe import Docstring, Extension, Function, Module, Object
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -31,6 +33,10 @@ OUTSIDE = {
 
 ERRORS = re.compile(r"^<!-- errors of (\w+) -->$", re.MULTILINE)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)")
+SHARED_ARGUMENTS = re.compile(
+    r"^(?:The arguments are|Arguments that are not listed are) those of `([\w.]+)`\.$", re.MULTILINE
+)
+ARGUMENTS = re.compile(r"^Args:\n(?:(?: .*)?\n)*?(?=\S|\Z)", re.MULTILINE)
 GUIDE = re.compile(r"\bdocs/([\w-]+)\.md(#[\w-]+)?")
 
 logger = logging.getLogger("mkdocs.hooks.docs_site")
@@ -117,6 +123,48 @@ class NativeDocstrings(Extension):
                 obj.docstring = Docstring(text, parent=obj, parser="google")
         if obj.docstring is not None:
             obj.docstring.value = GUIDE.sub(_guide_link, obj.docstring.value)
+
+
+class SharedArguments(Extension):
+    """Write out "The arguments are those of `Class.method`." (or `method`, of the same class) as a section `Args:`."""
+
+    def on_package(self, *, pkg: Module, **_: Any) -> None:
+        functions = {f"{function.parent.name}.{function.name}": function for function in _functions(pkg)}
+        for function in functions.values():
+            if function.docstring is None or not (shared := SHARED_ARGUMENTS.search(function.docstring.value)):
+                continue
+            texts = _arguments(function, functions)
+            names = [parameter.name.strip("*") for parameter in function.parameters]
+            lines = [f"    {name}: " + texts[name].replace("\n", "\n        ") for name in names if name in texts]
+            own = ARGUMENTS.sub("", function.docstring.value)
+            function.docstring.value = own.replace(shared[0], "\n".join(["Args:", *lines]))
+
+
+def _functions(place: Object) -> Iterator[Function]:
+    for member in place.members.values():
+        if member.is_alias:
+            continue
+        if member.is_function:
+            yield member
+        else:
+            yield from _functions(member)
+
+
+def _arguments(function: Function, functions: dict[str, Function]) -> dict[str, str]:
+    """Return the description of each argument of a function, also of those that another function describes."""
+    described: dict[str, str] = {}
+    if function.docstring is None:
+        return described
+    if shared := SHARED_ARGUMENTS.search(function.docstring.value):
+        name = shared[1] if "." in shared[1] else f"{function.parent.name}.{shared[1]}"
+        if name in functions:
+            described |= _arguments(functions[name], functions)
+        else:
+            logger.warning("the docstring of %s names %s, which does not exist", function.path, name)
+    for section in function.docstring.parse("google", warnings=False):
+        if section.kind.value == "parameters":
+            described |= {item.name.strip("*"): item.description for item in section.value}
+    return described
 
 
 def _compiled_docstring(obj: Object) -> str | None:

@@ -37,7 +37,7 @@ FILTERS = re.compile(r"^ {6}filters: (\[.*\])$", re.MULTILINE)
 def package() -> griffe.Module:
     loaded = griffe.load(
         "pyreplog", search_paths=[ROOT], allow_inspection=False, resolve_aliases=True,
-        extensions=griffe.load_extensions(SITE.NativeDocstrings()),
+        extensions=griffe.load_extensions(SITE.NativeDocstrings(), SITE.SharedArguments()),
     )  # fmt: skip
     assert isinstance(loaded, griffe.Module)
     return loaded
@@ -171,3 +171,19 @@ def test_sections_of_compiled_docstrings_are_rendered() -> None:
     docstring = (native.final_target if native.is_alias else native).docstring
     assert docstring is not None and docstring.parser == "google"
     assert {section.kind.value for section in docstring.parsed} >= {"parameters", "returns", "raises"}
+
+
+def test_arguments_that_another_method_describes_are_written_out() -> None:
+    """`submit` names `publish`, whose text the reference shows; its own `timeout` stays."""
+    docstring = package()["TopicLike"].members["submit"].docstring
+    (arguments,) = (section for section in docstring.parse("google") if section.kind.value == "parameters")
+    texts = {item.name: item.description for item in arguments.value}
+    assert list(texts) == [
+        "value", "key", "properties", "event_time", "deliver_at", "delay", "sequence", "producer", "timeout"
+    ]  # fmt: skip
+    assert texts["value"] == "bytes, or anything with a buffer."
+    assert texts["sequence"].endswith("None: the next number."), "of several lines"
+    assert texts["timeout"] == "seconds that a thread waits for room."
+    partitioned = package()["PartitionedProducer"].members["submit_batch"].docstring.value
+    assert "sequences: ascending numbers" in partitioned, "by way of Publisher.submit_batch and Publisher.publish_batch"
+    assert "those of" not in partitioned

@@ -260,17 +260,9 @@ class ProducerLike(_Handle, Protocol):
         sequence: int | None = None,
         timeout: float | None = None,
     ) -> AnyOffset:
-        """Publish one message, and wait until it is confirmed; see `TopicLike.publish`.
+        """Publish one message, and wait until it is confirmed.
 
-        Args:
-            value: as in `TopicLike.publish`.
-            key: as in `TopicLike.publish`.
-            properties: as in `TopicLike.publish`.
-            event_time: as in `TopicLike.publish`.
-            deliver_at: as in `TopicLike.publish`.
-            delay: as in `TopicLike.publish`.
-            sequence: as in `TopicLike.publish`.
-            timeout: as in `TopicLike.publish`.
+        The arguments are those of `TopicLike.publish`.
         """
         ...
 
@@ -291,17 +283,9 @@ class ProducerLike(_Handle, Protocol):
         sequence: int | None = None,
         timeout: float | None = None,
     ) -> OffsetFuture:
-        """Publish one message without waiting; see `TopicLike.submit`.
+        """Publish one message without waiting.
 
-        Args:
-            value: as in `TopicLike.submit`.
-            key: as in `TopicLike.submit`.
-            properties: as in `TopicLike.submit`.
-            event_time: as in `TopicLike.submit`.
-            deliver_at: as in `TopicLike.submit`.
-            delay: as in `TopicLike.submit`.
-            sequence: as in `TopicLike.submit`.
-            timeout: as in `TopicLike.submit`.
+        The arguments are those of `TopicLike.submit`.
         """
         ...
 
@@ -317,17 +301,9 @@ class ProducerLike(_Handle, Protocol):
         sequences: ArrayLike | None = None,
         timeout: float | None = None,
     ) -> AnyOffsets:
-        """Publish several messages, and wait until all are confirmed; see `TopicLike.publish_batch`.
+        """Publish several messages, and wait until all are confirmed.
 
-        Args:
-            values: as in `TopicLike.publish_batch`.
-            keys: as in `TopicLike.publish_batch`.
-            properties: as in `TopicLike.publish_batch`.
-            event_times: as in `TopicLike.publish_batch`.
-            deliver_at: as in `TopicLike.publish_batch`.
-            delay: as in `TopicLike.publish_batch`.
-            sequences: as in `TopicLike.publish_batch`.
-            timeout: as in `TopicLike.publish_batch`.
+        The arguments are those of `TopicLike.publish_batch`.
         """
         ...
 
@@ -348,17 +324,9 @@ class ProducerLike(_Handle, Protocol):
         sequences: ArrayLike | None = None,
         timeout: float | None = None,
     ) -> OffsetsFuture:
-        """Publish several messages without waiting; see `TopicLike.submit_batch`.
+        """Publish several messages without waiting.
 
-        Args:
-            values: as in `TopicLike.submit_batch`.
-            keys: as in `TopicLike.submit_batch`.
-            properties: as in `TopicLike.submit_batch`.
-            event_times: as in `TopicLike.submit_batch`.
-            deliver_at: as in `TopicLike.submit_batch`.
-            delay: as in `TopicLike.submit_batch`.
-            sequences: as in `TopicLike.submit_batch`.
-            timeout: as in `TopicLike.submit_batch`.
+        The arguments are those of `TopicLike.submit_batch`.
         """
         ...
 
@@ -467,15 +435,9 @@ class TopicLike(_Handle, Protocol):
     ) -> OffsetFuture:
         """Publish one message without waiting; return the future of its offset.
 
+        Arguments that are not listed are those of `publish`.
+
         Args:
-            value: as in `publish`.
-            key: as in `publish`.
-            properties: as in `publish`.
-            event_time: as in `publish`.
-            deliver_at: as in `publish`.
-            delay: as in `publish`.
-            sequence: as in `publish`.
-            producer: as in `publish`.
             timeout: seconds that a thread waits for room.
 
         Raises:
@@ -499,6 +461,8 @@ class TopicLike(_Handle, Protocol):
     ) -> AnyOffsets:
         """Publish several messages, and wait until all are confirmed; return their offsets.
 
+        Arguments that are not listed are those of `publish`.
+
         Args:
             values: bytes-like objects, or columns: (offsets, data), numpy or Arrow arrays.
             keys: likewise; None: no keys.
@@ -507,8 +471,6 @@ class TopicLike(_Handle, Protocol):
             deliver_at: one time, or None, for each value.
             delay: seconds from now, for all of them.
             sequences: ascending numbers, one for each value.
-            producer: as in `publish`.
-            timeout: as in `publish`.
 
         Raises:
             SequenceError: the sequences do not ascend.
@@ -536,15 +498,9 @@ class TopicLike(_Handle, Protocol):
     ) -> OffsetsFuture:
         """Publish several messages without waiting; return the future of their offsets.
 
+        Arguments that are not listed are those of `publish_batch`.
+
         Args:
-            values: as in `publish_batch`.
-            keys: as in `publish_batch`.
-            properties: as in `publish_batch`.
-            event_times: as in `publish_batch`.
-            deliver_at: as in `publish_batch`.
-            delay: as in `publish_batch`.
-            sequences: as in `publish_batch`.
-            producer: as in `publish`.
             timeout: seconds that a thread waits for room.
 
         Raises:

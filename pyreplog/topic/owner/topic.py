@@ -342,13 +342,11 @@ class Topic(Handle):
     ) -> tuple[Subscription, int]:
         """Attach a consumer to a subscription, which is created if it does not exist.
 
+        Arguments that are not listed are those of `subscribe`.
+
         Args:
             consumer: receives the messages.
             subscription: name of the subscription.
-            start: as in `subscribe`.
-            durable: as in `subscribe`.
-            settings: as in `subscribe`.
-            priority: as in `subscribe`.
             address: HOST:PORT of a remote consumer, for statistics.
 
         Returns:

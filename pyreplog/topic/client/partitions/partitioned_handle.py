@@ -183,10 +183,10 @@ class PartitionedHandle(Handle, Generic[T]):
     def read(self, partition: int, start: Start = "earliest", end: int | None = None) -> Iterator[MessageBatch]:
         """Iterate over messages of one partition, as columns, without a subscription.
 
+        Arguments that are not listed are those of `Topic.read`.
+
         Args:
             partition: number of the partition, from 0.
-            start: as in `Topic.read`.
-            end: as in `Topic.read`.
 
         Raises:
             ReplogError: as `Topic.read`.
@@ -217,14 +217,12 @@ class PartitionedHandle(Handle, Generic[T]):
         In a failover subscription each partition has its own active consumer: of the consumers with the lowest
         `priority`, sorted by name, partition p has the one at p modulo their number.
 
+        Arguments that are not listed are those of `Topic.subscribe`.
+
         Args:
             subscription: name of the subscription.
             start: where a new subscription begins: a time of publishing, "earliest" or "latest".
-            durable: as in `Topic.subscribe`.
-            name: as in `Topic.subscribe`.
             queue: most messages that wait in the consumer, for all partitions together; at least one for each.
-            priority: as in `Topic.subscribe`.
-            settings: as in `Topic.subscribe`.
 
         Raises:
             TopicOwnedError: another process owns a partition.
@@ -390,16 +388,12 @@ class PartitionedHandle(Handle, Generic[T]):
         timeout: float = 30.0,
         on_progress: Callable[[RedriveReport], object] | None = None,
     ) -> RedriveReport:
-        """Send the dead letters of all partitions back, one partition after the other; see `Topic.redrive`.
+        """Send the dead letters of all partitions back, one partition after the other.
+
+        Arguments that are not listed are those of `Topic.redrive`.
 
         Args:
-            subscription: as in `Topic.redrive`.
-            to: as in `Topic.redrive`.
             limit: most messages to send, from all partitions together; None: all.
-            where: as in `Topic.redrive`.
-            dry_run: as in `Topic.redrive`.
-            timeout: as in `Topic.redrive`.
-            on_progress: as in `Topic.redrive`.
 
         Returns:
             How many were sent, to which topics.

@@ -142,18 +142,9 @@ class PartitionedPublisher:
         producer: str | None = None,
         timeout: float | None = None,
     ) -> PartitionOffset:
-        """Publish one message, and wait until it is confirmed; see `Publisher.publish`.
+        """Publish one message, and wait until it is confirmed.
 
-        Args:
-            value: as in `Publisher.publish`.
-            key: as in `Publisher.publish`.
-            properties: as in `Publisher.publish`.
-            event_time: as in `Publisher.publish`.
-            deliver_at: as in `Publisher.publish`.
-            delay: as in `Publisher.publish`.
-            sequence: as in `Publisher.publish`.
-            producer: as in `Publisher.publish`.
-            timeout: as in `Publisher.publish`.
+        The arguments are those of `Publisher.publish`.
 
         Returns:
             The partition and the offset of the message.
@@ -184,18 +175,9 @@ class PartitionedPublisher:
         producer: str | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[PartitionOffset]:
-        """Publish one message without waiting; return the future of its place. See `Publisher.submit`.
+        """Publish one message without waiting; return the future of its place.
 
-        Args:
-            value: as in `Publisher.submit`.
-            key: as in `Publisher.submit`.
-            properties: as in `Publisher.submit`.
-            event_time: as in `Publisher.submit`.
-            deliver_at: as in `Publisher.submit`.
-            delay: as in `Publisher.submit`.
-            sequence: as in `Publisher.submit`.
-            producer: as in `Publisher.submit`.
-            timeout: as in `Publisher.submit`.
+        The arguments are those of `Publisher.submit`.
 
         Raises:
             ReplogError: as `publish`.
@@ -223,18 +205,9 @@ class PartitionedPublisher:
         producer: str | None = None,
         timeout: float | None = None,
     ) -> list[PartitionRange]:
-        """Publish several messages, and wait until all are confirmed; see `Publisher.publish_batch`.
+        """Publish several messages, and wait until all are confirmed.
 
-        Args:
-            values: as in `Publisher.publish_batch`.
-            keys: as in `Publisher.publish_batch`.
-            properties: as in `Publisher.publish_batch`.
-            event_times: as in `Publisher.publish_batch`.
-            deliver_at: as in `Publisher.publish_batch`.
-            delay: as in `Publisher.publish_batch`.
-            sequences: as in `Publisher.publish_batch`.
-            producer: as in `Publisher.publish_batch`.
-            timeout: as in `Publisher.publish_batch`.
+        The arguments are those of `Publisher.publish_batch`.
 
         Returns:
             The offsets in each partition that got messages, ascending by partition.
@@ -265,18 +238,9 @@ class PartitionedPublisher:
         producer: str | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[list[PartitionRange]]:
-        """Publish several messages without waiting; return the future of their places. See `Publisher.submit_batch`.
+        """Publish several messages without waiting; return the future of their places.
 
-        Args:
-            values: as in `Publisher.submit_batch`.
-            keys: as in `Publisher.submit_batch`.
-            properties: as in `Publisher.submit_batch`.
-            event_times: as in `Publisher.submit_batch`.
-            deliver_at: as in `Publisher.submit_batch`.
-            delay: as in `Publisher.submit_batch`.
-            sequences: as in `Publisher.submit_batch`.
-            producer: as in `Publisher.submit_batch`.
-            timeout: as in `Publisher.submit_batch`.
+        The arguments are those of `Publisher.submit_batch`.
 
         Raises:
             ReplogError: as `publish`; errors after some partitions have taken their messages are those of the future.
@@ -427,17 +391,9 @@ class PartitionedProducer(Closeable):
         sequence: int | None = None,
         timeout: float | None = None,
     ) -> PartitionOffset:
-        """Publish one message, and wait until it is confirmed; see `Publisher.publish`.
+        """Publish one message, and wait until it is confirmed.
 
-        Args:
-            value: as in `Publisher.publish`.
-            key: as in `Publisher.publish`.
-            properties: as in `Publisher.publish`.
-            event_time: as in `Publisher.publish`.
-            deliver_at: as in `Publisher.publish`.
-            delay: as in `Publisher.publish`.
-            sequence: as in `Publisher.publish`.
-            timeout: as in `Publisher.publish`.
+        The arguments are those of `Publisher.publish`.
 
         Returns:
             The partition and the offset of the message.
@@ -462,17 +418,9 @@ class PartitionedProducer(Closeable):
         sequence: int | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[PartitionOffset]:
-        """Publish one message without waiting; return the future of its place. See `Publisher.submit`.
+        """Publish one message without waiting; return the future of its place.
 
-        Args:
-            value: as in `Publisher.submit`.
-            key: as in `Publisher.submit`.
-            properties: as in `Publisher.submit`.
-            event_time: as in `Publisher.submit`.
-            deliver_at: as in `Publisher.submit`.
-            delay: as in `Publisher.submit`.
-            sequence: as in `Publisher.submit`.
-            timeout: as in `Publisher.submit`.
+        The arguments are those of `Publisher.submit`.
 
         Raises:
             ReplogError: as `PartitionedPublisher.submit`.
@@ -494,17 +442,9 @@ class PartitionedProducer(Closeable):
         sequences: ArrayLike | None = None,
         timeout: float | None = None,
     ) -> list[PartitionRange]:
-        """Publish several messages, and wait until all are confirmed; see `Publisher.publish_batch`.
+        """Publish several messages, and wait until all are confirmed.
 
-        Args:
-            values: as in `Publisher.publish_batch`.
-            keys: as in `Publisher.publish_batch`.
-            properties: as in `Publisher.publish_batch`.
-            event_times: as in `Publisher.publish_batch`.
-            deliver_at: as in `Publisher.publish_batch`.
-            delay: as in `Publisher.publish_batch`.
-            sequences: as in `Publisher.publish_batch`.
-            timeout: as in `Publisher.publish_batch`.
+        The arguments are those of `Publisher.publish_batch`.
 
         Returns:
             The offsets in each partition that got messages, ascending by partition.
@@ -529,17 +469,9 @@ class PartitionedProducer(Closeable):
         sequences: ArrayLike | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[list[PartitionRange]]:
-        """Publish several messages without waiting; return the future of their places. See `Publisher.submit_batch`.
+        """Publish several messages without waiting; return the future of their places.
 
-        Args:
-            values: as in `Publisher.submit_batch`.
-            keys: as in `Publisher.submit_batch`.
-            properties: as in `Publisher.submit_batch`.
-            event_times: as in `Publisher.submit_batch`.
-            deliver_at: as in `Publisher.submit_batch`.
-            delay: as in `Publisher.submit_batch`.
-            sequences: as in `Publisher.submit_batch`.
-            timeout: as in `Publisher.submit_batch`.
+        The arguments are those of `Publisher.submit_batch`.
 
         Raises:
             ReplogError: as `PartitionedPublisher.submit_batch`.

@@ -62,17 +62,9 @@ class Producer(Closeable):
         sequence: int | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Publish one message, and wait until it is confirmed; see `Publisher.publish`.
+        """Publish one message, and wait until it is confirmed.
 
-        Args:
-            value: as in `Publisher.publish`.
-            key: as in `Publisher.publish`.
-            properties: as in `Publisher.publish`.
-            event_time: as in `Publisher.publish`.
-            deliver_at: as in `Publisher.publish`.
-            delay: as in `Publisher.publish`.
-            sequence: as in `Publisher.publish`.
-            timeout: as in `Publisher.publish`.
+        The arguments are those of `Publisher.publish`.
 
         Returns:
             The offset of the message; DUPLICATE (-1) if its number was published before.
@@ -105,17 +97,9 @@ class Producer(Closeable):
         sequence: int | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[int]:
-        """Publish one message without waiting; return the future of its offset. See `Publisher.submit`.
+        """Publish one message without waiting; return the future of its offset.
 
-        Args:
-            value: as in `Publisher.submit`.
-            key: as in `Publisher.submit`.
-            properties: as in `Publisher.submit`.
-            event_time: as in `Publisher.submit`.
-            deliver_at: as in `Publisher.submit`.
-            delay: as in `Publisher.submit`.
-            sequence: as in `Publisher.submit`.
-            timeout: as in `Publisher.submit`.
+        The arguments are those of `Publisher.submit`.
 
         Raises:
             ClosedError: the producer was closed.
@@ -145,17 +129,9 @@ class Producer(Closeable):
         sequences: ArrayLike | None = None,
         timeout: float | None = None,
     ) -> range:
-        """Publish several messages, and wait until all are confirmed; see `Publisher.publish_batch`.
+        """Publish several messages, and wait until all are confirmed.
 
-        Args:
-            values: as in `Publisher.publish_batch`.
-            keys: as in `Publisher.publish_batch`.
-            properties: as in `Publisher.publish_batch`.
-            event_times: as in `Publisher.publish_batch`.
-            deliver_at: as in `Publisher.publish_batch`.
-            delay: as in `Publisher.publish_batch`.
-            sequences: as in `Publisher.publish_batch`.
-            timeout: as in `Publisher.publish_batch`.
+        The arguments are those of `Publisher.publish_batch`.
 
         Returns:
             The offsets of the messages that are stored.
@@ -188,17 +164,9 @@ class Producer(Closeable):
         sequences: ArrayLike | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[range]:
-        """Publish several messages without waiting; return the future of their offsets. See `Publisher.submit_batch`.
+        """Publish several messages without waiting; return the future of their offsets.
 
-        Args:
-            values: as in `Publisher.submit_batch`.
-            keys: as in `Publisher.submit_batch`.
-            properties: as in `Publisher.submit_batch`.
-            event_times: as in `Publisher.submit_batch`.
-            deliver_at: as in `Publisher.submit_batch`.
-            delay: as in `Publisher.submit_batch`.
-            sequences: as in `Publisher.submit_batch`.
-            timeout: as in `Publisher.submit_batch`.
+        The arguments are those of `Publisher.submit_batch`.
 
         Raises:
             ClosedError: the producer was closed.

@@ -176,16 +176,7 @@ class Publisher:
     ) -> AppendFuture[int]:
         """Publish one message without waiting; return the future of its offset.
 
-        Args:
-            value: as in `publish`.
-            key: as in `publish`.
-            properties: as in `publish`.
-            event_time: as in `publish`.
-            deliver_at: as in `publish`.
-            delay: as in `publish`.
-            sequence: as in `publish`.
-            producer: as in `publish`.
-            timeout: as in `publish`.
+        The arguments are those of `publish`.
 
         Raises:
             WindowFullError: there is no room; threads wait `timeout` seconds for it, coroutines await `room()` before.
@@ -238,6 +229,8 @@ class Publisher:
     ) -> range:
         """Publish several messages, and wait until all are confirmed.
 
+        Arguments that are not listed are those of `publish`.
+
         Args:
             values: bytes-like objects, or columns: (offsets, data), numpy or Arrow arrays. They must not change before
                 this returns.
@@ -247,8 +240,6 @@ class Publisher:
             deliver_at: one time, or None, for each value.
             delay: seconds from now, for all of them.
             sequences: ascending numbers, one for each value.
-            producer: as in `publish`.
-            timeout: as in `publish`.
 
         Returns:
             Their offsets, which are consecutive, without messages that were published before.
@@ -280,16 +271,7 @@ class Publisher:
 
         The offsets follow those of the messages that the same producer submitted before.
 
-        Args:
-            values: as in `publish_batch`.
-            keys: as in `publish_batch`.
-            properties: as in `publish_batch`.
-            event_times: as in `publish_batch`.
-            deliver_at: as in `publish_batch`.
-            delay: as in `publish_batch`.
-            sequences: as in `publish_batch`.
-            producer: as in `publish_batch`.
-            timeout: as in `publish_batch`.
+        The arguments are those of `publish_batch`.
 
         Raises:
             ReplogError: as `submit`.

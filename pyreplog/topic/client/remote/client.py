@@ -149,11 +149,7 @@ class Client(Handle):
     ) -> RemoteTopic | RemotePartitionedTopic:
         """Do what `topic` does, in a coroutine; a thread does the work.
 
-        Args:
-            name: as in `topic`.
-            partitions: as in `topic`.
-            create: as in `topic`.
-            settings: as in `topic`.
+        The arguments are those of `topic`.
 
         Raises:
             ReplogError: as `topic`.

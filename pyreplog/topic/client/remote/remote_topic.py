@@ -185,18 +185,9 @@ class RemoteTopic(Handle):
         producer: str | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Publish one message, and wait until it is confirmed; see `Publisher.publish`.
+        """Publish one message, and wait until it is confirmed.
 
-        Args:
-            value: as in `Publisher.publish`.
-            key: as in `Publisher.publish`.
-            properties: as in `Publisher.publish`.
-            event_time: as in `Publisher.publish`.
-            deliver_at: as in `Publisher.publish`.
-            delay: as in `Publisher.publish`.
-            sequence: as in `Publisher.publish`.
-            producer: as in `Publisher.publish`.
-            timeout: as in `Publisher.publish`.
+        The arguments are those of `Publisher.publish`.
 
         Returns:
             The offset of the message; DUPLICATE (-1) if its number was published before.
@@ -223,20 +214,11 @@ class RemoteTopic(Handle):
         producer: str | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[int]:
-        """Publish one message without waiting; return the future of its offset. See `Publisher.submit`.
+        """Publish one message without waiting; return the future of its offset.
 
         A producer that is new to this client is waited for.
 
-        Args:
-            value: as in `Publisher.submit`.
-            key: as in `Publisher.submit`.
-            properties: as in `Publisher.submit`.
-            event_time: as in `Publisher.submit`.
-            deliver_at: as in `Publisher.submit`.
-            delay: as in `Publisher.submit`.
-            sequence: as in `Publisher.submit`.
-            producer: as in `Publisher.submit`.
-            timeout: as in `Publisher.submit`.
+        The arguments are those of `Publisher.submit`.
 
         Raises:
             ReplogError: as `Publisher.submit`.
@@ -260,18 +242,9 @@ class RemoteTopic(Handle):
         producer: str | None = None,
         timeout: float | None = None,
     ) -> range:
-        """Publish several messages, and wait until all are confirmed; see `Publisher.publish_batch`.
+        """Publish several messages, and wait until all are confirmed.
 
-        Args:
-            values: as in `Publisher.publish_batch`.
-            keys: as in `Publisher.publish_batch`.
-            properties: as in `Publisher.publish_batch`.
-            event_times: as in `Publisher.publish_batch`.
-            deliver_at: as in `Publisher.publish_batch`.
-            delay: as in `Publisher.publish_batch`.
-            sequences: as in `Publisher.publish_batch`.
-            producer: as in `Publisher.publish_batch`.
-            timeout: as in `Publisher.publish_batch`.
+        The arguments are those of `Publisher.publish_batch`.
 
         Returns:
             The offsets of the messages that are stored.
@@ -299,20 +272,11 @@ class RemoteTopic(Handle):
         producer: str | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[range]:
-        """Publish several messages without waiting; return the future of their offsets. See `Publisher.submit_batch`.
+        """Publish several messages without waiting; return the future of their offsets.
 
         A producer that is new to this client is waited for.
 
-        Args:
-            values: as in `Publisher.submit_batch`.
-            keys: as in `Publisher.submit_batch`.
-            properties: as in `Publisher.submit_batch`.
-            event_times: as in `Publisher.submit_batch`.
-            deliver_at: as in `Publisher.submit_batch`.
-            delay: as in `Publisher.submit_batch`.
-            sequences: as in `Publisher.submit_batch`.
-            producer: as in `Publisher.submit_batch`.
-            timeout: as in `Publisher.submit_batch`.
+        The arguments are those of `Publisher.submit_batch`.
 
         Raises:
             ReplogError: as `Publisher.submit_batch`.
@@ -381,14 +345,7 @@ class RemoteTopic(Handle):
         When the connection is lost, the consumer goes on as soon as there is another one: messages that it has not
         acknowledged come again. A subscription that is not durable skips the messages published meanwhile.
 
-        Args:
-            subscription: as in `Topic.subscribe`.
-            start: as in `Topic.subscribe`.
-            durable: as in `Topic.subscribe`.
-            name: as in `Topic.subscribe`.
-            queue: as in `Topic.subscribe`.
-            priority: as in `Topic.subscribe`.
-            settings: as in `Topic.subscribe`.
+        The arguments are those of `Topic.subscribe`.
 
         Raises:
             ReplogError: as `Topic.subscribe`.
@@ -411,14 +368,12 @@ class RemoteTopic(Handle):
     def attach(
         self, consumer: Consumer, start: Start, durable: bool, priority: int, settings: Mapping[str, Any]
     ) -> RemoteSubscription:
-        """Attach a consumer to the owner's subscription; see `subscribe`.
+        """Attach a consumer to the owner's subscription.
+
+        Arguments that are not listed are those of `subscribe`.
 
         Args:
             consumer: the consumer.
-            start: as in `subscribe`.
-            durable: as in `subscribe`.
-            priority: as in `subscribe`.
-            settings: as in `subscribe`.
 
         Raises:
             ReplogError: as `subscribe`.
@@ -451,13 +406,9 @@ class RemoteTopic(Handle):
         properties: Mapping[str, str] | None = None,
         **settings: Unpack[SubscriptionSettings],
     ) -> None:
-        """Create a durable subscription; see `Topic.create_subscription`.
+        """Create a durable subscription.
 
-        Args:
-            subscription: as in `Topic.create_subscription`.
-            start: as in `Topic.create_subscription`.
-            properties: as in `Topic.create_subscription`.
-            settings: as in `Topic.create_subscription`.
+        The arguments are those of `Topic.create_subscription`.
 
         Raises:
             ReplogError: as `Topic.create_subscription`.
@@ -472,11 +423,9 @@ class RemoteTopic(Handle):
         self._call_of("create_subscription", subscription, **arguments)
 
     def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
-        """Delete a subscription; see `Topic.delete_subscription`.
+        """Delete a subscription.
 
-        Args:
-            subscription: as in `Topic.delete_subscription`.
-            force: as in `Topic.delete_subscription`.
+        The arguments are those of `Topic.delete_subscription`.
 
         Raises:
             ReplogError: as `Topic.delete_subscription`.
@@ -488,11 +437,9 @@ class RemoteTopic(Handle):
         return list(self._call("subscriptions"))
 
     def seek(self, subscription: str, start: Start) -> int:
-        """Move a subscription; see `Topic.seek`.
+        """Move a subscription.
 
-        Args:
-            subscription: as in `Topic.seek`.
-            start: as in `Topic.seek`.
+        The arguments are those of `Topic.seek`.
 
         Returns:
             The offset at which it goes on.
@@ -503,11 +450,9 @@ class RemoteTopic(Handle):
         return int(self._call_of("seek", subscription, start=encode_start(check_start(start))))
 
     def skip(self, subscription: str, messages: int) -> None:
-        """Acknowledge the next unacknowledged messages of a subscription; see `Topic.skip`.
+        """Acknowledge the next unacknowledged messages of a subscription.
 
-        Args:
-            subscription: as in `Topic.skip`.
-            messages: as in `Topic.skip`.
+        The arguments are those of `Topic.skip`.
 
         Raises:
             ReplogError: as `Topic.skip`.
@@ -515,12 +460,9 @@ class RemoteTopic(Handle):
         self._call_of("skip", subscription, messages=as_int("messages", messages))
 
     def skip_to(self, subscription: str, offset: int, *, token: str | None = None) -> None:
-        """Acknowledge everything below an offset; see `Topic.skip_to`.
+        """Acknowledge everything below an offset.
 
-        Args:
-            subscription: as in `Topic.skip_to`.
-            offset: as in `Topic.skip_to`.
-            token: as in `Topic.skip_to`.
+        The arguments are those of `Topic.skip_to`.
 
         Raises:
             ReplogError: as `Topic.skip_to`.
@@ -551,16 +493,9 @@ class RemoteTopic(Handle):
         timeout: float = 30.0,
         on_progress: OnProgress | None = None,
     ) -> RedriveReport:
-        """Send the dead letters of this dead-letter topic back, through this client; see `Topic.redrive`.
+        """Send the dead letters of this dead-letter topic back, through this client.
 
-        Args:
-            subscription: as in `Topic.redrive`.
-            to: as in `Topic.redrive`.
-            limit: as in `Topic.redrive`.
-            where: as in `Topic.redrive`.
-            dry_run: as in `Topic.redrive`.
-            timeout: as in `Topic.redrive`.
-            on_progress: as in `Topic.redrive`.
+        The arguments are those of `Topic.redrive`.
 
         Returns:
             How many were sent, to which topics.
@@ -592,11 +527,9 @@ class RemoteTopic(Handle):
         return int(end) - int(start)
 
     def read(self, start: Start = "earliest", end: int | None = None) -> Iterator[MessageBatch]:
-        """Iterate over messages as columns, without a subscription; see `Topic.read`.
+        """Iterate over messages as columns, without a subscription.
 
-        Args:
-            start: as in `Topic.read`.
-            end: as in `Topic.read`.
+        The arguments are those of `Topic.read`.
 
         Raises:
             ReplogError: as `Topic.read`.
