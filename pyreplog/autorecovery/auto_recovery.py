@@ -227,11 +227,11 @@ class AutoRecovery(Handle):
     def _moves(self) -> dict[int, Move]:
         """Return the moves of a rebalance, by ledger. A list that cannot be read hinders nothing else."""
         try:
-            found = find_moves(self._store)
+            stored = find_moves(self._store)
         except InvalidMetadataError as error:
             logger.warning("nothing is moved: %s", error)
             return {}
-        return {} if found is None else {move.ledger: move for move in found.moves}
+        return {} if stored is None else {move.ledger: move for move in stored.moves}
 
     def _look_at_open_ledgers(self, config: AutoRecoveryConfig) -> OpenLedgersReport:
         """Recover ledgers that have no writer any more and name a bookie with an order in their last fragment."""

@@ -161,7 +161,7 @@ class CopyRepairs:
         if not missing:
             return
         losses, now_us = lost_entries(metadata, missing, bookie, gone), self._clock.now_us()
-        ranges = [one for holder, entries in losses.by_bookie for one in ranges_of(entries, holder, now_us)]
+        ranges = [lost for holder, entries in losses.by_bookie for lost in ranges_of(entries, holder, now_us)]
         note_lost(self._store, metadata.ledger, ranges)
         logger.error(
             "ledger %d has lost %d entries, from %d to %d: no bookie has a copy of them", metadata.ledger, len(missing),
@@ -227,16 +227,16 @@ class CopyRepairs:
                 metadata, bookie, absent=gone, others=returned, firsts=firsts, pace=self._pace.spend
             )  # fmt: skip
             missing.update(self._run(machine).missing)
-        found = {int(entry) for entry in entries} - missing
-        if found:  # a worker that lists them now, and moves a member without them, has to look again
+        copied = {int(entry) for entry in entries} - missing
+        if copied:  # a worker that lists them now, and moves a member without them, has to look again
             if not change_version(self._store, ledger, stored.version):
                 raise UnreadableError(ledger, "its metadata were changed while lost entries were copied")
-            remove_lost(self._store, ledger, found)
-            self.counters.found += len(found)
+            remove_lost(self._store, ledger, copied)
+            self.counters.found += len(copied)
             where = f"found on {', '.join(returned)}" if returned else "found"
-            logger.warning("ledger %d: %d lost entries were %s", ledger, len(found), where)
-        if len(found) < len(entries):
-            raise UnreadableError(ledger, f"{len(entries) - len(found)} lost entries are not there, either")
+            logger.warning("ledger %d: %d lost entries were %s", ledger, len(copied), where)
+        if len(copied) < len(entries):
+            raise UnreadableError(ledger, f"{len(entries) - len(copied)} lost entries are not there, either")
 
     # ---- attempts -------------------------------------------------------------------------------------------
 
@@ -271,5 +271,5 @@ def _entries_of(ranges: Iterable[LostRange], metadata: LedgerMetadata) -> npt.ND
     What is listed is bounded by what the ledger has; of one that is not closed, by the beginning of its last fragment.
     """
     stop = metadata.last_entry + 1 if metadata.state is State.CLOSED else metadata.last_fragment.first
-    parts = [np.arange(one.start, min(one.stop, stop), one.step, dtype=np.int64) for one in ranges]
+    parts = [np.arange(lost.start, min(lost.stop, stop), lost.step, dtype=np.int64) for lost in ranges]
     return np.unique(np.concatenate([np.empty(0, np.int64), *parts]))

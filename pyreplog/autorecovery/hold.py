@@ -30,6 +30,6 @@ def begin_hold(store: MetadataStore, hold: TimedReason) -> TimedReason:
 
 def end_hold(store: MetadataStore) -> bool:
     """Let auto-recovery go on. Returns whether there was a hold. Raises errors of the store."""
-    had_one = store.get(HOLD) is not None
+    is_held = store.get(HOLD) is not None
     delete_key(store, HOLD)
-    return had_one
+    return is_held

@@ -136,14 +136,14 @@ class LossChain:
 
     def _states(self) -> list[State]:
         """Those that can be reached before a loss; the first one lacks nothing."""
-        found = [_sorted(RackState(copies) for copies in self._layout)]
-        known = set(found)
-        for state in found:
+        states = [_sorted(RackState(copies) for copies in self._layout)]
+        known = set(states)
+        for state in states:
             for target, rate in (*self._moves(state), *self._repairs(state)):
                 if rate > 0 and target not in known and _missing(target) < self._total:
                     known.add(target)
-                    found.append(target)
-        return found
+                    states.append(target)
+        return states
 
     def _moves(self, state: State) -> Iterator[tuple[State, float]]:
         """Losses of bookies and racks."""

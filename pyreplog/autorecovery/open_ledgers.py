@@ -146,7 +146,7 @@ class OpenLedgerRecovery:
         self._go_on(report)
         self._watched = {ledger: watched for ledger, watched in self._watched.items() if ledger in concerned}
         self._read_keys(concerned)
-        self._ask_ends([one for one in concerned.values() if one.key is False])
+        self._ask_ends([opened for opened in concerned.values() if opened.key is False])
         now_us = self._clock.monotonic_us()
         for ledger, one in concerned.items():
             watched = self._watch_of(ledger, one.metadata.last_fragment)
@@ -193,16 +193,16 @@ class OpenLedgerRecovery:
         except ReplogError as error:
             logger.warning("which open ledgers have writers is not known now: %s", error)
             return
-        for one, stored in zip(concerned.values(), keys, strict=True):
-            one.key = stored is not None
+        for opened, stored in zip(concerned.values(), keys, strict=True):
+            opened.key = stored is not None
 
     def _ask_ends(self, asked: Iterable[_Open]) -> None:
         """Ask the members of ledgers how far these go, a few ledgers at a time."""
         remaining = iter(asked)
         while batch := list(islice(remaining, QUERIES_AT_ONCE)):
-            futures = [run_machine(one.metadata.ledger, MemberEnds(one.metadata), self._runtime) for one in batch]
-            for one, future in zip(batch, futures, strict=True):
-                one.ends = self._runtime.wait(future)
+            futures = [run_machine(item.metadata.ledger, MemberEnds(item.metadata), self._runtime) for item in batch]
+            for item, future in zip(batch, futures, strict=True):
+                item.ends = self._runtime.wait(future)
 
     def _watch_of(self, ledger: int, fragment: Fragment) -> _Watched:
         """Return what is known of a ledger; another last fragment was made by a writer that lives, or lived."""

@@ -188,8 +188,7 @@ class BookieOperations:
         bookie = self.find(text)
         state = list_bookie_states(self._store).get(bookie)
         if state is None or state.phase is not BookiePhase.DRAINING:
-            found = "an ordinary member" if state is None else str(state.phase)
-            raise BookieStateError(f"bookie {bookie}: expected one that is drained, found {found}")
+            raise BookieStateError(f"bookie {bookie}: expected one that is drained, found {_phase_name(state)}")
         self._set(bookie, state, None)
         return bookie
 
@@ -325,9 +324,9 @@ class BookieOperations:
         bookie = self.find(text)
         state = list_bookie_states(self._store).get(bookie)
         if state is None or state.phase is not BookiePhase.LOST:
-            found = "an ordinary member" if state is None else str(state.phase)
-            raise BookieStateError(f"bookie {bookie}: expected one that counts as lost, found {found}")
-        successor = next((other for other in known_bookies(self._store) if _have_one_name(other, bookie)), bookie)
+            raise BookieStateError(f"bookie {bookie}: expected one that counts as lost, found {_phase_name(state)}")
+        name, known = name_of_bookie(bookie), known_bookies(self._store)
+        successor = next((other for other in known if name_of_bookie(other) == name), bookie)
         if successor != bookie:
             raise BookieStateError(
                 f"bookie {bookie} stays lost: {successor} was registered under its name, and takes no data of it"
@@ -358,9 +357,9 @@ class BookieOperations:
         if state is not None and state.phase is BookiePhase.RETIRED:
             return bookie
         if state is None or state.phase is BookiePhase.AWAY:
-            found = "an ordinary member" if state is None else str(state.phase)
             raise BookieStateError(
-                f"bookie {bookie}: expected one that was drained or declared lost, found {found}; run `cluster drain`"
+                f"bookie {bookie}: expected one that was drained or declared lost, found {_phase_name(state)}; run "
+                "`cluster drain`"
             )
         self._scan.scan()
         if garbled := self._scan.garbled:
@@ -402,5 +401,5 @@ class BookieOperations:
             raise BookieStateError(f"bookie {bookie}: its state changed meanwhile; look again with `cluster status`")
 
 
-def _have_one_name(bookie: str, other: str) -> bool:
-    return name_of_bookie(bookie) == name_of_bookie(other)
+def _phase_name(state: BookieState | None) -> str:
+    return "an ordinary member" if state is None else str(state.phase)

@@ -74,13 +74,13 @@ class PlacementModel:
     def _permutations(self, count: int) -> Ints:
         """For each ledger different racks in random order, as many as an ensemble can have."""
         used = min(self._racks, self._ensemble)
-        found = np.empty((count, used), np.int32)
+        racks = np.empty((count, used), np.int32)
         for at in range(used):
             wrong = np.arange(count)
             while len(wrong):
-                found[wrong, at] = self._random.integers(self._racks, size=len(wrong))
-                wrong = wrong[(found[wrong, :at] == found[wrong, at : at + 1]).any(axis=1)]
-        return found
+                racks[wrong, at] = self._random.integers(self._racks, size=len(wrong))
+                wrong = wrong[(racks[wrong, :at] == racks[wrong, at : at + 1]).any(axis=1)]
+        return racks
 
     def targets(self, ensembles: Ints, lost: Flags, places: Ints, weights: NDArray[np.float64]) -> Ints:
         """Choose a bookie for one place of each ensemble.
@@ -95,10 +95,10 @@ class PlacementModel:
             A bookie for each ledger; -1: none can take the place.
         """
         count = len(ensembles)
-        found = np.full(count, -1, np.int32)
+        chosen = np.full(count, -1, np.int32)
         candidates = np.flatnonzero(weights > 0).astype(np.int32)
         if not count or not len(candidates):
-            return found
+            return chosen
         ensembles = ensembles.copy()
         ensembles[np.arange(count), places] = -1  # a new incarnation of the member that leaves is welcome
         sums = np.cumsum(weights[candidates])
@@ -111,17 +111,17 @@ class PlacementModel:
             others, best = ensembles, self._best_racks(ensembles, lost, places, weights)
         for _ in range(_ROUNDS):
             if not len(rows):
-                return found
+                return chosen
             drawn = candidates[np.searchsorted(sums[:-1], self._random.random(len(rows)) * sums[-1], side="right")]
             fine = self._fits(drawn, rows, others, best)
-            found[rows[fine]] = drawn[fine]
+            chosen[rows[fine]] = drawn[fine]
             rows = rows[~fine]
         for row in rows:  # where few are left to choose from
             allowed = candidates[self._fits(candidates, np.full(len(candidates), row), others, best)]
             if len(allowed):
                 shares = weights[allowed] / weights[allowed].sum()
-                found[row] = self._random.choice(allowed, p=shares)
-        return found
+                chosen[row] = self._random.choice(allowed, p=shares)
+        return chosen
 
     def _fits(self, drawn: Ints, rows: NDArray[np.int64], others: Ints, best: Flags | None) -> Flags:
         """Whether bookies may take the places of rows.

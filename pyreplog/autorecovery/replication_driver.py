@@ -50,7 +50,7 @@ class ReplicationDriver(Driver):
     def _note_lost(self, effect: NoteLost) -> None:
         machine = self._replicator
         now_us = self._clock.now_us()
-        ranges = [one for bookie, entries in effect.by_bookie for one in ranges_of(entries, bookie, now_us)]
+        ranges = [lost for bookie, entries in effect.by_bookie for lost in ranges_of(entries, bookie, now_us)]
         try:
             note_lost(self._runtime.metadata, self._ledger, ranges)
         except ReplogError as error:

@@ -11,9 +11,9 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import reduce
 
 import numpy as np
-import numpy.typing as npt
 
 from pyreplog._native.machines.effects import Send
 from pyreplog._native.quorum.quorum import write_set
@@ -256,7 +256,7 @@ class CopyCheck:
             member = self._report.members[bookie]
             member.add(member.differs, [asked])
         if len(lacking) == len(piece.members):
-            self._note_nowhere(list(lacking.values()), asked.step)
+            self._report.nowhere += runs_of(reduce(np.intersect1d, lacking.values()), asked.step)
 
     def _note_silent(self, piece: _Piece) -> None:
         for bookie, is_asked_on in piece.silent.items():
@@ -265,12 +265,6 @@ class CopyCheck:
             member.why = self._given_up.get(bookie, member.why)
             if is_asked_on:
                 self._unknowns[bookie, piece.members] += 1
-
-    def _note_nowhere(self, lacking: list[npt.NDArray[np.int64]], step: int) -> None:
-        nowhere = lacking[0]
-        for entries in lacking[1:]:
-            nowhere = np.intersect1d(nowhere, entries)
-        self._report.nowhere += runs_of(nowhere, step)
 
     def _room_for(self, bookies: Iterable[str]) -> bool:
         """Whether it is worth while to look for single entries that differ."""

@@ -49,12 +49,12 @@ class MemberChange:
         The proof is about the entries of a range on one bookie. It holds as long as the fragment has the same bounds
         and the source its place; other members, other fragments and the ledger's state may have changed.
         """
-        fragment = next((one for one in metadata.fragments if one.first == self.first), None)
+        fragment = next((item for item in metadata.fragments if item.first == self.first), None)
         if metadata.ledger != self.ledger or fragment is None or written_end(metadata, fragment) != self.end:
             return None
         if fragment.ensemble[self.index] != self.source or self.target in fragment.ensemble:
             return None
-        pieces = [piece for one in metadata.fragments for piece in (self._split(one) if one is fragment else [one])]
+        pieces = [piece for item in metadata.fragments for piece in (self._split(item) if item is fragment else [item])]
         if metadata.state is State.CLOSED:
             pieces = merge_equal(pieces)
         return dataclasses.replace(metadata, fragments=tuple(pieces))
