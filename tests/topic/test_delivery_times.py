@@ -87,6 +87,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "milliseconds": ({"deliver_at": 1_800_000_000_000}, "look like milliseconds: multiply by 1,000,"),
     "neither": ({"deliver_at": 5}, "found 5.*: give an aware datetime, or delay="),
     "just before 2001": ({"deliver_at": EARLIEST_US - 1}, "expected microseconds since the epoch, from 2001 on"),
+    "the first seconds of 2001": ({"deliver_at": EARLIEST_US // 1_000_000}, "look like seconds"),
+    "seconds of 2000": ({"deliver_at": EARLIEST_US // 1_000_000 - 1}, "found 978307199.*: give an aware datetime"),
     "negative": ({"deliver_at": -1}, "from 2001 on, found -1"),
     "nanoseconds": ({"deliver_at": 1_800_000_000_000_000_000}, "look like nanoseconds: divide by 1,000"),
     "both": ({"deliver_at": MOMENT, "delay": 1.0}, "expected deliver_at or delay, found both"),

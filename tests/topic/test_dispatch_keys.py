@@ -198,3 +198,20 @@ def test_room_is_kept_for_what_waits() -> None:
     assert one.got(1) == []
     one.answer(0)
     assert one.got(1) == slow[:5]
+
+
+def test_the_last_place_below_the_limit_is_not_held_by_a_slow_consumer() -> None:
+    """One more message may be unacknowledged: it is one behind those whose consumer has no room."""
+    before = rig()
+    before.attach(1)
+    before.attach(2, 1000)
+    before.publish(50, keys=KEYS)
+    quick = keys_of(before, 2)
+    slow_key, quick_key = next(key for key in KEYS if key not in quick), next(key for key in KEYS if key in quick)
+    one = rig(max_unacked=2)
+    one.attach(1)
+    one.attach(2, 1000)
+    one.publish(1, keys=[quick_key])
+    one.publish(3, keys=[slow_key] * 3)
+    one.publish(1, keys=[quick_key])
+    assert (one.got(1), one.got(2)) == ([], [0, 4])

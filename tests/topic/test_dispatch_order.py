@@ -6,10 +6,13 @@ import random
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError, SubscriptionBusyError
 from pyreplog.topic.model.config import SubscriptionConfig
+from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.dispatch.effects import ReadEntries
+from pyreplog.topic.model.dispatch.offsets import Offsets
 from pyreplog.topic.model.dispatch.reading import BYTES_FIRST, BYTES_MAX
 from tests.topic.dispatching import SECOND, Log, Rig
 
@@ -338,3 +341,23 @@ def test_offsets_that_were_never_read_are_located() -> None:
         one.ack(1, [100])
     one.attach(1, 1000)
     assert one.got(1) == [offset for offset in range(100) if offset not in (30, 31, 55)]
+
+
+def test_new_messages_are_not_looked_up_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nothing of a read is acknowledged or comes again, one question tells that all of it can be delivered."""
+    looked_up: list[int] = []
+    mask = Cursor.mask
+
+    def note(cursor: Cursor, offsets: Offsets) -> NDArray[np.bool_]:
+        looked_up.append(len(offsets))
+        return mask(cursor, offsets)
+
+    monkeypatch.setattr(Cursor, "mask", note)
+    one = rig(is_prompt=False)
+    one.attach(1, 1000)
+    one.answer()
+    assert one.got(1) == list(range(100)) and not looked_up
+    one.publish(10)
+    one.ack(1, [105])
+    one.answer()
+    assert one.got(1) == [*range(100, 105), *range(106, 110)] and looked_up

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pyreplog.topic.model.dispatch import dispatcher
+from pyreplog.topic.model.dispatch.effects import WakeAt
 from tests.topic.dispatching import NOW, SECOND, Log, Rig
 
 
@@ -381,3 +382,16 @@ def test_dead_letters_count_as_unacknowledged() -> None:
     assert one.got(1) == list(range(10))
     one.ack(-1, list(range(10)))
     assert one.got(1) == list(range(10, 20))
+
+
+def test_a_timer_is_set_once() -> None:
+    """And not again with each message and each acknowledgement until it is due."""
+    one = rig(0)
+    one.attach(1, 10)
+    one.publish(1, deliver_at=[NOW + 5 * SECOND])
+    due = one.wake
+    assert due is not None
+    later = [one.dispatcher.flow(1, 1, one.now), one.dispatcher.grew(one.log.end.offset, one.now)]
+    assert not [effect for effects in later for effect in effects if isinstance(effect, WakeAt)]
+    one.publish(1, deliver_at=[NOW + 2 * SECOND])
+    assert one.wake is not None and one.wake < due, "a message that is due earlier needs an earlier one"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,7 +25,15 @@ from pyreplog.errors import (
 from pyreplog.topic.client.remote.connection_pool import outcome_of, parse_address
 from pyreplog.topic.client.remote.sender import _offsets
 from pyreplog.topic.model.positions import TopicPosition
-from pyreplog.topic.model.stats import CursorStats, InternalStats, LedgerStats, SubscriptionStats, TopicStats
+from pyreplog.topic.model.stats import (
+    ConsumerStats,
+    CursorStats,
+    InternalStats,
+    LedgerStats,
+    Stats,
+    SubscriptionStats,
+    TopicStats,
+)
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.batches import Delivered, cut, decode_delivered, encode_delivered, size_of
 from pyreplog.topic.model.wire.fields import WireReader
@@ -255,8 +264,6 @@ def test_offsets_of_what_is_stored() -> None:
 
 
 def test_statistics_come_as_they_went() -> None:
-    from pyreplog.topic.model.stats import ConsumerStats
-
     sub = SubscriptionStats(
         name="s", at_us=5, mark=TopicPosition(1, 2, 3), drain_s=1.5, properties={"a": "b"},
         consumers=(ConsumerStats(name="c", consumer=1),),
@@ -273,6 +280,23 @@ def test_statistics_come_as_they_went() -> None:
     for wrong in ("", "[]", '{"name": 1}', '{"what": 1}', '{"name": "a", "at_us": 1, "start": 3}'):
         with pytest.raises(InvalidMessageError):
             decode_stats(TopicStats, wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (TopicStats, {"name": "t", "at_us": 1}),
+        (SubscriptionStats, {"name": "s", "at_us": 1}),
+        (ConsumerStats, {"name": "c", "consumer": 1}),
+        (InternalStats, {"name": "t", "state": "open", "epoch": 1}),
+    ],
+)
+def test_numbers_that_a_server_does_not_tell_are_0(kind: type[Stats], told: dict[str, Any]) -> None:
+    """A server of an older version, which does not count them."""
+    stats = decode_stats(kind, json.dumps(told))
+    others = [getattr(stats, item.name) for item in dataclasses.fields(stats) if item.name not in told]
+    numbers = [value for value in others if type(value) in (int, float)]
+    assert numbers and not any(numbers)
 
 
 def test_addresses() -> None:

@@ -232,6 +232,13 @@ def test_a_damaged_page_says_where() -> None:
     for cut in range(len(page)):
         with pytest.raises(InvalidEntryError, match="ledger 1, entry 2, byte"):
             list(parse_page(page[:cut], 1, 2))
-    for wrong in (b"XXXX" + page[4:], page + b"\0", page[:6] + b"\2" + page[7:], page[:24] + b"\xff" + page[25:]):
-        with pytest.raises(InvalidEntryError, match="ledger 1, entry 2, byte"):
+    for wrong, message in {
+        b"XXXX" + page[4:]: "byte 0: expected b'RPCU', found b'XXXX'",
+        page + b"\0": "byte 32: expected the end of the entry, found 1 bytes more",
+        page[:6] + b"\2" + page[7:]: r"byte 4: expected a version that 1 can read, found \(1, 2\)",
+        page[:23]: "byte 12: expected a record's 12 bytes, found 11",
+        page[:24]: "byte 12: expected 8 bytes of names and record, found 0",
+        page[:24] + b"\xff" + page[25:]: "byte 24: expected names in UTF-8",
+    }.items():
+        with pytest.raises(InvalidEntryError, match=f"ledger 1, entry 2, {message}"):
             list(parse_page(wrong, 1, 2))

@@ -141,3 +141,17 @@ def test_records_of_before_have_the_default_settings(here: Served) -> None:
     assert json.loads(stored.value)["properties"] == {}
     topic.close()
     assert settings_of(here.cluster) == SubscriptionConfig(type="shared")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"type": "any"}, {"ack_timeout_ms": 0}, {"nack_min_ms": -1}, {"nack_min_ms": 0.5},
+        {"nack_min_ms": 2, "nack_max_ms": 1}, {"max_redeliveries": -1}, {"dead_letter": 5}, {"max_unacked": 0},
+        {"max_unacked_consumer": 0},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_wrong_setting_is_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"^{list(wrong)[-1]}: expected"):
+        SubscriptionConfig.of(wrong)
