@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
+from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, NoSuchTopicError
+from pyreplog.future import AppendFuture
 from pyreplog.topic.client.remote.client import Client
 from pyreplog.topic.server import client_session
-from tests.topic.remoting import PLAIN, Served, producers_of
+from tests.topic.remoting import PLAIN, Served, producers_of, receive
 from tests.waiting import until
 
 ONCE = {**PLAIN, "deduplicate": True}
@@ -75,6 +78,24 @@ def test_a_name_that_is_given_to_publish_stays(client: Client) -> None:
         assert producer.publish(b"1") == 1
     assert topic.publish(b"2", producer="p") == 2
     assert sorted(producers_of(topic)) == ["", "p"]
+
+
+def futures() -> int:
+    """How many there are in this process."""
+    gc.collect()
+    return sum(type(each) is AppendFuture for each in gc.get_objects())
+
+
+def test_receiving_again_and_again_where_nothing_comes(place: Cluster | Client) -> None:
+    topic = place.topic("news", **PLAIN)
+    with topic.subscribe("s") as consumer:
+        assert consumer.receive(timeout=0) is None
+        before = futures()
+        for _ in range(500):
+            assert consumer.receive(timeout=0) is consumer.receive_batch(timeout=0) is None
+        assert futures() < before + 100
+        topic.publish(b"x")
+        assert receive(consumer, 1) == [b"x"]
 
 
 def test_names_that_nobody_has(here: Served, client: Client) -> None:

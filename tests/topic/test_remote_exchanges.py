@@ -65,6 +65,17 @@ def test_who_acknowledges_nothing_is_given_more(client: Client, asked: Counter[t
         assert subscription.backlog_messages == 0
 
 
+def test_batches_that_come_while_a_lane_is_opened_wait_for_it(
+    here: Served, client: Client, asked: Counter[type]
+) -> None:
+    here.cluster.topic("news", **PLAIN)
+    topic = client.topic("news")
+    asked.clear()
+    futures = [topic.submit_batch([b"%d" % number]) for number in range(MESSAGES)]
+    assert [future.result(PATIENCE_S).start for future in futures] == list(range(MESSAGES))
+    assert asked[protocol.Open] == 1
+
+
 class Flows:
     """A Subscription that hears of permits."""
 

@@ -58,6 +58,4 @@ def _is_packed(column: Any) -> bool:
 
 def _rows(column: Any) -> Any:
     """Return a column that has a length and can be sliced, and can be read more than once."""
-    if column is None or isinstance(column, list | tuple | str | bytes) or hasattr(column, "__getitem__"):
-        return column
-    return list(column) if hasattr(column, "__iter__") else column
+    return list(column) if hasattr(column, "__iter__") and not hasattr(column, "__getitem__") else column
