@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pyreplog.errors import (
 )
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledgermetadata import metadata_key
+from pyreplog.topic.model.cursor_pages import Chains
 from pyreplog.topic.model.subscription_metadata import delete_subscription, load_subscription
 from pyreplog.topic.owner.cursors import log as cursor_log
 from pyreplog.topic.owner.cursors.cursor_ledgers import CURSOR_LEDGERS, Sweep
@@ -77,7 +79,6 @@ def test_a_ledger_that_is_opened_while_the_log_is_closed_goes(
 ) -> None:
     create(cluster, "t")
     go_on = threading.Event()
-    monkeypatch.setattr(cursor_log, "CLOSE_S", 0.01)
     log = open_log(cluster)
     try:
         source, slot = attach(log, "t")
@@ -88,7 +89,7 @@ def test_a_ledger_that_is_opened_while_the_log_is_closed_goes(
         slot.dirty()
         until(lambda: cursor_ledgers._opened)
     finally:
-        log.close()
+        log.close(timeout=0.1)
         go_on.set()
     assert cluster.ledgers() == []
     assert cluster.metadata.list(CURSOR_LEDGERS) == []
@@ -146,6 +147,49 @@ def test_a_ledger_is_read_once_for_all_its_cursors(cluster: LedgerCluster, monke
         assert other._history.forget_old() is False
 
 
+def test_ledgers_that_were_read_are_forgotten_each_time(
+    cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when no other one is read: a process that rests keeps none in memory."""
+    create(cluster, "t")
+    with open_log(cluster) as log:
+        mark(*attach(log, "t"))
+    kept: weakref.WeakSet[Chains] = weakref.WeakSet()
+
+    def note() -> Chains:
+        chains = Chains()
+        kept.add(chains)
+        return chains
+
+    monkeypatch.setattr(cursor_log, "Chains", note)
+    with open_log(cluster, cache_ms=100) as other:
+        for _ in range(2):
+            assert restore(other.recover("t", "s").records)[0] == 1
+            until(lambda: not kept)
+
+
+def test_while_no_ledger_can_be_opened_it_is_tried_less_and_less_often(
+    cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(cluster, "t")
+
+    def fail(*args: object, **how: object) -> None:
+        raise NotEnoughBookiesError("away")
+
+    log = open_log(cluster, retry_ms=10, retry_max_ms=3_600_000)
+    try:
+        source, slot = attach(log, "t", padding=70_000)  # too large for the metadata
+        with monkeypatch.context() as patched:
+            patched.setattr(cluster, "create_ledger", fail)
+            source.acknowledge()
+            slot.dirty()
+            until(lambda: log.flusher.cursor_ledgers.wait_s > 0.1)
+        slot.flush().result(PATIENCE_S)
+        assert source.persisted_state == 1
+    finally:
+        log.close(timeout=1.0)
+
+
 def test_an_abandoned_ledger_is_swept_when_nobody_refers_to_it(cluster: LedgerCluster) -> None:
     for name in ("a", "b"):
         create(cluster, "t", name)
@@ -160,6 +204,20 @@ def test_an_abandoned_ledger_is_swept_when_nobody_refers_to_it(cluster: LedgerCl
         assert sweep(cluster) == {old}
     with open_log(cluster) as last:
         assert [restore(last.recover("t", name).records)[0] for name in ("a", "b")] == [2, 2]
+
+
+def test_a_process_that_stores_cursors_deletes_what_another_one_left(cluster: LedgerCluster) -> None:
+    """Nobody has to ask for it."""
+    for name in ("a", "b"):
+        create(cluster, "t", name)
+    with open_log(cluster) as log:
+        mark(*attach(log, "t", "a"))
+    left = ledger_of(cluster, "t", "a")
+    delete_subscription(cluster.metadata, "t", "a")
+    with open_log(cluster, sweep_ms=1) as other:
+        mark(*attach(other, "t", "b"))
+        until(lambda: left not in cluster.ledgers())
+        assert ledger_of(cluster, "t", "b") in cluster.ledgers()
 
 
 def test_a_ledger_is_not_swept_while_its_writer_has_a_subscription(cluster: LedgerCluster) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import pyreplog.topic.owner.cursors.log as logs
 from pyreplog.errors import (
     ClosedError,
     ConfigError,
@@ -324,10 +323,7 @@ def test_a_flush_that_is_late_for_the_end_is_told(cluster: LedgerCluster, monkey
     assert future.done() and isinstance(future.exception(), ClosedError)
 
 
-def test_who_waits_for_what_cannot_be_stored_is_told_at_the_end(
-    cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logs, "CLOSE_S", 0.0)
+def test_who_waits_for_what_cannot_be_stored_is_told_at_the_end(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     store = FailingStore.before(cluster)
     log = open_log(cluster)
@@ -336,7 +332,7 @@ def test_who_waits_for_what_cannot_be_stored_is_told_at_the_end(
     slot.dirty()
     store.fail("get", *[MetadataUnavailableError("away")] * 10_000)
     waiting = slot.flush()
-    log.close()
+    log.close(timeout=0.1)
     store._faults.clear()
     assert waiting.done() and isinstance(waiting.exception(), ClosedError)
 
