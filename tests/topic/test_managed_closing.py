@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 
 from pyreplog.bookie.protocol import RequestKind
 from pyreplog.clock import SystemClock
-from pyreplog.errors import ClosedError, OutcomeUnknownError, WindowFullError
+from pyreplog.errors import ClosedError, MetadataUnavailableError, OutcomeUnknownError, WindowFullError
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.reader import LedgerReader
 from pyreplog.topic.client.publishing.publisher import Publisher
+from pyreplog.topic.owner.managed.ledgers import LedgerMaker
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from tests.ledger.standins import Meddler
 from tests.topic.owners import PATIENCE_S, config, publish, read_all, result, until
@@ -109,6 +112,35 @@ def test_a_cluster_that_is_closed_first(tmp_path: Path) -> None:
     cluster.close()
     with pytest.raises(ClosedError):
         publish(topic, [b"b"])
+    topic.close()
+
+
+def test_a_read_whose_ledger_is_not_open_yet_fails_with_its_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker that opens it waits for the metadata store."""
+    cluster = LedgerCluster.embedded(tmp_path, bookies=1)
+    with ManagedLedger.open(cluster, "t", config=config()) as topic:
+        result(publish(topic, [b"a"]))
+    topic = ManagedLedger.open(cluster, "t")
+    begun, answered = threading.Event(), threading.Event()
+
+    def open_reader(maker: LedgerMaker, ledger: int) -> LedgerReader:
+        begun.set()
+        assert answered.wait(2 * PATIENCE_S)
+        raise MetadataUnavailableError("away")
+
+    monkeypatch.setattr(LedgerMaker, "open_reader", open_reader)
+    read = topic.read(0)
+    assert begun.wait(PATIENCE_S)
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(cluster.close)
+        try:
+            with pytest.raises(ClosedError):
+                result(read)
+        finally:
+            answered.set()
+            closing.result(PATIENCE_S)
     topic.close()
 
 

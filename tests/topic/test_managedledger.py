@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -31,7 +32,7 @@ from pyreplog.ledger.reader import LedgerReader
 from pyreplog.topic.model.positions import EntryPosition, TopicPosition
 from pyreplog.topic.owner.managed import chainreader
 from pyreplog.topic.owner.managed.chainstore import find_chain
-from pyreplog.topic.owner.managed.ledgers import LedgerMaker
+from pyreplog.topic.owner.managed.ledgers import LedgerDeleter, LedgerMaker
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from tests.ledger.standins import FailingStore, Meddler
 from tests.topic.batches import submit
@@ -460,6 +461,42 @@ def test_a_reader_of_what_is_deleted(topic: ManagedLedger, shared: LedgerCluster
     with pytest.raises(TrimmedError):
         result(topic.read(0))
     assert not views
+
+
+class LaterRuntime:
+    """Keeps jobs and timers until they are called."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Callable[[], object]] = []
+        self.timers: list[Callable[[], None]] = []
+
+    def work(self, job: Callable[[], object]) -> None:
+        self.jobs.append(job)
+
+    def wake_after(self, seconds: float, call: Callable[[], None]) -> None:
+        self.timers.append(call)
+
+
+def test_an_owner_that_has_ended_deletes_nothing() -> None:
+    """Ledgers that it could not delete are left to the next owner."""
+    tried: list[int] = []
+
+    def delete(ledger: int) -> None:
+        tried.append(ledger)
+        raise MetadataUnavailableError("away")
+
+    runtime = LaterRuntime()
+    store: Any = SimpleNamespace(chain=SimpleNamespace(doomed=(7,)))
+    maker: Any = SimpleNamespace(delete=delete)
+    deleter = LedgerDeleter("t", store, maker, cast("Any", runtime))
+    deleter.begin()
+    for attempts in (1, 2):
+        runtime.jobs.pop()()
+        assert tried == [7] * attempts
+        if attempts == 2:
+            deleter.end()
+        runtime.timers.pop()()
+    assert not runtime.jobs and not runtime.timers
 
 
 def test_clearing(topic: ManagedLedger) -> None:

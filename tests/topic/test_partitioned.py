@@ -11,6 +11,7 @@ import pytest
 
 from pyreplog.cluster import Cluster
 from pyreplog.errors import (
+    ClosedError,
     InvalidArgumentError,
     InvalidMetadataError,
     NoSuchSubscriptionError,
@@ -333,6 +334,19 @@ def test_only_what_needs_anothers_partition_fails(cluster: Cluster, topic: Parti
 
 def stored_here(topic: PartitionedTopic, partition: int) -> list[bytes]:
     return [value for batch in topic.read(partition) for value in batch.values()]
+
+
+def test_a_closed_topic_says_so_whoever_owns_the_partition(cluster: Cluster, topic: PartitionedTopic) -> None:
+    topic.close()
+    with other_process(cluster) as other:
+        other.topic("t-partition-1")
+        topic = cluster.topic("t")
+        topic.close()
+        for partition in range(3):
+            with pytest.raises(ClosedError, match="partitioned topic t was closed"):
+                topic.publish(b"v", key_of(partition, 3))
+            with pytest.raises(ClosedError, match="partitioned topic t was closed"):
+                next(topic.read(partition))
 
 
 def test_a_topic_of_which_others_own_all_is_owned(cluster: Cluster, topic: PartitionedTopic) -> None:

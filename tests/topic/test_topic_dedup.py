@@ -16,7 +16,7 @@ from pyreplog.topic.model.producer_snapshot import SEQUENCE_MAX
 from pyreplog.topic.owner import dedup_cursor as dedupcursor
 from pyreplog.topic.owner import topics as topics_module
 from pyreplog.topic.owner.topic import Topic
-from tests.topic.handling import PATIENCE_S, SMALL, open_cluster, stored, trim
+from tests.topic.handling import PATIENCE_S, SMALL, open_cluster, stored, trim, until
 from tests.topic.lives import kill, life, lose_lease
 
 NAME = "t"
@@ -85,6 +85,21 @@ def test_nothing_that_would_have_to_be_read_again_is_trimmed(cluster: Cluster) -
         kill(one)
     with cluster.topic(NAME, **DEDUP) as topic:
         assert publish(topic, range(21)) == [-1] * 20 + [20]
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_maintenance_stores_a_snapshot(cluster: Cluster) -> None:
+    """So that after a crash little is read again."""
+    with life(cluster) as one:
+        topic = one.topic(NAME, **DEDUP)
+        publish(topic, range(9))
+        assert topic.dedup is not None and topic.dedup.mark.offset == 0
+        topic.maintain()
+        until(lambda: topic.dedup is not None and topic.dedup.mark.offset == 9)
+        kill(one)
+    with cluster.topic(NAME, **DEDUP) as topic:
+        assert topic.dedup is not None and topic.dedup.mark.offset == 9
+        assert publish(topic, range(10)) == [-1] * 9 + [9]
 
 
 @pytest.mark.usefixtures("unwatched")
