@@ -27,6 +27,7 @@
 | `arguments` | checks of what callers give |
 | `regular_files` | opening files in whose place somebody may have put something else |
 | `checksummed_json` | manifests |
+| `plurals` | numbers with their nouns and verbs, for messages |
 
 What a name needs is imported when it is first asked for: a program that uses the log alone loads no sqlite3, and the
 command line can load what it needs where it looks out for Ctrl-C.

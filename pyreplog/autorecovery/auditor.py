@@ -34,6 +34,7 @@ from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_
 from pyreplog.bookie.identity import known_bookies
 from pyreplog.clock import Clock
 from pyreplog.ledger.runtime import RuntimeBase
+from pyreplog.plurals import counted
 
 logger = logging.getLogger(__name__)
 
@@ -218,6 +219,9 @@ class Auditor:
         if garbled:
             ledger, why = min(garbled.items())
             alarms.append(
-                Alarm("garbled", f"the metadata of {len(garbled)} ledgers cannot be read, of ledger {ledger}: {why}")
+                Alarm(
+                    "garbled",
+                    f"the metadata of {counted(len(garbled), 'ledger')} cannot be read, of ledger {ledger}: {why}",
+                )
             )
         return alarms

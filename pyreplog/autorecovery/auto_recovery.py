@@ -33,6 +33,7 @@ from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, InvalidMetadataError, ReplogError
 from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.plurals import counted
 
 logger = logging.getLogger(__name__)
 
@@ -300,16 +301,17 @@ class AutoRecovery(Handle):
         failed = {**self._repairs.failures, **failed, **opened.failed}
         alarms = list(audit.alarms)
         if lacking := sum(failure.lacks_bookie for failure in failures.values()):
-            text = f"{lacking} ledgers cannot be copied: no other bookie can take their copies; add one"
+            text = f"{counted(lacking, 'ledger')} cannot be copied: no other bookie can take their copies; add one"
             alarms.append(Alarm("no-target", text))
         if opened.needs_operator:
             ledger, why = min(opened.needs_operator.items())
-            text = f"{len(opened.needs_operator)} ledgers have lost their writers, of ledger {ledger}: {why}"
+            count = counted(len(opened.needs_operator), "ledger", "have")
+            text = f"{count} no writer any more, of ledger {ledger}: {why}"
             alarms.append(Alarm("open-ledgers", text))
         checked = self._replicas_check.progress
         if checked is not None and checked.differing:
             ledger, text = min(checked.differing.items())
-            text = f"copies of {len(checked.differing)} ledgers differ, of ledger {ledger}: {text}"
+            text = f"copies of {counted(len(checked.differing), 'ledger')} differ, of ledger {ledger}: {text}"
             alarms.append(Alarm("copies-differ", text))
         waiting = sorted({*opened.waiting, *opened.nudged, *opened.recovering})
         return AutoRecoveryStatus(

@@ -20,6 +20,7 @@ from pyreplog.bookie.bookie_state import BookieState, list_bookie_states
 from pyreplog.errors import InvalidMetadataError
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.metadata.store import MetadataStore
+from pyreplog.plurals import agreeing, counted
 
 
 @dataclass(frozen=True)
@@ -129,35 +130,40 @@ def _with_findings(health: ClusterHealth, more: Iterable[Finding]) -> ClusterHea
     return replace(health, colour=colour, findings=tuple(findings))
 
 
+def _entries_of(entries: Mapping[int, int], verb: str) -> str:
+    """entries: ledger -> how many."""
+    count = sum(entries.values())
+    return f"{counted(count, 'entry')} of {counted(len(entries), 'ledger')} {agreeing(count, verb)}"
+
+
 def _of_survey(survey: LedgerSurvey) -> Iterator[Finding]:
     if survey.no_copy:
-        text = f"{sum(survey.no_copy.values())} entries of {len(survey.no_copy)} ledgers have no copy on a bookie that "
+        text = f"{_entries_of(survey.no_copy, 'have')} no copy on a bookie that "
         step = "start the bookies; pyreplog cluster status has those that do not run"
         yield Finding("no-copy", Colour.AMBER, f"{text}runs, of ledger {min(survey.no_copy)} first", step)
     if survey.one_copy:
-        text = (
-            f"{sum(survey.one_copy.values())} entries of {len(survey.one_copy)} ledgers have one copy on bookies that "
-        )
+        text = f"{_entries_of(survey.one_copy, 'have')} one copy on bookies that "
         step = "start the bookies, or wait until auto-recovery has made the copies again: it begins with these"
         yield Finding("one-copy", Colour.AMBER, f"{text}run, of ledger {min(survey.one_copy)} first", step)
     if violations := survey.rack_violations:
-        text = (
-            f"{len(violations)} ledgers have entries whose copies are all in one rack, ledger {min(violations)} first"
-        )
+        text = f"{counted(len(violations), 'ledger', 'have')} entries whose copies are all in one rack"
+        text += f", ledger {min(violations)} first"
         yield Finding("one-rack", Colour.AMBER, text, "pyreplog cluster rebalance")
 
 
 def _of_copies(store: MetadataStore, copies: CopyAudit) -> Iterator[Finding]:
     if differing := copies.ledgers(MemberVerdict.DIFFERS):
-        text = f"copies of {len(differing)} ledgers are intact and differ from the others', ledger {differing[0]} first"
+        text = f"copies of {counted(len(differing), 'ledger')} are intact and differ from the others'"
+        text += f", ledger {differing[0]} first"
         step = "the auditor gives the place of a bookie that differs from most others to another; of two, you decide"
         yield Finding("copies-differ", Colour.AMBER, text, step)
     if missing := copies.ledgers(MemberVerdict.MISSING):
-        text = f"bookies lack copies of {len(missing)} ledgers that they should have, ledger {missing[0]} first"
+        text = f"bookies lack copies of {counted(len(missing), 'ledger')} that they should have"
+        text += f", ledger {missing[0]} first"
         step = "pyreplog ledger repair LEDGER; the auditor finds them, too, when their turn comes"
         yield Finding("copies-lacking", Colour.AMBER, text, step)
     if unknown := copies.ledgers(MemberVerdict.UNKNOWN):
-        text = f"bookies could not say what they have of {len(unknown)} ledgers, ledger {unknown[0]} first"
+        text = f"bookies could not say what they have of {counted(len(unknown), 'ledger')}, ledger {unknown[0]} first"
         yield Finding("copies-unknown", Colour.AMBER, text, "start the bookies, or upgrade them; then audit again")
     listed = list_lost(store)
     nowhere = {
@@ -166,6 +172,6 @@ def _of_copies(store: MetadataStore, copies: CopyAudit) -> Iterator[Finding]:
         if report.nowhere and ledger not in listed
     }
     if nowhere:
-        text = f"{sum(nowhere.values())} entries of {len(nowhere)} ledgers are on none of their bookies"
+        text = f"{_entries_of(nowhere, 'are')} on none of their bookies"
         step = "bring back the disk of a bookie that had them"
         yield Finding("entries-nowhere", Colour.RED, f"{text}, of ledger {min(nowhere)} first", step)

@@ -23,6 +23,7 @@ from pyreplog.ledger.ledger_store import list_ledgers
 from pyreplog.ledger.repair_notes import repairs
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.metadata.store import MetadataStore
+from pyreplog.plurals import agreeing, counted
 
 HOLD_FORGOTTEN = "hold-forgotten"
 """Code of a hold that is older than `hold_alarm_ms`; the auditor's alarm has the same."""
@@ -124,7 +125,7 @@ def check_health(
             _amber("read-only", f"read-only: {', '.join(full)}", "free space on their disks, or add bookies")
         )
     if limbo is not None and (in_limbo := limbo()):
-        text = f"{len(in_limbo)} ledgers are in limbo, ledger {in_limbo[0][0]} on {in_limbo[0][1]} first"
+        text = f"{counted(len(in_limbo), 'ledger', 'are')} in limbo, ledger {in_limbo[0][0]} on {in_limbo[0][1]} first"
         findings.append(_amber("limbo", text, "pyreplog ledger recover LEDGER, then pyreplog ledger repair"))
     scrubs = {status.bookie: status.scrub for status in statuses if status.scrub is not None}
     findings += _of_scrubs(scrubs)
@@ -189,25 +190,32 @@ def _states(store: MetadataStore, findings: list[Finding]) -> Mapping[str, Booki
         return {}
 
 
+def _entries_of(entries: int, ledgers: int, verb: str) -> str:
+    return f"{counted(entries, 'entry')} of {counted(ledgers, 'ledger')} {agreeing(entries, verb)}"
+
+
 def _of_entries(store: MetadataStore, counts: LedgerSurvey) -> Iterator[Finding]:
     if listed := list_lost(store):
         entries = sum(lost.count for lost in listed.values())
-        text = f"{entries} entries of {len(listed)} ledgers are lost, of ledger {min(listed)} first"
+        text = f"{_entries_of(entries, len(listed), 'are')} lost, of ledger {min(listed)} first"
         step = "bring back the disk of a bookie that had them; /lost/LEDGER names it"
         yield Finding("entries-lost", Colour.RED, text, step)
     if counts.gone:
-        text = f"{sum(counts.gone.values())} entries of {len(counts.gone)} ledgers have copies on lost bookies alone"
+        text = f"{_entries_of(sum(counts.gone.values()), len(counts.gone), 'have')} copies on lost bookies alone"
         step = "bring back the disk of a bookie that had them"
         yield Finding("copies-gone", Colour.RED, f"{text}, of ledger {min(counts.gone)} first", step)
     if counts.lacking:
-        text = f"{len(counts.lacking)} ledgers have copies on bookies that do not run, ledger {counts.lacking[0]} first"
+        text = f"{counted(len(counts.lacking), 'ledger', 'have')} copies on bookies that do not run"
+        text += f", ledger {counts.lacking[0]} first"
         yield _amber("copies-missing", text, "start the bookies, or wait until auto-recovery has made the copies again")
     if counts.garbled:
-        text = f"the metadata of {len(counts.garbled)} ledgers cannot be read, of ledger {counts.garbled[0]} first"
+        text = f"the metadata of {counted(len(counts.garbled), 'ledger')} cannot be read"
+        text += f", of ledger {counts.garbled[0]} first"
         yield _amber("garbled", text, "see docs/operations.md, Metadata that make no sense")
     noted, garbled = repairs(store)
     if noted or garbled:
-        text = f"{len(noted)} copies are noted for repair, and {len(garbled)} notes cannot be read"
+        parts = [f"{counted(len(noted), 'copy', 'are')} noted for repair"] if noted else []
+        text = ", and ".join(parts + ([f"{counted(len(garbled), 'note')} cannot be read"] if garbled else []))
         step = "nothing: they are written again once the bookies run; `pyreplog ledger repair` does it at once"
         yield _amber("repairs", text, step)
 
@@ -237,7 +245,7 @@ _STEPS = {
 
 def _of_scrubs(scrubs: Mapping[str, LastScrub]) -> Iterator[Finding]:
     if damaged := {bookie: scrub.damaged_segments for bookie, scrub in scrubs.items() if scrub.damaged_segments}:
-        text = f"{sum(damaged.values())} segments are damaged, on {', '.join(sorted(damaged))}"
+        text = f"{counted(sum(damaged.values()), 'segment', 'are')} damaged, on {', '.join(sorted(damaged))}"
         step = "wait until the copies are made again and the segments removed; if that takes days, look at the disk"
         yield _amber("damaged-segments", text, step)
 

@@ -22,6 +22,7 @@ from pyreplog.errors import BookieStateError, LastCopyError, NoSuchBookieError, 
 from pyreplog.ledger.driver import Driver
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
 from pyreplog.ledger.runtime import RuntimeBase
+from pyreplog.plurals import counted
 
 _GONE = (BookiePhase.LOST, BookiePhase.RETIRED)
 _NEAR_MAX = 3
@@ -292,16 +293,34 @@ class BookieOperations:
             raise BookieStateError(
                 f"bookie {bookie} runs: expected one whose data are gone; drain it, or insist with --force"
             )
-        if forecast.loses and not accept_loss:
-            count = len({*forecast.entries, *forecast.open_ledgers})
-            raise LastCopyError(
-                f"bookie {bookie} has the only copies of entries of {count} ledgers, ledger "
-                f"{min([*forecast.entries, *forecast.open_ledgers])} first: look at all with --dry-run, give them up "
-                "with --yes"
-            )
+        if not accept_loss:
+            _check_loss(forecast)
         if state is None or state.phase is not BookiePhase.LOST:
             reason = "an operator declared it lost"
             self._set(bookie, state, BookieState(BookiePhase.LOST, self._clock.now_us(), reason))
+        return forecast
+
+    def forecast_replacement(self, bookie: str, *, accept_loss: bool = False) -> LossForecast:
+        """Return what is lost when an empty directory takes the name of a bookie, whose disk cannot return then.
+
+        Args:
+            bookie: id of the bookie.
+            accept_loss: also if entries are lost with it.
+
+        Raises:
+            LastCopyError: entries would be lost, or are listed as lost and may be on its disk; and `accept_loss` is
+                False.
+            ReplogError: errors of the metadata store.
+        """
+        forecast = self.forecast_loss(bookie)
+        if not accept_loss:
+            _check_loss(forecast)
+            if listed := had_last_copies(bookies_of_lost(self._store), bookie):
+                raise LastCopyError(
+                    f"bookie {bookie} had the last copies of entries of {counted(len(listed), 'ledger')}, ledger "
+                    f"{listed[0]} first, which are listed as lost: its disk cannot bring them back once another "
+                    "incarnation has its name; give them up with --yes"
+                )
         return forecast
 
     def end_lost(self, text: str) -> str:
@@ -370,8 +389,8 @@ class BookieOperations:
         named = self._scan.ledgers_of(bookie)
         if len(named):
             raise BookieStateError(
-                f"bookie {bookie} cannot be retired: {len(named)} ledgers name it, ledger {named[0]} first; wait until "
-                "its copies are moved (`cluster drain --wait`)"
+                f"bookie {bookie} cannot be retired: {counted(len(named), 'ledger', 'name')} it, ledger {named[0]} "
+                "first; wait until its copies are moved (`cluster drain --wait`)"
             )
         listed = had_last_copies(bookies_of_lost(self._store), bookie)
         if listed:
@@ -403,3 +422,13 @@ class BookieOperations:
 
 def _phase_name(state: BookieState | None) -> str:
     return "an ordinary member" if state is None else str(state.phase)
+
+
+def _check_loss(forecast: LossForecast) -> None:
+    """Raise LastCopyError if entries would be lost."""
+    if forecast.loses:
+        ledgers = {*forecast.entries, *forecast.open_ledgers}
+        raise LastCopyError(
+            f"bookie {forecast.bookie} has the only copies of entries of {counted(len(ledgers), 'ledger')}, ledger "
+            f"{min(ledgers)} first: look at all with `cluster lost --dry-run`, give them up with --yes"
+        )

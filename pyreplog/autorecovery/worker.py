@@ -23,6 +23,7 @@ from pyreplog.ledger.ledger_store import VersionedMetadata
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.ledger.thread_pool import ThreadPool
+from pyreplog.plurals import counted
 
 logger = logging.getLogger(__name__)
 
@@ -285,7 +286,7 @@ class ReplicationWorker:
                 counters.ledgers += not replicated.is_open
                 self._failures.pop(ledger, None)
         if replicated.kept:  # each pass would look for them again, in vain
-            text = f"{replicated.kept} entries have copies on bookies that are away, or nowhere"
+            text = f"{counted(replicated.kept, 'entry', 'have')} copies on bookies that are away, or nowhere"
             self._failed(ledger, UnreadableError(ledger, text))
 
     def _failed(self, ledger: int, error: ReplogError) -> None:

@@ -146,6 +146,33 @@ def count_bookies(store: MetadataStore) -> int:
     return len(store.list(BOOKIES))
 
 
+def replaced_bookie(path: Path, name: str, store: MetadataStore) -> str | None:
+    """Return the id of the registered bookie whose name a start with `make_new` gives to a new incarnation.
+
+    Args:
+        path: directory of the bookie.
+        name: name of the bookie in the metadata.
+        store: metadata store.
+
+    Returns:
+        The id; None: the name is free, or the directory belongs to a bookie that was registered.
+
+    Raises:
+        CorruptionError: the identity file is damaged.
+        FormatVersionError: the identity file is of a newer version.
+        InvalidMetadataError: the metadata of the bookie are damaged.
+        ReplogError: as the metadata store.
+    """
+    key, kept = f"{BOOKIES}/{name}", _load(path)
+    known = store.get(key)
+    if known is None:
+        return None
+    incarnation = _bytes(key, known, "incarnation")
+    if kept is not None and (kept.registered or kept.incarnation == incarnation):
+        return None
+    return f"{name}@{incarnation.hex()}"
+
+
 def claim(
     path: Path, name: str, store: MetadataStore, *, next_ledger: int = 0, make_new: bool = False,
     older_metadata: bool = False, files: Files | None = None,

@@ -12,8 +12,11 @@ from pathlib import Path
 
 from pyreplog.autorecovery.auto_recovery import AutoRecovery
 from pyreplog.autorecovery.metrics import auto_recovery_metrics
+from pyreplog.autorecovery.operators import BookieOperations
 from pyreplog.bookie.config import BOOKIE_DURABILITIES, BookieConfig
+from pyreplog.bookie.identity import replaced_bookie
 from pyreplog.bookie.node import BookieNode
+from pyreplog.cli.clusterbookies import print_forecast
 from pyreplog.cli.shared import serving, settings, tls
 from pyreplog.cli.shared.clusteroptions import VARIABLE
 from pyreplog.cli.shared.output import print_json, say
@@ -63,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="go on with metadata from a backup: ledgers created since then are lost (see docs/operations.md)",
     )
     parser.add_argument("--replace", action="store_true", help="take over the name of a bookie whose data are lost")
+    parser.add_argument("--yes", action="store_true", help="with --replace: also if entries are lost with it")
     parser.add_argument(
         "--autorecovery", action="store_true", help="also be an auditor and a worker (see `pyreplog autorecovery run`)"
     )
@@ -74,6 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     credentials = serving.ServerCredentials(arguments, is_peer=True, client=_client_tls)
     stop = serving.stopped_by_signals(credentials.reload)
+    if arguments.replace:
+        _check_replacement(arguments)
     with (
         open_store(_url(arguments)) as store,
         _node(arguments, store, credentials) as node,
@@ -92,6 +98,19 @@ def run(arguments: argparse.Namespace) -> int:
         node.drain(drain.left(ANSWERS))
     serving.skip_final_collection()
     return 0
+
+
+def _check_replacement(arguments: argparse.Namespace) -> None:
+    """Say what is lost with the bookie whose name an empty directory takes. Raises LastCopyError: entries, unasked."""
+    with open_store(_url(arguments)) as store:
+        bookie = replaced_bookie(Path(arguments.directory), _name(arguments), store)
+    if bookie is None:
+        return
+    say(f"replacing bookie {bookie}: reading the metadata of all ledgers", file=sys.stderr)
+    with LedgerCluster.connect(_url(arguments)) as cluster:
+        operations = BookieOperations(cluster.runtime, SystemClock())
+        forecast = operations.forecast_replacement(bookie, accept_loss=arguments.yes)
+    print_forecast(forecast, "are", file=sys.stderr)
 
 
 def _client_tls(arguments: argparse.Namespace) -> ssl.SSLContext | None:
@@ -144,6 +163,10 @@ def _config(arguments: argparse.Namespace) -> BookieConfig:
     return BookieConfig.of({**settings.settings(arguments), **set_options})
 
 
+def _name(arguments: argparse.Namespace) -> str:
+    return arguments.name or Path(arguments.directory).absolute().name
+
+
 def _url(arguments: argparse.Namespace) -> str:
     url = arguments.metadata or os.environ.get(VARIABLE)
     if not url:
@@ -155,7 +178,7 @@ def _node(arguments: argparse.Namespace, store: MetadataStore, credentials: serv
     host, port, advertise = serving.listening(arguments)
     return BookieNode(
         arguments.directory,
-        arguments.name or Path(arguments.directory).absolute().name,
+        _name(arguments),
         store,
         _config(arguments),
         ledgers=StoredLedgers(store),

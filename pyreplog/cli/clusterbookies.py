@@ -7,17 +7,21 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TextIO
 
 from pyreplog.autorecovery.auto_recovery import AutoRecovery
+from pyreplog.autorecovery.hold import find_hold
 from pyreplog.autorecovery.key_waiter import KeyWaiter
+from pyreplog.autorecovery.leased_keys import AUDITOR
 from pyreplog.autorecovery.operators import BlockedLedger, BookieOperations, DrainProgress, LossForecast
 from pyreplog.autorecovery.orders import ORDERS
 from pyreplog.autorecovery.status import STATUS
 from pyreplog.cli.shared import clusteroptions
-from pyreplog.cli.shared.output import amount, counted, duration, print_json, say
+from pyreplog.cli.shared.output import amount, counted, duration, moment, print_json, say
 from pyreplog.clock import SystemClock
 from pyreplog.errors import DrainBlockedError
+from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.plurals import agreeing
 
 DRAIN = "have the copies of a bookie moved to others"
 LOST = "declare that the data of a bookie are gone, so that its copies are made again at once"
@@ -60,6 +64,19 @@ def _tell_scan(arguments: argparse.Namespace) -> None:
         say("reading the metadata of all ledgers", file=sys.stderr)
 
 
+def _tell_idle(cluster: LedgerCluster) -> None:
+    """Say why no copies are made at present, if that is so."""
+    hold = find_hold(cluster.metadata)
+    if hold is not None:
+        say(
+            f"nothing is copied: auto-recovery is on hold since {moment(hold.since_us)}: {hold.reason}; end it with "
+            "`pyreplog cluster hold --end`",
+            file=sys.stderr,
+        )
+    elif cluster.runtime.embedded_bookies is None and cluster.metadata.get(AUDITOR) is None:
+        say("nothing is copied: no auditor runs; start `pyreplog autorecovery run URL`", file=sys.stderr)
+
+
 def _drain(arguments: argparse.Namespace) -> int:
     with clusteroptions.cluster(arguments) as cluster:
         operations = BookieOperations(cluster.runtime, SystemClock())
@@ -73,6 +90,8 @@ def _drain(arguments: argparse.Namespace) -> int:
         _tell_scan(arguments)
         progress = operations.begin_drain(arguments.bookie, dry_run=arguments.dry_run)
         _print_drain(arguments, progress)
+        if progress.ledgers_left and not arguments.dry_run:
+            _tell_idle(cluster)
         if arguments.wait and not arguments.dry_run:
             with ExitStack() as running:
                 if cluster.runtime.embedded_bookies is not None:  # no other process can copy
@@ -93,10 +112,10 @@ def _wait(arguments: argparse.Namespace, operations: BookieOperations, waiter: K
             moved = now
             _print_drain(arguments, progress, _eta_s(first, progress, now - began))
         elif now - moved >= arguments.patience and (blocked := operations.blocked(first.bookie)):
-            raise DrainBlockedError(
-                f"bookie {first.bookie}: nothing can be moved, {len(blocked)} ledgers fail; it stays draining:\n"
-                + "\n".join(map(_blocked_line, blocked))
-            )
+            for each in blocked:
+                say(_blocked_line(each), file=sys.stderr)
+            count = counted(len(blocked), "ledger", "fail")
+            raise DrainBlockedError(f"bookie {first.bookie}: nothing can be moved, {count}; it stays draining")
 
 
 def _blocked_line(blocked: BlockedLedger) -> str:
@@ -123,7 +142,7 @@ def _print_drain(arguments: argparse.Namespace, progress: DrainProgress, eta_s: 
     line = f"bookie {progress.bookie}: {counted(progress.ledgers_left, 'ledger')} left, {amount(progress.bytes_left)}"
     if progress.open_left:
         line += f", {progress.open_left} of them open: their writers replace it"
-    say(line if eta_s is None else f"{line}, about {duration(eta_s)}")
+    say(line if not progress.ledgers_left or eta_s is None else f"{line}, about {duration(eta_s)}")
     sys.stdout.flush()
 
 
@@ -137,10 +156,14 @@ def _lost(arguments: argparse.Namespace) -> int:
             forecast = operations.forecast_loss(arguments.bookie)
         else:
             forecast = operations.declare_lost(arguments.bookie, accept_loss=arguments.yes, force=arguments.force)
-    if arguments.json:
-        print_json({**asdict(forecast), "is_declared": not arguments.dry_run})
-    else:
-        _print_forecast(forecast, "would be" if arguments.dry_run else "are")
+        if arguments.json:
+            print_json({**asdict(forecast), "is_declared": not arguments.dry_run})
+        else:
+            print_forecast(forecast, "would be" if arguments.dry_run else "are")
+        if not arguments.dry_run:
+            if not arguments.json:
+                say(f"bookie {forecast.bookie} counts as lost: its copies are made again")
+            _tell_idle(cluster)
     return 0
 
 
@@ -153,25 +176,35 @@ def _end_lost(arguments: argparse.Namespace, operations: BookieOperations) -> in
     return 0
 
 
-def _print_forecast(forecast: LossForecast, verb: str) -> None:
-    say(f"bookie {forecast.bookie}: {counted(forecast.ledgers, 'ledger')} name it")
+def print_forecast(forecast: LossForecast, verb: str, *, file: TextIO | None = None) -> None:
+    """Print how many ledgers name a bookie, and the entries that have no other copy.
+
+    Args:
+        forecast: what is lost.
+        verb: of the entries: "are", "would be".
+        file: where to; None: standard output.
+    """
+    say(f"bookie {forecast.bookie}: {counted(forecast.ledgers, 'ledger', 'name')} it", file=file)
     for ledger, entries in sorted(forecast.entries.items())[:_SHOWN_MAX]:
-        say(f"  ledger {ledger}: {counted(entries, 'entry')} {verb} lost")
+        say(f"  ledger {ledger}: {counted(entries, 'entry')} {agreeing(entries, verb)} lost", file=file)
     for ledger in forecast.open_ledgers[:_SHOWN_MAX]:
-        say(f"  ledger {ledger}: is not closed, and entries of its last fragment {verb} lost")
+        say(f"  ledger {ledger}: is not closed, and entries of its last fragment {verb} lost", file=file)
     hidden = max(len(forecast.entries) - _SHOWN_MAX, 0) + max(len(forecast.open_ledgers) - _SHOWN_MAX, 0)
     if hidden:
-        say(f"  and {counted(hidden, 'ledger')} more")
+        say(f"  and {counted(hidden, 'ledger')} more", file=file)
     if not forecast.loses:
-        say("  every entry has a copy elsewhere")
+        say("  every entry has a copy elsewhere", file=file)
 
 
 def _retire(arguments: argparse.Namespace) -> int:
     with clusteroptions.cluster(arguments) as cluster:
         _tell_scan(arguments)
         bookie = BookieOperations(cluster.runtime, SystemClock()).retire(arguments.bookie)
+        runs = cluster.runtime.embedded_bookies is None and any(
+            status.bookie == bookie for status in cluster.runtime.bookie_statuses()
+        )
     if arguments.json:
         print_json({"bookie": bookie, "phase": "retired"})
     else:
-        say(f"bookie {bookie} is retired")
+        say(f"bookie {bookie} is retired" + ("; it still runs: stop its process" if runs else ""))
     return 0

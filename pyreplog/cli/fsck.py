@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from pyreplog.bookie.identity import IDENTITY
 from pyreplog.cli.shared.output import amount, counted, print_fields, print_json, say
 from pyreplog.cli.shared.progress import progress
 from pyreplog.errors import CorruptionError, InvalidArgumentError
@@ -41,6 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
     path = as_directory(arguments.log)
     if arguments.truncate_at_damage and not arguments.repair:
         raise InvalidArgumentError("--truncate-at-damage: expected with --repair, found without")
+    if arguments.truncate_at_damage and (path.parent / IDENTITY).exists():
+        raise InvalidArgumentError(
+            f"--truncate-at-damage: {path} is the log of a bookie, which does not start when its log was cut. Start it "
+            "as it is: it has damaged entries written again from other bookies (docs/operations.md, A disk flips bits)"
+        )
     with progress("fsck", start=0, total=_size(path)) as shown:
         if arguments.repair:
             done = repair(path, truncate_at_damage=arguments.truncate_at_damage, progress=shown.update)
@@ -98,8 +104,10 @@ def _explain(damage: Damage) -> str:
     text += f"expected {damage.expected}, found {damage.found}"
     if damage.costs_entries:
         number = "" if damage.entry is None else f" from {damage.entry:,} on"
-        until = "nothing intact follows" if damage.resumes is None else f"intact again at {damage.resumes:,}"
-        text += f"; entries{number} are unreadable, {until} ({damage.intact_before:,} intact before it, "
+        until = "" if damage.resumes is None else f", intact again at {damage.resumes:,}"
+        if not damage.intact_after:  # else the number of the next one is unknown, as in the log of a bookie
+            until = ", nothing intact follows"
+        text += f"; entries{number} are unreadable{until} ({damage.intact_before:,} intact before it, "
         text += f"{damage.intact_after:,} after it)"
     else:
         text += "; no entry is lost"

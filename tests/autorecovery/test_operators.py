@@ -148,8 +148,11 @@ def test_the_last_copy_is_neither_drained_away_nor_given_up_unasked(here: Here) 
         here.operations.begin_drain(bookie)
     forecast = here.operations.forecast_loss(bookie)
     assert forecast.entries == {ledger: len(range(0, ENTRIES, 3))}
-    with pytest.raises(LastCopyError, match="only copies of entries of 1 ledgers"):
+    with pytest.raises(LastCopyError, match="only copies of entries of 1 ledger, ledger"):
         here.operations.declare_lost(bookie)
+    with pytest.raises(LastCopyError, match="only copies of entries of 1 ledger, ledger"):
+        here.operations.forecast_replacement(bookie)
+    assert here.operations.forecast_replacement(bookie, accept_loss=True) == forecast
     assert here.phase(bookie) is None
     assert here.operations.declare_lost(bookie, accept_loss=True) == forecast
     assert here.phase(bookie) is BookiePhase.LOST
@@ -177,6 +180,9 @@ def test_who_may_return_with_lost_entries_is_not_retired(here: Here) -> None:
     assert here.phase(gone) is BookiePhase.LOST
     with pytest.raises(LastCopyError, match=f"entries of ledger {ledger}, which are listed as lost"):
         here.operations.retire(gone)
+    with pytest.raises(LastCopyError, match=f"entries of 1 ledger, ledger {ledger} first, which are listed as lost"):
+        here.operations.forecast_replacement(gone)
+    assert not here.operations.forecast_replacement(gone, accept_loss=True).loses
     remove_lost(here.store, ledger, range(3, 4))
     here.step(days=2)
     here.step(days=2)
@@ -318,7 +324,7 @@ def test_lost_entries_make_it_red(here: Here) -> None:
     health = here.health()
     assert health.colour is Colour.RED
     assert health.findings[0].code == "entries-lost"
-    assert "3 entries of 1 ledgers" in health.findings[0].text
+    assert "3 entries of 1 ledger are lost" in health.findings[0].text
 
 
 def test_a_name_that_was_registered_again_counts_its_former_copies_as_gone(tmp_path: Path) -> None:

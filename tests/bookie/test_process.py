@@ -16,7 +16,7 @@ import pytest
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus
 from pyreplog.bookie.registration import AVAILABLE
 from pyreplog.ledger.ledger_store import NEXT_LEDGER
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, key_proof, metadata_key
+from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, metadata_key
 from pyreplog.metadata.url import open_store
 from tests.bookie.asking import KEY, OTHER_KEY, add, entries_in, last, read, set_lac
 from tests.bookie.tcp import Client
@@ -161,6 +161,33 @@ def test_refusals_are_one_line_and_an_exit_code(tmp_path: Path) -> None:
         assert replaced.said["bookie"].startswith("b1@") and replaced.said["bookie"] != process.said["bookie"]
     with running(tmp_path, "--listen", "nowhere") as bad:
         assert bad.result()[0] == 2
+
+
+def test_the_only_copies_are_not_replaced_unasked(tmp_path: Path) -> None:
+    """An empty directory takes the name of a bookie that has the only copies of 5 entries: not without --yes."""
+    with running(tmp_path) as process:
+        process.end(signal.SIGTERM)
+    former = process.said["bookie"]
+    made = LedgerMetadata(
+        ledger=20, ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=(Fragment(0, (former,)),),
+        proof=key_proof(KEY), state=State.CLOSED, last_entry=4,
+    )  # fmt: skip
+    with open_store(f"sqlite:{tmp_path / 'metadata.sqlite'}") as store:
+        store.create(metadata_key(20), made.encode())
+    with running(tmp_path, "--replace") as again:
+        assert again.said["bookie"] == former, "the directory is not empty"
+        assert again.end(signal.SIGTERM) == (0, ""), "and nothing was read for that"
+    (tmp_path / "b1").rename(tmp_path / "elsewhere")
+    (tmp_path / "b1" / "lost+found").mkdir(parents=True)
+    with running(tmp_path, "--replace") as refused:
+        code, complaint = refused.result()
+        assert code == 6 and f"{former} has the only copies of entries of 1 ledger, ledger 20 first" in complaint
+        assert "--yes" in complaint.splitlines()[-1]
+    assert [path.name for path in (tmp_path / "b1").iterdir()] == ["lost+found"], "nothing was changed"
+    with running(tmp_path, "--replace", "--yes") as replaced:
+        assert replaced.said["bookie"] != former
+        complaint = replaced.end(signal.SIGTERM)[1]
+        assert f"bookie {former}: 1 ledger names it\n  ledger 20: 5 entries are lost\n" in complaint
 
 
 def test_clients_are_told_what_it_advertises(tmp_path: Path) -> None:

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from pyreplog.autorecovery.operators import BookieOperations
 from pyreplog.autorecovery.status import STATUS, AutoRecoveryStatus
+from pyreplog.bookie.registration import AVAILABLE, Availability
 from pyreplog.cli import clusterbookies
+from pyreplog.clock import SystemClock
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.ledgermetadata import metadata_key
@@ -64,7 +67,7 @@ def test_an_audit_has_the_exit_codes_of_health(cluster: Callable[..., Done], fol
     lacking = cluster("audit", "--check-copies", "0", "--bytes-per-s", "1000000")
     assert lacking.code == 10
     assert f"ledger 0, {spare}: missing: entries 0 to 8 by 4, 3 to 7 by 4" in lacking.out
-    assert "amber  copies-lacking: bookies lack copies of 1 ledgers" in lacking.out
+    assert "amber  copies-lacking: bookies lack copies of 1 ledger that" in lacking.out
     (report,) = cluster("audit", "--check-copies", "--json").json["copies"]["reports"]
     assert report["members"][spare]["missing"] == [[0, 9, 4], [3, 8, 4]]
     assert cluster("drain", bookie).code == 0
@@ -76,7 +79,7 @@ def test_an_audit_names_what_is_to_be_copied(run: Run, cluster: Callable[..., Do
     remote = run("cluster", "--cluster", f"sqlite:{folder / 'metadata.sqlite'}", "audit")
     assert remote.code == 10
     assert "without a copy on bookies that run: 10 entries of 1 ledger: 0" in remote.out
-    assert "no-copy: 10 entries of 1 ledgers" in remote.out
+    assert "no-copy: 10 entries of 1 ledger have no copy" in remote.out
     with LedgerCluster.embedded(folder) as opened:
         bookie = opened.ledger_metadata(0).last_fragment.ensemble[0]
     cluster("drain", bookie)
@@ -103,8 +106,8 @@ def test_a_bookie_is_drained_and_retired(cluster: Callable[..., Done], folder: P
     assert cluster("drain", name, "--end").out == f"bookie {bookie} is an ordinary member again\n"
     assert cluster("drain", name).code == 0
     refused = cluster("retire", name)
-    assert refused.code == 6 and "1 ledgers name it" in refused.error
-    assert "0 ledgers left" in cluster("drain", name, "--wait").out
+    assert refused.code == 6 and "1 ledger names it" in refused.error
+    assert cluster("drain", name, "--wait").out.endswith(" 0 ledgers left, 0 B\n"), "and no time"
     assert cluster("retire", name).out == f"bookie {bookie} is retired\n"
 
 
@@ -114,7 +117,55 @@ def test_what_a_loss_would_cost(cluster: Callable[..., Done], folder: Path) -> N
     assert "every entry has a copy elsewhere" in cluster("lost", bookie, "--dry-run").out
     done = cluster("lost", bookie)
     assert done.code == 6 and "runs" in done.error
+    lines = [f"bookie {bookie}: 1 ledger names it", "  every entry has a copy elsewhere"]
+    assert cluster("lost", bookie, "--dry-run").out.splitlines() == lines
+    done = cluster("lost", bookie, "--force")
+    assert done.out.splitlines() == [*lines, f"bookie {bookie} counts as lost: its copies are made again"]
+    assert done.error == ""
     assert cluster("lost", bookie, "--force", "--json").json["is_declared"] is True
+
+
+def test_decisions_during_a_hold_say_that_nothing_is_copied(
+    run: Run, cluster: Callable[..., Done], folder: Path
+) -> None:
+    with LedgerCluster.embedded(folder) as opened:
+        first, second, *_ = opened.ledger_metadata(0).last_fragment.ensemble
+    remote = ("cluster", "--cluster", f"sqlite:{folder / 'metadata.sqlite'}")
+    assert "nothing is copied: no auditor runs; start `pyreplog autorecovery run" in run(*remote, "lost", first).error
+    cluster("lost", first, "--end")
+    cluster("hold", "--reason", "upgrade")
+    held = "nothing is copied: auto-recovery is on hold since 2"
+    for decision in (("drain", second), ("lost", first, "--force")):
+        error = cluster(*decision).error
+        assert held in error and ": upgrade; end it with `pyreplog cluster hold --end`" in error
+    assert held not in cluster("drain", second, "--dry-run").error
+
+
+def test_entries_are_not_given_up_unasked(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    with LedgerCluster.embedded(folder, segment_bytes=64 << 10) as opened:
+        with opened.create_ledger(3, 1) as ledger:
+            ledger.append_batch([b"value"] * 4)
+        first, last = opened.ledger_metadata(0).last_fragment.ensemble[0::2]
+    remote = ("cluster", "--cluster", f"sqlite:{folder / 'metadata.sqlite'}", "lost")
+    assert "  ledger 0: 2 entries would be lost" in run(*remote, "--dry-run", first).out
+    assert "  ledger 0: 1 entry would be lost" in run(*remote, "--dry-run", last).out
+    refused = run(*remote, first)
+    assert (refused.code, refused.out) == (6, "")
+    assert f"{first} has the only copies of entries of 1 ledger, ledger 0 first: " in refused.error
+    assert "`cluster lost --dry-run`, give them up with --yes" in refused.error
+    done = run(*remote, "--yes", last)
+    assert done.code == 0 and "  ledger 0: 1 entry is lost\n" in done.out
+
+
+def test_a_process_that_still_runs_is_named_when_it_is_retired(run: Run, folder: Path) -> None:
+    with LedgerCluster.embedded(folder) as opened:
+        members = opened.ledger_metadata(0).bookies()
+        spare = next(status.bookie for status in opened.status().bookies if status.bookie not in members)
+        remote = ("cluster", "--cluster", f"sqlite:{folder / 'metadata.sqlite'}")
+        opened.metadata.create(f"{AVAILABLE}/{spare}", Availability("127.0.0.1:1").encode())
+        BookieOperations(opened.runtime, SystemClock()).begin_drain(spare)
+        assert run(*remote, "retire", spare).out == f"bookie {spare} is retired; it still runs: stop its process\n"
 
 
 def test_settings_are_shown_and_changed(cluster: Callable[..., Done]) -> None:
@@ -185,8 +236,10 @@ def test_a_drain_that_cannot_go_on_ends_and_says_why(
         opened.metadata.create(STATUS, status.encode())
     done = cluster("drain", bookie, "--wait", "--patience", "0")
     assert done.code == 6
-    assert "nothing can be moved, 1 ledgers fail; it stays draining" in done.error
-    assert "ledger 0: no copy of entry 3 can be read; cannot be read: entries 0, 2, 4, 6, 8" in done.error
+    assert done.error.splitlines() == [
+        "  ledger 0: no copy of entry 3 can be read; cannot be read: entries 0, 2, 4, 6, 8",
+        f"pyreplog: bookie {bookie}: nothing can be moved, 1 ledger fails; it stays draining",
+    ]
 
 
 def test_a_wrong_loss_is_taken_back(cluster: Callable[..., Done]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,23 @@ def test_fsck_truncates_only_when_told(run: Run, sample: Path):
     assert done.code == 0 and done.json["after"]["end"] == 700 and "entry 700" in done.json["actions"][0]
     assert len(samples.segments(sample)) < len(samples_before)
     samples.assert_intact(sample, range(700))
+
+
+def test_the_log_of_a_bookie_is_not_truncated(run: Run, tmp_path: Path):
+    """A bookie whose log ends earlier than it was durable does not start."""
+    with pyreplog.Cluster.embedded(tmp_path / "cluster", segment_bytes=1 << 20) as cluster:
+        with cluster.create_ledger(3) as ledger:
+            ledger.append_batch([b"x" * 1000] * 50)
+            ledger.append_batch([b"y" * 1000] * 50)
+    log = tmp_path / "cluster" / "bookie-0" / "log"
+    flip(samples.segments(log)[0], 20_000)
+    done = run("fsck", log)
+    assert done.code == 4 and "nothing intact follows" not in done.out
+    assert re.search(r"; entries are unreadable \(\d+ intact before it, [1-9]\d* after it\)\n", done.out)
+    assert run("fsck", log, "--repair").code == 4
+    refused = run("fsck", log, "--repair", "--truncate-at-damage")
+    assert refused.code == pyreplog.InvalidArgumentError.exit_code and "is the log of a bookie" in refused.error
+    assert run("fsck", log).out == done.out
 
 
 def test_fsck_of_no_log(run: Run, tmp_path: Path):

@@ -12,6 +12,8 @@ from typing import Any, TextIO
 
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.record import NO_EVENT_TIME
+from pyreplog.plurals import counted as counted
+from pyreplog.plurals import plural as plural
 
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _LINE_CONTROLS = re.compile("(?![\t\n])" + _CONTROLS.pattern)
@@ -69,18 +71,6 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         say(f"{name:<{width}}  {value}".rstrip())
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number with a noun: 1 entry, 2 entries."""
-    return f"{count:,} {plural(count, noun)}"
-
-
-def plural(count: int, noun: str) -> str:
-    """Return the noun in the form for a number."""
-    if count == 1:
-        return noun
-    return noun.removesuffix("y") + "ies" if noun.endswith("y") else noun + "s"
 
 
 def amount(count: float) -> str:

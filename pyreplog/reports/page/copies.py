@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyreplog.plurals import counted
 from pyreplog.reports.page.cells import amount, duration, printable
-from pyreplog.reports.page.sentences import Found, counted, each, ledgers, total
+from pyreplog.reports.page.sentences import Found, each, ledgers, total
 
 
 def under_replicated(table: pa.Table) -> Found:

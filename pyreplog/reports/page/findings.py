@@ -7,9 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyreplog.plurals import counted
 from pyreplog.reports.page.cells import amount, duration, moment, number, share
 from pyreplog.reports.page.names import key_of, rows, subscription_of, topic_of
-from pyreplog.reports.page.sentences import MOST, Found, counted, each, total
+from pyreplog.reports.page.sentences import MOST, Found, each, total
 
 HOT_TIMES = 10.0
 """A key is hot if it has so many times the records of the mean key."""

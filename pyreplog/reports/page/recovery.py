@@ -7,9 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyreplog.plurals import counted
 from pyreplog.reports.page.cells import amount, duration, moment, printable
 from pyreplog.reports.page.names import rows
-from pyreplog.reports.page.sentences import Found, State, counted, each
+from pyreplog.reports.page.sentences import Found, State, each
 
 _DAY_S = 86_400.0
 _SCRUB_LATE_S = 28 * _DAY_S

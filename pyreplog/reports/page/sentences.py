@@ -17,15 +17,6 @@ MOST = 5
 """Most things of a kind that are named one by one."""
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number with a noun: 1 entry, 2 entries."""
-    if count == 1:
-        return f"1 {noun}"
-    if noun.endswith("y") and not noun.endswith("ey"):
-        return f"{count:,} {noun[:-1]}ies"
-    return f"{count:,} {noun}s"
-
-
 def each(table: pa.Table, state: State, text: Callable[[dict[str, Any]], str], others: str) -> Found:
     """Yield a sentence for each of the first rows, and one for all others."""
     for row in rows(table.slice(0, MOST)):

@@ -70,7 +70,8 @@ class Kills:
         self.events: list[str] = []
 
     def _bookie(self, name: str) -> Victim:
-        command = ["pyreplog", "bookie", str(self._folder / name), "--json", "--replace", "--metadata", self._url]
+        command = ["pyreplog", "bookie", str(self._folder / name), "--json", "--replace", "--yes"]
+        command += ["--metadata", self._url]
         command += ["--segment-bytes", str(SEGMENT_BYTES), *(f"--set={setting}" for setting in BOOKIE_SETTINGS)]
         return Victim(name, self._folder, command, has_clock=False)
 
