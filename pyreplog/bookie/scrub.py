@@ -37,6 +37,7 @@ from pyreplog.bookie.segment_check import BadRecord, SegmentCheck
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import ClosedError, CorruptionError, DiskError, PoisonedError, ReplogError, TrimmedError
 from pyreplog.log.files import Files, RealFiles
+from pyreplog.plurals import counted
 
 logger = logging.getLogger(__name__)
 
@@ -423,7 +424,9 @@ class Scrubber:
             state.damaged.pop(base, None)
         if check.faults:
             logger.error(
-                "the segment at %d has %d damaged places; its bad records are noted for repair", base, check.faults
+                "the segment at %d has %s; its bad records are noted for repair",
+                base,
+                counted(check.faults, "damaged place"),
             )
         if check.unindexed is not None:
             self._lose(base, "records are damaged, and no index tells which")
