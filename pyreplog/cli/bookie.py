@@ -110,7 +110,10 @@ def _check_replacement(arguments: argparse.Namespace) -> None:
     with LedgerCluster.connect(_url(arguments)) as cluster:
         operations = BookieOperations(cluster.runtime, SystemClock())
         forecast = operations.forecast_replacement(bookie, accept_loss=arguments.yes)
+        registered = next((each for each in cluster.runtime.bookie_statuses() if each.bookie == bookie), None)
     print_forecast(forecast, "are", file=sys.stderr)
+    if registered is not None:  # for a while after a kill, too
+        say(f"  it is still registered: if it runs at {registered.address}, stop it", file=sys.stderr)
 
 
 def _client_tls(arguments: argparse.Namespace) -> ssl.SSLContext | None:

@@ -190,6 +190,14 @@ def test_the_only_copies_are_not_replaced_unasked(tmp_path: Path) -> None:
         assert f"bookie {former}: 1 ledger names it\n  ledger 20: 5 entries are lost\n" in complaint
 
 
+def test_who_runs_is_named_when_another_takes_its_name(tmp_path: Path) -> None:
+    with running(tmp_path) as former:
+        successor = Process(tmp_path, "--name", "b1", "--replace", name="other")
+        assert successor.said["bookie"] not in ("", former.said["bookie"])
+        complaint = successor.end(signal.SIGTERM)[1]
+        assert f"it is still registered: if it runs at {former.address}, stop it\n" in complaint
+
+
 def test_clients_are_told_what_it_advertises(tmp_path: Path) -> None:
     """Where it listens is nobody's business then: all addresses, or those of a container."""
     with (
