@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import tomllib
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ FILE_VERSIONS = {
     "`terms`, `members` of a replica group": ("pyreplog.stream.terms", "VERSION"),
     "applied position of a relay": ("pyreplog.ha.relay.positionfile", "VERSION"),
     "cursor ledgers": ("pyreplog.topic.model.cursor_pages", "VERSION"),
-    "metadata of ledgers, topics, subscriptions, partitions": ("pyreplog.topic.model.chain", "VERSION"),
+    "metadata of ledgers, topics, subscriptions, partitions": ("pyreplog.topic.model.chain", "LedgerChain.VERSION"),
     "layout of the metadata store": ("pyreplog.metadata.layout", "LAYOUT"),
     "metadata of bookies, owners of topics": ("pyreplog.bookie.identity", "METADATA_VERSION"),
     "producer snapshots": ("pyreplog.topic.model.producer_snapshot", "VERSION"),
@@ -35,13 +36,17 @@ FILE_VERSIONS = {
 """The module that has the version of a row of compatibility.md. Rows without a module have the version of segments."""
 
 SAME_ROW = {
-    "pyreplog.ledger.ledgermetadata": "pyreplog.topic.model.chain",
-    "pyreplog.topic.model.subscription_metadata": "pyreplog.topic.model.chain",
-    "pyreplog.topic.model.partitioned_metadata": "pyreplog.topic.model.chain",
-    "pyreplog.topic.model.cursor_record": "pyreplog.topic.model.cursor_pages",
-    "pyreplog.log.backup.manifest": "pyreplog.offload.manifest",
-}
-"""Modules that share a row with another one."""
+    ("pyreplog.ledger.ledgermetadata", "LedgerMetadata.VERSION"): ("pyreplog.topic.model.chain", "LedgerChain.VERSION"),
+    ("pyreplog.topic.model.subscription_metadata", "SubscriptionMetadata.VERSION"): (
+        "pyreplog.topic.model.chain", "LedgerChain.VERSION",
+    ),
+    ("pyreplog.topic.model.partitioned_metadata", "PartitionedMetadata.VERSION"): (
+        "pyreplog.topic.model.chain", "LedgerChain.VERSION",
+    ),
+    ("pyreplog.topic.model.cursor_record", "VERSION"): ("pyreplog.topic.model.cursor_pages", "VERSION"),
+    ("pyreplog.log.backup.manifest", "VERSION"): ("pyreplog.offload.manifest", "VERSION"),
+}  # fmt: skip
+"""Versions that share a row with another one."""
 
 
 def rows(text: str) -> list[list[str]]:
@@ -57,7 +62,7 @@ def table(title: str) -> list[list[str]]:
 
 
 def constant(module: str, name: str = "VERSION") -> int:
-    value: int = getattr(importlib.import_module(module), name)
+    value: int = attrgetter(name)(importlib.import_module(module))
     return value
 
 
@@ -96,9 +101,7 @@ def test_versions_of_files() -> None:
         module, name = FILE_VERSIONS.get(what, FILE_VERSIONS["segments of a log"])
         assert said.partition(",")[0] == str(constant(module, name)), what
     assert FILE_VERSIONS.keys() <= {row[0] for row in table("files")}
-    assert {module: constant(module) for module in SAME_ROW} == {
-        module: constant(row) for module, row in SAME_ROW.items()
-    }
+    assert {one: constant(*one) for one in SAME_ROW} == {one: constant(*row) for one, row in SAME_ROW.items()}
 
 
 def test_versions_of_wires() -> None:
