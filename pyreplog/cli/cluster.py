@@ -77,7 +77,9 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _print(status: ClusterStatus) -> None:
-    say(f"{counted(len(status.bookies), 'bookie')}, {counted(len(status.ledgers), 'ledger')}, health {status.health}")
+    say(
+        f"{counted(len(status.bookies), 'bookie')}, {counted(len(status.ledgers), 'ledger')}; copies are {status.health}"
+    )
     for bookie in status.bookies:
         say(f"  {_bookie(bookie)}")
     for bookie in status.absent:

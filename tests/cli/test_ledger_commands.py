@@ -78,7 +78,7 @@ def test_recovering_what_was_left_open(
 
 def test_status_and_repair(ledger: Callable[..., Done], run: Run, folder: Path, filled: int) -> None:
     fine = run("cluster", "--embedded", folder, "status").out
-    assert "every entry has all its copies" in fine and "health green" in fine
+    assert "every entry has all its copies" in fine and "copies are green" in fine
     with LedgerCluster.embedded(folder) as cluster:
         bookie = cluster.ledger_metadata(filled).last_fragment.ensemble[0]
         note_repair(cluster.metadata, filled, bookie, 7)
@@ -100,7 +100,7 @@ def test_a_degraded_ledger_is_shown(run: Run, folder: Path) -> None:
         made.abandon()
     printed = run("cluster", "--embedded", folder, "status").out
     assert f"degraded: its writer goes on without copies on {bookie}, since 2023-11-14T22:13:20" in printed
-    assert "health amber" in printed
+    assert "copies are amber" in printed
     found = run("cluster", "--json", "--embedded", folder, "status").json
     (ledger,) = found["ledgers"]
     assert found["health"] == "amber" and ledger["lacking"] == [bookie]
