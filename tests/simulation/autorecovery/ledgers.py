@@ -141,11 +141,12 @@ class LedgerLife:
     def list_lost(self, effect: NoteLost) -> None:
         """What is listed as lost is lost: no disk that may come back has a copy, of those that metadata ever named."""
         for entry in effect.entries:
+            if self.is_held_by_declared_lost(entry):  # it may have returned, and given others its copy a moment before
+                continue
             has_it = [
                 node.name
                 for node in self.nodes.by_name.values()
                 if not node.is_gone
-                and node.name not in self.schedule.declared_lost
                 and self.is_named(node.name, entry)
                 and node.log.holds(self.ledger, entry)
                 and entry not in self.ever_lost  # a finder may have found it a moment before
@@ -171,12 +172,10 @@ class LedgerLife:
         places = write_set(entry, metadata.ensemble_size, metadata.write_quorum)
         return sum(self.nodes.by_name[ensemble[place]].log.holds(self.ledger, entry) for place in places)
 
-    def is_on_declared_lost(self, entry: int) -> bool:
-        """Whether an entry is listed as lost, and the disk of a bookie that was declared lost has it all the same."""
+    def is_held_by_declared_lost(self, entry: int) -> bool:
+        """Whether the disk of a bookie that was declared lost has an entry all the same."""
         nodes = self.nodes.by_name
-        return entry in self.store.lost and any(
-            nodes[bookie].log.holds(self.ledger, entry) for bookie in self.schedule.declared_lost
-        )
+        return any(nodes[bookie].log.holds(self.ledger, entry) for bookie in self.schedule.declared_lost)
 
     def bears_loss(self, node: Any) -> bool:
         """Whether the ledger survives the loss of a disk: an acknowledged entry has another copy, and fewer disks
@@ -201,7 +200,7 @@ class LedgerInvariants(Invariants):
 
     def _is_excused(self, entry: int) -> bool:
         """Entries that are listed as lost, while a bookie that an operator declared lost has them."""
-        return self._life.is_on_declared_lost(entry)
+        return entry in self._life.store.lost and self._life.is_held_by_declared_lost(entry)
 
     def metadata_changed(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
         super().metadata_changed(before, after)
