@@ -48,9 +48,5 @@ def test_a_member_without_entries_needs_no_proof() -> None:
     Schedule(1).run()
 
 
-def test_a_list_of_lost_entries_is_not_repeated_when_the_metadata_have_changed() -> None:
-    Schedule(3708).run()
-
-
 def test_a_proof_is_void_when_surplus_copies_go() -> None:
     Schedule(3).run()
