@@ -22,11 +22,13 @@ SESSION_MS = 3_000
 def run(folder: Path, store: str, seed: int, *, rounds: int, closed: int, disturbances: int = 4) -> Kills:
     """Run a seed with a store of its own. Raises AssertionError, and whatever broke."""
     with ExitStack() as running:
-        url = f"sqlite:{folder / 'metadata.sqlite'}"
+        server, url = None, f"sqlite:{folder / 'metadata.sqlite'}"
         if store == "zookeeper":
             ensemble = running.enter_context(Ensemble(folder / "zookeeper", 1, session_max_ms=SESSION_MS))
-            url = f"zk://{ensemble.hosts}/cluster"
-        kills = running.enter_context(Kills(folder, url, seed, rounds=rounds, closed=closed, disturbances=disturbances))
+            server, url = ensemble.leader(), f"zk://{ensemble.hosts}/cluster"
+        kills = running.enter_context(
+            Kills(folder, url, seed, rounds=rounds, closed=closed, disturbances=disturbances, server=server)
+        )
         try:
             kills.run()
         except BaseException as error:

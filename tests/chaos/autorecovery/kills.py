@@ -23,6 +23,7 @@ from pyreplog.ledger.ledgermetadata import State
 from pyreplog.ledger.repair_notes import repairs
 from tests.chaos.autorecovery.checker import Checker, holds
 from tests.chaos.victims import Victim
+from tests.metadata.zookeeper import Server
 from tests.waiting import until, until_none
 
 BOOKIES = 7
@@ -33,6 +34,8 @@ SETTLE_S = 150.0
 """A ledger that could not be copied is tried again after 5 s, 10 s, 20 s."""
 WORK_S = 10.0
 """For so long, a moment at which something is copied is waited for."""
+SERVER_S = 8.0
+"""The metadata store is stopped for no longer: writers may wait for it."""
 SETTINGS = {"delay_ms": 1_000, "round_ms": 100, "settle_ms": 500, "rescan_ms": 1_000, "writer_silence_ms": 5_000}
 BOOKIE_SETTINGS = ("collect_interval_ms=500", "surplus_interval_ms=1000")
 SEGMENT_BYTES = 256 << 10
@@ -49,11 +52,22 @@ class Kills:
         rounds: so many times copies have to be made again.
         closed: ledgers that are closed before the first round.
         disturbances: in each round, so many at most.
+        server: process of the metadata store; None: it has none.
     """
 
-    def __init__(self, folder: Path, url: str, seed: int, *, rounds: int, closed: int, disturbances: int = 4) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        url: str,
+        seed: int,
+        *,
+        rounds: int,
+        closed: int,
+        disturbances: int = 4,
+        server: Server | None = None,
+    ) -> None:
         self._folder, self._url, self._rounds, self._closed = folder, url, rounds, closed
-        self._disturbances = disturbances
+        self._disturbances, self._server = disturbances, server
         self._random = random.Random(seed)
         self.checker = Checker()
         self._names = [f"bookie-{number}" for number in range(BOOKIES)]
@@ -136,10 +150,26 @@ class Kills:
         writing = ["tests.chaos.autorecovery.writing", self._url, "1", "--no-password"]
         self._deserters.append(deserter := Victim(name, self._folder, writing, self.checker.hear, has_clock=False))
         deserter.start()
-        count = self._random.choice((1, 50, 200))
-        until_none(lambda: [] if self.checker.acked_of(name) >= count else ["entries", *self._broken()], SETTLE_S)
-        self._note(f"kill -9 of {name}, a writer of ledger {self.checker.desert(name)}")
+        self._pass_entries(name, self._random.choice((1, 50, 200)))
+        (ledger,) = self.checker.desert(name)
+        victim = self._random.choice([*self._bookies.values(), None])
+        self._note(f"kill -9 of {name}, the writer of ledger {ledger}")
+        if victim is None or not self._is_member(victim, ledger):
+            deserter.kill()
+            return
+        self._note(f"before it, SIGSTOP of {victim.said['bookie']}, which then lacks entries that were acknowledged")
+        victim.stop()
+        self._pass_entries(name, self.checker.acked_of(name) + 1)
         deserter.kill()
+        victim.resume()
+        self._kill(victim)
+        self._start(victim)
+
+    def _is_member(self, victim: Victim, ledger: int) -> bool:
+        return victim.said["bookie"] in self._cluster.ledger_metadata(ledger).last_fragment.ensemble
+
+    def _pass_entries(self, writer: str, count: int) -> None:
+        until_none(lambda: [] if self.checker.acked_of(writer) >= count else ["entries", *self._broken()], SETTLE_S)
 
     def _count_closed(self) -> int:
         return sum(known.closed is not None for known in self.checker.ledgers().values())
@@ -216,8 +246,10 @@ class Kills:
         until(lambda: bookie in list_orders(self._store) or not self._naming([bookie]), pause_s=0.02)
         disturbances: list[Callable[[], None]] = [
             self._kill_auditor, self._kill_worker, self._kill_both, self._kill_source, self._kill_target,
-            self._stop_source, self._stop_worker, self._delete,
+            self._stop_source, self._stop_worker, self._stop_auditor, self._delete,
         ]  # fmt: skip
+        if self._server is not None:
+            disturbances.append(self._stop_server)
         for disturb in self._random.choices(disturbances, k=self._random.randint(1, self._disturbances)):
             disturb()
             self._broken()
@@ -227,6 +259,22 @@ class Kills:
     def _kill_auditor(self) -> None:
         stored = self._store.get(AUDITOR)
         self._kill_recoveries([] if stored is None else self._recoveries_of([stored.value]), "the auditor")
+
+    def _stop_auditor(self) -> None:
+        stored = self._store.get(AUDITOR)
+        for recovery in [] if stored is None else self._recoveries_of([stored.value]):
+            self._stop(f"the auditor: {recovery.name}", recovery)
+
+    def _stop_server(self) -> None:
+        """SIGSTOP of the metadata store, also for longer than its sessions last. Writers need it for changes alone."""
+        assert self._server is not None
+        self._note("SIGSTOP of the metadata store")
+        self._server.stop()
+        acked = self.checker.acked + self._random.choice((1, 300, 2400))
+        deadline = time.monotonic() + SERVER_S
+        until(lambda: self.checker.acked >= acked or time.monotonic() > deadline, pause_s=0.02)
+        self._server.go_on()
+        self._store.get(AUDITOR)  # our own session goes on, or another one has begun
 
     def _kill_worker(self) -> None:
         self._kill_recoveries(self._recoveries_of(self._claims().values())[:1], "a worker")
@@ -268,7 +316,7 @@ class Kills:
     def _stop(self, text: str, victim: Victim) -> None:
         self._note(f"SIGSTOP of {text}")
         victim.stop()
-        self._pass_time(self._random.choice((1, 4)))
+        self._pass_time(self._random.choice((1, 8)))
         victim.resume()
 
     def _delete(self) -> None:

@@ -22,6 +22,9 @@ from tests.waiting import until
 QUORUMS = ((5, 3, 2), (4, 3, 2))
 PASSWORD = b"secret"
 PAUSE_S = 0.02
+APPEND_S = 120.0
+AT_ONCE = 4
+"""So many batches of a ledger are on their way."""
 BATCHES = (5, 25)
 BATCH = 40
 
@@ -132,8 +135,11 @@ class Writers:
 def append(ledger: Ledger, count: int) -> bool:
     """Append so many entries. Return whether they were acknowledged."""
     first = ledger.last_add_pushed + 1
+    values = [value_of(ledger.id, entry) for entry in range(first, first + count)]
+    size = -(-count // AT_ONCE)
     try:
-        end = ledger.append_batch([value_of(ledger.id, entry) for entry in range(first, first + count)]).stop
+        futures = [ledger.submit_batch(values[start : start + size]) for start in range(0, count, size)]
+        end = [future.result(APPEND_S).stop for future in futures][-1]
     except ReplogError as error:
         say(ledger=ledger.id, error=f"{type(error).__name__}: {error}")
         return False
