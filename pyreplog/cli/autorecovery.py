@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyreplog.autorecovery.auto_recovery import AutoRecovery
 from pyreplog.autorecovery.metrics import auto_recovery_metrics
-from pyreplog.cli.shared import serving, targets, tls
+from pyreplog.cli.shared import metadata_wait, serving, targets, tls
 from pyreplog.cli.shared.output import print_json, say
 from pyreplog.clock import SystemClock
 from pyreplog.ledger.cluster import LedgerCluster
@@ -27,13 +27,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tls.add_client_arguments(run_parser)
     run_parser.add_argument("--audit-only", action="store_true", help="decide what is to be copied, and copy nothing")
     run_parser.add_argument("--metrics", metavar="[HOST:]PORT", help=serving.METRICS_HELP)
+    metadata_wait.add_argument(run_parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     stop = serving.stopped_by_signals()
     secret, context = serving.secret(arguments.secret_file), tls.client_context(arguments)
     with (
-        LedgerCluster.connect(arguments.target, secret=secret, tls=context) as cluster,
+        metadata_wait.started(
+            arguments, stop, lambda: LedgerCluster.connect(arguments.target, secret=secret, tls=context)
+        ) as cluster,
         AutoRecovery(cluster, SystemClock(), copies=not arguments.audit_only) as recovery,
         serving.metrics_server(arguments, lambda: [*cluster.metrics(), *auto_recovery_metrics(recovery)]) as metrics,
     ):

@@ -17,7 +17,7 @@ from pyreplog.bookie.config import BOOKIE_DURABILITIES, BookieConfig
 from pyreplog.bookie.identity import replaced_bookie
 from pyreplog.bookie.node import BookieNode
 from pyreplog.cli.clusterbookies import print_forecast
-from pyreplog.cli.shared import serving, settings, tls
+from pyreplog.cli.shared import metadata_wait, serving, settings, tls
 from pyreplog.cli.shared.clusteroptions import VARIABLE
 from pyreplog.cli.shared.output import print_json, say
 from pyreplog.clock import SystemClock
@@ -71,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--autorecovery", action="store_true", help="also be an auditor and a worker (see `pyreplog autorecovery run`)"
     )
     parser.add_argument("--tls-ca", metavar="FILE", type=Path, help="with --autorecovery: bookies are signed by these")
+    metadata_wait.add_argument(parser)
     serving.add_drain_argument(parser)
     parser.add_argument("--busy-poll-us", metavar="N", type=int, default=0, help="microseconds to poll before sleeping")
 
@@ -78,12 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     credentials = serving.ServerCredentials(arguments, is_peer=True, client=_client_tls)
     stop = serving.stopped_by_signals(credentials.reload)
-    if arguments.replace:
-        _check_replacement(arguments)
     with (
-        open_store(_url(arguments)) as store,
-        _node(arguments, store, credentials) as node,
-        _auto_recovery(arguments, credentials) as recovery,
+        metadata_wait.started(arguments, stop, lambda: _opened(arguments, credentials)) as (store, node, recovery),
         serving.metrics_server(arguments, lambda: _metrics(node, recovery)) as metrics,
     ):
         _announce(arguments, node, metrics)
@@ -114,6 +111,20 @@ def _check_replacement(arguments: argparse.Namespace) -> None:
     print_forecast(forecast, "are", file=sys.stderr)
     if registered is not None:  # for a while after a kill, too
         say(f"  it is still registered: if it runs at {registered.address}, stop it", file=sys.stderr)
+
+
+@contextmanager
+def _opened(
+    arguments: argparse.Namespace, credentials: serving.ServerCredentials
+) -> Iterator[tuple[MetadataStore, BookieNode, AutoRecovery | None]]:
+    if arguments.replace:
+        _check_replacement(arguments)
+    with (
+        open_store(_url(arguments)) as store,
+        _node(arguments, store, credentials) as node,
+        _auto_recovery(arguments, credentials) as recovery,
+    ):
+        yield store, node, recovery
 
 
 def _client_tls(arguments: argparse.Namespace) -> ssl.SSLContext | None:

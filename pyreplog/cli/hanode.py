@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pyreplog import ha
-from pyreplog.cli.shared import serving, settings, tls
+from pyreplog.cli.shared import metadata_wait, serving, settings, tls
 from pyreplog.cli.shared.output import print_json, say
 from pyreplog.config import DURABILITIES, LogConfig
 from pyreplog.errors import InvalidArgumentError, PromotionRefusedError
@@ -100,6 +100,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--secret-file", metavar="FILE", type=Path, help="file with the secret that all nodes share")
     tls.add_peer_arguments(parser)
     parser.add_argument("--metrics", metavar="[HOST:]PORT", help=serving.METRICS_HELP)
+    metadata_wait.add_argument(parser)
     serving.add_drain_argument(parser)
     parser.add_argument("--busy-poll-us", metavar="N", type=int, default=0, help="microseconds to poll before sleeping")
 
@@ -199,7 +200,7 @@ def _serve(arguments: argparse.Namespace, open_node: Callable[[], Node]) -> int:
     with (
         open_node() as node,
         serving.metrics_server(arguments, partial(node_metrics, node)) as metrics,
-        _failover(arguments, node) as store,
+        _failover(arguments, stop, node) as store,
     ):
         _announce(arguments, node, metrics)
         stop.wait()
@@ -211,12 +212,15 @@ def _serve(arguments: argparse.Namespace, open_node: Callable[[], Node]) -> int:
 
 
 @contextmanager
-def _failover(arguments: argparse.Namespace, node: Node) -> Iterator[MetadataStore | None]:
+def _failover(arguments: argparse.Namespace, stop: serving.Stop, node: Node) -> Iterator[MetadataStore | None]:
     """Run the failover, and yield the metadata store that it uses."""
     if arguments.metadata is None:
         yield None
         return
-    with open_store(arguments.metadata) as store, Failover(node, store, arguments.group, lease_s=arguments.lease_s):
+    with (
+        metadata_wait.started(arguments, stop, lambda: open_store(arguments.metadata)) as store,
+        Failover(node, store, arguments.group, lease_s=arguments.lease_s),
+    ):
         yield store
 
 

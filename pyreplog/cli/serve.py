@@ -8,7 +8,7 @@ import ssl
 import sys
 from pathlib import Path
 
-from pyreplog.cli.shared import serving, targets, tls
+from pyreplog.cli.shared import metadata_wait, serving, targets, tls
 from pyreplog.cli.shared.output import print_json, say
 from pyreplog.cluster import Cluster
 from pyreplog.errors import OutcomeUnknownError
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     tls.add_peer_arguments(parser)
     parser.add_argument("--metrics", metavar="[HOST:]PORT", help=serving.METRICS_HELP)
+    metadata_wait.add_argument(parser)
     serving.add_drain_argument(parser)
 
 
@@ -47,7 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
     credentials = serving.ServerCredentials(arguments, is_peer=True, client=_client_tls)
     stop = serving.stopped_by_signals(credentials.reload)
     with (
-        targets.cluster(arguments, credentials.client, credentials.secret) as cluster,
+        metadata_wait.started(
+            arguments, stop, lambda: targets.cluster(arguments, credentials.client, credentials.secret)
+        ) as cluster,
         _server(arguments, cluster, credentials) as server,
         serving.metrics_server(arguments, cluster.metrics) as metrics,
     ):

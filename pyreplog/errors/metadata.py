@@ -31,6 +31,12 @@ class MetadataUnavailableError(ReplogError):
     exit_code = 7
 
 
+class MetadataAccessError(MetadataUnavailableError):
+    """The metadata store denies access to a key: its access control does not admit this client. Nothing was done."""
+
+    retriable = False
+
+
 class LeaseLostError(ReplogError):
     """The lease has ended: its keys are deleted, and other processes may hold what those keys stood for."""
 

@@ -11,8 +11,11 @@ from typing import Any, NoReturn
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import (
+    AuthFailedError,
     BadVersionError,
+    InvalidACLError,
     KazooException,
+    NoAuthError,
     NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
@@ -27,6 +30,7 @@ from pyreplog.errors import (
     KeyExistsError,
     KeyNotEmptyError,
     LeaseLostError,
+    MetadataAccessError,
     MetadataUnavailableError,
     NoSuchKeyError,
     ReplogError,
@@ -223,6 +227,11 @@ def _refused(key: str, error: KazooException, version: int | None = None) -> NoR
             raise KeyNotEmptyError(f"{key} has children") from error
         case NoChildrenForEphemeralsError():
             raise InvalidArgumentError(f"{key}: its parent belongs to a lease and cannot have children") from error
+        case NoAuthError() | AuthFailedError() | InvalidACLError():
+            raise MetadataAccessError(
+                f"{key}: ZooKeeper denied access ({type(error).__name__}): the ACLs of the keys, and of their parents, "
+                "must let clients without credentials read, write, create and delete"
+            ) from error
     raise MetadataUnavailableError(f"{key}: ZooKeeper refused: {type(error).__name__}") from error
 
 

@@ -63,7 +63,7 @@ class ZooKeeperSession:
         self._client.add_listener(self._changed)
         try:
             self._client.start(timeout)
-        except KazooTimeoutError as error:
+        except (KazooTimeoutError, KazooException) as error:  # the second: kazoo could not stop in time
             raise MetadataUnavailableError(self._silence()) from error
 
     def _note_granted_ttl(self) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import make_acl
 
 from pyreplog.errors import (
     KeyExistsError,
     LeaseLostError,
+    MetadataAccessError,
     MetadataUnavailableError,
     OutcomeUnknownError,
     ReplogError,
@@ -69,6 +71,21 @@ def test_the_server_bounds_the_ttl(zookeeper, zookeeper_url):
 def test_nobody_there():
     with pytest.raises(MetadataUnavailableError, match=r"127\.0\.0\.1:1 "):
         open_store("zk://127.0.0.1:1", timeout=0.3)
+
+
+def test_access_control_denies(zookeeper, zookeeper_url):
+    root = zookeeper_url.partition(zookeeper.hosts)[2]
+    administrator = KazooClient(zookeeper.hosts)
+    administrator.start(60)
+    administrator.ensure_path(root)
+    administrator.set_acls(root, [make_acl("world", "anyone", read=True)])
+    administrator.stop()
+    administrator.close()
+    with open_store(zookeeper_url) as store, store.lease(10) as lease:
+        assert store.list("/") == []
+        for create in (store.create, lease.create):
+            with pytest.raises(MetadataAccessError, match=r"/a/b: ZooKeeper denied access \(NoAuthError\): the ACLs"):
+                create("/a/b", b"")
 
 
 def test_a_server_that_is_gone_and_comes_back(server):

@@ -4,6 +4,7 @@
 |---|---|
 | `output`, `tables`, `progress`, `reportprogress` | output |
 | `settings`, `tls`, `serving`, `parsers` | arguments; running until a signal |
+| `metadata_wait` | starting while the metadata store does not answer |
 | `clusteroptions`, `sourceoptions` | arguments that select a cluster, or the source of reports |
 | `targets`, `starts` | arguments that select topics, and positions in them |
 """

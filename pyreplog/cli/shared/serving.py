@@ -25,7 +25,7 @@ from pyreplog.regular_files import SECRET_FILE_MAX, read_regular
 
 logger = logging.getLogger(__name__)
 
-DRAIN_S, DRAIN_MAX_S = 10.0, 86_400.0
+DRAIN_S, SECONDS_MAX = 10.0, 86_400.0
 
 GRACE_S = 1.0
 """Seconds after `--drain-s` for the disk; everything else has ended before."""
@@ -123,21 +123,21 @@ def add_drain_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drain-s",
         metavar="S",
-        type=_seconds,
+        type=seconds,
         default=DRAIN_S,
         help=f"seconds after SIGTERM within which replies and state are completed (default {DRAIN_S:g})",
     )
 
 
-def _seconds(text: str) -> float:
-    """Parse the drain time. Raises ArgumentTypeError."""
+def seconds(text: str) -> float:
+    """Parse a number of seconds, a day at most. Raises ArgumentTypeError."""
     try:
-        seconds = float(text)
+        parsed = float(text)
     except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds <= DRAIN_MAX_S:
-        raise argparse.ArgumentTypeError(f"expected 0 to {DRAIN_MAX_S:g} seconds, found {text!r}")
-    return seconds
+        parsed = math.nan
+    if not 0 <= parsed <= SECONDS_MAX:
+        raise argparse.ArgumentTypeError(f"expected 0 to {SECONDS_MAX:g} seconds, found {text!r}")
+    return parsed
 
 
 def skip_final_collection() -> None:
