@@ -35,7 +35,7 @@ SETTLE_S = 150.0
 WORK_S = 10.0
 """For so long, a moment at which something is copied is waited for."""
 SERVER_S = 8.0
-"""The metadata store is stopped for no longer: writers may wait for it."""
+"""The metadata store is away for no longer: writers may wait for it."""
 SETTINGS = {"delay_ms": 1_000, "round_ms": 100, "settle_ms": 500, "rescan_ms": 1_000, "writer_silence_ms": 5_000}
 BOOKIE_SETTINGS = ("collect_interval_ms=500", "surplus_interval_ms=1000")
 SEGMENT_BYTES = 256 << 10
@@ -249,7 +249,7 @@ class Kills:
             self._stop_source, self._stop_worker, self._stop_auditor, self._delete,
         ]  # fmt: skip
         if self._server is not None:
-            disturbances.append(self._stop_server)
+            disturbances += [self._stop_server, self._restart_server]
         for disturb in self._random.choices(disturbances, k=self._random.randint(1, self._disturbances)):
             disturb()
             self._broken()
@@ -266,14 +266,31 @@ class Kills:
             self._stop(f"the auditor: {recovery.name}", recovery)
 
     def _stop_server(self) -> None:
-        """SIGSTOP of the metadata store, also for longer than its sessions last. Writers need it for changes alone."""
+        """Also for longer than its sessions last: they end when it goes on."""
         assert self._server is not None
-        self._note("SIGSTOP of the metadata store")
-        self._server.stop()
+        self._without_server("SIGSTOP", self._server.stop, self._server.go_on)
+
+    def _restart_server(self) -> None:
+        assert self._server is not None
+        self._without_server("kill -9", self._server.kill, self._server.start)
+
+    def _without_server(self, text: str, end: Callable[[], None], begin: Callable[[], None]) -> None:
+        """Have the metadata store away for a while; a process may be started meanwhile. Writers go on without it, but
+        for changes of their ledgers."""
+        running = [victim for victim in (*self._recoveries, *self._bookies.values()) if victim not in self._killed]
+        victim = self._random.choice([None, self._random.choice(running)])
+        self._note(f"{text} of the metadata store" + (f", and kill -9 of {victim.name}" if victim else ""))
+        end()
+        if victim is not None:
+            self._kill(victim)
+            victim.spawn()
         acked = self.checker.acked + self._random.choice((1, 300, 2400))
         deadline = time.monotonic() + SERVER_S
         until(lambda: self.checker.acked >= acked or time.monotonic() > deadline, pause_s=0.02)
-        self._server.go_on()
+        begin()
+        if victim is not None:
+            victim.serve()
+            self._killed.remove(victim)
         self._store.get(AUDITOR)  # our own session goes on, or another one has begun
 
     def _kill_worker(self) -> None:
