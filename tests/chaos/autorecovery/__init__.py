@@ -2,8 +2,9 @@
 
 `python -m tests.chaos.autorecovery --seeds 1:20` runs these seeds, one after the other. In each, bookies lose their
 disks, are away, or are drained, and who makes their copies again is killed or stopped in the middle: auditor, worker,
-the bookie that is read from, the one that is written to. Writers append all the time. In the end every entry that was
-acknowledged is read from every bookie that the metadata name for it. One disk at a time is lost: the ack quorum is two.
+the bookie that is read from, the one that is written to. ZooKeeper is stopped or restarted. Writers append all the
+time. In the end every entry that was acknowledged is read from every bookie that the metadata name for it. One disk at
+a time is lost: the ack quorum is two.
 
 | module | what it is |
 |---|---|
