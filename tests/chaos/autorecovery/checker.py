@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -17,6 +17,7 @@ from pyreplog.ledger.driver import Driver
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, ledger_key
 from pyreplog.ledger.protocol.effects import Effect, Finished
 from pyreplog.ledger.protocol.terminal_errors import error_text
+from pyreplog.ledger.repair_notes import RepairNote, repairs
 from tests.chaos.autorecovery.writing import value_of
 
 
@@ -106,12 +107,18 @@ class Checker:
 
     def wrong(self, cluster: LedgerCluster) -> list[str]:
         """Read every acknowledged entry from every bookie that metadata name for it; return what is not there, and what
-        has another value."""
-        return [text for ledger, known in self.ledgers().items() for text in wrong_of(cluster, ledger, known)]
+        has another value. What the writer of an open ledger went on without is noted, and missing until the close."""
+        notes = repairs(cluster.metadata)[0]
+        return [text for ledger, known in self.ledgers().items() for text in wrong_of(cluster, ledger, known, notes)]
 
 
-def wrong_of(cluster: LedgerCluster, ledger: int, known: Acknowledged) -> Iterator[str]:
+def wrong_of(cluster: LedgerCluster, ledger: int, known: Acknowledged, notes: Iterable[RepairNote]) -> Iterator[str]:
     metadata = cluster.ledger_metadata(ledger)
+    lacking: dict[str, int] = {}  # bookie: the first entry that an open ledger lacks there
+    if metadata.state is State.OPEN:
+        for note in sorted(notes, reverse=True):
+            if note.ledger == ledger:
+                lacking[note.bookie] = note.entry
     end = known.acked
     if known.closed is not None:
         if (metadata.state, metadata.last_entry) != (State.CLOSED, known.closed):
@@ -140,7 +147,7 @@ def wrong_of(cluster: LedgerCluster, ledger: int, known: Acknowledged) -> Iterat
         except UnreadableError as error:
             yield f"ledger {ledger}: {bookie}: {error}"
             continue
-        absent = [entry for entry in stripe if entry not in values]
+        absent = [entry for entry in stripe if entry not in values and entry < lacking.get(bookie, end)]
         other = [entry for entry, value in values.items() if value != value_of(ledger, entry)]
         if absent or other:
             yield f"ledger {ledger}: {bookie} lacks {absent} and has others as {other}, of {stripe}: {metadata}"
