@@ -1,7 +1,9 @@
-"""What CONTRIBUTING, docs/troubleshooting.md and docs/compatibility.md list is all there is, and as the code has it."""
+"""What CONTRIBUTING, docs/troubleshooting.md and docs/compatibility.md list is all there is, and as the code has it; so are
+settings and their defaults."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
 import tomllib
@@ -11,10 +13,17 @@ from pathlib import Path
 import pytest
 
 from pyreplog import errors
+from pyreplog.bookie.config import BookieConfig
+from pyreplog.config import Settings
+from pyreplog.topic.model.config import TopicConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRIBUTING, QUICK = ROOT / "CONTRIBUTING.md", ROOT / "tests" / "quick.txt"
 TROUBLESHOOTING, COMPATIBILITY = ROOT / "docs" / "troubleshooting.md", ROOT / "docs" / "compatibility.md"
+SETTINGS = {BookieConfig: "operations.md", TopicConfig: "topics.md"}
+"""The guide that has a table of settings and defaults."""
+UNITS = {"": 1, "Mi": 1 << 20, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "h": 3_600_000}
+WORDS: dict[str, object] = {"None": None, "all": None, "majority": None, "False": False}
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 
 FILE_VERSIONS = {
@@ -117,6 +126,30 @@ def test_libraries_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = {*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)}
     assert {f"{name}>={least}" for name, _, least, _ in table("libraries")} == wanted
+
+
+# ---- settings --------------------------------------------------------------------------------------------------
+
+
+def defaults(cells: list[str]) -> dict[str, object]:
+    """Return the defaults in one row of a table of settings: one for each name, or one for all."""
+    names, said = re.findall(r"`(\w+)`", cells[0]), [default(text) for text in cells[1].split(", ")]
+    return dict(zip(names, said * (len(names) // len(said)), strict=True))
+
+
+def default(text: str) -> object:
+    number, _, unit = text.partition(" ")
+    if number.isdigit():
+        return int(number) * UNITS[unit]
+    return WORDS[text] if text in WORDS else text.strip("`")
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_every_setting_and_its_default(kind: type[Settings]) -> None:
+    text = (ROOT / "docs" / SETTINGS[kind]).read_text()
+    listed = rows(text.partition("\n| setting | default | |\n")[2].partition("\n\n")[0])
+    said = {name: value for cells in listed for name, value in defaults(cells).items()}
+    assert said == {field.name: field.default for field in dataclasses.fields(kind)}
 
 
 # ---- contributing ----------------------------------------------------------------------------------------------
