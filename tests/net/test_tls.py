@@ -18,8 +18,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import pyreplog.net.server as servers
+from pyreplog._native.net.frame import encode
 from pyreplog.errors import AuthenticationError, DisconnectedError, NotConnectedError, PeerError, TlsMismatchError
-from pyreplog.net import pending_connection
+from pyreplog.net import hello, pending_connection
 from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
@@ -107,6 +108,20 @@ def test_a_secret_behind_tls(certificates: Certificates, reactor: Reactor, serve
     server = serve(Recorder(), tls=certificates.server(), secret=secret)
     assert call(reactor, connect(server, tls=certificates.client(), secret=secret), b"x") == b"x"
     assert type(ask(reactor, connect(server, tls=certificates.client()), b"x")) is NotConnectedError
+
+
+def test_a_request_in_the_record_of_the_hello(certificates: Certificates, reactor: Reactor, serve: Any) -> None:
+    """It is decrypted together with the hello, and nothing more comes that would wake the server."""
+    handler = Recorder()
+    server = serve(handler, tls=certificates.server())
+    with (
+        socket.create_connection(server.address, timeout=TIMEOUT_S) as plain,
+        certificates.client().wrap_socket(plain, server_hostname="127.0.0.1") as sock,
+    ):
+        greeting = hello.ClientHello(bytes(16), bytes(16), b"n" * 32, 1000, 60_000, "", "", "").encode()
+        sock.sendall(encode(-1, greeting) + encode(7, b"early"))
+        wait(reactor, lambda: bool(handler.requests))
+    assert [(correlation_id, body) for _, correlation_id, body in handler.requests] == [(7, b"early")]
 
 
 def test_pauses_do_not_lose_what_was_decrypted(

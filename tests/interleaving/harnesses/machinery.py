@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from pyreplog import purgatory, timing_wheel
-from pyreplog.errors import ClosedError, OutcomeUnknownError
+from pyreplog.errors import ClosedError, OutcomeUnknownError, ReplogError
 from pyreplog.future import AppendFuture, settle_all
 from pyreplog.ledger import thread_pool
 from pyreplog.metadata import lease, watching
 from pyreplog.metadata.lease import Heartbeat
 from pyreplog.metadata.watching import Watchers
-from pyreplog.net import driver_lock, fair_executor, reactor, timers
+from pyreplog.net import connection, driver_lock, fair_executor, reactor, timers
+from pyreplog.net.handshake import NodeIdentity, Peer
+from pyreplog.net.limits import Limits
 from pyreplog.purgatory import Purgatory
 from pyreplog.topic.model import event_queue, fair_lock
 from pyreplog.topic.model.event_queue import EventQueue
@@ -396,6 +400,45 @@ def closing_idle_reactor(world: World) -> None:
     assert told == ["closed", "closed"]
 
 
+class _Posts:
+    """A reactor that only notes what it is to call. clock: stands still."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], object]] = []
+        self.clock = self
+
+    def monotonic_us(self) -> int:
+        return 0
+
+    def call_soon(self, call: Callable[[], object]) -> None:
+        self.calls.append(call)
+
+    def unregister(self, fd: int) -> None: ...
+
+
+class _Ends:
+    """A handler of a connection that notes how it ended."""
+
+    def __init__(self) -> None:
+        self.errors: list[ReplogError] = []
+
+    def closed(self, connection: object, error: ReplogError) -> None:
+        self.errors.append(error)
+
+
+def closing_connection(world: World) -> None:
+    """Whoever closes a connection, and however many do, its handler is told once, and last."""
+    posts, ends = _Posts(), _Ends()
+    ours, theirs = socket.socketpair()
+    with theirs:
+        one = connection.Connection(posts, ours, ends, Limits(), Peer(NodeIdentity(), 1, 1000, 60.0, None))  # type: ignore[arg-type]
+        run_all(world, a=lambda: one.close(ClosedError("a")), b=lambda: one.close(ClosedError("b")))
+        for call in posts.calls:
+            call()
+    in_time(world)
+    assert len(ends.errors) == 1
+
+
 HARNESSES = [
     harness(ack),
     harness(turns, fair_lock, hasty=True),
@@ -413,4 +456,5 @@ HARNESSES = [
     harness(handed_over, driver_lock, reactor, timers),
     harness(closing_reactor, driver_lock, reactor),
     harness(closing_idle_reactor, driver_lock, reactor),
+    harness(closing_connection, connection),
 ]
