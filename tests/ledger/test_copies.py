@@ -72,3 +72,19 @@ def test_a_count_is_bounded_by_no_lie_of_the_metadata() -> None:
     lab = Lab()
     with pytest.raises(InvalidArgumentError):
         CopyCount(lab.metadata.closed(COUNTED_MAX, 1, 1), KEY)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [Reply(ReplyStatus.UNKNOWN, LEDGER, 0, 3, body=b"its disk fails"), Reply(ReplyStatus.OK, LEDGER, 0, -1)],
+    ids=["unknown", "speaks of nothing"],
+)
+def test_a_bookie_that_does_not_say_counts_for_none(reply: Reply) -> None:
+    """And is neither asked again, nor blamed for a bad copy."""
+    lab = Lab()
+    written(lab, 4)
+    bench = Bench(lab, CopyCount(lab.metadata.closed(3, 1, 1), KEY))
+    bench.do(bench.machine.start())
+    bench.reply(bench.take("a"), reply)
+    assert bench.run().result.tolist() == [2, 2, 2, 2]
+    assert not bench.bad

@@ -13,7 +13,11 @@ import pyreplog
 from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.errors import ConfigError, NoSuchLedgerError, NotALogError, UnauthorizedError, UnreadableError
+from pyreplog.ledger.ledger_store import load_ledger
+from pyreplog.ledger.ledgermetadata import ledger_key
+from pyreplog.ledger.reader import LedgerReader
 from pyreplog.tables.cluster import storedlog
+from pyreplog.tables.cluster.origins import survey_stored
 from pyreplog.tables.planning import plan
 from tests.spark.clusters import Place, copies, corrupt, embedded, fill, value_of, values
 from tests.spark.reading import batches_of, bytes_planned, column, options_of, read_slices, read_table
@@ -106,6 +110,18 @@ def test_no_copy_is_left(made: Made) -> None:
     check(path, [place for place in places if place != (0, 1500)], mode="DROPMALFORMED")
     bad = [row for row in read_table(path, mode="PERMISSIVE", includeMetadata=True).to_pylist() if not row["crcOk"]]
     assert [(row["ledgerId"], row["value"], row["_corrupt_record"]) for row in bad] == [(0, None, b"")]
+
+
+def test_a_range_of_a_directory_with_an_entry_that_nobody_has(made: Made) -> None:
+    """It is read again with new metadata by a job of its own, which ends here, too."""
+    path, _ = made
+    corrupt(path, (3, 1))
+    with survey_stored(path) as view:
+        metadata = load_ledger(view.runtime.metadata, 3).metadata
+        with LedgerReader(metadata, ledger_key(b""), view.runtime) as reader:
+            assert reader.read_range(2, 5).result(30).values() == [value_of(3, entry) for entry in (2, 3, 4)]
+            with pytest.raises(UnreadableError, match="entry 1 cannot be read"):
+                reader.read_range(1, 5).result(30)
 
 
 def test_few_segments_are_held_at_a_time(origin: Made, monkeypatch: pytest.MonkeyPatch) -> None:
