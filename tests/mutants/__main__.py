@@ -11,8 +11,9 @@ that has a result is not run again, unless it survived and `--again` is given. A
 caller can see is explained in tests/mutants/equivalent.txt: its identity, a blank, and why.
 
 Each mutant gets a copy of the tree of its own. The tests that cover its line come first, the quickest of them first;
-then those of its target, and those that run it in processes of their own, which the map does not see. A test that hangs is named and counts as failed. A mutant of Cython is built first; one that
-does not compile is no mutant.
+then those of its target, and those that run it in processes of their own, which the map does not see. A test that hangs is
+ended, by pytest or by this program, is named, and counts as failed. A mutant of Cython is built first; one that does not
+compile is no mutant.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -50,7 +52,13 @@ OF_THE_TREE = ("tests/unit/test_tidy.py", "tests/unit/test_named.py", "tests/uni
 """Tests of files rather than of what they do; a copy of the tree lacks some of them."""
 NO_TESTS = 5  # pytest's exit code
 HANG_S = 120
-"""A test that takes so long hangs."""
+"""A test that takes so long hangs: pytest ends itself, and says where."""
+SILENCE_S = HANG_S + 60.0
+"""When pytest names no further test for so long, and has not ended, it is killed: its tests hang where it cannot see it."""
+HUNG = "a test that hung"
+TOLD = ("--verbosity=1", "-o", f"faulthandler_timeout={HANG_S}")
+"""Options of pytest by which it names each test when it begins."""
+OUTCOME = re.compile(r" (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b")
 
 
 @dataclass(frozen=True)
@@ -239,7 +247,7 @@ class Witnesses:
     def is_sound(self, test: str) -> bool:
         """Whether a test passes on the sound tree."""
         if test not in self._verdicts:
-            self._verdicts[test] = not self._sound.test(test)[0]
+            self._verdicts[test] = not self._sound.test(*TOLD, test, silence_s=SILENCE_S)[0]
         return self._verdicts[test]
 
     def rejected(self) -> list[str]:
@@ -273,19 +281,26 @@ def _run(mutant: Mutant, sound: Tree, coverage: Coverage, witnesses: Witnesses, 
         for plugin, tests in stages:
             while tests:
                 skipped = [f"--deselect={test}" for test in (*OF_THE_TREE, *witnesses.rejected())]
-                options = (*plugin, "-o", f"faulthandler_timeout={HANG_S}")
-                code, output = tree.test(*options, *skipped, *tests)
+                code, output = tree.test(*plugin, *TOLD, *skipped, *tests, silence_s=SILENCE_S)
                 if not code or code == NO_TESTS:
                     break
-                failed = _failed(output)
-                if not failed or witnesses.is_sound(failed):
-                    return "killed", failed or "a test that hung, or the start"
+                failed, hung = _failed(output), unfinished_test(output)
+                if failed and witnesses.is_sound(failed):
+                    return "killed", failed
+                if not failed and (not hung or witnesses.is_sound(hung)):
+                    return "killed", f"{HUNG}: {hung}" if hung else f"{HUNG}, the start, or the end"
     return "survived", ""
 
 
 def _failed(output: str) -> str:
     lines = [line for line in output.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))]
     return lines[0].split()[1].partition("[")[0] if lines else ""
+
+
+def unfinished_test(output: str) -> str:
+    """Return the test that had begun, and had no outcome, when pytest ended; "": there is none."""
+    lines = [line for line in output.splitlines() if line.startswith("tests/") and "::" in line]
+    return lines[-1].split()[0].partition("[")[0] if lines and not OUTCOME.search(lines[-1]) else ""
 
 
 # ---- results ---------------------------------------------------------------------------------------------------
