@@ -88,7 +88,7 @@ class Runtime(Protocol):
         ...
 
     def add(self, adds: Sequence[Add]) -> None:
-        """Send ADDs to several bookies, as `send` does."""
+        """Send ADDs to several bookies, as `send` does. ADDs that follow each other in a step come in one call."""
         ...
 
     def wake_after(self, seconds: float, call: Callable[[], None]) -> TimerLike | None:

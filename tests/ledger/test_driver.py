@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from pyreplog._native.machines.effects import Send, Settle
 from pyreplog._native.machines.serial_executor import check_may_wait, in_callback
+from pyreplog._native.quorum.acktracker import AckTracker, Part
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
 from pyreplog.defer_sigint import defer_sigint
 from pyreplog.errors import InvalidArgumentError
@@ -150,6 +151,25 @@ def test_many_threads_one_event_at_a_time() -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: driver.post(ask), range(2000)))
     assert machine.replies == 2000
+
+
+def test_adds_that_follow_each_other_are_handed_over_together() -> None:
+    """So that an entry is looked at once for all of its bookies; what comes between them keeps its place."""
+    tracker, handed = AckTracker(3, 3, 2), list[list[str]]()
+
+    class Adding(FakeRuntime):
+        def add(self, adds: Sequence[Any]) -> None:
+            handed.append([bookie for bookie, _, _ in adds])
+
+        def send(self, bookie: str, request: Request, on_reply: OnReply) -> None:
+            handed.append([f"{bookie} is asked"])
+
+    def adds(bookies: str) -> list[Effect]:
+        return [Send(bookie, REQUEST, Part(tracker, place, 0, 0)) for place, bookie in enumerate(bookies)]
+
+    driver = Driver(0, Machine(), Adding())
+    driver.post(lambda: [*adds("abc"), Send("a", REQUEST), *adds("bc")])
+    assert handed == [["a", "b", "c"], ["a is asked"], ["b", "c"]]
 
 
 def test_acks_are_settled_in_the_machines_order() -> None:

@@ -142,6 +142,29 @@ def test_pauses_do_not_lose_what_was_decrypted(
     wait(reactor, lambda: len(replies) == 100)
 
 
+def test_the_bytes_of_replies_that_leave_late_come_back(
+    certificates: Certificates, reactor: Reactor, serve: Any, connect: Any
+) -> None:
+    """The replies are more than a socket takes; each that has left gives room for requests again."""
+    handler, replies = Recorder(answer=None), list[Any]()
+    server = serve(handler, tls=certificates.server())
+    channel = connect(server, tls=certificates.client())
+    for _ in range(8):
+        channel.request(b"q" * 1000, on_reply=replies.append, timeout=TIMEOUT_S)
+    wait(reactor, lambda: len(handler.requests) == 8)
+
+    def answer() -> None:
+        for connection, correlation_id, _ in handler.requests:
+            connection.reply(correlation_id, bytes(3_900_000))  # type: ignore[attr-defined]
+        late.append(server.inflight_bytes)
+
+    late: list[int] = []
+    reactor.call_soon(answer)
+    wait(reactor, lambda: len(replies) == 8)
+    assert late[0] > 1000, "replies have not left"
+    wait(reactor, lambda: server.inflight_bytes == 0)
+
+
 def test_a_drain_lets_clients_go(
     certificates: Certificates, reactor: Reactor, serve: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -18,6 +19,11 @@ from tests import twin
 KEYS = st.none() | st.binary(max_size=12)
 VALUES = st.binary(max_size=40) | st.integers(0, 9000).map(lambda n: b"v" * n)
 TIMES = st.none() | st.integers(-(1 << 62), 1 << 62)
+
+
+def packed(column: list[bytes]) -> tuple[Any, bytes]:
+    """A column as offsets and data."""
+    return numpy.cumsum([0, *map(len, column)]), b"".join(column)
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -55,13 +61,13 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.append_batch([v for _, v in rows], [k for k, _ in rows], control=control) == expected
         self.rows += [(key, value, None) for key, value in rows]
 
-    @rule(values=st.lists(st.binary(max_size=200), max_size=60))
-    def append_columns(self, values: list[bytes]) -> None:
-        offsets = numpy.cumsum([0, *map(len, values)])
-        times = numpy.arange(len(values))
-        made = self.log.append_columns((offsets, b"".join(values)), event_times=times)
-        assert made == range(self.end, self.end + len(values))
-        self.rows += [(None, value, i) for i, value in enumerate(values)]
+    @rule(rows=st.lists(st.tuples(st.binary(max_size=12), st.binary(max_size=200)), max_size=60), keyed=st.booleans())
+    def append_columns(self, rows: list[tuple[bytes, bytes]], keyed: bool) -> None:
+        keys, values = [key for key, _ in rows], [value for _, value in rows]
+        times = numpy.arange(len(rows))
+        made = self.log.append_columns(packed(values), packed(keys) if keyed else None, times)
+        assert made == range(self.end, self.end + len(rows))
+        self.rows += [(key if keyed else None, value, i) for i, (key, value) in enumerate(rows)]
 
     @rule(values=st.lists(VALUES, min_size=1, max_size=10))
     def submit(self, values: list[bytes]) -> None:

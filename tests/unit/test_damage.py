@@ -195,11 +195,18 @@ def test_a_record_whose_checksum_is_right_and_whose_number_is_not(read_only, ent
     rewrite(path, position % SEGMENT_BYTES, "<I", 24, entry - first_entries(read_only)[1] + change, sealed_bytes=size)
     with pyreplog.open(read_only, "r") as log:
         assert_scan_stops_at(log, entry, position)
+        with pytest.raises(CorruptionError, match="expected the next entry number, found"):
+            read_to_end(log, entry - 20)
         for follow in (follow_entries, follow_batches):
             seen = list[int]()
             with pytest.raises(CorruptionError) as caught:
                 follow(log, entry - 20, seen)
             assert caught.value.position == position and seen == list(range(entry - 20, entry))
+
+
+def read_to_end(log: pyreplog.LogReader, start: int) -> None:
+    for _ in log.read(start):
+        pass
 
 
 def follow_entries(log: pyreplog.LogReader, start: int, seen: list[int]) -> None:

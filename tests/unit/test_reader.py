@@ -334,6 +334,16 @@ def test_after_close_nothing_stays_mapped_but_what_is_pinned(tmp_path: Path, dur
     assert "closed" in repr(log)
 
 
+def test_after_close_no_index_stays_mapped(tmp_path: Path):
+    path = tmp_path / "log"
+    with pyreplog.open(path, segment_bytes=SIZE) as log:
+        log.append_batch([bytes(1000)] * 300)
+    with pyreplog.open(path, "r") as handle:
+        assert handle[0] == handle[299] == bytes(1000)
+        assert f"{path}/{0:020d}.idx" in Path("/proc/self/maps").read_text()
+    assert f"{path}/{0:020d}.idx" not in Path("/proc/self/maps").read_text()
+
+
 @pytest.mark.parametrize("mode", ["r", "a"])
 def test_a_log_without_a_checkpoint_is_opened_with_few_descriptors(tmp_path: Path, mode):
     """Then all its segments are verified, of which there may be more than a process may have files open."""

@@ -154,5 +154,7 @@ def test_stored_records_that_are_damaged_or_others(log: CommitLog) -> None:
     ):
         with pytest.raises(InvalidRecordsError):
             parse_records(spoiled, 4096, 0)
+    with pytest.raises(InvalidRecordsError, match="the next entry number"):
+        parse_records(data[:stride] + data[2 * stride :], 4096, 0)
     with pytest.raises(InvalidRecordsError):
         parse_records(data[stride:], 4096, 0)  # entry 1 cannot be entry 0: its segment would begin before 0
