@@ -10,6 +10,7 @@ from tests.mutants.__main__ import TOLD, unfinished_test
 from tests.trees import Tree
 from tests.waiting import until
 
+FILE = "test_all.py"
 PASSES = """
 def test_passes():
     pass
@@ -31,7 +32,7 @@ def test_leaves_a_thread():
 
 def tree_of(folder: Path, *tests: str) -> Tree:
     (folder / "source" / "tests").mkdir(parents=True)
-    (folder / "source" / "tests" / "test_all.py").write_text("".join(tests))
+    (folder / "source" / "tests" / FILE).write_text("".join(tests))
     return Tree(folder / "source", folder / "tree")
 
 
@@ -46,7 +47,7 @@ def test_a_test_that_hangs_is_named_and_ended_with_what_it_has_started(tmp_path:
     tree = tree_of(tmp_path, PASSES, WAITS)
     code, output = tree.test(*TOLD, "tests", silence_s=10.0)
     assert code < 0
-    assert unfinished_test(output) == "tests/test_all.py::test_waits"
+    assert unfinished_test(output) == f"tests/{FILE}::test_waits"
     until(lambda: not is_running(int((tree.folder / "waiting").read_text())))
 
 
