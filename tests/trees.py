@@ -60,7 +60,10 @@ class Tree:
                     _wait_while_it_writes(process, output.fileno(), silence_s)
                 process.wait()
             except BaseException:
-                process.kill()
+                if silence_s is None:
+                    process.kill()
+                else:
+                    os.killpg(process.pid, signal.SIGKILL)
                 raise
             output.seek(0)
             return process.returncode, output.read()

@@ -39,9 +39,9 @@ def indexes(folder: Path) -> None:
 
 def ledger_indexes(folder: Path) -> None:
     """Entries that did not come in order, and are sorted when they are looked up."""
-    index, entries = LedgerIndex(), np.arange(40_000, 0, -2)
+    index, entries = LedgerIndex(), np.arange(120_000, 0, -2)
     index.add_batch(np.ones_like(entries), entries, np.arange(entries.size) * 64 + 4096, np.full(entries.size, 64))
-    assert index.get(1, 40_000) is not None
+    assert index.get(1, 120_000) is not None
 
 
 def messages(folder: Path) -> None:
