@@ -77,9 +77,8 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _print(status: ClusterStatus) -> None:
-    say(
-        f"{counted(len(status.bookies), 'bookie')}, {counted(len(status.ledgers), 'ledger')}; copies are {status.health}"
-    )
+    bookies, ledgers = counted(len(status.bookies), "bookie"), counted(len(status.ledgers), "ledger")
+    say(f"{bookies}, {ledgers}; copies are {status.health}")
     for bookie in status.bookies:
         say(f"  {_bookie(bookie)}")
     for bookie in status.absent:
