@@ -82,6 +82,8 @@ class Invariants:
         store, nodes = self._schedule.store, self._schedule.nodes.by_name
         metadata, released = machine.metadata, machine._push.tracker.released
         for entry in range(self._released, released):
+            if self._is_excused(entry):
+                continue
             ensemble = metadata.fragment_of(entry).ensemble
             for i in write_set(entry, metadata.ensemble_size, metadata.write_quorum):
                 node = nodes[ensemble[i]]
