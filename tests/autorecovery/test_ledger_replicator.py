@@ -425,6 +425,20 @@ def test_a_member_that_was_given_listed_entries_meanwhile_is_copied_from() -> No
     assert [copies(lab, entry) for entry in gone] == [3, 3]
 
 
+def test_what_only_the_target_has_from_an_earlier_try_is_not_lost() -> None:
+    """A worker copied entries, and ended before it named the target; the member that had them lost its disk since. They
+    counted as lost, and the target, which has more than it was given, was never proved."""
+    lab = closed_lab()
+    gone = held_by(lab, 0)[3:5]
+    copies_of = taken(lab, gone)
+    target = lab.logs["f"].held.setdefault(LEDGER, {})
+    for records in copies_of.values():
+        target.update(records)
+    bench = replicator(lab, lost="a").run()
+    assert (bench.listed, bench.result.lost) == ([], 0)
+    assert "f" in lab.metadata.bookies() and [copies(lab, entry) for entry in gone] == [1, 1]
+
+
 def test_a_list_without_outcome_is_not_repeated_when_the_metadata_have_changed() -> None:
     lab = closed_lab()
     gone = held_by(lab, 0)[3:5]

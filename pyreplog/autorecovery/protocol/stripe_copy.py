@@ -95,9 +95,9 @@ class StripeCopy:
 
     The target may be the member itself: it is asked what it holds, and gets what it lacks, and what it cannot read.
 
-    An entry is missing only if every other member of its write set said definitely that it does not have it. A member
-    that cannot say ends the copy with an UnreadableError: another try, later, may find the entry there. The target's
-    refusal ends it with an UnreadableError that names the target.
+    An entry is missing only if every other member of its write set said definitely that it does not have it, and the
+    target has no copy of an earlier try. A member that cannot say ends the copy with an UnreadableError: another try,
+    later, may find the entry there. The target's refusal ends it with an UnreadableError that names the target.
 
     Args:
         metadata: of the ledger.
@@ -146,8 +146,10 @@ class StripeCopy:
         self.is_refused = False
         """Whether the copy has ended because the target did not take it, so that another one may."""
         is_new = not (metadata.length > RESUME_BYTES or self._is_member if resume is None else resume)
+        self._is_target_asked = not is_new  # about all entries
+        self._stripes = [stripe for stripe in metadata.stripes(index, first, end) if stripe]
         self._left: deque[_Segment] = deque()
-        for stripe in filter(None, metadata.stripes(index, first, end)):
+        for stripe in self._stripes:
             places = list(write_set(stripe[0], metadata.ensemble_size, metadata.write_quorum))
             members = [fragment.ensemble[place] for place in places if place != index]
             asked = dict.fromkeys((*members, fragment.ensemble[index], *others))
@@ -215,6 +217,15 @@ class StripeCopy:
             self._left.append(segment.part(run, is_new=True))
         return self._ask_on(segment.behind(told[-1], doubtful=1))
 
+    def _ask_for_missing(self) -> list[Effect]:
+        """Ask the target for entries that no member has: an earlier worker may have copied them, and got no further."""
+        self._is_target_asked = True
+        missing, self._missing = self._missing, []
+        for stripe in self._stripes:
+            for run in runs_of(np.intersect1d(missing, np.arange(stripe.start, stripe.stop, stripe.step)), stripe.step):
+                self._left.append(_Segment(run, deque(), is_new=False))
+        return self._go_on()
+
     def _copy_doubtful(self, segment: _Segment) -> list[Effect]:
         """Copy the first entries, of which the target cannot say whether it has them; go on behind them.
 
@@ -244,6 +255,8 @@ class StripeCopy:
             self._busy += 1
             effects += self._read(segment) if segment.is_new else self._ask_target(segment)
         if not self._busy and not self._left and not self._is_over:
+            if self._missing and not self._is_target_asked:
+                return self._ask_for_missing()
             self._is_over = True
             missing = tuple(sorted(self._missing))
             effects.append(Finished(StripeCopied(self._entries, self._bytes, missing, self._held, self._digest)))
