@@ -27,7 +27,7 @@ from benchmarks.limits.build import ROOT
 from benchmarks.peers import java
 from benchmarks.peers.replicated.peer import Servers, free_ports
 from pyreplog.autorecovery.ledger_scan import LedgerScan
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
 from pyreplog.metadata.store import Versioned
 from pyreplog.metadata.zookeeper import ZooKeeperStore
 

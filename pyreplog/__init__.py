@@ -7,7 +7,7 @@
 | `rocketmq` | RocketMQ's HA protocol, as master and as slave |
 | `ledger`, `bookie`, `metadata` | ledgers, striped over storage nodes; such a node; where both are known |
 | `topic` | queues and streams on ledgers, here or at a server |
-| `autorecovery` | lost copies made again: decisions and the copying of stripes, so far |
+| `autorecovery` | an auditor, workers and operators: lost copies are made again; moves, drains, repairs, health |
 | `tables`, `reports`, `spark` | all of it as Arrow columns; reports on it; Spark's data source |
 | `offload` | sealed segments on object storage |
 | `net` | frames over TCP |

@@ -13,7 +13,7 @@ doing the same work twice.
 | `replication_driver` | runs the state machine that copies one ledger |
 | `failed_attempt` | work that failed, and when it is tried again |
 | `bookie_index`, `ledger_scan` | which ledgers name which bookie; reads it from the metadata |
-| `operators`, `health` | an operator's decisions about a bookie; the state of a cluster in one word |
+| `bookie_operations`, `health` | an operator's decisions about a bookie; the state of a cluster in one word |
 | `overview` | what operators see of it all at one moment, with rates and the time that is left |
 | `ledger_survey`, `cluster_audit`, `copy_audit` | numbers of all ledgers; what is missing; copies compared |
 | `scrubs` | asks bookies how far their scrubs are, and to scrub now |
@@ -24,9 +24,9 @@ doing the same work twice.
 | `leased_keys` | keys by which processes share the work |
 | `copy_repairs` | has copies written again that were noted as bad; finds lost entries on disks that return |
 | `replicas_check` | compares the copies of every closed ledger with each other |
-| `open_ledgers` | recovers ledgers whose last fragment names a bookie that leaves, once their writers are gone |
+| `open_ledger_recovery` | recovers ledgers whose last fragment names a bookie that leaves, if no writer lives |
 | `status`, `worker_status`, `metrics` | what an auditor and a worker tell operators |
-| `plan`, `loss_chain` | a model of durability, rebuild time and cost, on paper |
+| `durability_model`, `loss_chain` | a model of durability, rebuild time and cost, on paper |
 | `durability_simulation`, `placement_model`, `poisson_interval` | the same failures drawn at random |
 | `changes`, `key_waiter` | compare-and-set of one key; waits for changes of keys |
 | `protocol` | decisions, without I/O, clock or randomness |

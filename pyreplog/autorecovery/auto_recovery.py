@@ -18,7 +18,7 @@ from pyreplog.autorecovery.hold import find_hold
 from pyreplog.autorecovery.leased_keys import LeasedKeys, SharedKeys, SoleOwner
 from pyreplog.autorecovery.ledger_scan import LedgerScan
 from pyreplog.autorecovery.lost_entries import count_lost
-from pyreplog.autorecovery.open_ledgers import OpenLedgerRecovery, OpenLedgersReport
+from pyreplog.autorecovery.open_ledger_recovery import OpenLedgerRecovery, OpenLedgersReport
 from pyreplog.autorecovery.orders import list_orders
 from pyreplog.autorecovery.pace import Pace
 from pyreplog.autorecovery.protocol.absence import Alarm

@@ -14,8 +14,8 @@ from pyreplog.clock import Clock
 from pyreplog.errors import InvalidMetadataError
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.driver import run_machine
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, State
 from pyreplog.ledger.ledger_store import VersionedMetadata, find_ledger
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
 from pyreplog.ledger.runtime import RuntimeBase
 
 logger = logging.getLogger(__name__)

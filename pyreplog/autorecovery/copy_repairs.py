@@ -33,8 +33,8 @@ from pyreplog.autorecovery.protocol.member_repair import MemberRepair, MemberRep
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, ReplogError, UnreadableError
 from pyreplog.ledger.driver import run_machine
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, State, metadata_key
 from pyreplog.ledger.ledger_store import VersionedMetadata, change_version, find_ledger, load_ledger
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, metadata_key
 from pyreplog.ledger.repair_notes import RepairNote, forget_repair, has_note_of_reader, repairs
 from pyreplog.ledger.runtime import RuntimeBase
 

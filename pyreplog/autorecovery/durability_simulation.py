@@ -21,9 +21,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pyreplog.autorecovery.durability_model import (
+    MANY_AWAY_SHARE,
+    METADATA_OPERATIONS,
+    YEAR_S,
+    PlanInputs,
+    storage_factor,
+)
 from pyreplog.autorecovery.loss_chain import rack_layout
 from pyreplog.autorecovery.placement_model import Flags, Ints, PlacementModel
-from pyreplog.autorecovery.plan import MANY_AWAY_SHARE, METADATA_OPERATIONS, YEAR_S, PlanInputs, storage_factor
 from pyreplog.autorecovery.poisson_interval import Interval, weighted_interval
 from pyreplog.errors import ConfigError
 

@@ -18,7 +18,7 @@ from pyreplog.errors import (
     VersionConflictError,
 )
 from pyreplog.handles import Handle, make_part_of
-from pyreplog.ledger.ledgermetadata import ID_DIGITS
+from pyreplog.ledger.ledger_metadata import ID_DIGITS
 from pyreplog.metadata.lease import Lease, LeaseState
 from pyreplog.metadata.store import MetadataStore
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from pyreplog.autorecovery.bookie_index import BookieIndex
 from pyreplog.errors import InvalidMetadataError
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, State, shard_name
 from pyreplog.ledger.ledger_store import VersionedMetadata, ids_of, load_many, shards, stored_ledgers
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, shard_name
 from pyreplog.metadata.store import MetadataStore
 
 _SHARDS_AGAIN = 2

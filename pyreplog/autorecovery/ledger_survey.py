@@ -11,8 +11,8 @@ from pyreplog.autorecovery.protocol.member_change import written_end
 from pyreplog.autorecovery.protocol.rack_windows import count_racks, single_rack_windows
 from pyreplog.autorecovery.worker import bytes_on
 from pyreplog.errors import InvalidMetadataError
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State
 from pyreplog.ledger.ledger_store import VersionedMetadata, stored_ledgers
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State
 from pyreplog.ledger.status import missing_copies
 from pyreplog.metadata.store import MetadataStore
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from pyreplog.autorecovery.changes import change_key
 from pyreplog.errors import InvalidMetadataError
-from pyreplog.ledger.ledgermetadata import ID_DIGITS
+from pyreplog.ledger.ledger_metadata import ID_DIGITS
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.values import MetadataValue, field
 

@@ -23,8 +23,8 @@ from pyreplog.bookie.bookie_state import list_bookie_states
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidMetadataError, RebalanceError
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, State
 from pyreplog.ledger.ledger_store import stored_ledgers
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
 from pyreplog.ledger.runtime import RuntimeBase
 
 CANDIDATES_MAX = 20_000

@@ -24,8 +24,8 @@ from pyreplog.autorecovery.targets import TargetChooser
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, InvalidMetadataError, ReplogError
 from pyreplog.ledger.driver import run_machine
+from pyreplog.ledger.ledger_metadata import State
 from pyreplog.ledger.ledger_store import VersionedMetadata, find_ledger
-from pyreplog.ledger.ledgermetadata import State
 from pyreplog.ledger.repair_notes import note_repair
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.metadata.store import MetadataStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from pyreplog.autorecovery.protocol.rack_windows import keeps_racks
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata
 from pyreplog.ledger.placement import choose
 from pyreplog.ledger.runtime import RuntimeBase
 

@@ -19,8 +19,8 @@ from pyreplog.autorecovery.replication_driver import replicate
 from pyreplog.autorecovery.targets import TargetChooser
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, NotEnoughBookiesError, ReplogError, UnreadableError
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.ledger_store import VersionedMetadata
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.ledger.thread_pool import ThreadPool
 from pyreplog.plurals import counted

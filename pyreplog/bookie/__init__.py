@@ -13,7 +13,7 @@
 | `commit_group` | replies that wait for the next sync |
 | `long_polls` | requests that wait for a LAC |
 | `disk_space` | read-only mode for lack of space |
-| `entrylog` | `EntryLog`: the log as a bookie sees it; `DiskLog`: the one on disk |
+| `entry_log` | `EntryLog`: the log as a bookie sees it; `DiskLog`: the one on disk |
 | `ledgerlog`, `multi_ledger_log` | `LedgerLog`: entries of many ledgers in one log; the commit log under it |
 | `ledgermap`, `entry_locations` | which segments hold entries of which ledgers; reads entries from their places |
 | `config` | `BookieConfig` |

@@ -24,7 +24,7 @@ from pyreplog.bookie.controls import Controls
 from pyreplog.bookie.counts import BookieCounters, Gauges
 from pyreplog.bookie.disk_space import DiskSpaceMonitor
 from pyreplog.bookie.duplicates import are_stored
-from pyreplog.bookie.entrylog import EntryLog
+from pyreplog.bookie.entry_log import EntryLog
 from pyreplog.bookie.failures import is_final, status_of
 from pyreplog.bookie.holdings import holdings_reply
 from pyreplog.bookie.key_verifier import KeyVerdict

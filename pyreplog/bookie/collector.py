@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from pyreplog._native.ledgerlog.entries import CONTROL, parse_entries
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.entrylog import DiskLog
+from pyreplog.bookie.entry_log import DiskLog
 from pyreplog.bookie.ledgermap import BadRange, LedgerExtent
 from pyreplog.bookie.surplus import ClosedLedgers, Surplus
 from pyreplog.errors import CorruptionError, DiskError, InvalidMetadataError

@@ -7,7 +7,7 @@ import numpy as np
 from pyreplog._native.ledgerlog.entries import compare_entries, parse_entries
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.record import Record
-from pyreplog.bookie.entrylog import EntryReader
+from pyreplog.bookie.entry_log import EntryReader
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Request
 from pyreplog.errors import CorruptionError, InvalidRecordsError, OtherRecordError
 

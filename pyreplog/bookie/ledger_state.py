@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyreplog._native.bookie.inspect_records import inspect_entries
 from pyreplog._native.bookie.ledger_state_base import NOTHING, LedgerStateBase
 from pyreplog.bookie.controls import Controls, load_controls
-from pyreplog.bookie.entrylog import EntryLog
+from pyreplog.bookie.entry_log import EntryLog
 from pyreplog.errors import CorruptionError, InvalidRecordsError
 
 CONTROLS = NOTHING - 1

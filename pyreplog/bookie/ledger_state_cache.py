@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from pyreplog._native.bookie.ledger_state_base import NOTHING
-from pyreplog.bookie.entrylog import EntryLog
+from pyreplog.bookie.entry_log import EntryLog
 from pyreplog.bookie.ledger_state import LedgerState, load_state
 
 _LOOKS = 8

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from pyreplog.bookie.commit_group import CommitGroup
 from pyreplog.bookie.controls import Controls, encode_limbo, load_controls
-from pyreplog.bookie.entrylog import EntryLog
+from pyreplog.bookie.entry_log import EntryLog
 from pyreplog.bookie.ledger_state import FENCE
 from pyreplog.bookie.ledger_state_cache import LedgerStateCache
 from pyreplog.errors import CorruptionError

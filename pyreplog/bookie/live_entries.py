@@ -7,7 +7,7 @@ behind them. Reads still find them: who reads may have older metadata.
 
 from __future__ import annotations
 
-from pyreplog.bookie.entrylog import EntryReader
+from pyreplog.bookie.entry_log import EntryReader
 
 
 class LiveEntries:

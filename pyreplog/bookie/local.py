@@ -15,7 +15,7 @@ from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.commit_group import PendingReply
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.counts import BookieCounters, Gauges
-from pyreplog.bookie.entrylog import DiskLog
+from pyreplog.bookie.entry_log import DiskLog
 from pyreplog.bookie.identity import LOG
 from pyreplog.bookie.long_polls import Respond
 from pyreplog.bookie.protocol import Reply, Request, RequestKind

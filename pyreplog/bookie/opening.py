@@ -13,7 +13,7 @@ import numpy as np
 
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.entrylog import EntryLog
+from pyreplog.bookie.entry_log import EntryLog
 from pyreplog.bookie.identity import LOG, BookieIdentity, are_older, check_log, claim, note, register
 from pyreplog.bookie.ledgerlist import LedgerMetadataView
 from pyreplog.bookie.local import LocalBookie

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyreplog._native.ledgerlog.entries import parse_entries
-from pyreplog.bookie.entrylog import EntryReader
+from pyreplog.bookie.entry_log import EntryReader
 from pyreplog.bookie.ledger_state import LedgerState
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, ReplyStatus, Request
 from pyreplog.errors import CorruptionError, InvalidRecordsError

@@ -28,7 +28,7 @@ import numpy as np
 from pyreplog._native.ledgerlog.entries import CONTROL
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.entrylog import DiskLog
+from pyreplog.bookie.entry_log import DiskLog
 from pyreplog.bookie.ledgermap import BadRange
 from pyreplog.bookie.salvage import LostSegment, LostSegments
 from pyreplog.bookie.scrub_report import LastScrub, ScrubReport

@@ -29,7 +29,7 @@ from pyreplog._native.ledgerlog.entries import CONTROL
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.dead_entries import DeadEntries, are_among, count_among
-from pyreplog.bookie.entrylog import DiskLog
+from pyreplog.bookie.entry_log import DiskLog
 from pyreplog.bookie.ledgerlist import ClosedLedger
 from pyreplog.bookie.ledgermap import LedgerExtent
 from pyreplog.errors import CorruptionError

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pyreplog.autorecovery.auto_recovery import AutoRecovery
+from pyreplog.autorecovery.bookie_operations import BookieOperations
 from pyreplog.autorecovery.metrics import auto_recovery_metrics
-from pyreplog.autorecovery.operators import BookieOperations
 from pyreplog.bookie.config import BOOKIE_DURABILITIES, BookieConfig
 from pyreplog.bookie.identity import replaced_bookie
 from pyreplog.bookie.node import BookieNode

@@ -17,8 +17,8 @@ from pyreplog.cli.shared.output import amount, counted, duration, print_json, sa
 from pyreplog.cli.shared.progress import progress
 from pyreplog.clock import SystemClock
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.ledger_store import VersionedMetadata, load_ledger, stored_ledgers
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.metadata.store import MetadataStore
 
 AUDIT = "read the metadata of all ledgers now, and say what lacks copies; changes nothing"

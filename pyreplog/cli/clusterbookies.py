@@ -10,10 +10,10 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from pyreplog.autorecovery.auto_recovery import AutoRecovery
+from pyreplog.autorecovery.bookie_operations import BlockedLedger, BookieOperations, DrainProgress, LossForecast
 from pyreplog.autorecovery.hold import find_hold
 from pyreplog.autorecovery.key_waiter import KeyWaiter
 from pyreplog.autorecovery.leased_keys import AUDITOR
-from pyreplog.autorecovery.operators import BlockedLedger, BookieOperations, DrainProgress, LossForecast
 from pyreplog.autorecovery.orders import ORDERS
 from pyreplog.autorecovery.status import STATUS
 from pyreplog.cli.shared import clusteroptions

@@ -8,7 +8,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pyreplog.autorecovery.plan import Plan, PlanInputs, loss_rates, make_plan
+from pyreplog.autorecovery.durability_model import Plan, PlanInputs, loss_rates, make_plan
 from pyreplog.cli.shared.output import amount, counted, duration, print_fields, print_json, say
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from pyreplog.autorecovery.bookie_operations import BookieOperations
 from pyreplog.autorecovery.health import Colour
-from pyreplog.autorecovery.operators import BookieOperations
 from pyreplog.autorecovery.scrubs import ask_scrubs
 from pyreplog.bookie.scrub_report import ScrubReport
 from pyreplog.cli.clusterhealth import EXIT_CODES, last_scrub

@@ -13,7 +13,7 @@ from pyreplog.cli.shared.output import counted, moment, print_fields, print_json
 from pyreplog.errors import InvalidArgumentError, UnreadableError
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import Ledger
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 
 NAME = "ledger"
 HELP = "create, fill, read, recover, repair and delete ledgers"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyreplog.errors import ClosedError, NotMasterError
 from pyreplog.ha.client_requests import ClientStats
 from pyreplog.ha.node_context import start_of
-from pyreplog.ha.protocol.progress import ReplicaStats
+from pyreplog.ha.protocol.replica_progress import ReplicaStats
 from pyreplog.ha.protocol.stats import GroupStats
 from pyreplog.metrics import Labels, Metric
 

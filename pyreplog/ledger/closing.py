@@ -11,7 +11,7 @@ from pyreplog.errors import OutcomeUnknownError, ReplogError
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.driver import Runtime
 from pyreplog.ledger.ledger_handle import CLOSE_S, GIVE_UP_S, Ledger
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 
 logger = logging.getLogger(__name__)
 

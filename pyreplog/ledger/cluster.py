@@ -39,6 +39,14 @@ from pyreplog.ledger.closing import close_all
 from pyreplog.ledger.driver import StartingMachine, run_machine
 from pyreplog.ledger.embedded import open_embedded
 from pyreplog.ledger.ledger_handle import CLOSE_S, WINDOW_BYTES, Ledger
+from pyreplog.ledger.ledger_metadata import (
+    Fragment,
+    LedgerMetadata,
+    State,
+    key_proof,
+    ledger_key,
+    metadata_key,
+)
 from pyreplog.ledger.ledger_store import (
     delete_garbled,
     find_ledger,
@@ -48,17 +56,8 @@ from pyreplog.ledger.ledger_store import (
     remove_empty_shard,
     survey,
 )
-from pyreplog.ledger.ledgermetadata import (
-    Fragment,
-    LedgerMetadata,
-    State,
-    key_proof,
-    ledger_key,
-    metadata_key,
-)
-from pyreplog.ledger.member_replacement import MemberReplacement
 from pyreplog.ledger.metrics import client_metrics
-from pyreplog.ledger.openledgers import OpenLedgers
+from pyreplog.ledger.open_ledger_set import OpenLedgers
 from pyreplog.ledger.placement import Candidate, choose
 from pyreplog.ledger.protocol.copies import CopyCount
 from pyreplog.ledger.protocol.lac import LedgerEnds
@@ -68,6 +67,7 @@ from pyreplog.ledger.reader import LedgerReader
 from pyreplog.ledger.remote import RemoteRuntime
 from pyreplog.ledger.repair import LedgerRepair, LimboQuery
 from pyreplog.ledger.repair_notes import RepairNote, lacking_since_us, repairs
+from pyreplog.ledger.replacement_pacing import MemberReplacement
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.ledger.status import ClusterStatus, DegradedLedger, ledger_status
 from pyreplog.ledger.writer_keys import WriterKeys

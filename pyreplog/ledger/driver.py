@@ -24,8 +24,8 @@ from pyreplog.errors import (
     VersionConflictError,
 )
 from pyreplog.future import AppendFuture
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, metadata_key
 from pyreplog.ledger.ledger_store import find_ledger
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, metadata_key
 from pyreplog.ledger.protocol.effects import BadCopy, Degraded, Effect, Finished, Store, Suspect, Wake
 from pyreplog.metadata.store import MetadataStore
 

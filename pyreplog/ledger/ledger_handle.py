@@ -19,7 +19,7 @@ from pyreplog.errors import ClosedError, OutcomeUnknownError, ReplogError, Windo
 from pyreplog.future import AppendFuture, as_timeout, settle_all
 from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.ledger.driver import Driver, Runtime
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.protocol.effects import Effect
 from pyreplog.ledger.protocol.staging import Entry, columns, outcomes
 from pyreplog.ledger.protocol.writer import LedgerWriter

@@ -20,7 +20,7 @@ from pyreplog.errors import (
     VersionConflictError,
     WrongTypeError,
 )
-from pyreplog.ledger.ledgermetadata import ID_DIGITS, LEDGERS, LedgerMetadata, State, is_flat, is_shard, metadata_key
+from pyreplog.ledger.ledger_metadata import ID_DIGITS, LEDGERS, LedgerMetadata, State, is_flat, is_shard, metadata_key
 from pyreplog.ledger.repair_notes import Garbled, note_repair
 from pyreplog.metadata.store import MetadataStore, Versioned
 

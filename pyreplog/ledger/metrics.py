@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection, Iterator
 
 from pyreplog.ledger.ledger_handle import Ledger
-from pyreplog.ledger.ledgermetadata import State
+from pyreplog.ledger.ledger_metadata import State
 from pyreplog.metrics import Metric
 
 _PREFIX = "pyreplog_client_"

@@ -24,7 +24,7 @@ from pyreplog.errors import (
     VersionConflictError,
 )
 from pyreplog.ledger.embedded import METADATA
-from pyreplog.ledger.ledgermetadata import LEDGERS, is_flat, metadata_key
+from pyreplog.ledger.ledger_metadata import LEDGERS, is_flat, metadata_key
 from pyreplog.log.lock import WriterLock
 from pyreplog.metadata.layout import CLUSTER, decode_cluster, encode_cluster
 from pyreplog.metadata.sqlite import SQLiteStore

@@ -8,8 +8,8 @@ from pyreplog._native.log.batch import RecordBatch
 from pyreplog.errors import NoSuchEntryError, NoSuchLedgerError, OutOfRangeError, ReplogError, UnreadableError
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.driver import Driver, Runtime
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.ledger_store import load_ledger
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.protocol.ledger_read_op import LedgerReadOp
 
 

@@ -23,8 +23,8 @@ from pyreplog.errors import (
 from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle
 from pyreplog.ledger.driver import Driver, Runtime, run_machine
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, State, metadata_key
 from pyreplog.ledger.ledger_store import load_ledger
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, metadata_key
 from pyreplog.ledger.protocol.lac import LacQuery
 from pyreplog.ledger.protocol.ledger_read_op import LedgerReadOp
 from pyreplog.ledger.range_read import RangeRead, check_range

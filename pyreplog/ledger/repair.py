@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 from pyreplog._native.machines.effects import Send
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import InvalidArgumentError, ReplogError, UnauthorizedError
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, State
 from pyreplog.ledger.ledger_store import find_ledger, load_ledger
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
 from pyreplog.ledger.protocol.copies import CopyCheck
 from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished
 from pyreplog.ledger.protocol.entry_repair import EntryRepair

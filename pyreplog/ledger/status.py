@@ -9,7 +9,7 @@ from typing import Literal
 from pyreplog._native.quorum.stripe import member_count
 from pyreplog.bookie.bookie_state import BookiePhase
 from pyreplog.bookie.scrub_report import LastScrub
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, State
 from pyreplog.ledger.repair_notes import Garbled, RepairNote
 
 

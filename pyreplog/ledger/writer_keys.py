@@ -29,7 +29,7 @@ from pyreplog.errors import (
 )
 from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.driver import TimerLike
-from pyreplog.ledger.ledgermetadata import ID_DIGITS
+from pyreplog.ledger.ledger_metadata import ID_DIGITS
 from pyreplog.metadata.lease import Lease, LeaseState
 from pyreplog.metadata.store import MetadataStore, Versioned
 from pyreplog.metadata.values import check_reader, decode_object

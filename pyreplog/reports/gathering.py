@@ -12,8 +12,8 @@ from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.autorecovery.overview import RecoveryOverview, RecoveryWatch
 from pyreplog.clock import SystemClock
 from pyreplog.errors import InvalidMetadataError, ReplogError
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, ledger_key
 from pyreplog.ledger.ledger_store import find_ledger, list_ledgers
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, ledger_key
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.log import names as log_names
 from pyreplog.reports.append_times import appended
@@ -26,7 +26,7 @@ from pyreplog.reports.snapshot import (
     TopicSnapshot,
     UnknownState,
 )
-from pyreplog.tables.cluster.clusterplan import survey_of
+from pyreplog.tables.cluster.cluster_slices import survey_of
 from pyreplog.tables.cluster.entryslices import slim
 from pyreplog.tables.cluster.ledgerends import Unasked, amounts_known
 from pyreplog.tables.cluster.ledgers import each

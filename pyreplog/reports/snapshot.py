@@ -14,7 +14,7 @@ from pyreplog.topic.model.positions import TopicPosition
 
 if TYPE_CHECKING:
     from pyreplog.autorecovery.overview import RecoveryOverview
-    from pyreplog.ledger.ledgermetadata import LedgerMetadata
+    from pyreplog.ledger.ledger_metadata import LedgerMetadata
 
 WINDOW_MAX_S = 100 * 365 * 86400
 """The longest window, a hundred years: its start is a time that calendars have."""

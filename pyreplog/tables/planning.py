@@ -11,7 +11,7 @@ from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import ConfigError, ReplogError
 from pyreplog.log import indexes
 from pyreplog.tables import objects
-from pyreplog.tables.cluster.clusterplan import cluster_slices
+from pyreplog.tables.cluster.cluster_slices import cluster_slices
 from pyreplog.tables.locked_segment import map_locked
 from pyreplog.tables.logslices import Part, log_slices
 from pyreplog.tables.options import ReadOptions

@@ -21,8 +21,8 @@ from pyreplog.autorecovery.protocol.copy_check import MemberVerdict
 from pyreplog.autorecovery.timed_reason import TimedReason
 from pyreplog.clock import SystemClock
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State, metadata_key
 from pyreplog.ledger.ledger_store import VersionedMetadata, load_ledger
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, metadata_key
 from pyreplog.ledger.repair_notes import repairs
 from pyreplog.metadata.store import MetadataStore
 from tests.bookie.asking import records_of

@@ -15,7 +15,7 @@ from pyreplog.autorecovery.protocol.copy_check import CopyCheck, CopyReport, Mem
 from pyreplog.bookie.holdings import Holdings
 from pyreplog.bookie.protocol import Reply, ReplyStatus, RequestKind
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.ledger.ledgermetadata import Fragment
+from pyreplog.ledger.ledger_metadata import Fragment
 from tests.bookie.asking import records_of
 
 COUNT = 40

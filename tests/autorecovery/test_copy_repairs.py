@@ -21,7 +21,7 @@ from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
 from pyreplog.clock import ManualClock
 from pyreplog.errors import DisconnectedError, InvalidMetadataError, MetadataVersionError
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.ledger.ledgermetadata import State, metadata_key
+from pyreplog.ledger.ledger_metadata import State, metadata_key
 from pyreplog.ledger.repair_notes import note_repair, repairs
 from pyreplog.ledger.runtime import EmbeddedRuntime
 from pyreplog.metadata.store import MetadataStore

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from pyreplog.autorecovery.durability_model import PlanInputs, loss_rates, make_plan
 from pyreplog.autorecovery.durability_simulation import DurabilitySimulation, SimulatedDurability
-from pyreplog.autorecovery.plan import PlanInputs, loss_rates, make_plan
 from pyreplog.autorecovery.poisson_interval import Interval
 from pyreplog.errors import ConfigError
 

@@ -22,7 +22,7 @@ from pyreplog.clock import ManualClock, SystemClock
 from pyreplog.cluster import Cluster
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import Ledger
-from pyreplog.ledger.ledgermetadata import State
+from pyreplog.ledger.ledger_metadata import State
 from pyreplog.ledger.writer_keys import writer_key
 from tests.waiting import until
 

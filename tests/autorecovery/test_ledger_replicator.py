@@ -15,7 +15,7 @@ from pyreplog.autorecovery.protocol.ledger_replicator import LedgerReplicated, L
 from pyreplog.bookie.holdings import Holdings
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, RequestKind
 from pyreplog.errors import InvalidMetadataError, NotEnoughBookiesError, UnreadableError
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State
 
 COUNT = 40
 

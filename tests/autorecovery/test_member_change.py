@@ -19,7 +19,7 @@ from pyreplog.autorecovery.protocol.member_change import (
 )
 from pyreplog.autorecovery.protocol.priority import copies_left, fewest_copies, urgency
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State, key_proof, ledger_key
 
 PROOF = key_proof(ledger_key(b""))
 

@@ -17,7 +17,7 @@ from pyreplog.autorecovery.protocol.rebalance import (
     overfull,
     plan_moves,
 )
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State
 
 FREE = 1_000_000
 

@@ -27,8 +27,8 @@ from pyreplog.bookie.node import BookieNode
 from pyreplog.clock import ManualClock, SystemClock
 from pyreplog.errors import InvalidMetadataError, MetadataVersionError, RebalanceError
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_metadata import metadata_key
 from pyreplog.ledger.ledger_store import StoredLedgers
-from pyreplog.ledger.ledgermetadata import metadata_key
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.metadata.sqlite import SQLiteStore
 from tests.bookie.asking import ANY_SPACE

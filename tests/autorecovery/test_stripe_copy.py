@@ -13,7 +13,7 @@ from pyreplog.autorecovery.protocol import stripe_copy
 from pyreplog.autorecovery.protocol.stripe_copy import StripeCopied, StripeCopy
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import InvalidArgumentError, UnreadableError
-from pyreplog.ledger.ledgermetadata import key_proof
+from pyreplog.ledger.ledger_metadata import key_proof
 
 COUNT = 40
 

@@ -10,7 +10,7 @@ import pytest
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.entrylog import DiskLog
+from pyreplog.bookie.entry_log import DiskLog
 from pyreplog.bookie.ledgerlist import ClosedLedger
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request
 from pyreplog.errors import DiskFullError, InvalidMetadataError, InvalidRecordsError, MetadataUnavailableError

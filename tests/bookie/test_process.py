@@ -15,8 +15,8 @@ import pytest
 
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus
 from pyreplog.bookie.registration import AVAILABLE
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State, key_proof, metadata_key
 from pyreplog.ledger.ledger_store import NEXT_LEDGER
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, metadata_key
 from pyreplog.metadata.url import open_store
 from tests.bookie.asking import KEY, OTHER_KEY, add, entries_in, last, read, set_lac
 from tests.bookie.tcp import Client

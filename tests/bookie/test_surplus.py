@@ -24,8 +24,8 @@ from pyreplog.bookie.ledgerlist import LOST, LedgerList
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import MetadataUnavailableError, VersionConflictError
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
 from pyreplog.ledger.ledger_store import StoredLedgers, load_ledger
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
 from pyreplog.log.files import Files
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.metadata.store import MetadataStore

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.autorecovery.operators import BookieOperations
+from pyreplog.autorecovery.bookie_operations import BookieOperations
 from pyreplog.autorecovery.status import STATUS, AutoRecoveryStatus
 from pyreplog.bookie.registration import AVAILABLE, Availability
 from pyreplog.cli import clusterbookies
 from pyreplog.clock import SystemClock
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_metadata import metadata_key
 from pyreplog.ledger.ledger_store import load_ledger
-from pyreplog.ledger.ledgermetadata import metadata_key
 from tests.cli.support import Done, Run
 
 

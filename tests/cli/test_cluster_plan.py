@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.autorecovery.plan import PlanInputs
+from pyreplog.autorecovery.durability_model import PlanInputs
 from tests.cli.support import Run
 
 SMALL = ("--bookies", 20, "--racks", 5, "--ledgers", 500, "--ledger-bytes", 1e6, "--outages-per-year", 1)

@@ -11,7 +11,7 @@ import pytest
 from pyreplog.cli.app import main
 from pyreplog.ledger import ledger_handle
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.ledger.ledgermetadata import metadata_key
+from pyreplog.ledger.ledger_metadata import metadata_key
 from pyreplog.ledger.repair_notes import note_repair
 from pyreplog.metadata.layout import CLUSTER, cluster_id, encode_cluster
 from pyreplog.metadata.sqlite import SQLiteStore

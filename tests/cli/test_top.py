@@ -28,7 +28,7 @@ from pyreplog.cli.shared import tables
 from pyreplog.cli.shared.tables import Table
 from pyreplog.cluster import Cluster
 from pyreplog.errors import MetadataUnavailableError
-from pyreplog.ledger.ledgermetadata import State
+from pyreplog.ledger.ledger_metadata import State
 from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
 from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.stats import ConsumerStats, SubscriptionStats, TopicStats

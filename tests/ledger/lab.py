@@ -13,7 +13,7 @@ from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import DisconnectedError, NotConnectedError
 from pyreplog.future import AppendFuture, settle_all
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State, key_proof, ledger_key
 from pyreplog.ledger.protocol.effects import BadCopy, Degraded, Effect, Finished, Load, Store, Suspect, Wake
 from pyreplog.ledger.protocol.ledger_read_op import LedgerReadOp
 from pyreplog.ledger.protocol.recovery import LedgerRecovery

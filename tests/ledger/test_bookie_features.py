@@ -13,8 +13,8 @@ from pyreplog.bookie.holdings import Holdings
 from pyreplog.bookie.node import BookieNode
 from pyreplog.bookie.protocol import FEATURES, Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import NotConnectedError
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, key_proof, ledger_key, metadata_key
 from pyreplog.ledger.ledger_store import StoredLedgers
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, key_proof, ledger_key, metadata_key
 from pyreplog.ledger.remote import RemoteRuntime
 from pyreplog.metadata.layout import cluster_id
 from pyreplog.metadata.sqlite import SQLiteStore

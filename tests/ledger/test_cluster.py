@@ -41,8 +41,8 @@ from pyreplog.errors import (
 from pyreplog.ledger import closing
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import Ledger
+from pyreplog.ledger.ledger_metadata import Fragment, State, metadata_key
 from pyreplog.ledger.ledger_store import NEXT_LEDGER, load_ledger
-from pyreplog.ledger.ledgermetadata import Fragment, State, metadata_key
 from pyreplog.ledger.repair_notes import note_repair
 from tests.ledger.conftest import SEGMENT_BYTES
 from tests.ledger.standins import FailingStore, Meddler

@@ -13,8 +13,8 @@ from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.node import BookieNode
 from pyreplog.errors import NotEnoughBookiesError
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_metadata import State
 from pyreplog.ledger.ledger_store import StoredLedgers
-from pyreplog.ledger.ledgermetadata import State
 from pyreplog.metadata.sqlite import SQLiteStore
 from tests.ledger.phases import set_phase, set_phases
 from tests.waiting import until

@@ -17,10 +17,10 @@ from pyreplog.cli.app import main
 from pyreplog.errors import MetadataUnavailableError, NotEnoughBookiesError
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import Ledger
+from pyreplog.ledger.ledger_metadata import LEDGERS, LedgerMetadata
 from pyreplog.ledger.ledger_store import load_ledger
-from pyreplog.ledger.ledgermetadata import LEDGERS, LedgerMetadata
-from pyreplog.ledger.member_replacement import AT_ONCE, MemberReplacement
 from pyreplog.ledger.registrations import BookieStates
+from pyreplog.ledger.replacement_pacing import AT_ONCE, MemberReplacement
 from pyreplog.metadata.memory import MemoryStore
 from tests.ledger.conftest import SEGMENT_BYTES
 from tests.ledger.phases import set_phase, set_phases

@@ -34,7 +34,7 @@ from pyreplog.future import AppendFuture
 from pyreplog.ledger import ledger_handle
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import Ledger
-from pyreplog.ledger.ledgermetadata import State
+from pyreplog.ledger.ledger_metadata import State
 from pyreplog.ledger.protocol import recovery, writer
 from pyreplog.ledger.protocol.staging import Entry
 from tests.ledger.conftest import SEGMENT_BYTES, Apart

@@ -15,8 +15,8 @@ from pyreplog.bookie.node import BookieNode
 from pyreplog.bookie.protocol import Flag, ReplyStatus, Request, RequestKind
 from pyreplog.errors import MetadataUnavailableError
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_metadata import ledger_key
 from pyreplog.ledger.ledger_store import StoredLedgers
-from pyreplog.ledger.ledgermetadata import ledger_key
 from pyreplog.metadata.sqlite import SQLiteStore
 from tests.bookie.asking import ANY_SPACE, add, last, read, set_lac
 from tests.bookie.tcp import Client

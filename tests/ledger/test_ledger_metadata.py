@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pyreplog._native.quorum.quorum import write_set
 from pyreplog.errors import InvalidMetadataError
-from pyreplog.ledger.ledgermetadata import (
+from pyreplog.ledger.ledger_metadata import (
     Fragment,
     LedgerMetadata,
     State,

@@ -29,7 +29,7 @@ from pyreplog.errors import (
 from pyreplog.ledger import readahead
 from pyreplog.ledger import reader as reader_module
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.ledger.ledgermetadata import Fragment, State, metadata_key
+from pyreplog.ledger.ledger_metadata import Fragment, State, metadata_key
 from pyreplog.ledger.reader import LedgerReader
 from tests.ledger.standins import FailingStore, Meddler
 from tests.waiting import until

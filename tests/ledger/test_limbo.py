@@ -10,8 +10,8 @@ import pytest
 
 from pyreplog.errors import UnreadableError
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_metadata import metadata_key
 from pyreplog.ledger.ledger_store import load_ledger
-from pyreplog.ledger.ledgermetadata import metadata_key
 from tests import running
 from tests.ledger.conftest import SEGMENT_BYTES
 from tests.ledger.test_cluster import EXPECTED, values

@@ -14,7 +14,7 @@ from pyreplog._native.topic.messages import decode_messages
 from pyreplog.bookie.protocol import Request, RequestKind
 from pyreplog.errors import InvalidArgumentError, NotEnoughBookiesError, WrongTypeError
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.ledger.ledgermetadata import State
+from pyreplog.ledger.ledger_metadata import State
 from tests.ledger.conftest import SEGMENT_BYTES
 from tests.ledger.lab import KEY, LEDGER, Lab
 

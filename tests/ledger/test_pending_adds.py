@@ -15,7 +15,7 @@ from pyreplog._native.machines.effects import Send
 from pyreplog._native.quorum.quorum import write_set
 from pyreplog._native.quorum.stripe import members
 from pyreplog.bookie.protocol import Reply
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata
 from pyreplog.ledger.protocol.pending_adds import PendingAdds
 
 from .lab import KEY, LEDGER, OK, value_of

@@ -13,7 +13,7 @@ import pytest
 from pyreplog.errors import NotEnoughBookiesError
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import WINDOW_BYTES
-from pyreplog.ledger.ledgermetadata import State
+from pyreplog.ledger.ledger_metadata import State
 from tests.ledger.processes import Cast, Process
 from tests.ledger.writing import BATCH, value_of
 

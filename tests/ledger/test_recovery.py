@@ -18,7 +18,7 @@ from pyreplog.errors import (
     UnauthorizedError,
     UnreadableError,
 )
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State, key_proof, ledger_key
 from pyreplog.ledger.protocol import recovery as recovery_module
 from pyreplog.ledger.protocol.effects import BadCopy
 

@@ -30,8 +30,8 @@ from pyreplog.errors import (
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import WINDOW_BYTES
+from pyreplog.ledger.ledger_metadata import State
 from pyreplog.ledger.ledger_store import StoredLedgers
-from pyreplog.ledger.ledgermetadata import State
 from pyreplog.ledger.remote import QUEUED_BYTES
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.net.client import Channel

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
 from pyreplog.ledger.repair import LedgerRepair
 from pyreplog.ledger.repair_notes import note_repair, repairs
 from pyreplog.metadata.memory import MemoryStore

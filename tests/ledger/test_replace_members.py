@@ -10,7 +10,7 @@ import pytest
 from pyreplog._native.quorum.quorum import write_set
 from pyreplog.bookie.protocol import RequestKind
 from pyreplog.errors import LedgerFencedError
-from pyreplog.ledger.ledgermetadata import Fragment, State
+from pyreplog.ledger.ledger_metadata import Fragment, State
 from tests.ledger.lab import Bench, Lab, acked, value_of, written
 
 

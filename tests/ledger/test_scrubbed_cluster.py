@@ -10,8 +10,8 @@ import pytest
 
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_metadata import metadata_key
 from pyreplog.ledger.ledger_store import StoredLedgers, load_ledger
-from pyreplog.ledger.ledgermetadata import metadata_key
 from pyreplog.ledger.repair_notes import RepairNote, repairs
 from pyreplog.ledger.runtime import EmbeddedRuntime
 from tests.bookie.test_scrub import flip

@@ -11,6 +11,7 @@ import pytest
 
 from pyreplog.bookie.registration import Availability, availability_key
 from pyreplog.errors import InvalidMetadataError, MetadataLayoutError, MetadataVersionError, NoSuchKeyError, ReplogError
+from pyreplog.ledger.ledger_metadata import LEDGERS, SHARD_BITS, Fragment, LedgerMetadata, key_proof, metadata_key
 from pyreplog.ledger.ledger_store import (
     StoredLedgers,
     delete_garbled,
@@ -22,7 +23,6 @@ from pyreplog.ledger.ledger_store import (
     stored_ledgers,
     survey,
 )
-from pyreplog.ledger.ledgermetadata import LEDGERS, SHARD_BITS, Fragment, LedgerMetadata, key_proof, metadata_key
 from pyreplog.ledger.migration import migrate
 from pyreplog.metadata.keys import VALUE_MAX
 from pyreplog.metadata.layout import CLUSTER, cluster_id, encode_cluster

@@ -18,7 +18,7 @@ from pyreplog.errors import (
     NotEnoughBookiesError,
     UnauthorizedError,
 )
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, State
 
 from .lab import KEY, LEDGER, OK, Lab, acked, value_of
 

@@ -14,8 +14,8 @@ import pytest
 from pyreplog.bookie.identity import claim, is_registered, register
 from pyreplog.bookie.registration import Availability
 from pyreplog.errors import InvalidMetadataError, MetadataVersionError
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, metadata_key
 from pyreplog.ledger.ledger_store import survey
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, metadata_key
 from pyreplog.metadata.layout import cluster_id
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.topic.model import producer_snapshot

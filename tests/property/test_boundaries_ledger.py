@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pyreplog._native.ledgerlog.entries import encode_entries
 from pyreplog.ha.relay.applier_machine import Allowed, Applied, ApplierMachine, Until
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata
 from pyreplog.ledger.protocol import pending_adds
 from pyreplog.ledger.protocol.pending_adds import batches_of
 

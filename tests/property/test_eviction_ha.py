@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.ha.protocol.progress import Progress
+from pyreplog.ha.protocol.replica_progress import Progress
 from pyreplog.ha.protocol.retention_hold import RetentionHold, floor_of_copy
 from pyreplog.rocketmq import rawlog
 from pyreplog.rocketmq.rawlog import RawLog

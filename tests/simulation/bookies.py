@@ -12,7 +12,7 @@ from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.long_polls import Respond
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, encode_request
 from pyreplog.errors import DiskFullError, PoisonedError
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, ledger_key
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, ledger_key
 from pyreplog.ledger.placement import Candidate, choose
 
 from .disk import PLENTY, MemoryLog

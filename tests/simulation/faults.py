@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyreplog._native.quorum.stripe import members
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata
 
 from .bookies import LEDGER, Node
 from .disk import PLENTY

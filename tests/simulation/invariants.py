@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.quorum.quorum import write_set
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, State
 from pyreplog.ledger.protocol.effects import Finished
 from pyreplog.ledger.protocol.ledger_read_op import LedgerReadOp
 from pyreplog.ledger.protocol.writer import LedgerWriter

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State, key_proof
 
 from .bookies import KEY, LEDGER, Nodes
 from .clients import Client, LastReader, Reader, Recoverer, Writer

@@ -13,8 +13,8 @@ import pyreplog
 from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.errors import ConfigError, NoSuchLedgerError, NotALogError, UnauthorizedError, UnreadableError
+from pyreplog.ledger.ledger_metadata import ledger_key
 from pyreplog.ledger.ledger_store import load_ledger
-from pyreplog.ledger.ledgermetadata import ledger_key
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.tables.cluster import storedlog
 from pyreplog.tables.cluster.origins import survey_stored

@@ -10,7 +10,7 @@ import pytest
 
 import pyreplog
 from pyreplog.errors import ConfigError, NotConnectedError, ReplogError, UnreadableError
-from pyreplog.tables.cluster.clusterplan import SECRET
+from pyreplog.tables.cluster.cluster_slices import SECRET
 from pyreplog.tables.planning import plan
 from tests.spark.clusters import KEPT, Nodes, Place, copies, fill, value_of, values
 from tests.spark.reading import batches_of, column, options_of, read_slices, read_table

@@ -15,7 +15,7 @@ from pyreplog.errors import (
     NotEnoughBookiesError,
 )
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.ledger.ledgermetadata import metadata_key
+from pyreplog.ledger.ledger_metadata import metadata_key
 from pyreplog.topic.model.cursor_pages import Chains
 from pyreplog.topic.model.subscription_metadata import delete_subscription, load_subscription
 from pyreplog.topic.owner.cursors import log as cursor_log

@@ -19,7 +19,7 @@ from pyreplog.errors import (
     TopicFullError,
 )
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.ledger.ledgermetadata import State
+from pyreplog.ledger.ledger_metadata import State
 from pyreplog.topic.model import chain
 from pyreplog.topic.owner.managed.chainstore import ChainStore, find_chain
 from pyreplog.topic.owner.managed.ledgers import delete_orphans

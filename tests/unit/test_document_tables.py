@@ -45,7 +45,7 @@ FILE_VERSIONS = {
 """The module that has the version of a row of compatibility.md. Rows without a module have the version of segments."""
 
 SAME_ROW = {
-    ("pyreplog.ledger.ledgermetadata", "LedgerMetadata.VERSION"): ("pyreplog.topic.model.chain", "LedgerChain.VERSION"),
+    ("pyreplog.ledger.ledger_metadata", "LedgerMetadata.VERSION"): ("pyreplog.topic.model.chain", "LedgerChain.VERSION"),
     ("pyreplog.topic.model.subscription_metadata", "SubscriptionMetadata.VERSION"): (
         "pyreplog.topic.model.chain", "LedgerChain.VERSION",
     ),

@@ -32,8 +32,8 @@ from benchmarks.peers.bookkeeper.zookeeper_view import ZooKeeperView
 from benchmarks.peers.replicated.peer import Servers, free_ports
 from benchmarks.proc import Load
 from benchmarks.result import Durability
+from pyreplog.autorecovery.bookie_operations import BookieOperations
 from pyreplog.autorecovery.config import change_config
-from pyreplog.autorecovery.operators import BookieOperations
 from pyreplog.autorecovery.worker_status import list_workers
 from pyreplog.bookie.registration import availability_key
 from pyreplog.clock import SystemClock

@@ -10,7 +10,7 @@ from pyreplog._native.ledgerlog.entries import encode_entries
 from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.ledger.ledgermetadata import (
+from pyreplog.ledger.ledger_metadata import (
     SHARD_BITS,
     Fragment,
     LedgerMetadata,

@@ -21,7 +21,7 @@ from pyreplog.autorecovery.protocol.entry_ranges import last_of, runs_of
 from pyreplog.bookie.holdings import Holdings
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, State
 from pyreplog.ledger.protocol.effects import Effect, Finished
 from pyreplog.ledger.protocol.terminal_errors import error_text
 

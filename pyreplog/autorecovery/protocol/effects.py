@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pyreplog._native.quorum.quorum import write_set
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.protocol.effects import Effect
 
 

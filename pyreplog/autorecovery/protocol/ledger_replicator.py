@@ -30,7 +30,7 @@ from pyreplog.autorecovery.protocol.stripe_copy import StripeCopied, StripeCopy
 from pyreplog.bookie.holdings import DIGEST_MODULUS, Holdings
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import InvalidMessageError, InvalidMetadataError, NotEnoughBookiesError, UnreadableError
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata
 from pyreplog.ledger.protocol.effects import Finished, Load, Store, Wake
 from pyreplog.ledger.protocol.terminal_errors import error_text
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State
 
 KEPT_RANGES_MAX = 32
 """Ranges that the source of one change may keep. Each adds at most two fragments to the ledger."""

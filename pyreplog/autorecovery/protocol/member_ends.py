@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pyreplog._native.machines.effects import Send
-from pyreplog.autorecovery.protocol.open_ledger import Ends
+from pyreplog.autorecovery.protocol.open_ledger_watch import Ends
 from pyreplog.bookie.protocol import KEY_BYTES, Reply, ReplyStatus, Request, RequestKind
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.protocol.effects import Effect, Finished, Wake
 
 ANSWER_S = 5.0

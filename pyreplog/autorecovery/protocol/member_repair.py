@@ -10,7 +10,7 @@ from pyreplog._native.machines.effects import Send
 from pyreplog.autorecovery.protocol.member_change import written_end
 from pyreplog.autorecovery.protocol.stripe_copy import StripeCopied, StripeCopy
 from pyreplog.bookie.protocol import Reply
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.protocol.effects import Effect, Finished, Wake
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata
 
 
 def copies_left(metadata: LedgerMetadata, fragment: Fragment, gone: Set[str]) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pyreplog.autorecovery.protocol.rack_windows import count_racks, keeps_racks, single_rack_windows
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 
 MOVES_MAX = 1000
 """Moves of one plan. The next plan begins with what these have left."""

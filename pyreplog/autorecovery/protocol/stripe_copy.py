@@ -23,7 +23,7 @@ from pyreplog.autorecovery.protocol.entry_ranges import last_of, runs_of
 from pyreplog.bookie.holdings import DIGEST_MODULUS, Holdings
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError, InvalidRecordsError, UnreadableError
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished, Wake
 from pyreplog.ledger.protocol.terminal_errors import error_text
 

@@ -2,7 +2,7 @@
 
 | modules | what they are |
 |---|---|
-| `master_machine`, `progress` | the master: its replicas, the commit point; how far one replica is; for people |
+| `master_machine`, `replica_progress` | the commit point, Kafka's high water mark; how far one replica is |
 | `stats` | as above |
 | `replica_machine`, `joining` | a replica; whether it fits the log that it wants to follow |
 | `election` | how a node becomes master, and how the others answer |

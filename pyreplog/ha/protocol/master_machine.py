@@ -29,7 +29,7 @@ from pyreplog.ha.protocol.messages import (
     Refuse,
     VoteRejected,
 )
-from pyreplog.ha.protocol.progress import InSyncLimits, Progress
+from pyreplog.ha.protocol.replica_progress import InSyncLimits, Progress
 from pyreplog.ha.protocol.retention_hold import RetentionHold
 from pyreplog.ha.protocol.stats import GroupStats
 from pyreplog.stream.log_position import ORIGIN, LogPosition

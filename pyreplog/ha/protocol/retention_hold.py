@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 
-from pyreplog.ha.protocol.progress import Progress
+from pyreplog.ha.protocol.replica_progress import Progress
 from pyreplog.stream.log_position import LogPosition
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pyreplog.ha.protocol.members import Members
-from pyreplog.ha.protocol.progress import ReplicaStats
+from pyreplog.ha.protocol.replica_progress import ReplicaStats
 from pyreplog.stream.log_position import LogPosition
 from pyreplog.stream.terms import Term
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pyreplog._native.machines.effects import Send, Settle
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, State
 
 __all__ = ["BadCopy", "Degraded", "Effect", "Finished", "Load", "Store", "Suspect", "Wake"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyreplog._native.ledgerlog.entries import parse_entries
 from pyreplog._native.quorum.stripe import members
 from pyreplog.errors import InvalidRecordsError
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyreplog._native.machines.effects import Send
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import ReplogError, UnreadableError
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished
 from pyreplog.ledger.protocol.ledger_read_op import LedgerReadOp
 

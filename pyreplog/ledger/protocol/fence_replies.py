@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pyreplog._native.quorum.quorum import coverage
 from pyreplog._native.quorum.stripe import member_count, members
 from pyreplog.bookie.protocol import Reply, ReplyStatus
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.protocol.effects import BadCopy
 
 

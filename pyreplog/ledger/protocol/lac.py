@@ -11,7 +11,7 @@ from pyreplog._native.machines.effects import Send
 from pyreplog._native.quorum.quorum import coverage
 from pyreplog.bookie.protocol import KEY_BYTES, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import UnauthorizedError, UnreadableError
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.protocol.effects import Effect, Finished
 
 

@@ -24,7 +24,7 @@ from pyreplog._native.quorum.quorum import write_set
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.bookie.reading import consecutive
 from pyreplog.errors import InvalidRecordsError, NoSuchEntryError, UnauthorizedError, UnreadableError
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished, Wake
 
 SPECULATE_S = 0.5

@@ -16,7 +16,7 @@ from pyreplog._native.quorum.quorum import coverage
 from pyreplog._native.quorum.stripe import gather, members
 from pyreplog.bookie.protocol import ADD, Flag, Reply, Request
 from pyreplog.errors import OutOfRangeError
-from pyreplog.ledger.ledgermetadata import Change, LedgerMetadata
+from pyreplog.ledger.ledger_metadata import Change, LedgerMetadata
 from pyreplog.ledger.protocol.effects import BadCopy
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from pyreplog.errors import (
     UnauthorizedError,
     UnreadableError,
 )
-from pyreplog.ledger.ledgermetadata import Change, LedgerMetadata, State
+from pyreplog.ledger.ledger_metadata import Change, LedgerMetadata, State
 from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished, Load, Store, Suspect, Wake
 from pyreplog.ledger.protocol.entry_range import EntryRange, totals
 from pyreplog.ledger.protocol.fence_replies import FenceReplies

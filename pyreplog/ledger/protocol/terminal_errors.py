@@ -13,7 +13,7 @@ from pyreplog.errors import (
     ReplogError,
     UnauthorizedError,
 )
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 
 NOT_OURS = (
     InvalidMetadataError,

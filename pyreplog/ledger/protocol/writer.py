@@ -40,7 +40,7 @@ from pyreplog.errors import (
     ReplogError,
 )
 from pyreplog.future import Outcome
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, State
 from pyreplog.ledger.protocol.effects import BadCopy, Degraded, Effect, Finished, Load, Store, Suspect, Wake
 from pyreplog.ledger.protocol.pending_adds import ENTRY_BYTES_MAX, PendingAdds, batches_of
 from pyreplog.ledger.protocol.terminal_errors import NOT_OURS, error_text, is_foreign_key, terminal_error

@@ -22,7 +22,7 @@ from pyreplog.reports.snapshot import Snapshot
 from pyreplog.tables.options import ReadOptions, merged
 
 if TYPE_CHECKING:
-    from pyreplog.ledger.ledgermetadata import LedgerMetadata
+    from pyreplog.ledger.ledger_metadata import LedgerMetadata
 
 BLOCK = 4096
 """Entries of a ledger whose CRCs are summed up, if they have the same write set."""

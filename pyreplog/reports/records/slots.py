@@ -18,7 +18,7 @@ from pyreplog.reports.copies.intervals import Intervals, union
 from pyreplog.reports.copies.stripes import Stripes, runs_of
 
 if TYPE_CHECKING:
-    from pyreplog.ledger.ledgermetadata import LedgerMetadata
+    from pyreplog.ledger.ledger_metadata import LedgerMetadata
 
 Column = NDArray[np.int64]
 

@@ -15,7 +15,7 @@ from pyreplog.spark.stream.options import StreamOptions
 from pyreplog.spark.stream.source_partitions import SourcePartition, SourcePartitions, StreamSource
 from pyreplog.spark.stream.starts import search_around_damage
 from pyreplog.tables.cluster.backlogs import positions
-from pyreplog.tables.cluster.clusterplan import survey_of
+from pyreplog.tables.cluster.cluster_slices import survey_of
 from pyreplog.tables.cluster.origins import ClusterView
 from pyreplog.tables.cluster.topics import (
     CLOCKS_US,

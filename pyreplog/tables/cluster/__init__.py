@@ -2,7 +2,7 @@
 
 | modules | what they hold |
 |---|---|
-| `clusterplan` | the plan of a read of a cluster |
+| `cluster_slices` | the plan of a read of a cluster |
 | `ledgers`, `ledgerends`, `entryslices` | entries of ledgers that a read needs; ends of open ledgers; parts for tasks |
 | `topics`, `backlogs` | entries of topics that a read needs; what subscriptions have acknowledged |
 | `origins`, `storedmetadata`, `storedlog`, `storedbookies` | access to a cluster in a directory, or over TCP |

@@ -17,8 +17,8 @@ from pyreplog.errors import (
     UnreadableError,
 )
 from pyreplog.ledger.driver import run_machine
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, State, ledger_key
 from pyreplog.ledger.ledger_store import load_ledger
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, ledger_key
 from pyreplog.ledger.protocol.lac import LacQuery, LedgerEnds
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.tables.cluster.ledgers import each

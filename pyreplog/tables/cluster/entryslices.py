@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from pyreplog.ledger.ledgermetadata import KEY_BYTES, LedgerMetadata
+from pyreplog.ledger.ledger_metadata import KEY_BYTES, LedgerMetadata
 from pyreplog.tables.cluster.origins import Origin, SegmentBases
 from pyreplog.tables.slices import ALL, RecordFilter
 from pyreplog.topic.model.positions import TopicPosition

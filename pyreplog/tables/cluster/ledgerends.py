@@ -9,7 +9,7 @@ from pyreplog._native.log.batch import RecordBatch
 from pyreplog.errors import UnauthorizedError, UnreadableError
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.driver import Runtime, run_machine
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, State
 from pyreplog.ledger.protocol.lac import LacQuery
 from pyreplog.ledger.protocol.ledger_read_op import LedgerReadOp
 

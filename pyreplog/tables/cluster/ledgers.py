@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from pyreplog.errors import ConfigError, InvalidMetadataError, UnauthorizedError
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, ledger_key
 from pyreplog.ledger.ledger_store import find_ledger, list_ledgers
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, ledger_key
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.tables.cluster.entryslices import HEADER_BYTES, EntrySlice, slim
 from pyreplog.tables.cluster.ledgerends import Amount, amounts

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from pyreplog.bookie.controls import Controls
-from pyreplog.bookie.entrylog import EntryLog
+from pyreplog.bookie.entry_log import EntryLog
 from pyreplog.bookie.ledger_state import LedgerState, load_state
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
 from pyreplog.bookie.reading import read_entries

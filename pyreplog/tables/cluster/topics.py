@@ -20,8 +20,8 @@ from pyreplog.errors import (
     NoSuchTopicError,
     UnreadableError,
 )
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, ledger_key
 from pyreplog.ledger.ledger_store import load_ledger
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, ledger_key
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.tables.cluster.backlogs import positions
 from pyreplog.tables.cluster.entryslices import HEADER_BYTES, EntrySlice, TopicPart

@@ -14,7 +14,7 @@ from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, ReplyStatus, Request
 from pyreplog.errors import UnreadableError
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.driver import Driver
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, ledger_key
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, State, ledger_key
 from pyreplog.ledger.protocol.effects import Effect, Finished
 from pyreplog.ledger.protocol.terminal_errors import error_text
 from pyreplog.ledger.repair_notes import RepairNote, repairs

@@ -8,18 +8,18 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
+from pyreplog.autorecovery.bookie_operations import BookieOperations
 from pyreplog.autorecovery.config import change_config
 from pyreplog.autorecovery.leased_keys import AUDITOR, CLAIMS
 from pyreplog.autorecovery.lost_entries import list_lost
-from pyreplog.autorecovery.operators import BookieOperations
 from pyreplog.autorecovery.orders import list_orders
 from pyreplog.autorecovery.status import find_status
 from pyreplog.bookie.bookie_state import BookiePhase, list_bookie_states
 from pyreplog.clock import SystemClock
 from pyreplog.errors import BookieStateError, NoSuchLedgerError
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.ledger_metadata import State
 from pyreplog.ledger.ledger_store import find_ledger
-from pyreplog.ledger.ledgermetadata import State
 from pyreplog.ledger.repair_notes import repairs
 from tests.chaos.autorecovery.checker import Checker, holds
 from tests.chaos.victims import Victim

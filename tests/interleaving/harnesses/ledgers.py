@@ -17,7 +17,7 @@ from pyreplog.errors import KeyExistsError, LeaseLostError, NoSuchKeyError
 from pyreplog.future import AppendFuture
 from pyreplog.ledger import driver, reader, writer_keys
 from pyreplog.ledger.driver import Driver
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, metadata_key
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State, metadata_key
 from pyreplog.ledger.protocol.effects import Effect, Finished, Wake
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.ledger.writer_keys import WriterKeys, writer_key

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyreplog._native.quorum.quorum import write_set
 from pyreplog.autorecovery.protocol.effects import NoteLost
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State, key_proof
 
 from ..bookies import KEY
 from ..clients import Client, Recoverer, Writer

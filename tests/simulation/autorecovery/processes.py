@@ -19,10 +19,10 @@ from pyreplog.autorecovery.protocol.effects import NoteLost, lost_entries
 from pyreplog.autorecovery.protocol.ledger_replicator import LedgerReplicated, LedgerReplicator
 from pyreplog.autorecovery.protocol.member_ends import MemberEnds
 from pyreplog.autorecovery.protocol.member_repair import MemberRepair
-from pyreplog.autorecovery.protocol.open_ledger import OpenLedgerWatch, Verdict
+from pyreplog.autorecovery.protocol.open_ledger_watch import OpenLedgerWatch, Verdict
 from pyreplog.autorecovery.protocol.priority import urgency
 from pyreplog.bookie.bookie_state import BookiePhase, BookieState
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State
 from pyreplog.ledger.placement import Candidate, choose
 from pyreplog.ledger.protocol.effects import Effect, Finished, Store, Wake
 

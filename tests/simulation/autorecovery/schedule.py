@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from pyreplog.bookie.bookie_state import BookiePhase, BookieState
-from pyreplog.ledger.ledgermetadata import State
+from pyreplog.ledger.ledger_metadata import State
 
 from ..bookies import Node, Nodes
 from ..disk import PLENTY

@@ -15,7 +15,7 @@ from pyreplog._native.ledgerlog.entries import encode_entries
 from pyreplog.bookie.identity import BookieIdentity
 from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.config import LogConfig
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
 from pyreplog.log import names
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.reports.gathering import gather

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pyreplog.errors import ConfigError
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.reports import local_engine
 from pyreplog.reports.copies.holes import ReplicaHoles
 from pyreplog.reports.copies.underreplicated import UnderReplicated

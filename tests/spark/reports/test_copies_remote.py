@@ -9,8 +9,8 @@ import pytest
 
 import pyreplog
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request
+from pyreplog.ledger.ledger_metadata import metadata_key
 from pyreplog.ledger.ledger_store import survey
-from pyreplog.ledger.ledgermetadata import metadata_key
 from pyreplog.reports import local_engine
 from pyreplog.reports.copies.audit import CrcAudit
 from pyreplog.reports.copies.divergence import ReplicaDivergence

@@ -28,7 +28,7 @@ from pyreplog.errors import (
 from pyreplog.ledger.closing import close_all
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import Ledger
-from pyreplog.ledger.ledgermetadata import ID_DIGITS, State
+from pyreplog.ledger.ledger_metadata import ID_DIGITS, State
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.topic.model.names import TOPICS, unquote_name
 from pyreplog.topic.model.subscription_metadata import list_subscriptions, load_subscription

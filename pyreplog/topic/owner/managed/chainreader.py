@@ -16,7 +16,7 @@ from pyreplog.errors import ClosedError, OutOfRangeError, ReplogError, TrimmedEr
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.driver import Runtime
 from pyreplog.ledger.ledger_handle import Ledger
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.topic.model.chain import ChainLedger, LedgerChain
 from pyreplog.topic.model.compression import decompress

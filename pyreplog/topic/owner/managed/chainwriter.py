@@ -29,7 +29,7 @@ from pyreplog.errors import (
 from pyreplog.future import AppendFuture, settle_all
 from pyreplog.ledger.driver import Runtime
 from pyreplog.ledger.ledger_handle import Ledger
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.net.backoff import BACKOFF_MOST_S, Backoff
 from pyreplog.topic.client.publishing.publish_batch import PublishBatch
 from pyreplog.topic.model.chain import LedgerChain, LedgerTotals

@@ -20,8 +20,8 @@ from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.driver import Runtime
 from pyreplog.ledger.ledger_handle import Ledger
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, State, ledger_key
 from pyreplog.ledger.ledger_store import load_ledger
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, ledger_key
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.net.backoff import BACKOFF_MOST_S, Backoff
 from pyreplog.topic.model.chain import LedgerChain, LedgerTotals

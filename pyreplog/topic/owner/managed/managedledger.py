@@ -23,7 +23,7 @@ from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle, make_part_of, warn_of_leak
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import CLOSE_S, GIVE_UP_S
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.readahead import RANGE_BYTES_MAX
 from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.net.sockets import weak_callback

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from pyreplog.autorecovery.auto_recovery import AutoRecovery
+from pyreplog.autorecovery.bookie_operations import BookieOperations
 from pyreplog.autorecovery.config import change_config
 from pyreplog.autorecovery.health import ClusterHealth, Colour, check_health
 from pyreplog.autorecovery.hold import HOLD, begin_hold
 from pyreplog.autorecovery.leased_keys import AUDITOR
 from pyreplog.autorecovery.lost_entries import LostRange, note_lost, remove_lost
 from pyreplog.autorecovery.metrics import auto_recovery_metrics
-from pyreplog.autorecovery.operators import BookieOperations
 from pyreplog.autorecovery.orders import list_orders, place_order
 from pyreplog.autorecovery.overview import RecoveryWatch
 from pyreplog.autorecovery.status import FRESH_US, HEARTBEAT_US, STATUS, AutoRecoveryStatus, find_status
@@ -26,7 +26,7 @@ from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_
 from pyreplog.clock import ManualClock
 from pyreplog.errors import BookieStateError, LastCopyError, NoSuchBookieError, NotEnoughBookiesError
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, metadata_key
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State, metadata_key
 from pyreplog.ledger.repair_notes import note_repair
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.ledger.status import BookieStatus

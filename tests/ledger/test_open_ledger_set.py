@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pyreplog.ledger import openledgers
-from pyreplog.ledger.openledgers import OpenLedgers
+from pyreplog.ledger import open_ledger_set
+from pyreplog.ledger.open_ledger_set import OpenLedgers
 from tests.waiting import PATIENCE_S
 
 
@@ -21,7 +21,7 @@ class Thing:
 @pytest.fixture(autouse=True)
 def parts_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No cluster closes them."""
-    monkeypatch.setattr(openledgers, "make_part_of", lambda part, whole: None)
+    monkeypatch.setattr(open_ledger_set, "make_part_of", lambda part, whole: None)
 
 
 def test_those_that_are_forgotten_are_gone() -> None:

@@ -20,7 +20,7 @@ from pyreplog.bookie.identity import known_bookies
 from pyreplog.clock import Clock
 from pyreplog.errors import BookieStateError, LastCopyError, NoSuchBookieError, NotEnoughBookiesError
 from pyreplog.ledger.driver import Driver
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, State
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.plurals import counted
 

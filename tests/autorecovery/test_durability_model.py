@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from pyreplog.autorecovery.durability_model import YEAR_S, PlanInputs, loss_rates, make_plan
 from pyreplog.autorecovery.loss_chain import Loss, RackState, rack_layout, stationary
-from pyreplog.autorecovery.plan import YEAR_S, PlanInputs, loss_rates, make_plan
 from pyreplog.errors import ConfigError
 
 ALONE: dict[str, Any] = {"rack_failures_per_year": 0.0, "bits_per_latent_error": 1e30}

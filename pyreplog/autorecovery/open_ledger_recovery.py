@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from pyreplog.autorecovery.protocol.member_ends import MemberEnds
-from pyreplog.autorecovery.protocol.open_ledger import QUIET_US, Ends, OpenLedgerWatch, Verdict
+from pyreplog.autorecovery.protocol.open_ledger_watch import QUIET_US, Ends, OpenLedgerWatch, Verdict
 from pyreplog.bookie.bookie_state import bookie_state_key
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidMetadataError, NoSuchKeyError, OutcomeUnknownError, ReplogError, VersionConflictError
@@ -20,7 +20,7 @@ from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.driver import run_machine
 from pyreplog.ledger.ledger_handle import WINDOW_ENTRIES
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, ledger_key, metadata_key
+from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State, ledger_key, metadata_key
 from pyreplog.ledger.protocol.copies import CopyCheck
 from pyreplog.ledger.repair_notes import note_repair
 from pyreplog.ledger.writer_keys import writer_key

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog.autorecovery.open_ledgers import RECOVERIES_AT_ONCE, OpenLedgerRecovery, OpenLedgersReport
+from pyreplog.autorecovery.open_ledger_recovery import RECOVERIES_AT_ONCE, OpenLedgerRecovery, OpenLedgersReport
 from pyreplog.bookie.bookie_state import BookiePhase, bookie_state_key
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.node import BookieNode
@@ -21,8 +21,8 @@ from pyreplog.clock import ManualClock
 from pyreplog.errors import MetadataUnavailableError, OutcomeUnknownError
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import Ledger
+from pyreplog.ledger.ledger_metadata import State, metadata_key
 from pyreplog.ledger.ledger_store import StoredLedgers, load_ledger
-from pyreplog.ledger.ledgermetadata import State, metadata_key
 from pyreplog.ledger.writer_keys import WriterKeys, writer_key
 from pyreplog.metadata.sqlite import SQLiteStore
 from tests.ledger.phases import set_phases

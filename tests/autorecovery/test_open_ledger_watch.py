@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pyreplog.autorecovery.protocol.member_ends import MemberEnds
-from pyreplog.autorecovery.protocol.open_ledger import QUIET_US, Ends, OpenLedgerWatch, Verdict
+from pyreplog.autorecovery.protocol.open_ledger_watch import QUIET_US, Ends, OpenLedgerWatch, Verdict
 from pyreplog.bookie.protocol import Reply, ReplyStatus
 from tests.ledger.lab import LEDGER, Bench, Lab, acked, written
 
