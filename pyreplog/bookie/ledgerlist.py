@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_key
+from pyreplog.bookie.bookie_state import BookiePhase, list_bookie_states
 from pyreplog.bookie.identity import BookieIdentity, is_registered
 from pyreplog.metadata.store import MetadataStore
 
@@ -15,10 +15,11 @@ LOST = "/lost"
 
 class ClosedLedger(NamedTuple):
     """What the metadata of a closed ledger say. holdings: the entries that a bookie has to hold. version: of the
-    metadata."""
+    metadata. bookies: ids of all bookies that they name."""
 
     holdings: tuple[range, ...]
     version: int
+    bookies: frozenset[str]
 
 
 class LedgerMetadataView(Protocol):
@@ -116,15 +117,26 @@ class LedgerList:
     def change_version(self, ledger: int, version: int) -> bool:
         return self._view.change_version(ledger, version)
 
-    def spares(self, ledger: int) -> bool:
+    def spares(self, ledger: int, bookies: Collection[str]) -> bool:
         """Whether surplus of a ledger has to stay. Call it after the ledger's metadata were read.
 
         Entries are listed as lost before the bookie that may have them is not named any more: if its disk comes back,
-        it has the only copies. A bookie that counts as lost is a case for an operator, or for the auditor.
+        it has the only copies. A bookie that counts as lost is a case for an operator, or for the auditor. While the
+        ledger names a bookie that is lost or away, a copy that a worker made here before it ended may be the only one.
+
+        Args:
+            ledger: number of the ledger.
+            bookies: ids of the bookies that its metadata name.
+
+        Raises:
+            ReplogError: errors of the metadata store, and of what it holds.
         """
         if not self.knows_us():
             return True
-        state = self._store.get(bookie_state_key(self._identity.id))
-        if state is not None and BookieState.decode(state.value).phase is BookiePhase.LOST:
+        states = list_bookie_states(self._store)
+        mine = states.get(self._identity.id)
+        if mine is not None and mine.phase is BookiePhase.LOST:
+            return True
+        if any(states[bookie].phase is not BookiePhase.DRAINING for bookie in bookies if bookie in states):
             return True
         return any(not name.isdecimal() or int(name) == ledger for name in self._store.list(LOST))

@@ -6,7 +6,8 @@ with which this bookie would be named again. The steps, for each ledger:
 1. Two looks at the metadata, some rounds apart, find surplus, and no copies of the ledger came here in between. While a
    worker copies a ledger to this bookie, they are surplus until it names the bookie (BookKeeper #4668: copies were
    removed while they were made), which takes longer than any interval if the ledger is large enough.
-2. The metadata are read again: the ledger is closed, knows this bookie, and lists none of its entries as lost.
+2. The metadata are read again: the ledger is closed, and names no bookie that is lost or away. They know this bookie,
+   and list none of the ledger's entries as lost.
 3. The entries are hidden: HOLDINGS does not see them any more, and what is added again is stored again
    (`live_entries`).
 4. The metadata are written as they are, by compare-and-set. So every worker whose proof is older than step 3 fails,
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from typing import Protocol
 
 from pyreplog._native.ledgerlog.entries import CONTROL
@@ -52,8 +53,9 @@ class ClosedLedgers(Protocol):
         """Write the metadata of a ledger as they are, so that their version changes; False: it has changed already."""
         ...
 
-    def spares(self, ledger: int) -> bool:
-        """Whether surplus of a ledger has to stay: entries of it are listed as lost, or nothing is known of us."""
+    def spares(self, ledger: int, bookies: Collection[str]) -> bool:
+        """Whether surplus of a ledger has to stay: entries of it are listed as lost, a bookie that it names is lost or
+        away, or nothing is known of us."""
         ...
 
 
@@ -172,7 +174,9 @@ class Surplus:
         (closed,) = self._ledgers.closed([ledger])
         shares = self._sealed(ledger)
         try:
-            if closed is None or not self._has_surplus(ledger, shares, closed) or self._ledgers.spares(ledger):
+            if closed is None or not self._has_surplus(ledger, shares, closed):
+                return
+            if self._ledgers.spares(ledger, closed.bookies):
                 return
             before, dead = self._dead.get(ledger), self._hide(ledger, closed)
         except CorruptionError as error:  # left as it is, for repair

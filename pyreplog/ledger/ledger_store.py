@@ -315,4 +315,4 @@ def _closed(ledger: int, found: Versioned, bookie: str) -> ClosedLedger | None:
         return None
     if metadata.state is not State.CLOSED:
         return None
-    return ClosedLedger(tuple(metadata.holdings(bookie)), found.version)
+    return ClosedLedger(tuple(metadata.holdings(bookie)), found.version, frozenset(metadata.bookies()))

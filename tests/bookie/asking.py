@@ -159,7 +159,10 @@ class Facts:
         return self.held.get(ledger)
 
     def closed(self, ledgers: Sequence[int], bookie: str) -> list[ClosedLedger | None]:
-        return [ClosedLedger(tuple(self.held[ledger]), 0) if ledger in self.held else None for ledger in ledgers]
+        return [
+            ClosedLedger(tuple(self.held[ledger]), 0, frozenset()) if ledger in self.held else None
+            for ledger in ledgers
+        ]
 
     def change_version(self, ledger: int, version: int) -> bool:
         return False

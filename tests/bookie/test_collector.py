@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -52,7 +52,7 @@ class Ledgers:
     def change_version(self, ledger: int, version: int) -> bool:
         raise AssertionError("nothing is closed")
 
-    def spares(self, ledger: int) -> bool:
+    def spares(self, ledger: int, bookies: Collection[str]) -> bool:
         raise AssertionError("nothing is closed")
 
 

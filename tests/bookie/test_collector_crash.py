@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -133,12 +133,12 @@ class Moved(Ledgers):
     """Ledger 2 is closed, and this bookie has to hold its first 10 entries. Somebody else has the others."""
 
     def closed(self, ledgers: Sequence[int]) -> list[ClosedLedger | None]:
-        return [ClosedLedger((range(10),), 1) if ledger == 2 else None for ledger in ledgers]
+        return [ClosedLedger((range(10),), 1, frozenset()) if ledger == 2 else None for ledger in ledgers]
 
     def change_version(self, ledger: int, version: int) -> bool:
         return (ledger, version) == (2, 1)
 
-    def spares(self, ledger: int) -> bool:
+    def spares(self, ledger: int, bookies: Collection[str]) -> bool:
         return False
 
 

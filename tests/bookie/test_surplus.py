@@ -381,6 +381,20 @@ def _declared_lost(node: Node) -> None:
     node.store.create(bookie_state_key(node.identity.id), BookieState(BookiePhase.LOST, 0).encode())
 
 
+def _member_is_lost(node: Node) -> None:
+    """A worker may have copied entries here that only that member had, and have ended before it named this bookie."""
+    node.store.create(bookie_state_key("y"), BookieState(BookiePhase.LOST, 0).encode())
+
+
+def _member_is_away(node: Node) -> None:
+    """Its disk may be gone for good, which nobody knows yet."""
+    node.store.create(bookie_state_key("x"), BookieState(BookiePhase.AWAY, 0).encode())
+
+
+def _member_drains(node: Node) -> None:
+    node.store.create(bookie_state_key("y"), BookieState(BookiePhase.DRAINING, 0).encode())
+
+
 def _away(node: Node) -> None:
     node.store.create(bookie_state_key(node.identity.id), BookieState(BookiePhase.AWAY, 0).encode())
 
@@ -391,7 +405,7 @@ def _lost_other(node: Node) -> None:
 
 @pytest.mark.parametrize(
     "reason",
-    [_reopened, _garbled, _newer, _unknown, _lost, _lost_strange, _declared_lost],
+    [_reopened, _garbled, _newer, _unknown, _lost, _lost_strange, _declared_lost, _member_is_lost, _member_is_away],
     ids=lambda call: call.__name__,
 )
 @pytest.mark.parametrize("rounds", [0, 1])
@@ -406,7 +420,7 @@ def test_unknown_is_kept(node: Node, reason: Callable[[Node], None], rounds: int
     assert node.store.get(metadata_key(1)) == found and node.collector.surplus.judged_ledgers == 0
 
 
-@pytest.mark.parametrize("reason", [_nothing, _away, _lost_other], ids=lambda call: call.__name__)
+@pytest.mark.parametrize("reason", [_nothing, _away, _lost_other, _member_drains], ids=lambda call: call.__name__)
 def test_what_is_no_reason_to_keep_it(node: Node, reason: Callable[[Node], None]) -> None:
     surplus_node(node)
     reason(node)

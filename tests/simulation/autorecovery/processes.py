@@ -382,7 +382,11 @@ class Collector:
         if node.is_up and node.name not in self._schedule.gone():
             for life in self._schedule.lives:
                 metadata = life.store.metadata
-                if metadata.state is State.CLOSED and not life.store.is_deleted and not life.store.lost:
+                is_spared = life.store.lost or any(
+                    self._schedule.states[bookie].phase is not BookiePhase.DRAINING
+                    for bookie in metadata.bookies() & self._schedule.states.keys()
+                )
+                if metadata.state is State.CLOSED and not life.store.is_deleted and not is_spared:
                     named = {entry for stripe in metadata.holdings(node.name) for entry in stripe}
                     surplus |= {
                         (life.ledger, entry)
