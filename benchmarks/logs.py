@@ -102,8 +102,7 @@ def settle(log: CommitLog) -> None:
 
 def stop_retention(log: CommitLog) -> None:
     """Keep all that is left from now on, so that it can be read back."""
-    log.retention_floor = 0
-    log.trim(0)  # removes nothing, and waits for a removal that is under way
+    log.lower_retention_floor(0)  # waits for a removal that is under way
 
 
 def fill(log: CommitLog, values: list[bytes], count: int) -> None:
