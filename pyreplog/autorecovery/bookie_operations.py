@@ -19,7 +19,7 @@ from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_
 from pyreplog.bookie.identity import known_bookies
 from pyreplog.clock import Clock
 from pyreplog.errors import BookieStateError, LastCopyError, NoSuchBookieError, NotEnoughBookiesError
-from pyreplog.ledger.driver import Driver
+from pyreplog.ledger.driver import run_machine
 from pyreplog.ledger.ledger_metadata import LedgerMetadata, State
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.plurals import counted
@@ -228,9 +228,8 @@ class BookieOperations:
 
     def _unreadable(self, metadata: LedgerMetadata) -> tuple[range, ...]:
         absent = metadata.bookies() - self._registered()
-        driver = Driver(metadata.ledger, machine := CopyCheck(metadata, absent=absent), self._runtime)
-        driver.post(machine.start)
-        return unreadable_entries(self._runtime.wait(driver.done), metadata.write_quorum)
+        check = run_machine(metadata.ledger, CopyCheck(metadata, absent=absent), self._runtime)
+        return unreadable_entries(self._runtime.wait(check), metadata.write_quorum)
 
     def _progress(self, bookie: str) -> DrainProgress:
         left = self._ledgers_of(bookie)

@@ -204,7 +204,7 @@ def _number(value: bytes) -> int:
 
 
 def change_version(store: MetadataStore, ledger: int, version: int) -> bool:
-    """Write the metadata of a ledger as they are, so that whoever compares their version has to read them again.
+    """Write the metadata of a ledger as they are: a client that compares the older version has to read them again.
 
     Returns:
         False if the version is another one, or the ledger was deleted: nothing is written.

@@ -336,7 +336,7 @@ def stored_here(topic: PartitionedTopic, partition: int) -> list[bytes]:
     return [value for batch in topic.read(partition) for value in batch.values()]
 
 
-def test_a_closed_topic_says_so_whoever_owns_the_partition(cluster: Cluster, topic: PartitionedTopic) -> None:
+def test_a_closed_topic_refuses_calls_for_partitions_of_any_owner(cluster: Cluster, topic: PartitionedTopic) -> None:
     topic.close()
     with other_process(cluster) as other:
         other.topic("t-partition-1")

@@ -427,7 +427,7 @@ class _Ends:
 
 
 def closing_connection(world: World) -> None:
-    """Whoever closes a connection, and however many do, its handler is told once, and last."""
+    """Several threads close a connection at a time: its handler is told once, behind all else."""
     posts, ends = _Posts(), _Ends()
     ours, theirs = socket.socketpair()
     with theirs:
