@@ -168,7 +168,7 @@ def test_nothing_is_stored_before_the_target_has_proved_that_it_holds_the_copies
 def test_without_proof_nothing_is_stored(how: str) -> None:
     lab = closed_lab()
     before = lab.metadata
-    bench = replicator(lab, lost="a")
+    bench = replicator(lab, lost="a", spares="f")
     while not bench.to("f", RequestKind.HOLDINGS):
         bench.step()
     if how == "gone":
@@ -194,7 +194,7 @@ def test_without_proof_nothing_is_stored(how: str) -> None:
 def test_a_conflict_asks_for_the_proof_again() -> None:
     """A collector changes the version before it removes copies that nobody names. A proof made before is void."""
     lab = closed_lab()
-    bench = replicator(lab, lost="a")
+    bench = replicator(lab, lost="a", spares="f")
     while not bench.stores:
         bench.step()
     lab.change(lab.metadata)  # f is about to remove its copies, which no metadata ask for
@@ -292,6 +292,24 @@ def test_no_spare_bookie_ends_it_at_once() -> None:
     assert not bench.sends
     assert isinstance(bench.error, NotEnoughBookiesError)
     assert "add a bookie" in str(bench.error)
+
+
+@pytest.mark.parametrize("how", ["other", "gone"])
+def test_another_target_is_chosen_when_one_holds_other_records(how: str) -> None:
+    lab = closed_lab()
+    bench = replicator(lab, lost="a", spares="fg")
+    while not bench.to("f", RequestKind.HOLDINGS):
+        bench.step()
+    if how == "gone":
+        lab.logs["f"].held[LEDGER].popitem()
+    else:
+        send = bench.take("f", RequestKind.HOLDINGS)
+        honest = bench.arrive(send)
+        told = Holdings.decode(send.request, honest)
+        bench.reply(send, honest._replace(body=dataclasses.replace(told, digest=told.digest ^ 1).encode()))
+    assert bench.run().error is None
+    assert lab.fragments == {0: "gbcde"}
+    assert all(copies(lab, entry) == 3 for entry in range(COUNT))
 
 
 @pytest.mark.parametrize("status", [ReplyStatus.READ_ONLY, ReplyStatus.UNSUPPORTED, ReplyStatus.UNAUTHORIZED])

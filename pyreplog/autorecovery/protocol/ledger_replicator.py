@@ -119,6 +119,7 @@ class LedgerReplicator:
         self._settled: set[tuple[int, str]] = set()  # first entries of fragments in which a source keeps its place
         self._splits_left = FRAGMENTS_MAX // 2  # each makes two fragments more
         self._refused: set[str] = set()  # targets
+        self._disproved: UnreadableError | None = None  # why the last target whose copies are not the same was refused
         self._sends: dict[int, Send] = {}  # requests on their way, by identity; replies to others are too late
         self._copy: StripeCopy | None = None
         self._copied: StripeCopied | None = None
@@ -156,12 +157,11 @@ class LedgerReplicator:
         metadata, source = self._metadata, fragment.ensemble[index]
         target = self._choose(metadata, fragment, index, self._refused)
         if target is None:
-            return self._fail(
-                NotEnoughBookiesError(
-                    f"ledger {metadata.ledger}: no bookie can take the place of {source} in the fragment from entry "
-                    f"{fragment.first} on; add a bookie"
-                )
+            lacking = NotEnoughBookiesError(
+                f"ledger {metadata.ledger}: no bookie can take the place of {source} in the fragment from entry "
+                f"{fragment.first} on; add a bookie"
             )
+            return self._fail(self._disproved or lacking)
         if end == fragment.first:
             return self._store_empty(source, target)
         self._change = MemberChange(metadata.ledger, fragment.first, end, index, source, target)
@@ -276,11 +276,11 @@ class LedgerReplicator:
     def _told(self, send: Send, reply: Reply) -> list[ReplicationEffect]:
         stripe = send.about.stripe
         if reply.status != ReplyStatus.OK:
-            return self._unproved(f"{send.bookie} does not tell what it holds: {error_text(reply)}")
+            return self._fail(self._unproved(f"{send.bookie} does not tell what it holds: {error_text(reply)}"))
         try:
             holdings = Holdings.decode(send.request, reply)
         except InvalidMessageError as error:
-            return self._unproved(f"{send.bookie}: {error}")
+            return self._fail(self._unproved(f"{send.bookie}: {error}"))
         entries, digest = self._proof
         self._proof = entries + holdings.count, (digest + holdings.digest) % DIGEST_MODULUS
         rest = stripe[(reply.last - stripe[0]) // stripe.step + 1 :]
@@ -292,19 +292,21 @@ class LedgerReplicator:
     def _have_proof(self) -> list[ReplicationEffect]:
         copied, change = self._copied, self._change
         assert copied is not None and change is not None
-        if self._proof != (copied.held, copied.digest):
-            return self._unproved(
+        if self._proof != (copied.held, copied.digest):  # it has other records, also when it is asked once more
+            self._disproved = self._unproved(
                 f"{change.target} was given {copied.held} entries with digest {copied.digest:016x}, and holds "
                 f"{self._proof[0]} with {self._proof[1]:016x}"
             )
+            self._refused.add(change.target)
+            return self._next_fragment()
         changed = change.applied(self._metadata)
         if changed is None:  # the metadata were changed during the copy, and read again after a conflict
             return self._next_fragment()
         self._stored = changed
         return [Store(changed, self._version)]
 
-    def _unproved(self, reason: str) -> list[ReplicationEffect]:
-        return self._fail(UnreadableError(self._metadata.ledger, f"the copies are not proved: {reason}"))
+    def _unproved(self, reason: str) -> UnreadableError:
+        return UnreadableError(self._metadata.ledger, f"the copies are not proved: {reason}")
 
     # ---- replies --------------------------------------------------------------------------------------------
 
@@ -319,7 +321,7 @@ class LedgerReplicator:
         if self._is_over or self._sends.pop(id(send), None) is not send:
             return []
         if isinstance(send.about, _Proving):
-            return self._unproved(f"{send.bookie} does not tell what it holds: {error}")
+            return self._fail(self._unproved(f"{send.bookie} does not tell what it holds: {error}"))
         return [] if self._copy is None else self._passed_on(self._copy.failed(send, error))
 
     def woken(self, about: object) -> list[ReplicationEffect]:
