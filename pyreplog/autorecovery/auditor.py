@@ -21,7 +21,7 @@ from pyreplog.autorecovery.lost_entries import bookies_of_lost, had_last_copies
 from pyreplog.autorecovery.orders import list_orders, place_order, withdraw_order
 from pyreplog.autorecovery.protocol.absence import (
     Alarm,
-    ClusterView,
+    AuditorView,
     Decision,
     ForgetState,
     NoteState,
@@ -110,7 +110,7 @@ class Auditor:
         self._read_ledgers(config, registered, states.keys() | orders.keys())
         self._reread(orders.keys())
         named, garbled = self._scan.named(), self._scan.garbled
-        view = ClusterView(
+        view = AuditorView(
             named=named, registered=registered, states=states, orders=orders.keys(), now_us=self._clock.now_us(),
             settled=settled, hold=hold is not None, is_complete=not garbled,
         )  # fmt: skip

@@ -13,14 +13,14 @@ from dataclasses import replace
 from pyreplog.autorecovery.auditor import Audit, Auditor
 from pyreplog.autorecovery.changes import change_key
 from pyreplog.autorecovery.config import AutoRecoveryConfig, load_config
+from pyreplog.autorecovery.copy_rate_limiter import CopyRateLimiter
 from pyreplog.autorecovery.copy_repairs import CopyRepairs
 from pyreplog.autorecovery.hold import find_hold
-from pyreplog.autorecovery.leased_keys import LeasedKeys, SharedKeys, SoleOwner
+from pyreplog.autorecovery.leased_keys import LeasedKeys, LocalKeys, SharedKeys
 from pyreplog.autorecovery.ledger_scan import LedgerScan
 from pyreplog.autorecovery.lost_entries import count_lost
 from pyreplog.autorecovery.open_ledger_recovery import OpenLedgerRecovery, OpenLedgersReport
 from pyreplog.autorecovery.orders import list_orders
-from pyreplog.autorecovery.pace import Pace
 from pyreplog.autorecovery.protocol.absence import Alarm
 from pyreplog.autorecovery.protocol.rebalance import Move
 from pyreplog.autorecovery.rebalance_moves import find_moves, settle_moves
@@ -68,13 +68,13 @@ class AutoRecovery(Handle):
         self._runtime, self._store, self._clock = cluster.runtime, cluster.metadata, clock
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         is_alone = self._runtime.embedded_bookies is not None
-        self._keys: SharedKeys = SoleOwner(owner) if is_alone else LeasedKeys(self._store, owner)
+        self._keys: SharedKeys = LocalKeys(owner) if is_alone else LeasedKeys(self._store, owner)
         self._scan = LedgerScan(self._store)
         self._auditor = Auditor(self._runtime, self._keys, self._scan, clock)
         self._worker = ReplicationWorker(self._runtime, self._keys, self._scan, clock) if copies else None
         self._open_ledgers = OpenLedgerRecovery(cluster, clock)
         self._open_report = OpenLedgersReport()
-        self._pace = Pace(None, clock)  # of repairs
+        self._pace = CopyRateLimiter(None, clock)  # of repairs
         self._repairs = CopyRepairs(self._runtime, self._pace, clock)
         self._replicas_check = ReplicasCheck(self._runtime, self._scan, self._pace, clock)
         self._is_auditor = False

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 
-from pyreplog.autorecovery.pace import Pace
+from pyreplog.autorecovery.copy_rate_limiter import CopyRateLimiter
 from pyreplog.autorecovery.protocol.copy_check import CopyCheck, CopyReport, MemberVerdict
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidMetadataError
@@ -92,7 +92,7 @@ def audit_copies(
     Raises:
         ReplogError: errors of the metadata store; the cluster was closed.
     """
-    audit, pace = CopyAudit(), Pace(bytes_per_s, clock)
+    audit, pace = CopyAudit(), CopyRateLimiter(bytes_per_s, clock)
     waiting: deque[tuple[LedgerMetadata, AppendFuture[CopyReport]]] = deque()
 
     def end_first() -> None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from pyreplog._native.quorum.quorum import write_set
 from pyreplog.autorecovery.changes import delete_key
+from pyreplog.autorecovery.copy_rate_limiter import CopyRateLimiter
 from pyreplog.autorecovery.failed_attempt import FailedAttempt
 from pyreplog.autorecovery.lost_entries import (
     LostRange,
@@ -27,7 +28,6 @@ from pyreplog.autorecovery.lost_entries import (
     ranges_of,
     remove_lost,
 )
-from pyreplog.autorecovery.pace import Pace
 from pyreplog.autorecovery.protocol.effects import lost_entries
 from pyreplog.autorecovery.protocol.member_repair import MemberRepair, MemberRepaired
 from pyreplog.clock import Clock
@@ -72,7 +72,7 @@ class CopyRepairs:
         clock: source of time.
     """
 
-    def __init__(self, runtime: RuntimeBase, pace: Pace, clock: Clock) -> None:
+    def __init__(self, runtime: RuntimeBase, pace: CopyRateLimiter, clock: Clock) -> None:
         self._runtime, self._store = runtime, runtime.metadata
         self._pace, self._clock = pace, clock
         self._failures: dict[tuple[int, str], FailedAttempt] = {}  # by ledger and bookie

@@ -64,7 +64,7 @@ class SharedKeys(Protocol):
         ...
 
 
-class SoleOwner:
+class LocalKeys:
     """The keys of a process that has the cluster alone: there is nobody to share them with."""
 
     is_held = True

@@ -21,7 +21,7 @@ from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.driver import run_machine
 from pyreplog.ledger.ledger_handle import WINDOW_ENTRIES
 from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State, ledger_key, metadata_key
-from pyreplog.ledger.protocol.copies import CopyCheck
+from pyreplog.ledger.protocol.copies import MissingCopiesCheck
 from pyreplog.ledger.repair_notes import note_repair
 from pyreplog.ledger.writer_keys import writer_key
 
@@ -292,7 +292,7 @@ class OpenLedgerRecovery:
             for stripe in metadata.holdings(bookie):
                 recent = stripe[max(-(-(first - stripe.start) // stripe.step), 0) :]
                 if recent and metadata.admits(self._key):
-                    check = CopyCheck(metadata, self._key, bookie, recent)
+                    check = MissingCopiesCheck(metadata, self._key, bookie, recent)
                     yield bookie, recent[-1], run_machine(metadata.ledger, check, self._runtime)
 
     def _end_checks(

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pyreplog.autorecovery.changes import change_key
+from pyreplog.autorecovery.copy_rate_limiter import CopyRateLimiter
 from pyreplog.autorecovery.ledger_scan import LedgerScan
-from pyreplog.autorecovery.pace import Pace
 from pyreplog.autorecovery.protocol.copy_check import CopyCheck, CopyReport, MemberVerdict
 from pyreplog.autorecovery.protocol.ledger_replicator import LedgerReplicator
 from pyreplog.autorecovery.replication_driver import replicate
@@ -94,7 +94,7 @@ class ReplicasCheck:
         clock: source of time.
     """
 
-    def __init__(self, runtime: RuntimeBase, scan: LedgerScan, pace: Pace, clock: Clock) -> None:
+    def __init__(self, runtime: RuntimeBase, scan: LedgerScan, pace: CopyRateLimiter, clock: Clock) -> None:
         self._runtime, self._store, self._scan = runtime, runtime.metadata, scan
         self._pace, self._clock = pace, clock
         self._targets = TargetChooser(runtime)

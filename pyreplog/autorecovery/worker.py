@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from pyreplog.autorecovery.copy_rate_limiter import CopyRateLimiter
 from pyreplog.autorecovery.failed_attempt import FailedAttempt
 from pyreplog.autorecovery.leased_keys import SharedKeys, claim_key
 from pyreplog.autorecovery.ledger_scan import LedgerScan
-from pyreplog.autorecovery.pace import Pace
 from pyreplog.autorecovery.protocol.ledger_replicator import LedgerReplicated, LedgerReplicator
 from pyreplog.autorecovery.protocol.priority import fewest_copies
 from pyreplog.autorecovery.protocol.rebalance import Move
@@ -100,7 +100,7 @@ class ReplicationWorker:
         self._runtime, self._keys, self._scan, self._clock = runtime, keys, scan, clock
         self._copies_at_once = 1
         self._targets = TargetChooser(runtime)
-        self.pace = Pace(None, clock)
+        self.pace = CopyRateLimiter(None, clock)
         self.counters = WorkerCounters()
         self._lock = threading.Lock()  # of the counters, the pass, the queue and the failures
         self._pass = Pass()

@@ -21,7 +21,7 @@ from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entry_log import DiskLog
 from pyreplog.bookie.ledgermap import BadRange, LedgerExtent
-from pyreplog.bookie.surplus import ClosedLedgers, Surplus
+from pyreplog.bookie.surplus import ClosedLedgers, SurplusFinder
 from pyreplog.errors import CorruptionError, DiskError, InvalidMetadataError
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class Collector:
         self._damaged: Mapping[int, Sequence[BadRange]] = {}
         self._round: Iterator[None] | None = None
         self._looked = False  # for ledgers in limbo
-        self.surplus = Surplus(log, config, ledgers, alone)
+        self.surplus = SurplusFinder(log, config, ledgers, alone)
         self.copied_bytes = self.hollowed = self.trimmed = 0  # bytes of entries; segments
 
     def step(self) -> bool:

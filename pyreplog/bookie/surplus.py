@@ -1,4 +1,4 @@
-"""Surplus: copies that no metadata ask for, since another bookie took this one's place in a closed ledger.
+"""SurplusFinder: copies that no metadata ask for, since another bookie took this one's place in a closed ledger.
 
 An entry is removed here only when the metadata of its closed ledger name others for it, and nobody can have a proof
 with which this bookie would be named again. The steps, for each ledger:
@@ -59,7 +59,7 @@ class ClosedLedgers(Protocol):
         ...
 
 
-class Surplus:
+class SurplusFinder:
     """Finds dead entries. A Collector makes all calls, on its thread.
 
     alone: runs a function with the bookie while no request is handled. judged_ledgers, judged_bytes: ledgers whose

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyreplog.autorecovery.auto_recovery import AutoRecovery
 from pyreplog.autorecovery.key_waiter import KeyWaiter
-from pyreplog.autorecovery.protocol.rebalance import Kept
+from pyreplog.autorecovery.protocol.rebalance import NoMoveReason
 from pyreplog.autorecovery.rebalance_moves import REBALANCE, RebalanceMoves
 from pyreplog.autorecovery.rebalancer import RebalanceProposal, Rebalancer, run_rebalance
 from pyreplog.cli.shared import clusteroptions
@@ -23,10 +23,10 @@ REBALANCE_HELP = "move copies of closed ledgers from full bookies to empty ones,
 _LOOK_S = 10.0
 _SHOWN_MAX = 20
 _WHY = {
-    Kept.NO_TARGET: "each emptier bookie is a member already, or takes no copies",
-    Kept.NO_SPACE: "no emptier bookie has room for them",
-    Kept.RACKS: "entries would have copies in fewer racks",
-    Kept.NO_GAIN: "they are so large that the other bookie would be the fuller one",
+    NoMoveReason.NO_TARGET: "each emptier bookie is a member already, or takes no copies",
+    NoMoveReason.NO_SPACE: "no emptier bookie has room for them",
+    NoMoveReason.RACKS: "entries would have copies in fewer racks",
+    NoMoveReason.NO_GAIN: "they are so large that the other bookie would be the fuller one",
 }
 
 

@@ -12,7 +12,7 @@ from pyreplog.future import AppendFuture
 from pyreplog.ha.node_context import NodeContext, ends_of
 from pyreplog.ha.peers import Peers
 from pyreplog.ha.protocol.effects import StorePromise
-from pyreplog.ha.protocol.election import Ask, Effect, Election, Lost, Won
+from pyreplog.ha.protocol.election import Ask, Effect, Election, ElectionWon, Lost
 from pyreplog.ha.protocol.messages import Command, Message, PreVote, Promise, VoteRejected
 from pyreplog.ha.replica import ends_of_replica
 from pyreplog.log.commitlog import CommitLog
@@ -45,11 +45,11 @@ class ElectionRunner:
         prepare: Callable[[Term], LogPosition], patience_s: float = PATIENCE_S,
     ) -> None:  # fmt: skip
         self.election = election
-        self.done: AppendFuture[Won] = AppendFuture()
+        self.done: AppendFuture[ElectionWon] = AppendFuture()
         self._context, self._peers, self._end, self._prepare = context, peers, end, prepare
         self._patience_s = patience_s
 
-    def run(self) -> Won:
+    def run(self) -> ElectionWon:
         """Elect; blocks. Errors: PromotionRefusedError, HigherTermError; OSError of the disk."""
         timeout, reactor = self._context.config.election_timeout_ms / 1000, self._context.reactor
         try:
@@ -87,7 +87,7 @@ class ElectionRunner:
                     pending += self._promised(effect.term)
                 elif isinstance(effect, Ask):
                     asks.append(effect)
-                elif isinstance(effect, Won):
+                elif isinstance(effect, ElectionWon):
                     self.done.complete(effect)
                 else:
                     lost = effect

@@ -32,7 +32,7 @@ from pyreplog.ha.long_polls import LongPolls
 from pyreplog.ha.master import Master
 from pyreplog.ha.node_context import NodeContext, ends_of, parse_address, start_of
 from pyreplog.ha.peers import Peers
-from pyreplog.ha.protocol.election import Election, Won, refuse_candidate
+from pyreplog.ha.protocol.election import Election, ElectionWon, refuse_candidate
 from pyreplog.ha.protocol.members import Members, MembersFile
 from pyreplog.ha.protocol.messages import (
     NO_UUID,
@@ -603,7 +603,7 @@ class Node(Handle):
 
     def _elect(
         self, *, force: bool = False, master: str = "", if_lost: bool = False, patience_s: float = PATIENCE_S
-    ) -> Won:
+    ) -> ElectionWon:
         """Have this node, which has a log, elected; blocks. master, if_lost: as of `Election`. Errors: as `promote`."""
         context, log = self._context, self._log
         assert log is not None, "a node without a log is no candidate"
@@ -641,7 +641,7 @@ class Node(Handle):
         log.sync()
         return end_of(log)
 
-    def _change_over(self, replica: Replica, log: MirrorLog, won: Won) -> None:
+    def _change_over(self, replica: Replica, log: MirrorLog, won: ElectionWon) -> None:
         with self._context.lock:  # as in _resign; none is given before it is master
             self._replica = None
         replica.leave()
@@ -651,7 +651,7 @@ class Node(Handle):
         logs.mark_term(opened, won.term)
         self._begin_master(opened, min(replica.following.committed, won.start))
 
-    def _take_office(self, won: Won) -> None:
+    def _take_office(self, won: ElectionWon) -> None:
         self._context.members.store(won.members)
         self._context.terms.begin(won.term, won.start, lossless=self.config.lossless)
 

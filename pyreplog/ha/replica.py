@@ -11,15 +11,15 @@ from pyreplog.ha.cascade import Cascade, refuse
 from pyreplog.ha.node_context import NodeContext, shown_of, start_of
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.effects import (
-    Cut,
+    CreateLog,
     DisconnectFromMaster,
     Effect,
     Joined,
-    Make,
     SendToMaster,
-    Show,
+    ShowCommitted,
     StoreMembers,
     StoreTerms,
+    TruncateLog,
 )
 from pyreplog.ha.protocol.joining import StreamedLog, check_join_of_copy
 from pyreplog.ha.protocol.messages import (
@@ -297,7 +297,7 @@ class Replica:
     def _carry_out(self, effect: Effect) -> None:
         if isinstance(effect, SendToMaster):
             self._receiver.say(messages.encode(effect.message))
-        elif isinstance(effect, Show):
+        elif isinstance(effect, ShowCommitted):
             self._show(effect)
         elif isinstance(effect, StoreTerms):
             self._break_chain("the log has another master now")
@@ -306,12 +306,12 @@ class Replica:
             self._context.members.store(effect.members)
         elif isinstance(effect, DisconnectFromMaster):
             self._leave(effect)
-        elif isinstance(effect, Make):
+        elif isinstance(effect, CreateLog):
             self._make(effect)
         else:
             self._join(effect)
 
-    def _show(self, effect: Show) -> None:
+    def _show(self, effect: ShowCommitted) -> None:
         if (log := self.log) is not None:
             log.tail.unreplicated |= effect.unreplicated
             log.show(*effect.committed)
@@ -325,7 +325,7 @@ class Replica:
         log = self.log
         if log is None:
             raise InvalidMessageError("a stream begins before there is a log for it")
-        if isinstance(effect, Cut):
+        if isinstance(effect, TruncateLog):
             self._break_chain("the log is cut")
             log.cut(*effect.to)
         elif isinstance(effect, Joined):
@@ -334,7 +334,7 @@ class Replica:
             self._joined = log.landed, self._context.now_us
             self._carry_out_all(self.following.joined(*ends_of_replica(log)))
 
-    def _make(self, make: Make) -> None:
+    def _make(self, make: CreateLog) -> None:
         """A copy that holds nothing is made anew, unless it is that of this log."""
         context, log = self._context, self.log
         is_open = log is not None and log.is_usable

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Self
 
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import Commit
+from pyreplog.stream.rate_limiter import RateLimiter
 from pyreplog.stream.sender import StreamSender
-from pyreplog.stream.throttle import Throttle
 
 if TYPE_CHECKING:
     from pyreplog.ha.node_context import NodeContext
@@ -49,7 +49,7 @@ class ReplicaStream:
         config = context.config
         sender = StreamSender(
             context.reactor, connection, log, resume.position, transfer_bytes=config.transfer_bytes, growth=growth,
-            throttle=Throttle.of(config.throttle_bytes_per_s, context.now_us),
+            throttle=RateLimiter.of(config.throttle_bytes_per_s, context.now_us),
         )  # fmt: skip
         return cls(sender, config.transfer_bytes)
 

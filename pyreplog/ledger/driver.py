@@ -26,7 +26,7 @@ from pyreplog.errors import (
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.ledger_metadata import LedgerMetadata, metadata_key
 from pyreplog.ledger.ledger_store import find_ledger
-from pyreplog.ledger.protocol.effects import BadCopy, Degraded, Effect, Finished, Store, Suspect, Wake
+from pyreplog.ledger.protocol.effects import BadCopy, Degraded, Effect, Finished, QuarantineBookie, Store, Wake
 from pyreplog.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ class Driver(DriverBase):
             self._wakes.append(effect)
         elif isinstance(effect, BadCopy):
             self._runtime.report(self._ledger, effect)
-        elif isinstance(effect, Suspect):
+        elif isinstance(effect, QuarantineBookie):
             self._runtime.suspect(effect.bookie)
         elif isinstance(effect, Degraded):
             self._is_degraded = bool(effect.bookies)

@@ -10,7 +10,7 @@ from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import InvalidArgumentError, ReplogError, UnauthorizedError
 from pyreplog.ledger.ledger_metadata import LedgerMetadata, State
 from pyreplog.ledger.ledger_store import find_ledger, load_ledger
-from pyreplog.ledger.protocol.copies import CopyCheck
+from pyreplog.ledger.protocol.copies import MissingCopiesCheck
 from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished
 from pyreplog.ledger.protocol.entry_repair import EntryRepair
 from pyreplog.ledger.repair_notes import RepairNote, forget_repair, repairs
@@ -20,7 +20,7 @@ from pyreplog.metadata.values import decode_object, field
 _STEP = 4096
 """Number of entries of a bookie that are checked before the missing ones among them are written."""
 
-Run: TypeAlias = "Callable[[int, CopyCheck | EntryRepair], Any]"
+Run: TypeAlias = "Callable[[int, MissingCopiesCheck | EntryRepair], Any]"
 """Runs a state machine of a ledger, and returns its result."""
 
 
@@ -98,7 +98,7 @@ class LedgerRepair:
                 for start in range(0, len(stripe), _STEP):
                     part = stripe[start : start + _STEP]
                     entry = part.start
-                    for entry in self._run(metadata.ledger, CopyCheck(metadata, self._key, bookie, part)):
+                    for entry in self._run(metadata.ledger, MissingCopiesCheck(metadata, self._key, bookie, part)):
                         repair = RepairNote(metadata.ledger, entry, bookie)
                         self._repair(metadata, repair)
                         self.done.append(repair)

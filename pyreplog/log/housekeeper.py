@@ -26,7 +26,7 @@ IDLE_S = 0.5
 RETRY_FIRST_S, RETRY_MAX_S = 0.5, 30.0
 
 
-class Kept(Protocol):
+class MaintainedLog(Protocol):
     """A log as its background threads see it."""
 
     @property
@@ -37,7 +37,7 @@ class Kept(Protocol):
         """False: it was closed, or a failed sync has poisoned it."""
 
 
-T = TypeVar("T", bound=Kept)
+T = TypeVar("T", bound=MaintainedLog)
 
 
 class BackgroundTask(Generic[T]):

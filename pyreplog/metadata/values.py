@@ -50,7 +50,7 @@ def number(fields: dict[str, Any], name: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class UnknownFields:
     """The part of a value that its reader does not interpret, and writes back as it was.
 
     Attributes:
@@ -91,7 +91,7 @@ def check_reader(kind: str, value: Mapping[str, Any], supported: int) -> tuple[i
 
 def split_object(
     kind: str, data: bytes | memoryview, known: Collection[str], supported: int
-) -> tuple[dict[str, Any], Kept]:
+) -> tuple[dict[str, Any], UnknownFields]:
     """Decode a value that has a version.
 
     Args:
@@ -101,7 +101,7 @@ def split_object(
         supported: the highest version that this build knows.
 
     Returns:
-        The known fields of the value, and a `Kept` with its other fields.
+        The known fields of the value, and an `UnknownFields` with its other fields.
 
     Raises:
         MetadataVersionError: the value needs a newer reader.
@@ -114,7 +114,7 @@ def split_object(
     del value["version"]
     value.pop("min_reader", None)
     unknown = {name: value.pop(name) for name in list(value) if name not in known}
-    return value, Kept(version if version > supported else 0, unknown)
+    return value, UnknownFields(version if version > supported else 0, unknown)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class MetadataValue:
     UNSTORED: ClassVar[frozenset[str]] = frozenset()
     """Fields of the class that are no fields of the object."""
 
-    kept: Kept = dataclasses.field(default=Kept(), kw_only=True, repr=False)
+    kept: UnknownFields = dataclasses.field(default=UnknownFields(), kw_only=True, repr=False)
 
     def encode(self) -> bytes:
         """Return the value of the key."""

@@ -14,7 +14,7 @@ from pyreplog.errors import (
 )
 from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.reader import LedgerReader
-from pyreplog.tables.cluster.origins import ClusterView
+from pyreplog.tables.cluster.origins import ClusterSnapshot
 from pyreplog.tables.cluster.topics import KEY, PlannedTopic, search_in
 from pyreplog.topic.model.chain import ChainLedger
 from pyreplog.topic.model.positions import EntryPosition, OffsetSearch
@@ -34,7 +34,7 @@ class _TimeSearch(OffsetSearch):
             self.time_us = time_us
 
 
-def appended(survey: ClusterView, topic: PlannedTopic, offsets: Iterable[int]) -> dict[int, int]:
+def appended(survey: ClusterSnapshot, topic: PlannedTopic, offsets: Iterable[int]) -> dict[int, int]:
     """Return the append times of messages by offset, microseconds since 1970, without messages that cannot be read.
 
     Raises the errors of the metadata store.
@@ -47,7 +47,9 @@ def appended(survey: ClusterView, topic: PlannedTopic, offsets: Iterable[int]) -
     return times
 
 
-def _of_ledger(survey: ClusterView, item: ChainLedger, entries: int, end: int, offsets: list[int]) -> dict[int, int]:
+def _of_ledger(
+    survey: ClusterSnapshot, item: ChainLedger, entries: int, end: int, offsets: list[int]
+) -> dict[int, int]:
     times: dict[int, int] = {}
     try:
         with LedgerReader(load_ledger(survey.runtime.metadata, item.ledger).metadata, KEY, survey.runtime) as reader:

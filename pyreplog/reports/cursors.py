@@ -12,7 +12,7 @@ from pyreplog.errors import InvalidRecordsError, NoSuchSubscriptionError, Unread
 from pyreplog.reports.snapshot import Ranges, SubscriptionSnapshot, TopicSnapshot, UnknownState
 from pyreplog.tables.cluster.backlogs import Seen, cursor_of, stored_records
 from pyreplog.tables.cluster.ledgers import each
-from pyreplog.tables.cluster.origins import ClusterView
+from pyreplog.tables.cluster.origins import ClusterSnapshot
 from pyreplog.topic.model.backlog import is_system
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.cursor_pages import Key, parse_page
@@ -23,7 +23,7 @@ from pyreplog.topic.owner.dedup_cursor import mark_of
 
 
 def subscription_snapshots(
-    survey: ClusterView, topics: Sequence[TopicSnapshot], since_us: int
+    survey: ClusterSnapshot, topics: Sequence[TopicSnapshot], since_us: int
 ) -> tuple[list[SubscriptionSnapshot], list[UnknownState]]:
     """Return snapshots of the durable subscriptions of topics; and those whose cursor ledger cannot be read.
 
@@ -51,7 +51,7 @@ def subscription_snapshots(
     return snapshot, unknown
 
 
-def _load(survey: ClusterView, topic: str, name: str) -> SubscriptionMetadata | None:
+def _load(survey: ClusterSnapshot, topic: str, name: str) -> SubscriptionMetadata | None:
     """Return the metadata of a subscription; None: it was deleted meanwhile."""
     try:
         return load_subscription(survey.runtime.metadata, topic, name)

@@ -30,7 +30,7 @@ from pyreplog.tables.cluster.cluster_slices import survey_of
 from pyreplog.tables.cluster.entryslices import slim
 from pyreplog.tables.cluster.ledgerends import Unasked, amounts_known
 from pyreplog.tables.cluster.ledgers import each
-from pyreplog.tables.cluster.origins import ClusterView
+from pyreplog.tables.cluster.origins import ClusterSnapshot
 from pyreplog.tables.cluster.topics import PlannedTopic, find_known_topics
 from pyreplog.tables.locked_segment import map_locked
 from pyreplog.tables.logs import LogSnapshot, SegmentToRead
@@ -106,7 +106,7 @@ def deleted_since(options: ReadOptions, snapshot: Snapshot) -> list[Subscription
     return [deleted for deleted in snapshot.subscriptions if (deleted.on, deleted.name) not in existing]
 
 
-def _recovery(survey: ClusterView, options: ReadOptions) -> RecoveryOverview | None:
+def _recovery(survey: ClusterSnapshot, options: ReadOptions) -> RecoveryOverview | None:
     """Return how auto-recovery is; None: the bookies are not reached over TCP, or a part of the cluster is read."""
     if options.reads_topics or options.ledgers is not None or not isinstance(survey.runtime, RuntimeBase):
         return None
@@ -116,7 +116,7 @@ def _recovery(survey: ClusterView, options: ReadOptions) -> RecoveryOverview | N
 # ---- topics ----------------------------------------------------------------------------------------------------
 
 
-def _topics(survey: ClusterView, options: ReadOptions) -> tuple[list[PlannedTopic], dict[str, Unasked]]:
+def _topics(survey: ClusterSnapshot, options: ReadOptions) -> tuple[list[PlannedTopic], dict[str, Unasked]]:
     """Return the topics whose end is known; and the errors of the others."""
     if options.ledgers is not None:
         return [], {}
@@ -146,7 +146,7 @@ def _topic(planned: PlannedTopic) -> TopicSnapshot:
 
 
 def _with_times(
-    survey: ClusterView, planned: list[PlannedTopic], subscriptions: Sequence[SubscriptionSnapshot]
+    survey: ClusterSnapshot, planned: list[PlannedTopic], subscriptions: Sequence[SubscriptionSnapshot]
 ) -> Iterator[SubscriptionSnapshot]:
     """Yield the subscriptions with the append times of their oldest and newest messages."""
     wanted: dict[str, set[int]] = {topic.name: set() for topic in planned}
@@ -168,7 +168,7 @@ def _with_times(
 
 
 def _ledgers(
-    survey: ClusterView, options: ReadOptions, planned: list[PlannedTopic], unreachable: Iterable[str]
+    survey: ClusterSnapshot, options: ReadOptions, planned: list[PlannedTopic], unreachable: Iterable[str]
 ) -> tuple[LedgerSnapshot, ...]:
     """Return snapshots of ledgers.
 
@@ -194,7 +194,7 @@ def _ledgers(
     )
 
 
-def _load(survey: ClusterView, options: ReadOptions, ledger: int) -> LedgerMetadata | None:
+def _load(survey: ClusterSnapshot, options: ReadOptions, ledger: int) -> LedgerMetadata | None:
     """Return the metadata of a ledger; None: it was deleted meanwhile, or is invalid and the mode is not FAILFAST."""
     try:
         versioned = find_ledger(survey.runtime.metadata, ledger)
@@ -206,7 +206,7 @@ def _load(survey: ClusterView, options: ReadOptions, ledger: int) -> LedgerMetad
     return None if versioned is None else versioned.metadata
 
 
-def _entries(survey: ClusterView, ledgers: list[LedgerMetadata], key: bytes) -> dict[int, int]:
+def _entries(survey: ClusterSnapshot, ledgers: list[LedgerMetadata], key: bytes) -> dict[int, int]:
     """Return the number of confirmed entries of each ledger for which it is known."""
     known, unasked = amounts_known(survey.runtime, ledgers, key)
     for ledger, error in unasked.items():

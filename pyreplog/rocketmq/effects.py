@@ -54,7 +54,7 @@ class Connect:
 
 
 @dataclass(frozen=True, slots=True)
-class Land:
+class AppendToLog:
     """Bytes for the log. Report `refused` if it does not take them, and do nothing else of what was asked for."""
 
     offset: int
@@ -75,4 +75,4 @@ class Close:
     error: ReplogError
 
 
-Effect: TypeAlias = SendFrame | SlaveAcked | Connect | Land | ReportToMaster | Close
+Effect: TypeAlias = SendFrame | SlaveAcked | Connect | AppendToLog | ReportToMaster | Close

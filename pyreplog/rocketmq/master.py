@@ -25,7 +25,7 @@ from pyreplog.rocketmq.rawlog import RawLog
 from pyreplog.rocketmq.records import RocketMQMessage
 from pyreplog.rocketmq.slave_connection import SlaveConnection, SlaveStatus
 from pyreplog.rocketmq.slave_feed_machine import SlaveFeedMachine
-from pyreplog.stream.throttle import Throttle
+from pyreplog.stream.rate_limiter import RateLimiter
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ class RocketMQMaster(Endpoint):
             (name[0], name[1]),
             self.log,
             SlaveFeedMachine(now_us, self.log.file_bytes, self._times),
-            None if (rate := self._max_bytes_per_s) is None else Throttle(rate, max(rate // 10, 1), now_us),
+            None if (rate := self._max_bytes_per_s) is None else RateLimiter(rate, max(rate // 10, 1), now_us),
             progressed=weak_callback(self._progressed),
             left=weak_callback(self._left),
         )

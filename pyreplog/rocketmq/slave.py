@@ -16,7 +16,7 @@ from pyreplog.errors import ClosedError, DisconnectedError, NotConnectedError, R
 from pyreplog.net.endpoint import Endpoint
 from pyreplog.net.reactor import READ, WRITE, Reactor
 from pyreplog.net.sockets import Address, resolve_address, set_socket_options, weak_callback
-from pyreplog.rocketmq.effects import Close, Connect, Effect, Land, ReportToMaster, Timeouts
+from pyreplog.rocketmq.effects import AppendToLog, Close, Connect, Effect, ReportToMaster, Timeouts
 from pyreplog.rocketmq.rawlog import RawLog
 from pyreplog.rocketmq.slave_machine import SlaveMachine, SlaveState
 
@@ -156,7 +156,7 @@ class RocketMQSlave(Endpoint):
         """Why the connection is to be closed."""
         for effect in effects:
             match effect:
-                case Land(offset, body):
+                case AppendToLog(offset, body):
                     try:
                         self.log.land(offset, body)
                     except ReplogError as error:

@@ -14,7 +14,7 @@ from pyreplog.net.sockets import Address
 from pyreplog.rocketmq.effects import FRAME_BYTES, Close, Effect, SendFrame, SlaveAcked
 from pyreplog.rocketmq.rawlog import RawLog
 from pyreplog.rocketmq.slave_feed_machine import SlaveFeedMachine
-from pyreplog.stream.throttle import Throttle
+from pyreplog.stream.rate_limiter import RateLimiter
 
 _RECEIVE_BYTES = 4096
 _QUEUE_BYTES = 16 * FRAME_BYTES
@@ -54,7 +54,7 @@ class SlaveConnection:
         address: Address,
         log: RawLog,
         feeding: SlaveFeedMachine,
-        throttle: Throttle | None,
+        throttle: RateLimiter | None,
         *,
         progressed: Callable[[], None],
         left: Callable[[SlaveConnection, ReplogError], None],

@@ -11,7 +11,7 @@ from enum import Enum
 from pyreplog._native.net.frame import DEFAULT_MAX_BODY, FrameBatch, FrameParser
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError, PeerTimeoutError, ReplogError
 from pyreplog.net.backoff import Backoff
-from pyreplog.rocketmq.effects import Close, Connect, Effect, Land, ReportToMaster, Timeouts
+from pyreplog.rocketmq.effects import AppendToLog, Close, Connect, Effect, ReportToMaster, Timeouts
 
 _BACKOFF_FIRST_S = 0.05
 _BUFFER_BYTES = 256 << 10
@@ -129,8 +129,8 @@ class SlaveMachine:
             if not len(body):
                 continue
             if offset == 1 and not self.end:
-                effects.append(Land(0, b"\0"))
-            effects.append(Land(offset, body))
+                effects.append(AppendToLog(0, b"\0"))
+            effects.append(AppendToLog(offset, body))
             self.end = offset + len(body)
             effects.append(self._report(now_us, self.end))
         if batch.error is not None:

@@ -5,7 +5,7 @@
 | `log_position` | a place in a log: byte position and entry number |
 | `terms` | the history of terms: which leader wrote from which place on |
 | `frame_feed` | the next part of a log, cut into frames for one connection |
-| `sender`, `throttle` | writes the feed into a connection, as fast as the connection takes it or a limit allows |
+| `sender`, `rate_limiter` | writes the feed into a connection, as fast as the connection takes it or a limit allows |
 | `receiver` | the other end: applies the received frames to a mirror |
 | `mirrorlog` | a log that holds its leader's bytes at their positions |
 | `syncer` | syncs a mirror repeatedly while it grows |

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pyreplog._native.net.frame import CONTROL_OFFSET, encode
 from pyreplog.errors import DisconnectedError, ReplogError
 from pyreplog.stream.frame_feed import TRANSFER_BYTES, FrameFeed
+from pyreplog.stream.rate_limiter import RateLimiter
 from pyreplog.stream.tail_watcher import TailWatcher
-from pyreplog.stream.throttle import Throttle
 
 if TYPE_CHECKING:
     from pyreplog.clock import Clock
@@ -54,7 +54,7 @@ class StreamSender:
         *,
         transfer_bytes: int = TRANSFER_BYTES,
         growth: TailWatcher | None = None,
-        throttle: Throttle | None = None,
+        throttle: RateLimiter | None = None,
     ) -> None:
         self._reactor, self._connection, self._log = reactor, connection, log
         self._clock: Clock = reactor.clock
@@ -130,7 +130,7 @@ class StreamSender:
         if self._growth is not None:
             self._growth.when_beyond(self.feed.position, self._pump_on)
 
-    def _limit(self, throttle: Throttle) -> int:
+    def _limit(self, throttle: RateLimiter) -> int:
         """Return the bytes that may be sent now; if 0, set a timer."""
         allowed = throttle.allowed(self._clock.monotonic_us())
         if not allowed and not self._is_delayed:

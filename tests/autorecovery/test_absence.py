@@ -10,7 +10,7 @@ import pytest
 from pyreplog.autorecovery.protocol.absence import (
     FUTURE_US,
     Alarm,
-    ClusterView,
+    AuditorView,
     ForgetState,
     NoteState,
     PlaceOrder,
@@ -24,10 +24,10 @@ NOW_US = 1_700_000_000_000_000
 BOOKIES = ["a@1", "b@1", "c@1", "d@1", "e@1", "f@1"]
 
 
-def view(*away: str, **changes: object) -> ClusterView:
+def view(*away: str, **changes: object) -> AuditorView:
     """Six bookies, of which those in `away` are not registered."""
     named = dict.fromkeys(BOOKIES, 10)
-    plain = ClusterView(named, {*BOOKIES} - {*away}, {}, frozenset(), NOW_US)
+    plain = AuditorView(named, {*BOOKIES} - {*away}, {}, frozenset(), NOW_US)
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
@@ -171,7 +171,7 @@ def test_auditors_that_die_at_every_step_agree(seed: int) -> None:
             del away[bookie]
         elif len(away) < 2 and rng.random() < 0.3:
             away[bookie] = now_us
-        seen = ClusterView(named, named.keys() - away.keys(), dict(states), {*orders}, now_us)
+        seen = AuditorView(named, named.keys() - away.keys(), dict(states), {*orders}, now_us)
         decisions = judge(seen, DELAY_US)
         for decision in decisions[: rng.randint(0, len(decisions))]:
             if isinstance(decision, NoteState):
@@ -188,7 +188,7 @@ def test_auditors_that_die_at_every_step_agree(seed: int) -> None:
     for _ in range(5):
         now_us += DELAY_US
         for decision in judge(
-            ClusterView(named, named.keys() - away.keys(), dict(states), {*orders}, now_us), DELAY_US
+            AuditorView(named, named.keys() - away.keys(), dict(states), {*orders}, now_us), DELAY_US
         ):
             if isinstance(decision, NoteState):
                 states[decision.bookie] = decision.state

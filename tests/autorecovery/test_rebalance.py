@@ -11,8 +11,8 @@ from pyreplog.autorecovery.protocol.rack_windows import keeps_racks, single_rack
 from pyreplog.autorecovery.protocol.rebalance import (
     SLACK,
     BookieLoad,
-    Kept,
     LedgerCopies,
+    NoMoveReason,
     RebalancePlan,
     overfull,
     plan_moves,
@@ -103,15 +103,15 @@ def test_why_copies_stay() -> None:
     whole = [ledger(number, "abcde", write_quorum=3) for number in range(5)]
     more = [ledger(number, "abc") for number in range(5, 9)]
     here = loads([*whole, *more], NO_RACKS, read_only=["d", "e"])
-    assert plan_moves(here, whole).kept == {Kept.NO_TARGET: 3 * 5}
+    assert plan_moves(here, whole).kept == {NoMoveReason.NO_TARGET: 3 * 5}
     large = [ledger(1, "ab", size=1000)]
-    assert plan_moves(loads(large, {"a": "", "b": "", "c": ""}), large).kept == {Kept.NO_GAIN: 2}
+    assert plan_moves(loads(large, {"a": "", "b": "", "c": ""}), large).kept == {NoMoveReason.NO_GAIN: 2}
     pairs = [ledger(number, "ab") for number in range(10)]
     plan = plan_moves(loads(pairs, {"a": "1", "b": "2", "c": "1"}), pairs)
     assert {move.source for move in plan.moves} == {"a"}, "the rack of b has no other bookie"
-    assert plan.kept[Kept.RACKS] > 0
+    assert plan.kept[NoMoveReason.RACKS] > 0
     full = loads(pairs, {"a": "", "b": "", "c": ""}, free=2000)
-    assert plan_moves(full, pairs, keep_free_bytes=1950).kept == {Kept.NO_SPACE: 2 * 10}
+    assert plan_moves(full, pairs, keep_free_bytes=1950).kept == {NoMoveReason.NO_SPACE: 2 * 10}
 
 
 @pytest.mark.parametrize("ensembles", [[("a0", "a1"), ("a0", "a2")], [("a0", "a1", "a2")], [("a0", "a1", "b0", "c0")]])

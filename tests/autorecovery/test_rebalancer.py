@@ -13,7 +13,7 @@ from pyreplog.autorecovery.auto_recovery import AutoRecovery
 from pyreplog.autorecovery.cluster_audit import audit_cluster
 from pyreplog.autorecovery.hold import begin_hold, end_hold
 from pyreplog.autorecovery.key_waiter import KeyWaiter
-from pyreplog.autorecovery.leased_keys import SoleOwner, claim_key
+from pyreplog.autorecovery.leased_keys import LocalKeys, claim_key
 from pyreplog.autorecovery.ledger_scan import LedgerScan
 from pyreplog.autorecovery.orders import place_order
 from pyreplog.autorecovery.protocol.rebalance import Move, RebalancePlan
@@ -192,7 +192,7 @@ def test_a_ledger_that_was_deleted_or_cannot_be_read_ends_its_move(here: Here) -
     assert set(moves.failed) == {garbled}
 
 
-class OthersWork(SoleOwner):
+class OthersWork(LocalKeys):
     """Another worker has the claim on a ledger."""
 
     def __init__(self, ledger: int) -> None:

@@ -142,7 +142,7 @@ class Moved(Ledgers):
         return False
 
 
-class Surplus(Operation):
+class SurplusFinder(Operation):
     """Of segments in which copies are that no metadata ask for, beside others."""
 
     def __init__(self, durability: str) -> None:
@@ -179,7 +179,7 @@ class Surplus(Operation):
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 def test_power_cut_while_surplus_goes(durability: str, ram_path: Path, seed: int) -> None:
-    assert cut_at_every_step(Surplus(durability), ram_path, seed) > 10
+    assert cut_at_every_step(SurplusFinder(durability), ram_path, seed) > 10
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])

@@ -8,8 +8,8 @@ import pytest
 
 from pyreplog.errors import HigherTermError, PromotionRefusedError
 from pyreplog.ha.protocol.effects import StorePromise
-from pyreplog.ha.protocol.election import Ask, Effect, Election, Lost, Won, refuse_candidate
-from pyreplog.ha.protocol.members import Members, Quorum, Stamp
+from pyreplog.ha.protocol.election import Ask, Effect, Election, ElectionWon, Lost, refuse_candidate
+from pyreplog.ha.protocol.members import Members, MembersVersion, Quorum
 from pyreplog.ha.protocol.messages import NO_UUID, Prepare, PreVote, Promise, RefusalCode, VoteRejected
 from pyreplog.stream.log_position import LogPosition
 from pyreplog.stream.terms import NO_TERM, TERM_JUMP_MAX, History, Term, Terms, TermStart
@@ -72,7 +72,7 @@ def test_a_trial_then_the_own_promise_then_those_of_the_others() -> None:
     assert asked(effects, trial=False) == "bcde"
     assert made.promised("b", promise()) == []
     won = made.promised("c", promise())
-    assert won == [Won(Term(3, "a"), mark(20), FIVE.led_by(Term(3, "a")), "")]
+    assert won == [ElectionWon(Term(3, "a"), mark(20), FIVE.led_by(Term(3, "a")), "")]
     assert made.is_over and made.promised("d", promise()) == [] == made.deadline()
 
 
@@ -89,14 +89,14 @@ def test_a_promise_of_another_term_does_not_count() -> None:
     made = binding()
     assert made.promised("b", promise(term=Term(2, "a"))) == made.promised("c", promise(term=T3)) == []
     assert made.promised("b", promise()) == []
-    assert only(Won, made.promised("c", promise()))
+    assert only(ElectionWon, made.promised("c", promise()))
 
 
 def test_a_group_of_one_elects_itself() -> None:
     alone = Members.first("a", 0)
     made, effects = election(alone)
     assert effects == [StorePromise(Term(3, "a"))]
-    assert made.stored(mark(21), HISTORY, None) == [Won(Term(3, "a"), mark(21), alone.led_by(Term(3, "a")), "")]
+    assert made.stored(mark(21), HISTORY, None) == [ElectionWon(Term(3, "a"), mark(21), alone.led_by(Term(3, "a")), "")]
 
 
 def test_its_term_is_above_all_it_heard_of() -> None:
@@ -126,7 +126,7 @@ def test_who_holds_more_is_not_passed_over(other: Promise, wins: bool) -> None:
     made = binding()
     made.promised("b", promise(1))
     effects = made.promised("c", other)
-    assert bool(only(Won, effects)) is wins
+    assert bool(only(ElectionWon, effects)) is wins
     if not wins:
         assert isinstance(lost(effects), PromotionRefusedError) and "promote c" in str(lost(effects))
 
@@ -139,7 +139,7 @@ def test_who_holds_more_and_cannot_be_promoted_is_passed_over() -> None:
         assert made.promised("c", stranger) == [] and made.promised("b", promise(1, trial=trial)) == []
         assert made.promised("c", stranger) == [], "asked twice, it counts no more"
         (end,) = made.promised("d", promise(1, trial=trial))
-        assert end == StorePromise(MINE) if trial else isinstance(end, Won) and end.possible_loss == ""
+        assert end == StorePromise(MINE) if trial else isinstance(end, ElectionWon) and end.possible_loss == ""
     made = binding()
     made.promised("b", promise(1))
     made.promised("c", promise(25, members=None))
@@ -150,7 +150,7 @@ def test_who_holds_no_more_counts_whatever_it_knows() -> None:
     """Members that were never started may be all that there is."""
     made = binding()
     made.promised("b", promise(0, history=History(), members=None))
-    assert only(Won, made.promised("c", promise(20, members=None)))
+    assert only(ElectionWon, made.promised("c", promise(20, members=None)))
 
 
 def test_what_was_acknowledged_as_received_counts_as_received() -> None:
@@ -181,7 +181,7 @@ def test_the_end_of_the_log_is_that_after_the_own_promise() -> None:
     made.promised("c", promise(1, trial=True))
     made.stored(mark(14), HISTORY, None)
     made.promised("b", promise(12))
-    (won,) = only(Won, made.promised("c", promise(14)))
+    (won,) = only(ElectionWon, made.promised("c", promise(14)))
     assert won.start == mark(14)
 
 
@@ -227,7 +227,7 @@ def test_by_force_with_what_answers_there_are() -> None:
     assert isinstance(lost(election(force=True)[0].deadline()), PromotionRefusedError), "the log must be synced first"
     made.stored(mark(20), HISTORY, None)
     made.promised("b", promise())
-    (won,) = only(Won, made.deadline())
+    (won,) = only(ElectionWon, made.deadline())
     assert "1 more promises" in won.possible_loss
 
 
@@ -236,7 +236,7 @@ def test_by_force_past_somebody_further() -> None:
     made.stored(mark(20), HISTORY, None)
     made.promised("b", promise())
     assert made.promised("c", promise(25)) == []
-    (won,) = only(Won, made.deadline())
+    (won,) = only(ElectionWon, made.deadline())
     assert "c holds" in won.possible_loss
 
 
@@ -246,7 +246,7 @@ def test_by_force_as_soon_as_nobody_is_left_who_could_answer() -> None:
     made.stored(mark(20), HISTORY, None)
     assert made.unreachable("b") == made.unreachable("b") == made.vote_rejected("c", refused) == []
     assert made.promised("d", promise()) == [] and not made.is_over, "e may answer yet"
-    (won,) = only(Won, made.unreachable("e"))
+    (won,) = only(ElectionWon, made.unreachable("e"))
     assert "1 more promises" in won.possible_loss and "c: not here" in won.possible_loss
     assert made.unreachable("b") == made.deadline() == []
 
@@ -256,7 +256,7 @@ def test_without_force_who_cannot_be_reached_is_waited_for() -> None:
     for member in "bcde":
         assert made.unreachable(member) == []
     made.promised("b", promise())
-    assert only(Won, made.promised("c", promise())), "it could be reached later"
+    assert only(ElectionWon, made.promised("c", promise())), "it could be reached later"
 
 
 def test_by_force_newer_members_are_asked_before_it_is_over() -> None:
@@ -267,21 +267,21 @@ def test_by_force_newer_members_are_asked_before_it_is_over() -> None:
     effects = made.promised("c", promise(1, members=newer))
     assert not made.is_over and asked(effects, trial=False) == "bd"
     made.unreachable("d")
-    assert only(Won, made.unreachable("b"))
+    assert only(ElectionWon, made.unreachable("b"))
 
 
 def test_force_that_is_not_needed_loses_nothing() -> None:
     made, _ = election(force=True)
     made.stored(mark(20), HISTORY, None)
     made.promised("b", promise())
-    (won,) = only(Won, made.promised("c", promise()))
+    (won,) = only(ElectionWon, made.promised("c", promise()))
     assert won.possible_loss == ""
 
 
 def test_by_force_without_members() -> None:
     for members in (None, Members.first("bc", 1)):
         made, _ = election(members, force=True)
-        (won,) = only(Won, [*made.stored(mark(20), HISTORY, None), *made.deadline()])
+        (won,) = only(ElectionWon, [*made.stored(mark(20), HISTORY, None), *made.deadline()])
         assert won.members.quorum == Quorum(("a",), 0) and "member" in won.possible_loss
 
 
@@ -301,8 +301,8 @@ def test_quorums_are_those_of_the_newest_members_heard_of() -> None:
     assert asked(made.stored(mark(20), HISTORY, None), trial=False) == "bcde"
     made.promised("c", promise(1))
     made.promised("d", promise(1))
-    (won,) = only(Won, made.promised("b", promise(1)))
-    assert won.members == Members(Stamp(Term(3, "a"), 3), newer.quorum, newer.former)
+    (won,) = only(ElectionWon, made.promised("b", promise(1)))
+    assert won.members == Members(MembersVersion(Term(3, "a"), 3), newer.quorum, newer.former)
 
 
 def test_records_of_another_term_that_came_during_the_trial_count() -> None:
@@ -311,7 +311,7 @@ def test_records_of_another_term_that_came_during_the_trial_count() -> None:
     made.promised("c", promise(1, trial=True))
     made.stored(mark(13), HISTORY.begin(Term(2, "x"), mark(12)), None)
     made.promised("b", promise(1))
-    assert only(Won, made.promised("c", promise(90)))
+    assert only(ElectionWon, made.promised("c", promise(90)))
 
 
 def test_members_that_change_during_the_trial_count() -> None:
@@ -353,7 +353,11 @@ def test_a_member_that_was_removed_hears_of_it() -> None:
 
 
 def answer(
-    term: Term = T3, uuid: bytes = UUID, members: Members | None = FIVE, mine: bytes = UUID, stamp: Stamp = FIVE.stamp
+    term: Term = T3,
+    uuid: bytes = UUID,
+    members: Members | None = FIVE,
+    mine: bytes = UUID,
+    stamp: MembersVersion = FIVE.stamp,
 ) -> int:
     rejection = refuse_candidate(Prepare(term, uuid, stamp), mine, Terms(T2, HISTORY), members)
     assert rejection is None or (rejection.promised, rejection.members) == (T2, members)
@@ -384,7 +388,7 @@ def test_a_candidate_does_not_follow_an_absurd_term() -> None:
 def test_a_node_refuses_strangers() -> None:
     assert answer(Term(9, "z")) == RefusalCode.NOT_A_MEMBER
     assert answer(Term(9, "z"), members=None) == 0
-    assert answer(Term(9, "z"), stamp=Stamp(NO_TERM, 2)) == 0, "z may have been added; found by simulation"
+    assert answer(Term(9, "z"), stamp=MembersVersion(NO_TERM, 2)) == 0, "z may have been added; found by simulation"
     assert answer(uuid=b"x" * 16) == RefusalCode.FOREIGN
     assert answer(uuid=NO_UUID) == 0 == answer(mine=NO_UUID)
 

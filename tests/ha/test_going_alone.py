@@ -11,7 +11,7 @@ import pytest
 import pyreplog
 from pyreplog.ha.metrics import node_metrics
 from pyreplog.ha.node import Node
-from pyreplog.ha.protocol.effects import Effect, ModeChanged, Replicated, Show
+from pyreplog.ha.protocol.effects import Effect, ModeChanged, Replicated, ShowCommitted
 from pyreplog.ha.protocol.messages import Commit
 from pyreplog.ha.protocol.replica_machine import ReplicaMachine
 from pyreplog.log import names
@@ -80,17 +80,17 @@ def follower(committed: int = 18) -> ReplicaMachine:
 
 def test_a_replica_tells_its_readers() -> None:
     following = follower()
-    assert following.heard(Commit(mark(19), 0, True)) == [Show(mark(19), True)]
+    assert following.heard(Commit(mark(19), 0, True)) == [ShowCommitted(mark(19), True)]
     assert following.heard(Commit(mark(19), 0, True)) == []
-    assert following.heard(Commit(mark(19), 0, False)) == [Show(mark(19), False)]
-    assert following.heard(Commit(mark(19), 0, True)) == [Show(mark(19), True)]
+    assert following.heard(Commit(mark(19), 0, False)) == [ShowCommitted(mark(19), False)]
+    assert following.heard(Commit(mark(19), 0, True)) == [ShowCommitted(mark(19), True)]
 
 
 def test_another_master_that_has_committed_less_says_nothing_of_the_rest() -> None:
     following = follower()
     following.heard(Commit(mark(20), 0, True))
     assert following.heard(Commit(mark(19), 0, False)) == [] and following.unreplicated
-    assert following.heard(Commit(mark(21), 0, False)) == [Show(mark(21), False)]
+    assert following.heard(Commit(mark(21), 0, False)) == [ShowCommitted(mark(21), False)]
 
 
 # ---- nodes ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyreplog.errors import ChangeUnderWayError, CorruptionError, InvalidArgumentError
-from pyreplog.ha.protocol.members import MEMBERS, MEMBERS_MAX, Members, MembersFile, Quorum, Stamp
+from pyreplog.ha.protocol.members import MEMBERS, MEMBERS_MAX, Members, MembersFile, MembersVersion, Quorum
 from pyreplog.log.files import RealFiles
 from pyreplog.stream.terms import NO_TERM, Term
 
@@ -49,7 +49,7 @@ def test_groups_there_are_none_of(names: list[str], k: int) -> None:
 def test_a_change_needs_both_quorums() -> None:
     members = Members.first("abc", 1)
     begun = members.change(Quorum.of("ade", 2))
-    assert begun.stamp == Stamp(NO_TERM, 2) and begun.everyone == frozenset("abcde")
+    assert begun.stamp == MembersVersion(NO_TERM, 2) and begun.everyone == frozenset("abcde")
     assert begun.missing(frozenset("ab")) == 0, "2 of the former, 1 of the new"
     assert begun.missing(frozenset("ad")) == 1, "of the former only a"
     assert begun.missing(frozenset("bc")) == 1, "of the new nobody"
@@ -57,7 +57,7 @@ def test_a_change_needs_both_quorums() -> None:
     with pytest.raises(ChangeUnderWayError):
         begun.change(members.quorum)
     done = begun.completed()
-    assert done == Members(Stamp(NO_TERM, 3), Quorum(("a", "d", "e"), 2))
+    assert done == Members(MembersVersion(NO_TERM, 3), Quorum(("a", "d", "e"), 2))
 
 
 def test_later_masters_outdo_members_that_nobody_knew() -> None:

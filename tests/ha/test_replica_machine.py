@@ -8,15 +8,15 @@ import pytest
 
 from pyreplog.errors import HigherTermError, JoinRefusedError
 from pyreplog.ha.protocol.effects import (
-    Cut,
+    CreateLog,
     DisconnectFromMaster,
     Effect,
     Joined,
-    Make,
     SendToMaster,
-    Show,
+    ShowCommitted,
     StoreMembers,
     StoreTerms,
+    TruncateLog,
 )
 from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.messages import (
@@ -98,7 +98,7 @@ def test_without_a_log() -> None:
     join = connected(following, received=7)
     assert join == Join(NO_UUID, 0, "a", False, ORIGIN, ORIGIN, Term(0, ""), History())
     effects = following.heard(accept(8, start=8))
-    assert effects == [Make(UUID, SEGMENT_BYTES, mark(8)), StoreTerms(T3, MASTERS), Joined()]
+    assert effects == [CreateLog(UUID, SEGMENT_BYTES, mark(8)), StoreTerms(T3, MASTERS), Joined()]
     assert said(following.joined(mark(8), mark(8))) == [ProgressReport(mark(8), mark(8))]
     assert (following.uuid, following.segment_bytes) == (UUID, SEGMENT_BYTES)
 
@@ -108,7 +108,12 @@ def test_first_the_promise_then_the_cut_then_the_history_then_the_first_report()
     (found by simulation). With the history before the cut, a crash would leave records of term 2 that count as of 3."""
     following = replica()
     connected(following)
-    assert following.heard(accept(20)) == [StoreTerms(T3, HISTORY), Cut(mark(20)), StoreTerms(T3, MASTERS), Joined()]
+    assert following.heard(accept(20)) == [
+        StoreTerms(T3, HISTORY),
+        TruncateLog(mark(20)),
+        StoreTerms(T3, MASTERS),
+        Joined(),
+    ]
     assert not following.is_streaming
     assert following.progressed(mark(20), mark(20)) is None, "nothing is reported before the terms are stored"
     assert said(following.joined(mark(20), mark(20))) == [ProgressReport(mark(20), mark(20))]
@@ -229,10 +234,14 @@ def test_reports() -> None:
 
 def test_commit_points() -> None:
     following = streaming()
-    assert following.heard(Commit(mark(18), 300, False)) == [Show(mark(18), False)] and following.log_start == 300
+    assert (
+        following.heard(Commit(mark(18), 300, False)) == [ShowCommitted(mark(18), False)] and following.log_start == 300
+    )
     assert following.heard(Commit(mark(16), 300, False)) == [], "it never goes back"
     assert following.committed == mark(18)
-    assert following.heard(Commit(mark(40), 300, False)) == [Show(mark(40), False)], "as far as its log reaches"
+    assert following.heard(Commit(mark(40), 300, False)) == [ShowCommitted(mark(40), False)], (
+        "as far as its log reaches"
+    )
 
 
 def test_a_cut_takes_the_commit_point_along() -> None:

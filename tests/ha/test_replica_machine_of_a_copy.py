@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog.ha.protocol.effects import Make, StoreTerms
+from pyreplog.ha.protocol.effects import CreateLog, StoreTerms
 from pyreplog.ha.protocol.joining import StreamedLog, check_join_of_copy
 from pyreplog.ha.protocol.messages import NO_UUID, PERMANENT, Accept, Join, RefusalCode, Refuse
 from pyreplog.ha.protocol.replica_machine import ReplicaMachine
@@ -77,7 +77,7 @@ def emptied(at: int = 8) -> ReplicaMachine:
 def test_who_holds_nothing_goes_on_where_it_was() -> None:
     following = emptied()
     effects = following.heard(Accept(UUID, SEGMENT_BYTES, T3, MASTERS, ORIGIN, mark(8)))
-    assert not only(Make, effects) and only(StoreTerms, effects)
+    assert not only(CreateLog, effects) and only(StoreTerms, effects)
 
 
 @pytest.mark.parametrize("code", [RefusalCode.BEHIND, RefusalCode.DIVERGED, RefusalCode.FOREIGN])
@@ -106,7 +106,7 @@ def test_a_new_copy_takes_back_nothing_that_was_shown() -> None:
     assert (said.uuid, said.received) == (UUID, mark(8)), "it says again how far it was"
     following.heard(Refuse(RefusalCode.BEHIND, "what follows is gone"))
     connected(following, start=8, received=8, synced=8)
-    assert only(Make, following.heard(Accept(UUID, SEGMENT_BYTES, T3, MASTERS, mark(10), mark(10))))
+    assert only(CreateLog, following.heard(Accept(UUID, SEGMENT_BYTES, T3, MASTERS, mark(10), mark(10))))
 
 
 @pytest.mark.parametrize("gone", [5, 7])
@@ -122,7 +122,7 @@ def test_what_was_shown_and_lost_keeps_nobody_from_a_new_copy(gone: int) -> None
         permanent=False,
     )
     connected(following, start=12, received=12, synced=12)
-    assert only(Make, following.heard(Accept(UUID, SEGMENT_BYTES, T3, forced, mark(4), mark(4))))
+    assert only(CreateLog, following.heard(Accept(UUID, SEGMENT_BYTES, T3, forced, mark(4), mark(4))))
 
 
 def test_a_new_copy_does_not_know_how_what_is_removed_was_committed() -> None:

@@ -19,9 +19,9 @@ from pyreplog.net.connection import Connection
 from pyreplog.net.dialer import ReconnectingConnection
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
+from pyreplog.stream.rate_limiter import RateLimiter
 from pyreplog.stream.sender import StreamSender
 from pyreplog.stream.tail_watcher import TailWatcher
-from pyreplog.stream.throttle import Throttle
 from tests.ha.streams import PER_SEGMENT, SEGMENT_BYTES, assert_same_files, held, open_master, uncommitted, values
 from tests.ha.tcp import MasterEnd, ReplicaEnd
 
@@ -280,7 +280,7 @@ def test_closing_tells_the_handler(lab: Lab) -> None:
 
 
 def test_the_throttle_counts_bodies() -> None:
-    throttle = Throttle(1000, burst=500, now_us=0)
+    throttle = RateLimiter(1000, burst=500, now_us=0)
     assert throttle.allowed(0) == 500
     throttle.spend(800)
     assert throttle.allowed(0) == 0
@@ -298,7 +298,7 @@ def test_a_throttled_stream_takes_its_time(lab: Lab) -> None:
     began = lab.reactor.clock.monotonic_us()
     sends: list[tuple[int, int]] = []
 
-    class Watched(Throttle):
+    class Watched(RateLimiter):
         def spend(self, count: int) -> None:
             super().spend(count)
             sends.append((lab.reactor.clock.monotonic_us(), count))

@@ -14,7 +14,7 @@ from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import DisconnectedError, NotConnectedError
 from pyreplog.future import AppendFuture, settle_all
 from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State, key_proof, ledger_key
-from pyreplog.ledger.protocol.effects import BadCopy, Degraded, Effect, Finished, Load, Store, Suspect, Wake
+from pyreplog.ledger.protocol.effects import BadCopy, Degraded, Effect, Finished, Load, QuarantineBookie, Store, Wake
 from pyreplog.ledger.protocol.ledger_read_op import LedgerReadOp
 from pyreplog.ledger.protocol.recovery import LedgerRecovery
 from pyreplog.ledger.protocol.writer import LedgerWriter
@@ -132,7 +132,7 @@ class Bench:
                 self.bad.append(effect)
             elif isinstance(effect, Finished):
                 self.finished.append(effect)
-            elif isinstance(effect, Suspect):
+            elif isinstance(effect, QuarantineBookie):
                 self.suspects.append(effect.bookie)
             elif isinstance(effect, Degraded):
                 self.told.append(effect)

@@ -6,13 +6,13 @@ import pytest
 
 from pyreplog.bookie.protocol import Reply, ReplyStatus
 from pyreplog.errors import InvalidArgumentError, UnauthorizedError, UnreadableError
-from pyreplog.ledger.protocol.copies import COUNTED_MAX, CopyCheck, CopyCount
+from pyreplog.ledger.protocol.copies import COUNTED_MAX, CopyCount, MissingCopiesCheck
 
 from .lab import KEY, LEDGER, Bench, Lab, written
 
 
 def check(lab: Lab, bookie: str, stripe: range) -> Bench:
-    bench = Bench(lab, CopyCheck(lab.metadata, KEY, bookie, stripe))
+    bench = Bench(lab, MissingCopiesCheck(lab.metadata, KEY, bookie, stripe))
     bench.do(bench.machine.start())
     return bench
 

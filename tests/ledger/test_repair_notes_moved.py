@@ -41,7 +41,7 @@ def test_the_next_copy_that_the_bookie_has_to_hold_is_written(
     def run(number: int, machine: Any) -> Any:
         if type(machine).__name__ == "EntryRepair":
             repaired.extend(effect.request.first for effect in machine.start() if hasattr(effect, "request"))
-        return []  # of a CopyCheck: nothing more is missing
+        return []  # of a MissingCopiesCheck: nothing more is missing
 
     with MemoryStore() as store:
         store.create(metadata_key(7), ledger(*fragments).encode())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog._native.ledgerlog.entries import encode_entries
-from pyreplog.ha.relay.applier_machine import Allowed, Applied, ApplierMachine, Until
+from pyreplog.ha.relay.applier_machine import Allowance, Applied, ApplierMachine, StopBefore
 from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata
 from pyreplog.ledger.protocol import pending_adds
 from pyreplog.ledger.protocol.pending_adds import batches_of
@@ -54,9 +54,9 @@ def test_records_are_applied_before_a_time_and_once_they_are_old_enough(
 ) -> None:
     times = [sum(steps[: at + 1]) for at in range(len(steps))]
     applying = ApplierMachine(Applied(bytes(16), 0, 0), workers=1, batch_entries=9, delay_us=delay)
-    applying.start(Applied(bytes(16), 0, 0), Until(time_us=until))
+    applying.start(Applied(bytes(16), 0, 0), StopBefore(time_us=until))
     before = sum(time < until for time in times)
     old = sum(now - time >= delay for time in times) if delay else len(times)
     wait = 0 if not before or old else times[0] + delay - now
-    assert applying.allow(times, now) == (Allowed(min(before, old)) if not wait else Allowed(0, wait))
+    assert applying.allow(times, now) == (Allowance(min(before, old)) if not wait else Allowance(0, wait))
     assert (applying.state.name == "FINISHED") == (before == 0)

@@ -15,9 +15,9 @@ from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.dispatch.dispatcher import Dispatcher, DispatchStatus
 from pyreplog.topic.model.dispatch.effects import (
     ActiveConsumerChanged,
+    CursorChanged,
     DeadLetter,
     Deliver,
-    Dirty,
     Effect,
     Locate,
     ReadEntries,
@@ -131,7 +131,7 @@ class Rig:
                         self.locate(consumer, start, end)
                 case WakeAt(at_us):
                     self.wake = at_us if self.wake is None else min(self.wake, at_us)
-                case Dirty():
+                case CursorChanged():
                     self.dirty += 1
         while self.is_prompt and self.reads:
             self.answer()

@@ -18,7 +18,7 @@ FUTURE_US = 60_000_000
 
 
 @dataclass(frozen=True)
-class ClusterView:
+class AuditorView:
     """What an auditor knows.
 
     named: bookie id -> how many ledgers name it, from a complete scan. registered: ids of bookies that run, read-only
@@ -85,7 +85,7 @@ def name_of_bookie(bookie: str) -> str:
     return bookie.partition("@")[0]
 
 
-def judge(view: ClusterView, delay_us: int) -> list[Decision]:
+def judge(view: AuditorView, delay_us: int) -> list[Decision]:
     """Decide on every bookie that ledgers name or that has a state.
 
     Args:
@@ -106,7 +106,7 @@ def judge(view: ClusterView, delay_us: int) -> list[Decision]:
     return decisions
 
 
-def _judge_bookie(bookie: str, view: ClusterView, delay_us: int, suspended: Alarm | None) -> list[Decision]:
+def _judge_bookie(bookie: str, view: AuditorView, delay_us: int, suspended: Alarm | None) -> list[Decision]:
     state = view.states.get(bookie)
     phase = state.phase if state is not None else None
     if bookie not in view.named:
@@ -129,7 +129,7 @@ def _judge_bookie(bookie: str, view: ClusterView, delay_us: int, suspended: Alar
     return _order(bookie, view, f"it has been away for {(view.now_us - state.since_us) // 1_000_000} s")
 
 
-def _unnamed(bookie: str, view: ClusterView, phase: BookiePhase | None) -> list[Decision]:
+def _unnamed(bookie: str, view: AuditorView, phase: BookiePhase | None) -> list[Decision]:
     """A bookie that no ledger names: nothing is left to copy. States that an operator set stay."""
     if not view.is_complete:
         return []
@@ -137,21 +137,21 @@ def _unnamed(bookie: str, view: ClusterView, phase: BookiePhase | None) -> list[
     return [*done, ForgetState(bookie)] if phase is BookiePhase.AWAY else done
 
 
-def _order(bookie: str, view: ClusterView, reason: str) -> list[Decision]:
+def _order(bookie: str, view: AuditorView, reason: str) -> list[Decision]:
     return [] if bookie in view.orders else [PlaceOrder(bookie, reason)]
 
 
-def _withdraw(bookie: str, view: ClusterView, reason: str) -> list[Decision]:
+def _withdraw(bookie: str, view: AuditorView, reason: str) -> list[Decision]:
     return [WithdrawOrder(bookie, reason)] if bookie in view.orders else []
 
 
-def _successor(bookie: str, view: ClusterView) -> str | None:
+def _successor(bookie: str, view: AuditorView) -> str | None:
     """Another incarnation that is registered under the name of a bookie which is not."""
     name = name_of_bookie(bookie)
     return next((other for other in sorted(view.registered) if name_of_bookie(other) == name and other != bookie), None)
 
 
-def _is_gone(bookie: str, view: ClusterView) -> bool:
+def _is_gone(bookie: str, view: AuditorView) -> bool:
     """Whether a bookie will not come back, so that it says nothing about the network."""
     state = view.states.get(bookie)
     if state is not None and state.phase in (BookiePhase.LOST, BookiePhase.RETIRED):
@@ -159,7 +159,7 @@ def _is_gone(bookie: str, view: ClusterView) -> bool:
     return _successor(bookie, view) is not None
 
 
-def _suspension(absent: Set[str], view: ClusterView) -> Alarm | None:
+def _suspension(absent: Set[str], view: AuditorView) -> Alarm | None:
     """Why no bookie that is merely away has its copies made again now."""
     if view.hold:
         return Alarm("hold", f"recovery is on hold: {len(absent)} bookies are away; end it with `cluster hold --end`")

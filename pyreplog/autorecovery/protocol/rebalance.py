@@ -24,7 +24,7 @@ SLACK = 0.1
 """A bookie gives copies away when it has so much more than its share, as a part of the share."""
 
 
-class Kept(StrEnum):
+class NoMoveReason(StrEnum):
     """Why the copies of a ledger stay on a bookie that has more than its share."""
 
     NO_TARGET = "no-target"
@@ -146,7 +146,7 @@ class RebalancePlan:
     """
 
     moves: tuple[Move, ...]
-    kept: Mapping[Kept, int]
+    kept: Mapping[NoMoveReason, int]
     before: Mapping[str, float]
     after: Mapping[str, float]
     violations_left: int = 0
@@ -228,7 +228,7 @@ class _Planner:
     slack: float
     moves: list[Move] = field(default_factory=list)
     current: dict[int, LedgerCopies] = field(default_factory=dict)  # ledgers with a move, after it
-    kept: Counter[Kept] = field(default_factory=Counter)
+    kept: Counter[NoMoveReason] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.balance = _Balance(self.loads)
@@ -318,18 +318,18 @@ class _Planner:
 
     def _give_away(self, copies: LedgerCopies, source: str) -> None:
         """Move the copies of a ledger to the emptiest bookie that can take them, or count why not."""
-        balance, size, why = self.balance, copies.sizes[source], Kept.NO_TARGET
+        balance, size, why = self.balance, copies.sizes[source], NoMoveReason.NO_TARGET
         if not self._fits(size):
             return
         for target in self._targets(copies, source):
             if balance.ratio(target) >= balance.ratio(source):
                 break
             if balance.ratio(target, size) > balance.ratio(source, -size):
-                why = Kept.NO_GAIN
+                why = NoMoveReason.NO_GAIN
             elif not balance.has_room(target, size, self.keep_free_bytes):
-                why = Kept.NO_SPACE
+                why = NoMoveReason.NO_SPACE
             elif not copies.keeps_racks(source, target, self.racks):
-                why = Kept.RACKS
+                why = NoMoveReason.RACKS
             else:
                 self._add(copies, Move(copies.ledger, source, target, size))
                 return

@@ -73,14 +73,14 @@ class StorePromise:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TruncateLog:
     """Cut the log to a mark, durably; what is cut is kept aside."""
 
     to: LogPosition
 
 
 @dataclass(frozen=True, slots=True)
-class Make:
+class CreateLog:
     """Make a log that is empty and begins at a mark, a copy of the one with this uuid and size of segments."""
 
     uuid: bytes
@@ -94,7 +94,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Show:
+class ShowCommitted:
     """Readers may read up to there, as far as the log reaches. unreplicated: what they see may not be on enough
     replicas, for the master went on alone; they are told before they see more, and after it that it is so no more."""
 
@@ -119,6 +119,6 @@ class DisconnectFromMaster:
 
 Effect: TypeAlias = (
     SendMessage | Disconnect | Committed | ModeChanged | Replicated | Fenced | StoreMembers | StoreTerms
-    | StorePromise | Cut
-    | Make | Joined | Show | SendToMaster | DisconnectFromMaster
+    | StorePromise | TruncateLog
+    | CreateLog | Joined | ShowCommitted | SendToMaster | DisconnectFromMaster
 )  # fmt: skip

@@ -30,7 +30,7 @@ class Ask(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Won:
+class ElectionWon:
     """Make durable, in this order, before anything is served: `members`, then terms with `TermsFile.begin(term, start)`
     (a crash between them must not leave a master with members that earlier ones wrote); then the log is no replica's
     any more; then a first record of the new term, a marker, is appended.
@@ -57,7 +57,7 @@ class Lost:
     restore: str = ""
 
 
-Effect: TypeAlias = StorePromise | Ask | Won | Lost
+Effect: TypeAlias = StorePromise | Ask | ElectionWon | Lost
 
 
 class Election:
@@ -294,7 +294,7 @@ class Election:
         members = self.members
         if members is None or self.name not in members.everyone:
             members = Members.first([self.name], 0)
-        return [Won(self.term, end, members.led_by(self.term), doubt)]
+        return [ElectionWon(self.term, end, members.led_by(self.term), doubt)]
 
     def _lose(self, error: ReplicationError) -> list[Effect]:
         self.is_over = True

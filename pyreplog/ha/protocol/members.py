@@ -27,7 +27,7 @@ MEMBERS_MAX = MAX_ENSEMBLE
 """Replicas that are to be no members, observers, there may be any number of."""
 
 
-class Stamp(NamedTuple):
+class MembersVersion(NamedTuple):
     """Which of two member lists is newer. A master whose members nobody else knew cannot outdo later masters."""
 
     term: Term
@@ -69,14 +69,14 @@ class Quorum(NamedTuple):
 class Members:
     """As of one stamp. former: the quorum before the change that is under way."""
 
-    stamp: Stamp
+    stamp: MembersVersion
     quorum: Quorum
     former: Quorum | None = None
 
     @classmethod
     def first(cls, names: Iterable[str], sync_replicas: int) -> Members:
         """Of a new group. InvalidArgumentError."""
-        return cls(Stamp(NO_TERM, 1), Quorum.of(names, sync_replicas))
+        return cls(MembersVersion(NO_TERM, 1), Quorum.of(names, sync_replicas))
 
     @cached_property
     def quorums(self) -> tuple[Quorum, ...]:
@@ -117,13 +117,13 @@ class Members:
     def led_by(self, term: Term) -> Members:
         """What a new master hands on: newer than all that earlier masters wrote. A change that would remove the new
         master is turned round: both quorums have to agree either way."""
-        stamp = Stamp(term, self.stamp.version + 1)
+        stamp = MembersVersion(term, self.stamp.version + 1)
         if self.former is not None and term.master not in self.quorum.names:
             return Members(stamp, self.former, self.quorum)
         return replace(self, stamp=stamp)
 
-    def _next(self) -> Stamp:
-        return Stamp(self.stamp.term, self.stamp.version + 1)
+    def _next(self) -> MembersVersion:
+        return MembersVersion(self.stamp.term, self.stamp.version + 1)
 
     def encode(self) -> bytes:
         """The file."""
@@ -157,7 +157,7 @@ def read_members(fields: FieldReader) -> Members:
     (version,) = fields.numbers("Q")
     is_changing = fields.flag()
     quorum = _read_quorum(fields)
-    return Members(Stamp(term, version), quorum, _read_quorum(fields) if is_changing else None)
+    return Members(MembersVersion(term, version), quorum, _read_quorum(fields) if is_changing else None)
 
 
 def _read_quorum(fields: FieldReader) -> Quorum:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from pyreplog._native.ha.reports import ProgressReport as ProgressReport
 from pyreplog._native.ha.reports import decode_report, encode_report
 from pyreplog.errors import InvalidMessageError
-from pyreplog.ha.protocol.members import Members, Stamp, read_members, write_members
+from pyreplog.ha.protocol.members import Members, MembersVersion, read_members, write_members
 from pyreplog.stream.fields import FieldReader, FieldWriter
 from pyreplog.stream.log_position import LogPosition
 from pyreplog.stream.terms import History, Term, read_history, read_term, write_history, write_term
@@ -137,7 +137,7 @@ class Prepare(NamedTuple):
 
     term: Term
     uuid: bytes
-    stamp: Stamp
+    stamp: MembersVersion
     trial: int = PreVote.NO
 
 
@@ -312,7 +312,7 @@ def _write_prepare(fields: FieldWriter, prepare: Prepare) -> None:
 
 def _read_prepare(fields: FieldReader) -> Prepare:
     term, (uuid,), stamp_term = read_term(fields), fields.numbers("16s"), read_term(fields)
-    return Prepare(term, uuid, Stamp(stamp_term, *fields.numbers("Q")), fields.count("B", max(PreVote)))
+    return Prepare(term, uuid, MembersVersion(stamp_term, *fields.numbers("Q")), fields.count("B", max(PreVote)))
 
 
 def _write_promise(fields: FieldWriter, promise: Promise) -> None:

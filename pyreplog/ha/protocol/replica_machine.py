@@ -11,15 +11,15 @@ from __future__ import annotations
 from pyreplog._native.ha.reports import progress_from
 from pyreplog.errors import HigherTermError, JoinRefusedError
 from pyreplog.ha.protocol.effects import (
-    Cut,
+    CreateLog,
     DisconnectFromMaster,
     Effect,
     Joined,
-    Make,
     SendToMaster,
-    Show,
+    ShowCommitted,
     StoreMembers,
     StoreTerms,
+    TruncateLog,
 )
 from pyreplog.ha.protocol.joining import NEW_COPY
 from pyreplog.ha.protocol.messages import (
@@ -119,7 +119,7 @@ class ReplicaMachine:
         if self.uuid == NO_UUID:
             if self._lags(accept):
                 return self._keep_what_is_seen(accept)
-            effects.append(Make(accept.uuid, accept.segment_bytes, accept.resume))
+            effects.append(CreateLog(accept.uuid, accept.segment_bytes, accept.resume))
             self.unreplicated = accept.resume > ORIGIN  # of what retention has removed nothing is known so far
         elif wrong := self._wrong(accept):
             return self._leave(RefusalCode.ABSURD, wrong)
@@ -127,7 +127,7 @@ class ReplicaMachine:
             text = f"cut back to {accept.resume.position}, its own log begins at {self._start.position}"
             return self._leave(RefusalCode.BEHIND, f"{text}: {NEW_COPY}")
         elif accept.resume < self._end:
-            effects += [StoreTerms(term, self.terms.history), Cut(accept.resume)]
+            effects += [StoreTerms(term, self.terms.history), TruncateLog(accept.resume)]
         self.accepted, self.log_start = accept, accept.start.position
         if self.committed > accept.resume:  # only where somebody was promoted by force, or a master went on alone
             self.committed = accept.resume
@@ -178,7 +178,7 @@ class ReplicaMachine:
         if commit.committed <= self.committed and unreplicated == self.unreplicated:
             return []
         self.committed, self.unreplicated = max(self.committed, commit.committed), unreplicated
-        return [Show(self.committed, unreplicated)]
+        return [ShowCommitted(self.committed, unreplicated)]
 
     # ---- leaving --------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from pyreplog.errors import (
     ReplogError,
 )
 from pyreplog.future import AppendFuture
-from pyreplog.ha.relay.applier_machine import NEVER, ApplierState, Until
+from pyreplog.ha.relay.applier_machine import NEVER, ApplierState, StopBefore
 from pyreplog.ha.relay.apply_pipeline import ApplyPipeline, NothingToApply
 from pyreplog.ha.relay.apply_task import Apply, ApplyTask, in_two_phases
 from pyreplog.ha.relay.config import ApplierConfig, ApplierSettings
@@ -132,7 +132,7 @@ class Applier(Handle):
             InvalidArgumentError: the applier runs already.
             ReplogError: the store failed.
         """
-        until = Until(*(NEVER if end is None else end for end in (until_entry, until_time_us)))
+        until = StopBefore(*(NEVER if end is None else end for end in (until_entry, until_time_us)))
         with self._at_rest():
             with self._changed:
                 self._check_open()  # again: close does not wait for this command

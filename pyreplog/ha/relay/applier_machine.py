@@ -33,7 +33,7 @@ class ApplierState(StrEnum):
     FAILED = "failed"
 
 
-class Until(NamedTuple):
+class StopBefore(NamedTuple):
     """Where to end: before this entry number, before the first record appended at or after this time (us)."""
 
     entry: int = NEVER
@@ -47,7 +47,7 @@ class Times(Protocol):
     def __getitem__(self, i: int, /) -> Any: ...
 
 
-class Allowed(NamedTuple):
+class Allowance(NamedTuple):
     """How many records may be handed out now, and, if that is none, after how many microseconds to ask again."""
 
     records: int
@@ -79,13 +79,13 @@ class ApplierMachine:
         self.error: ReplogError | None = None
         self.retried = 0  # groups that failed, and then were handed out one by one
         self._workers, self._batch_entries, self._delay_us = workers, batch_entries, delay_us
-        self._until = Until()
+        self._until = StopBefore()
         self._alone_until = 0  # entries before this one are handed out one by one
         self._groups: deque[ApplyGroup] = deque()
 
     # ---- commands -------------------------------------------------------------------------------------------
 
-    def start(self, applied: Applied, until: Until) -> None:
+    def start(self, applied: Applied, until: StopBefore) -> None:
         """Go on behind what the store says is applied. Nothing is in flight."""
         self.state, self.error, self._until = ApplierState.RUNNING, None, until
         self.applied = self.next = applied
@@ -129,19 +129,19 @@ class ApplierMachine:
             return 0
         return min(1 if self.next.entry < self._alone_until else self._batch_entries, left)
 
-    def allow(self, times: Times, now_us: int) -> Allowed:
+    def allow(self, times: Times, now_us: int) -> Allowance:
         """How many of the records at hand may be handed out. times: when they were appended (us), ascending; now_us: on
         the same clock."""
         before_end = bisect_left(times, self._until.time_us)
         if not before_end:
             self._finish()
-            return Allowed(0)
+            return Allowance(0)
         if not self._delay_us:
-            return Allowed(before_end)
+            return Allowance(before_end)
         old_enough = bisect_right(times, now_us - self._delay_us)
         if not old_enough:
-            return Allowed(0, int(times[0]) + self._delay_us - now_us)
-        return Allowed(min(before_end, old_enough))
+            return Allowance(0, int(times[0]) + self._delay_us - now_us)
+        return Allowance(min(before_end, old_enough))
 
     def conflicts(self, keys: frozenset[bytes | None]) -> bool:
         """Whether a group in flight has one of these keys: records of a key are applied in order."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from pyreplog.ha.relay.applier_machine import ApplierMachine, Until
+from pyreplog.ha.relay.applier_machine import ApplierMachine, StopBefore
 from pyreplog.ha.relay.apply_task import Apply, ApplyTask, keep
 from pyreplog.ha.relay.config import ApplierConfig
 from pyreplog.ha.relay.position import Advance, Applied, PositionStore
@@ -82,7 +82,7 @@ class ApplyPipeline:
         self.source.check_log(applied)
         return applied
 
-    def start(self, until: Until) -> None:
+    def start(self, until: StopBefore) -> None:
         """Locked. Go on behind what is stored; nothing is in flight. Errors: the store's."""
         self._proven = False
         self.machine.start(self._load(None), until)

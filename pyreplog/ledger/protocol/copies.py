@@ -84,7 +84,7 @@ class CopyCount:
         return [] if self._reading else [Finished(self._counts)]
 
 
-class CopyCheck:
+class MissingCopiesCheck:
     """Finds the entries of a stripe of which a bookie has no intact copy. A state machine.
 
     Ends with `Finished(list[int])`, or with `Finished(error=...)` if the bookie does not answer.

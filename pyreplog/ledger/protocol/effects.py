@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from pyreplog._native.machines.effects import Send, Settle
 from pyreplog.ledger.ledger_metadata import LedgerMetadata, State
 
-__all__ = ["BadCopy", "Degraded", "Effect", "Finished", "Load", "Store", "Suspect", "Wake"]
+__all__ = ["BadCopy", "Degraded", "Effect", "Finished", "Load", "QuarantineBookie", "Store", "Wake"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class BadCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
+class QuarantineBookie:
     """Put a bookie that failed into quarantine: others are chosen before it for a while."""
 
     bookie: str
@@ -87,4 +87,4 @@ class Finished:
     error: Exception | None = None
 
 
-Effect: TypeAlias = Send | Store | Load | Settle | Wake | BadCopy | Suspect | Degraded | Finished
+Effect: TypeAlias = Send | Store | Load | Settle | Wake | BadCopy | QuarantineBookie | Degraded | Finished

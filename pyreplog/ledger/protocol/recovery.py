@@ -33,7 +33,7 @@ from pyreplog.errors import (
     UnreadableError,
 )
 from pyreplog.ledger.ledger_metadata import Change, LedgerMetadata, State
-from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished, Load, Store, Suspect, Wake
+from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished, Load, QuarantineBookie, Store, Wake
 from pyreplog.ledger.protocol.entry_range import EntryRange, totals
 from pyreplog.ledger.protocol.fence_replies import FenceReplies
 from pyreplog.ledger.protocol.pending_adds import PendingAdds, batches_of
@@ -333,7 +333,7 @@ class LedgerRecovery:
         """
         if self._push.tracker.is_excused(index):
             return []
-        suspect = Suspect(self._push.ensemble[index])
+        suspect = QuarantineBookie(self._push.ensemble[index])
         without = {index, *filter(self._push.tracker.is_excused, range(self.metadata.ensemble_size))}
         can_do_without = self._push.keeps_quorums(without)
         chosen = self._choose(self._changed(), [index], self._used, not can_do_without)

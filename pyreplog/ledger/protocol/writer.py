@@ -41,7 +41,7 @@ from pyreplog.errors import (
 )
 from pyreplog.future import Outcome
 from pyreplog.ledger.ledger_metadata import LedgerMetadata, State
-from pyreplog.ledger.protocol.effects import BadCopy, Degraded, Effect, Finished, Load, Store, Suspect, Wake
+from pyreplog.ledger.protocol.effects import BadCopy, Degraded, Effect, Finished, Load, QuarantineBookie, Store, Wake
 from pyreplog.ledger.protocol.pending_adds import ENTRY_BYTES_MAX, PendingAdds, batches_of
 from pyreplog.ledger.protocol.terminal_errors import NOT_OURS, error_text, is_foreign_key, terminal_error
 from pyreplog.net.backoff import Backoff
@@ -158,7 +158,7 @@ class LedgerWriter(LedgerWriterBase):
     def failed(self, send: Send, error: Exception) -> list[Effect]:
         """Handle a request without a reply: the bookie did not answer in time, or cannot be reached."""
         if self.error is None and isinstance(send.about, _Probe):
-            return [Suspect(send.bookie)]
+            return [QuarantineBookie(send.bookie)]
         if self.error is not None or not self._push.is_current(send):
             return []  # here BookKeeper began a change of nothing, and its writer hung (#4459)
         return self._missed(send, str(error))
@@ -171,7 +171,7 @@ class LedgerWriter(LedgerWriterBase):
             self._backoff.reset()
         self._failed[part.place] = f"{send.bookie}: {reason}"
         self._push.tracker.mute(part.place)
-        return [Suspect(send.bookie), *self._change_ensemble()]
+        return [QuarantineBookie(send.bookie), *self._change_ensemble()]
 
     # ---- ensemble change ------------------------------------------------------------------------------------
 

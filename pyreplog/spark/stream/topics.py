@@ -16,7 +16,7 @@ from pyreplog.spark.stream.source_partitions import SourcePartition, SourceParti
 from pyreplog.spark.stream.starts import search_around_damage
 from pyreplog.tables.cluster.backlogs import positions
 from pyreplog.tables.cluster.cluster_slices import survey_of
-from pyreplog.tables.cluster.origins import ClusterView
+from pyreplog.tables.cluster.origins import ClusterSnapshot
 from pyreplog.tables.cluster.topics import (
     CLOCKS_US,
     KEY,
@@ -76,11 +76,11 @@ class TopicSource(StreamSource):
     def __init__(self, folder: Path | None, options: StreamOptions) -> None:
         self._folder, self._options = folder, options
         self._closing = ExitStack()
-        self._remote: ClusterView | None = None
+        self._remote: ClusterSnapshot | None = None
         self._partitions: dict[Partition, TopicPartition] = {}
 
     @contextmanager
-    def _survey(self) -> Iterator[ClusterView]:
+    def _survey(self) -> Iterator[ClusterSnapshot]:
         """Open the cluster.
 
         A directory is examined again each time, because its segments change while it is written.
@@ -126,7 +126,7 @@ class TopicSource(StreamSource):
         lenient = not self._options.read.fail_on_data_loss
         return bounded(topic.what, wanted, LAST, topic.start, topic.end, lenient=lenient)[0]
 
-    def _since(self, runtime: ClusterView, key: Partition, partition: TopicPartition, time_us: int) -> int:
+    def _since(self, runtime: ClusterSnapshot, key: Partition, partition: TopicPartition, time_us: int) -> int:
         """Return the first message appended at a time or later; the end if there is none."""
         for item, entries, end in partition.topic.ledgers:
             if closed_before(item, time_us) or not entries:
@@ -171,7 +171,7 @@ def _scaled(part: int, whole: int, other: int) -> int:
     return max(part, 0) * other // whole if whole else 0
 
 
-def _search(runtime: ClusterView, item: ChainLedger, entries: int, time_us: int) -> int | None:
+def _search(runtime: ClusterSnapshot, item: ChainLedger, entries: int, time_us: int) -> int | None:
     search = since(time_us, entries)
     metadata = load_ledger(runtime.runtime.metadata, item.ledger).metadata
     with LedgerReader(metadata, KEY, runtime.runtime) as reader:

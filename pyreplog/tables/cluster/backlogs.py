@@ -22,7 +22,7 @@ from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.protocol.lac import LacQuery, LedgerEnds
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.tables.cluster.ledgers import each
-from pyreplog.tables.cluster.origins import ClusterView
+from pyreplog.tables.cluster.origins import ClusterSnapshot
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.cursor_pages import Chains, Key
 from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, load_subscription
@@ -35,7 +35,7 @@ Seen = Callable[[bytes, int, int], object]
 
 
 def positions(
-    survey: ClusterView, topics: Sequence[str], subscription: str, *, lenient: bool = False
+    survey: ClusterSnapshot, topics: Sequence[str], subscription: str, *, lenient: bool = False
 ) -> dict[str, AckSet]:
     """Return what a subscription has acknowledged of each topic, as far as that is stored.
 
@@ -61,7 +61,7 @@ def positions(
 
 
 def stored_records(
-    survey: ClusterView, keys: Sequence[Key], known: Sequence[SubscriptionMetadata],
+    survey: ClusterSnapshot, keys: Sequence[Key], known: Sequence[SubscriptionMetadata],
     see: Callable[[int], Seen] | None = None, unread: dict[int, UnreadableError] | None = None,
 ) -> list[list[bytes]]:  # fmt: skip
     """Return the stored records of cursors, each from the cursor's last snapshot on.
@@ -100,7 +100,7 @@ def cursor_of(key: Key, records: Sequence[bytes]) -> Cursor:
         ) from error
 
 
-def _read(survey: ClusterView, ledger: int, first: int, seen: Seen | None) -> Chains:
+def _read(survey: ClusterSnapshot, ledger: int, first: int, seen: Seen | None) -> Chains:
     """Read a cursor ledger up to the last entry that a bookie has, even if that entry is not confirmed yet.
 
     An entry that cannot be decoded ends the read. Cursors without records then stand at the snapshot in their metadata.
@@ -124,7 +124,7 @@ def _read(survey: ClusterView, ledger: int, first: int, seen: Seen | None) -> Ch
     return chains
 
 
-def _end(survey: ClusterView, metadata: LedgerMetadata, key: bytes) -> int:
+def _end(survey: ClusterSnapshot, metadata: LedgerMetadata, key: bytes) -> int:
     if metadata.state is State.CLOSED:
         return metadata.last_entry + 1
     lac = run_machine(metadata.ledger, LacQuery(metadata, key), survey.runtime)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyreplog.errors import ConfigError
 from pyreplog.tables.cluster.ledgers import check_offsets, existing_ledgers, ledger_slices
-from pyreplog.tables.cluster.origins import ClusterView, chosen, survey_remote, survey_stored
+from pyreplog.tables.cluster.origins import ClusterSnapshot, chosen, survey_remote, survey_stored
 from pyreplog.tables.cluster.storedmetadata import StoredMetadata
 from pyreplog.tables.cluster.topics import topic_slices
 from pyreplog.tables.logs import look
@@ -34,7 +34,7 @@ def cluster_slices(folder: Path | None, options: ReadOptions) -> Sequence[tuple[
         return topic_slices(survey, options) if options.reads_topics else ledger_slices(survey, options)
 
 
-def survey_of(folder: Path | None, options: ReadOptions) -> AbstractContextManager[ClusterView]:
+def survey_of(folder: Path | None, options: ReadOptions) -> AbstractContextManager[ClusterSnapshot]:
     """Open the cluster that options name. folder: directory of an embedded one. Raises the errors of connecting."""
     if folder is not None:
         return survey_stored(folder)

@@ -14,7 +14,7 @@ from pyreplog.ledger.protocol.lac import LacQuery
 from pyreplog.ledger.protocol.ledger_read_op import LedgerReadOp
 
 
-class Amount(NamedTuple):
+class LedgerContents(NamedTuple):
     """What a ledger holds. size: bytes of the values."""
 
     entries: int
@@ -22,13 +22,13 @@ class Amount(NamedTuple):
     size: int
 
 
-NOTHING = Amount(0, 0, 0)
+NOTHING = LedgerContents(0, 0, 0)
 
 Unasked = UnreadableError | UnauthorizedError
 """The reason why the end of a ledger is unknown."""
 
 
-def amounts(runtime: Runtime, ledgers: Sequence[LedgerMetadata], key: bytes) -> dict[int, Amount]:
+def amounts(runtime: Runtime, ledgers: Sequence[LedgerMetadata], key: bytes) -> dict[int, LedgerContents]:
     """Return what each ledger holds, by its id. The bookies of all open ledgers are asked at once.
 
     Raises UnreadableError and UnauthorizedError.
@@ -41,10 +41,10 @@ def amounts(runtime: Runtime, ledgers: Sequence[LedgerMetadata], key: bytes) -> 
 
 def amounts_known(
     runtime: Runtime, ledgers: Sequence[LedgerMetadata], key: bytes
-) -> tuple[dict[int, Amount], dict[int, Unasked]]:
+) -> tuple[dict[int, LedgerContents], dict[int, Unasked]]:
     """Return what ledgers hold, as `amounts` does; and the errors of those for which the bookies do not tell."""
     known = {
-        meta.ledger: Amount(meta.last_entry + 1, meta.messages, meta.length)
+        meta.ledger: LedgerContents(meta.last_entry + 1, meta.messages, meta.length)
         for meta in ledgers
         if meta.state is State.CLOSED
     }
@@ -64,7 +64,7 @@ def amounts_known(
     batches: list[tuple[LedgerMetadata, RecordBatch]] = _outcomes(runtime, reads, unasked)
     for meta, batch in batches:
         last = batch[0]
-        known[meta.ledger] = Amount(last.entry + 1, last.ledger_messages, last.ledger_bytes)
+        known[meta.ledger] = LedgerContents(last.entry + 1, last.ledger_messages, last.ledger_bytes)
     return known, unasked
 
 

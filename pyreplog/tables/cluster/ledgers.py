@@ -15,8 +15,8 @@ from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, ledger_key
 from pyreplog.ledger.ledger_store import find_ledger, list_ledgers
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.tables.cluster.entryslices import HEADER_BYTES, EntrySlice, slim
-from pyreplog.tables.cluster.ledgerends import Amount, amounts
-from pyreplog.tables.cluster.origins import ClusterView, RemoteCluster, chosen
+from pyreplog.tables.cluster.ledgerends import LedgerContents, amounts
+from pyreplog.tables.cluster.origins import ClusterSnapshot, RemoteCluster, chosen
 from pyreplog.tables.offsets import LAST
 from pyreplog.tables.options import ALL, ANY, ReadOptions, merged
 from pyreplog.tables.ranges import is_among, times_of
@@ -31,7 +31,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def each(survey: ClusterView, call: Callable[[T], R], items: Iterable[T]) -> list[R]:
+def each(survey: ClusterSnapshot, call: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Return `call(item)` for each item, in order; several at a time if each call uses the network."""
     if not isinstance(survey.origin, RemoteCluster):
         return [call(item) for item in items]
@@ -44,7 +44,7 @@ def existing_ledgers(store: MetadataStore) -> tuple[Range, ...]:
     return tuple((low, high + 1) for low, high in merged((ledger, ledger) for ledger in list_ledgers(store)))
 
 
-def ledger_slices(survey: ClusterView, options: ReadOptions) -> list[tuple[EntrySlice, int]]:
+def ledger_slices(survey: ClusterSnapshot, options: ReadOptions) -> list[tuple[EntrySlice, int]]:
     """Return uncut slices of a cluster's ledgers that a read needs, with their approximate sizes in bytes.
 
     Raises ConfigError, InvalidMetadataError, UnauthorizedError, UnreadableError (the bookies of an open ledger do not
@@ -85,7 +85,7 @@ def check_offsets(options: ReadOptions) -> None:
             )
 
 
-def _load(survey: ClusterView, options: ReadOptions) -> list[LedgerMetadata]:
+def _load(survey: ClusterSnapshot, options: ReadOptions) -> list[LedgerMetadata]:
     store = survey.runtime.metadata
     ids = list_ledgers(store)
     if options.ledgers is not None:
@@ -114,7 +114,7 @@ def _check_password(ledgers: list[LedgerMetadata], key: bytes) -> None:
             )
 
 
-def _weight(amount: Amount, entries: int, share: float) -> int:
+def _weight(amount: LedgerContents, entries: int, share: float) -> int:
     mean = amount.size / amount.entries + HEADER_BYTES
     return max(int(mean * entries * share), 1)
 

@@ -83,7 +83,7 @@ Origin = StoredCluster | RemoteCluster
 
 
 @dataclass(frozen=True)
-class ClusterView:
+class ClusterSnapshot:
     """A cluster as the driver sees it while it plans a read."""
 
     origin: Origin
@@ -96,7 +96,7 @@ class ClusterView:
 
 
 @contextmanager
-def survey_stored(path: Path) -> Iterator[ClusterView]:
+def survey_stored(path: Path) -> Iterator[ClusterSnapshot]:
     """Open a cluster in a directory, with the indexes of its bookies' logs.
 
     Bookies with unreadable logs are left out.
@@ -109,15 +109,15 @@ def survey_stored(path: Path) -> Iterator[ClusterView]:
             logger.warning("bookie %s is left out: %s", bookie, error)
     origin = StoredCluster(str(path), tuple((bookie, str(log.directory), log.uuid) for bookie, log in logs.items()))
     with StoredMetadata(path / METADATA) as metadata:
-        yield ClusterView(origin, StoredBookies(metadata, logs), logs)
+        yield ClusterSnapshot(origin, StoredBookies(metadata, logs), logs)
 
 
 @contextmanager
-def survey_remote(url: str, credentials: Credentials) -> Iterator[ClusterView]:
+def survey_remote(url: str, credentials: Credentials) -> Iterator[ClusterSnapshot]:
     """Connect to a cluster. Raises the errors of `RemoteCluster.open`."""
     origin = RemoteCluster(url, credentials)
     with origin.open({}) as runtime:
-        yield ClusterView(origin, runtime, {})
+        yield ClusterSnapshot(origin, runtime, {})
 
 
 def chosen(bookies: Iterable[str], replica: str) -> list[str]:

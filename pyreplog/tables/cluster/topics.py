@@ -25,9 +25,9 @@ from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.tables.cluster.backlogs import positions
 from pyreplog.tables.cluster.entryslices import HEADER_BYTES, EntrySlice, TopicPart
-from pyreplog.tables.cluster.ledgerends import NOTHING, Amount, Unasked, amounts_known
+from pyreplog.tables.cluster.ledgerends import NOTHING, LedgerContents, Unasked, amounts_known
 from pyreplog.tables.cluster.ledgers import each
-from pyreplog.tables.cluster.origins import ClusterView
+from pyreplog.tables.cluster.origins import ClusterSnapshot
 from pyreplog.tables.offsets import Partition
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.ranges import bounded, times_of
@@ -65,7 +65,7 @@ class PlannedTopic:
     name: str
     rows: Partition
     chain: LedgerChain
-    held: Amount
+    held: LedgerContents
 
     @property
     def end(self) -> int:
@@ -91,7 +91,7 @@ class PlannedTopic:
                 )
 
 
-def topic_slices(survey: ClusterView, options: ReadOptions) -> list[tuple[EntrySlice, int]]:
+def topic_slices(survey: ClusterSnapshot, options: ReadOptions) -> list[tuple[EntrySlice, int]]:
     """Return uncut slices of topics that a read needs, with their approximate sizes in bytes.
 
     A topic without the subscription is left out if failOnDataLoss is false. Raises NoSuchTopicError,
@@ -122,7 +122,7 @@ def rows_of(name: str) -> Partition:
     return partition_of(name) or (name, NO_PARTITION)
 
 
-def find_topics(survey: ClusterView, options: ReadOptions) -> list[PlannedTopic]:
+def find_topics(survey: ClusterSnapshot, options: ReadOptions) -> list[PlannedTopic]:
     """Return the topics that options select, each partition by itself.
 
     Raises NoSuchTopicError, InvalidMetadataError, UnreadableError (the bookies of an open ledger do not tell its end),
@@ -134,7 +134,7 @@ def find_topics(survey: ClusterView, options: ReadOptions) -> list[PlannedTopic]
     return topics
 
 
-def find_known_topics(survey: ClusterView, options: ReadOptions) -> tuple[list[PlannedTopic], dict[str, Unasked]]:
+def find_known_topics(survey: ClusterSnapshot, options: ReadOptions) -> tuple[list[PlannedTopic], dict[str, Unasked]]:
     """Return the topics, as `find_topics` does; and the errors of those whose end the bookies do not tell."""
     store = survey.runtime.metadata
     names = _names([unquote_name(name) for name in store.list(TOPICS)], options)
@@ -178,7 +178,7 @@ def _names(known: list[str], options: ReadOptions) -> list[str]:
     return list(names)
 
 
-def _load(survey: ClusterView, ledger: int) -> LedgerMetadata | None:
+def _load(survey: ClusterSnapshot, ledger: int) -> LedgerMetadata | None:
     """Return the metadata of a ledger; None: it was empty, and was closed and deleted meanwhile."""
     try:
         return load_ledger(survey.runtime.metadata, ledger).metadata
@@ -194,7 +194,7 @@ def _open_id(chain: LedgerChain) -> int:
 
 
 def slices_of_topic(
-    survey: ClusterView, topic: PlannedTopic, acks: AckSet | None, options: ReadOptions
+    survey: ClusterSnapshot, topic: PlannedTopic, acks: AckSet | None, options: ReadOptions
 ) -> Iterator[tuple[EntrySlice, int]]:
     """Yield slices of one topic, as `topic_slices` does, without the messages that `acks` has acknowledged."""
     start = options.starting_offsets.of(topic.rows) if acks is None else min(acks.mark_offset, topic.end)
@@ -243,7 +243,7 @@ def _acked(acks: AckSet, low: int, high: int) -> bytes:
 
 
 def _narrowed(
-    survey: ClusterView, item: ChainLedger, entries: int, end: TopicPosition, offsets: Range, times: Range | None
+    survey: ClusterSnapshot, item: ChainLedger, entries: int, end: TopicPosition, offsets: Range, times: Range | None
 ) -> tuple[int, int]:
     """Return the range of entries of a large ledger that can hold messages to read."""
     first, stop = 0, entries

@@ -27,9 +27,9 @@ from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.dispatch.dispatcher import Dispatcher
 from pyreplog.topic.model.dispatch.effects import (
     ActiveConsumerChanged,
+    CursorChanged,
     DeadLetter,
     Deliver,
-    Dirty,
     Effect,
     Locate,
     ReadEntries,
@@ -213,7 +213,7 @@ class Subscription:
                 self._deliver(effect)
             elif isinstance(effect, ReadEntries):
                 self._read(effect)
-            elif isinstance(effect, Dirty):
+            elif isinstance(effect, CursorChanged):
                 self._note_dirty()
             elif isinstance(effect, WakeAt):
                 self._wake_at(effect.at_us)

@@ -42,7 +42,7 @@ def test_golden_bytes() -> None:
 
 
 def test_the_golden_record() -> None:
-    """Stamp, time and delta 0, and no claim of what is synced."""
+    """MembersVersion, time and delta 0, and no claim of what is synced."""
     assert encode_record(b"v").hex() == (
         "21000000" + encode_record(b"v")[4:8].hex() + "00000000" + "0101" + "0000" + "00" * 8 + "00000000" + "ffffffff"
         "7600000000000000"

@@ -6,7 +6,7 @@ import pytest
 
 from pyreplog.errors import ApplyError, InvalidArgumentError
 from pyreplog.ha.relay import Applied, ApplierState
-from pyreplog.ha.relay.applier_machine import Allowed, ApplierMachine, ApplyGroup, Until
+from pyreplog.ha.relay.applier_machine import Allowance, ApplierMachine, ApplyGroup, StopBefore
 from pyreplog.ha.relay.space_limit import FRAME_BYTES, SpaceLimit, landing_bytes, reach
 
 ERROR = ApplyError(0, 0, "no")
@@ -19,7 +19,7 @@ def at(entry: int) -> Applied:
 
 def started(workers: int = 1, delay_us: int = 0, **until: int) -> ApplierMachine:
     machine = ApplierMachine(at(0), workers=workers, batch_entries=10, delay_us=delay_us)
-    machine.start(at(0), Until(**until))
+    machine.start(at(0), StopBefore(**until))
     return machine
 
 
@@ -105,7 +105,7 @@ def test_a_stopped_applier_stays_so_when_its_last_group_fails():
     machine.stop()
     machine.failed(group, ERROR)
     assert (machine.state, machine.applied.entry) == (ApplierState.STOPPED, 0)
-    machine.start(at(0), Until())
+    machine.start(at(0), StopBefore())
     assert machine.limit() == 1
 
 
@@ -118,18 +118,18 @@ def test_until_an_entry_is_exact():
 
 def test_until_a_time():
     machine = started(time_us=30)
-    assert machine.allow([10, 20, 30, 40], 0) == Allowed(2)
+    assert machine.allow([10, 20, 30, 40], 0) == Allowance(2)
     assert machine.state is ApplierState.RUNNING
-    assert machine.allow([30], 0) == Allowed(0)
+    assert machine.allow([30], 0) == Allowance(0)
     assert machine.state is ApplierState.FINISHED
 
 
 def test_delay():
     machine = started(delay_us=100)
-    assert machine.allow([10, 20, 30], 109) == Allowed(0, 1)
-    assert machine.allow([10, 20, 30], 110) == Allowed(1)
-    assert machine.allow([10, 20, 30], 125) == Allowed(2)
-    assert machine.allow([10, 20, 30], 1000) == Allowed(3)
+    assert machine.allow([10, 20, 30], 109) == Allowance(0, 1)
+    assert machine.allow([10, 20, 30], 110) == Allowance(1)
+    assert machine.allow([10, 20, 30], 125) == Allowance(2)
+    assert machine.allow([10, 20, 30], 1000) == Allowance(3)
 
 
 def test_only_the_next_entry_may_be_skipped_and_only_at_rest():

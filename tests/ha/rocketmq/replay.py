@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pyreplog._native.net.frame import FrameParser, encode
 from pyreplog.errors import DisconnectedError
-from pyreplog.rocketmq.effects import Close, Connect, Effect, Land, ReportToMaster, SendFrame, SlaveAcked
+from pyreplog.rocketmq.effects import AppendToLog, Close, Connect, Effect, ReportToMaster, SendFrame, SlaveAcked
 from pyreplog.rocketmq.slave_feed_machine import SlaveFeedMachine
 from pyreplog.rocketmq.slave_machine import SlaveMachine, SlaveState
 
@@ -139,7 +139,7 @@ class SlaveReplay:
             match effect:
                 case Connect():
                     self._do(self.pulling.connected(self._now))
-                case Land(offset, body):
+                case AppendToLog(offset, body):
                     self.landed.update((offset + i, byte) for i, byte in enumerate(bytes(body)))
                 case ReportToMaster(offset):
                     self.said[-1] = (self.said[-1] or b"") + offset.to_bytes(8, "big", signed=True)

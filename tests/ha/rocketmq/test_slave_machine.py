@@ -16,7 +16,7 @@ from pyreplog.errors import (
     InvalidRecordsError,
     PeerTimeoutError,
 )
-from pyreplog.rocketmq.effects import Close, Connect, Effect, Land, ReportToMaster
+from pyreplog.rocketmq.effects import AppendToLog, Close, Connect, Effect, ReportToMaster
 from pyreplog.rocketmq.slave_machine import SlaveMachine, SlaveState
 
 FILE = 4096
@@ -40,7 +40,10 @@ def hear(machine: SlaveMachine, data: bytes, now_us: int = 0) -> list[Effect]:
         window[:count] = data[:count]
         data = data[count:]
         found += machine.received(count, now_us)
-    return [Land(effect.offset, bytes(effect.body)) if isinstance(effect, Land) else effect for effect in found]
+    return [
+        AppendToLog(effect.offset, bytes(effect.body)) if isinstance(effect, AppendToLog) else effect
+        for effect in found
+    ]
 
 
 def reconnected(machine: SlaveMachine, now_us: int) -> int:
@@ -71,7 +74,7 @@ def test_all_from_the_beginning() -> None:
     machine = pulling(0, 0)
     assert hear(machine, heartbeat(1)) == []
     assert hear(machine, encode(1, b"abc") + encode(4, b"d")) == [
-        Land(0, b"\0"), Land(1, b"abc"), ReportToMaster(4), Land(4, b"d"), ReportToMaster(5),
+        AppendToLog(0, b"\0"), AppendToLog(1, b"abc"), ReportToMaster(4), AppendToLog(4, b"d"), ReportToMaster(5),
     ]  # fmt: skip
     reconnected(machine, 0)
     assert machine.end == 5
@@ -79,7 +82,7 @@ def test_all_from_the_beginning() -> None:
 
 def test_an_empty_slave_takes_the_beginning_of_any_file() -> None:
     for offset in (0, FILE, 7 * FILE):
-        assert hear(pulling(), encode(offset, b"abc")) == [Land(offset, b"abc"), ReportToMaster(offset + 3)]
+        assert hear(pulling(), encode(offset, b"abc")) == [AppendToLog(offset, b"abc"), ReportToMaster(offset + 3)]
 
 
 @pytest.mark.parametrize("offset", [1, FILE - 1, FILE + 1])
@@ -112,7 +115,7 @@ def test_the_largest_frame_of_rocketmq() -> None:
     machine.connected(0)
     body = bytes(range(256)) * (1 << 14)
     body = body[: 4 * 1024 * 1024 - 12]
-    assert hear(machine, encode(0, body)) == [Land(0, body), ReportToMaster(4_194_292)]
+    assert hear(machine, encode(0, body)) == [AppendToLog(0, body), ReportToMaster(4_194_292)]
 
 
 def test_reports_when_idle() -> None:
@@ -175,7 +178,7 @@ def test_what_came_of_a_frame_is_dropped_with_the_connection() -> None:
     assert (machine.buffered, machine.end) == (15, 3)
     machine.lost(0, LOST)
     now_us = reconnected(machine, 0)
-    assert hear(machine, encode(3, b"defgh"), now_us) == [Land(3, b"defgh"), ReportToMaster(8)]
+    assert hear(machine, encode(3, b"defgh"), now_us) == [AppendToLog(3, b"defgh"), ReportToMaster(8)]
 
 
 # ---- facts §1.5: RocketMQ repeats an unrepaired mismatch for ever --------------------------------------------------
@@ -250,7 +253,7 @@ def test_whatever_a_master_says(reads: list[bytes], begun: tuple[int, int | None
     machine = pulling(end, start)
     at: int | None = end or None
     for effect in (effect for data in reads for effect in hear(machine, data)):
-        if isinstance(effect, Land):
+        if isinstance(effect, AppendToLog):
             assert effect.offset % FILE + len(effect.body) <= FILE
             assert effect.offset == at if at is not None else effect.offset % FILE == 0
             at = effect.offset + len(effect.body)

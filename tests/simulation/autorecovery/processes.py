@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyreplog.autorecovery.protocol.absence import (
     Alarm,
-    ClusterView,
+    AuditorView,
     ForgetState,
     NoteState,
     PlaceOrder,
@@ -56,7 +56,7 @@ class Auditor:
             if not life.store.is_deleted:
                 for bookie in life.store.metadata.bookies():
                     named[bookie] = named.get(bookie, 0) + 1
-        view = ClusterView(
+        view = AuditorView(
             named=named,
             registered=schedule.registered(),
             states=states,

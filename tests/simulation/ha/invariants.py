@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyreplog.errors import JoinRefusedError
 from pyreplog.ha.protocol.effects import DisconnectFromMaster
-from pyreplog.ha.protocol.election import Won
+from pyreplog.ha.protocol.election import ElectionWon
 from pyreplog.ha.protocol.master_machine import MasterMachine
 from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.messages import RefusalCode
@@ -95,7 +95,7 @@ class Invariants:
 
     # ---- terms ----------------------------------------------------------------------------------------------
 
-    def elected(self, node: Node, won: Won) -> None:
+    def elected(self, node: Node, won: ElectionWon) -> None:
         self.elections += 1
         demand(won.term not in self._terms, "OneMasterPerTerm", f"term {won.term} has begun before")
         self._terms[won.term] = node.name

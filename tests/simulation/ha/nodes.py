@@ -14,7 +14,7 @@ from pyreplog.errors import (
 )
 from pyreplog.ha.protocol import effects as do
 from pyreplog.ha.protocol.effects import StoreMembers
-from pyreplog.ha.protocol.election import Ask, Election, Lost, Won, refuse_candidate
+from pyreplog.ha.protocol.election import Ask, Election, ElectionWon, Lost, refuse_candidate
 from pyreplog.ha.protocol.joining import StreamedLog, check_join_of_copy
 from pyreplog.ha.protocol.master_machine import MasterMachine
 from pyreplog.ha.protocol.messages import (
@@ -174,7 +174,7 @@ class Node:
 
     def perform(self, effects: Any) -> None:
         for effect in effects:
-            if isinstance(effect, do.StoreTerms | do.StorePromise | do.StoreMembers | do.Cut):
+            if isinstance(effect, do.StoreTerms | do.StorePromise | do.StoreMembers | do.TruncateLog):
                 self._step()
             getattr(self, f"_do_{type(effect).__name__}")(effect)
 
@@ -242,7 +242,7 @@ class Node:
         self.schedule.invariants.terms_change(self, terms)
         self.disk.terms = terms
 
-    def _do_Cut(self, effect: do.Cut) -> None:
+    def _do_TruncateLog(self, effect: do.TruncateLog) -> None:
         self._break_chain()
         if effect.to.entry < self.disk.start:  # retention went on while it joined
             raise OutOfRangeError(f"position {effect.to.position}: the log begins at {self.disk.start_mark.position}")
@@ -250,7 +250,7 @@ class Node:
         self.schedule.invariants.cut(self, effect.to)
         self.disk.cut(effect.to)
 
-    def _do_Make(self, effect: do.Make) -> None:
+    def _do_CreateLog(self, effect: do.CreateLog) -> None:
         self._break_chain()
         assert self.wire is not None
         self.schedule.invariants.made(self, effect.start)
@@ -261,7 +261,7 @@ class Node:
     def _do_Joined(self, effect: do.Joined) -> None:
         self.perform(self.following.joined(self.disk.end, self.disk.synced_end))
 
-    def _do_Show(self, effect: do.Show) -> None:
+    def _do_ShowCommitted(self, effect: do.ShowCommitted) -> None:
         self.disk.unreplicated |= effect.unreplicated
         self._show()
         self.disk.unreplicated = effect.unreplicated
@@ -668,7 +668,7 @@ class Node:
         self._step()
         self.told = max(self.told, prepare.term)
 
-    def _do_Won(self, won: Won) -> None:
+    def _do_ElectionWon(self, won: ElectionWon) -> None:
         self.election = None
         disk = self.disk
         if disk.terms.promised != won.term:

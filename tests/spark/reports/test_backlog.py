@@ -12,7 +12,7 @@ import pytest
 
 from pyreplog.reports.snapshot import Snapshot
 from pyreplog.reports.subscriptions.ages import BUCKETS, BacklogAgeHistogram
-from pyreplog.reports.subscriptions.backlog import BacklogBySubscription
+from pyreplog.reports.subscriptions.backlog_report import BacklogBySubscription
 from tests.spark.reports.both import check
 from tests.spark.reports.subscribed import SECOND, Row, World, fill, moment, world
 

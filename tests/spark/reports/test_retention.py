@@ -12,7 +12,7 @@ import pytest
 from pyreplog.reports.gathering import gather
 from pyreplog.reports.snapshot import Snapshot
 from pyreplog.reports.subscriptions.drain import DrainEstimate
-from pyreplog.reports.subscriptions.retention import DeadSubscriptions, RetentionForecast
+from pyreplog.reports.subscriptions.retention_report import DeadSubscriptions, RetentionForecast
 from pyreplog.topic.model.retention import ClosedLedger, trimmable
 from tests import samples
 from tests.spark.reading import options_of, read_table

@@ -21,9 +21,9 @@ from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.dispatch.effects import (
     ActiveConsumerChanged,
+    CursorChanged,
     DeadLetter,
     Deliver,
-    Dirty,
     Effect,
     Locate,
     WakeAt,
@@ -327,7 +327,7 @@ class Dispatcher:
         unknown = self._cursor.acknowledge_range(start, end, self.end, now_us)
         if not unknown:
             self._count(consumer, self._settle_range(start, end))
-            return [Dirty(), *self._go_on(now_us)]
+            return [CursorChanged(), *self._go_on(now_us)]
         at = start
         for low, high in [*unknown, (end, end)]:
             if at < low:
@@ -347,14 +347,14 @@ class Dispatcher:
         before = self._floor
         self._cursor.cumulative(place, to, self.end, now_us)
         self._count(consumer, self._settle_range(before, self._floor))
-        return [Dirty(), *self._go_on(now_us)]
+        return [CursorChanged(), *self._go_on(now_us)]
 
     def moved(self, before: int, now_us: int) -> list[Effect]:
         """Note that the owner moved the cursor's mark forward from offset `before`, and changed nothing else of the
         cursor.
         """
         self._settle_range(before, self._floor)
-        return [Dirty(), *self._go_on(now_us)]
+        return [CursorChanged(), *self._go_on(now_us)]
 
     def advance(self, total: TopicPosition, now_us: int) -> list[Effect]:
         """Skip everything before the entry at `total`; see `Cursor.advance`.
@@ -400,7 +400,7 @@ class Dispatcher:
     def _acknowledged(
         self, consumer: int, unknown: tuple[Offsets, Offsets], now_us: int, *, is_dirty: bool
     ) -> list[Effect]:
-        effects: list[Effect] = [Dirty()] if is_dirty else []
+        effects: list[Effect] = [CursorChanged()] if is_dirty else []
         if len(unknown[0]):
             effects.append(Locate(consumer, *unknown))
         return effects + self._go_on(now_us)
@@ -476,7 +476,7 @@ class Dispatcher:
         self._cursor.seek(total, now_us)
         self._rewind(Cause.REDELIVER)
         self._redeliveries.clear()
-        return [Dirty(), *self._run(now_us)]
+        return [CursorChanged(), *self._run(now_us)]
 
     def _give_back(self, released: Released, cause: Cause) -> None:
         """Deliver messages of a consumer again, as soon as possible."""

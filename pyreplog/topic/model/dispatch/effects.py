@@ -59,7 +59,7 @@ class ActiveConsumerChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Dirty:
+class CursorChanged:
     """Store the changes of the cursor."""
 
 
@@ -76,4 +76,4 @@ class Locate:
     ends: Offsets
 
 
-Effect: TypeAlias = ReadEntries | Deliver | DeadLetter | WakeAt | ActiveConsumerChanged | Dirty | Locate
+Effect: TypeAlias = ReadEntries | Deliver | DeadLetter | WakeAt | ActiveConsumerChanged | CursorChanged | Locate

@@ -26,7 +26,7 @@ from pyreplog.topic.owner.managed.ledgers import LedgerMaker
 READERS_MAX = 16
 
 
-class EntryReader:
+class ClosedLedgerReaders:
     """Reads entries of closed ledgers, and caches the readers. Any thread."""
 
     def __init__(self, maker: LedgerMaker, runtime: Runtime) -> None:
@@ -175,7 +175,11 @@ class ChainReader:
     """
 
     def __init__(
-        self, name: str, entries: EntryReader, view: Callable[[], View], open_ledger: Callable[[], Ledger | None]
+        self,
+        name: str,
+        entries: ClosedLedgerReaders,
+        view: Callable[[], View],
+        open_ledger: Callable[[], Ledger | None],
     ) -> None:
         self._name, self._entries, self._view, self._open_ledger = name, entries, view, open_ledger
         self._hints: OrderedDict[int, tuple[int, int]] = OrderedDict()  # offset -> (ledger, entry that begins there)
@@ -246,7 +250,7 @@ class ChainReader:
         read.add_done_callback(came)
 
     def _read_entries(self, ledger: int, start: int, end: int, bytes_max: int) -> AppendFuture[RecordBatch]:
-        """Read entries, see `EntryReader.read`."""
+        """Read entries, see `ClosedLedgerReaders.read`."""
         written = self._open_ledger()
         if written is not None and written.id == ledger:
             try:

@@ -32,7 +32,7 @@ from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.positions import EntryPosition, TopicPosition
 from pyreplog.topic.model.retention import ClosedLedger, trimmable
 from pyreplog.topic.model.stats import Stats
-from pyreplog.topic.owner.managed.chainreader import ChainReader, EntryReader, View
+from pyreplog.topic.owner.managed.chainreader import ChainReader, ClosedLedgerReaders, View
 from pyreplog.topic.owner.managed.chainstore import ChainStore, Change
 from pyreplog.topic.owner.managed.chainwriter import ChainWriter
 from pyreplog.topic.owner.managed.ledgers import LedgerDeleter, LedgerMaker, counts_of
@@ -159,7 +159,7 @@ class ManagedLedger(Handle):
         self.on_grow: list[Callable[[], object]] = []
         self.on_fenced: list[Callable[[TopicFencedError], object]] = []
         self._deleter = LedgerDeleter(self.name, store, maker, self._runtime)
-        self._entries = EntryReader(maker, self._runtime)
+        self._entries = ClosedLedgerReaders(maker, self._runtime)
         self._writer = ChainWriter(
             self.name, store, maker, self._runtime, clock,
             check_open=self._check_open, on_end=self._entries.ended, on_change=self._changed, on_fenced=self._fenced,

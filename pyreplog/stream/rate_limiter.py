@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Throttle:
+class RateLimiter:
     """A token bucket over the bytes of bodies: `rate` bytes per second, at most `burst` at once after a pause.
 
     A sender may overdraw it: then nothing is allowed until the debt is earned. The clock comes from outside.
@@ -14,7 +14,7 @@ class Throttle:
         self._tokens, self._at_us = float(burst), now_us
 
     @classmethod
-    def of(cls, rate: int | None, now_us: int) -> Throttle | None:
+    def of(cls, rate: int | None, now_us: int) -> RateLimiter | None:
         """Return a throttle with bursts of a tenth of a second; None if `rate` is None: no limit."""
         return None if rate is None else cls(rate, _burst_of(rate), now_us)
 

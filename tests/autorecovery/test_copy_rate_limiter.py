@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from pyreplog.autorecovery.pace import Pace
+from pyreplog.autorecovery.copy_rate_limiter import CopyRateLimiter
 from pyreplog.clock import ManualClock
 
 LIMIT = 1_000_000
 
 
 def test_without_a_limit_nothing_waits() -> None:
-    pace = Pace(None, ManualClock(0))
+    pace = CopyRateLimiter(None, ManualClock(0))
     pace.slow_down(0)
     assert pace.rate is None and pace.spend(1 << 30) == 0.0
 
 
 def test_what_was_overdrawn_is_waited_for() -> None:
     clock = ManualClock(0)
-    pace = Pace(LIMIT, clock)
+    pace = CopyRateLimiter(LIMIT, clock)
     assert pace.spend(50_000) == 0.0, "within a tenth of a second"
     assert 0.95 < pace.spend(1_050_000) < 1.05
     clock.advance(500_000)
@@ -26,7 +26,7 @@ def test_what_was_overdrawn_is_waited_for() -> None:
 def test_copies_that_fail_together_halve_it_once() -> None:
     """A bookie that stops ends all copies that read from it. With 64 at a time, nothing would be left of the rate."""
     clock = ManualClock(0)
-    pace = Pace(LIMIT, clock)
+    pace = CopyRateLimiter(LIMIT, clock)
     began = [clock.monotonic_us()] * 64
     clock.advance(5_000_000)  # the requests to a bookie time out
     for began_us in began:
@@ -41,7 +41,7 @@ def test_copies_that_fail_together_halve_it_once() -> None:
 def test_it_recovers_while_one_ledger_is_copied() -> None:
     """However large that ledger is: a rate that rose with each ledger that is done would never rise."""
     clock = ManualClock(0)
-    pace = Pace(LIMIT, clock)
+    pace = CopyRateLimiter(LIMIT, clock)
     for _ in range(20):
         pace.slow_down(clock.monotonic_us())
     assert pace.rate == 4096
@@ -56,7 +56,7 @@ def test_it_recovers_while_one_ledger_is_copied() -> None:
 
 def test_a_copy_that_began_before_the_rate_rose_counts() -> None:
     clock = ManualClock(0)
-    pace = Pace(LIMIT, clock)
+    pace = CopyRateLimiter(LIMIT, clock)
     pace.slow_down(clock.monotonic_us())
     clock.advance(500_000)
     began_us = clock.monotonic_us()
@@ -69,7 +69,7 @@ def test_a_copy_that_began_before_the_rate_rose_counts() -> None:
 
 def test_a_debt_stays_when_the_rate_rises() -> None:
     clock = ManualClock(0)
-    pace = Pace(LIMIT, clock)
+    pace = CopyRateLimiter(LIMIT, clock)
     pace.slow_down(clock.monotonic_us())
     assert 19 < pace.spend(10_000_000) < 20
     clock.advance(1_000_000)

@@ -1,11 +1,11 @@
-"""Pace: how many bytes one worker copies in a second. Shared by all copies of the worker."""
+"""CopyRateLimiter: how many bytes one worker copies in a second. Shared by all copies of the worker."""
 
 from __future__ import annotations
 
 import threading
 
 from pyreplog.clock import Clock
-from pyreplog.stream.throttle import Throttle
+from pyreplog.stream.rate_limiter import RateLimiter
 
 _RATE_MIN = 4096
 _RECOVERY = 1.25
@@ -13,7 +13,7 @@ _RECOVERY_US = 1_000_000
 """After a failure the rate is halved; each second of copying since raises it by this factor, up to the limit."""
 
 
-class Pace:
+class CopyRateLimiter:
     """A limit of bytes per second that is halved when copies fail. Any thread may use it.
 
     rate: bytes per second; None: no limit, also after failures.
@@ -23,7 +23,7 @@ class Pace:
         self._clock, self._lock = clock, threading.Lock()
         self._limit, self._rate = rate, rate
         self._halved_us = self._changed_us = clock.monotonic_us()
-        self._throttle = Throttle.of(rate, self._changed_us)
+        self._throttle = RateLimiter.of(rate, self._changed_us)
 
     @property
     def rate(self) -> int | None:
@@ -73,4 +73,4 @@ class Pace:
 
     def _set(self, rate: int | None) -> None:
         self._rate, self._changed_us = rate, self._clock.monotonic_us()
-        self._throttle = Throttle.of(rate, self._changed_us)
+        self._throttle = RateLimiter.of(rate, self._changed_us)
