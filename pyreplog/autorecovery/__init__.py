@@ -9,7 +9,8 @@ doing the same work twice.
 |---|---|
 | `auto_recovery` | `AutoRecovery`: the auditor and the worker of one process |
 | `auditor` | decides which bookies are gone, and places orders |
-| `worker`, `targets`, `copy_rate_limiter` | copies what orders leave to do; chooses bookies for copies; bytes per second |
+| `worker`, `targets` | copies what orders leave to do; chooses bookies for copies |
+| `copy_rate_limiter` | how many bytes a worker copies in a second |
 | `replication_driver` | runs the state machine that copies one ledger |
 | `failed_attempt` | work that failed, and when it is tried again |
 | `bookie_index`, `ledger_scan` | which ledgers name which bookie; reads it from the metadata |

@@ -6,7 +6,7 @@ report counts only if an honest slave could have sent it on this connection.
 
 from __future__ import annotations
 
-from pyreplog._native.ha.progress import ProgressParser
+from pyreplog._native.ha.slave_offsets import SlaveOffsetParser
 from pyreplog.errors import InvalidMessageError, PeerTimeoutError, ReplogError, TrimmedError
 from pyreplog.rocketmq.effects import FRAME_BYTES, Close, Effect, SendFrame, SlaveAcked, Timeouts
 
@@ -24,7 +24,7 @@ class SlaveFeedMachine:
         self._file_bytes = file_bytes
         self._heartbeat_us, self._silence_us = int(times.heartbeat_s * 1e6), int(times.silence_s * 1e6)
         self._heard_us = self._sent_us = now_us
-        self._parser = ProgressParser()
+        self._parser = SlaveOffsetParser()
         self._begun = 0
         self.error: ReplogError | None = None
         self.next: int | None = None

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyreplog._native.ha.progress import ProgressParser
+from pyreplog._native.ha.slave_offsets import SlaveOffsetParser
 from pyreplog._native.net import frame
 from pyreplog._native.net.frame import FrameBatch, FrameParser
 from tests.crash.process import in_process
@@ -175,7 +175,7 @@ def test_a_log_stream_with_a_jump(bodies: list[bytes], start: int, data: st.Data
 def test_progress_reports_in_any_cuts(reports: list[int], cuts: list[int]) -> None:
     stream = struct.pack(f">{len(reports)}q", *reports)
     edges = [0, *sorted(cuts), len(stream)]
-    parser = ProgressParser()
+    parser = SlaveOffsetParser()
     pieces = [stream[a:b] for a, b in pairwise(edges)]
     assert [offset for piece in pieces for offset in parser.feed(piece)] == reports
 

@@ -136,7 +136,7 @@ def wrong(document: str) -> list[str]:
         ("| `NoSuchClass` | `topic/owner/topic.py` |", ["there is no NoSuchClass in topic/owner/topic.py"]),
         ("`Topic.no_such_method` in\n`topic/owner/topic.py`", ["there is no Topic.no_such_method in topic/owner/topic.py"]),
         ("`Consumer` in `topic/owner/topic.py`", ["there is no Consumer in topic/owner/topic.py"]),
-        ("`GroupBase.nothing` in `_native/ha/group_base.pyx`", ["there is no GroupBase.nothing in"]),
+        ("`CommitPointBase.nothing` in `_native/ha/commit_point.pyx`", ["there is no CommitPointBase.nothing in"]),
         ("`Topic` (`topic/owner/topics.py`), not `topic/owner/topic.py`", ["there is no Topic in topic/owner/topics.py beside it"]),
         ("`nothing_at_all()`", ["there is no nothing_at_all() in the package"]),
     ],

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from pyreplog._native.ha.progress import ProgressParser
+from pyreplog._native.ha.slave_offsets import SlaveOffsetParser
 from pyreplog._native.net import frame
 from pyreplog._native.net.frame import FrameBatch, FrameParser
 from pyreplog.errors import FrameError, InvalidArgumentError, OutOfRangeError
@@ -238,7 +238,7 @@ def test_writing_behind_the_parsers_back_is_an_error_and_no_crash(byte: int) -> 
             look()
 
 
-@pytest.mark.parametrize("handle", [FrameParser(), FrameBatch(), ProgressParser()])
+@pytest.mark.parametrize("handle", [FrameParser(), FrameBatch(), SlaveOffsetParser()])
 def test_handles_refuse_pickling_and_copying(handle: object) -> None:
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         with pytest.raises(TypeError):
@@ -417,7 +417,7 @@ def test_nothing_to_take() -> None:
 
 
 def test_progress_reports_are_bare_words() -> None:
-    parser = ProgressParser()
+    parser = SlaveOffsetParser()
     stream = struct.pack(">3q", 0, -1, 2**63 - 1)
     assert [parser.feed(stream[i : i + 1]) for i in range(8)] == [[]] * 7 + [[0]]
     assert parser.feed(memoryview(stream)[8:]) == [-1, 2**63 - 1]

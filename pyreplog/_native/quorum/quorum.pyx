@@ -1,4 +1,4 @@
-"""Quorums: the arithmetic behind every commit point. Numbers only: no policy, no clock, no I/O.
+"""Quorums: which bookies an entry is written to, and which acks complete it. Numbers only: no policy, no clock, no I/O.
 
 An ensemble of E bookies is known by its indexes 0 .. E - 1. Entry e is written to Qw of them, (e + k) mod E for k < Qw,
 and is complete when Qa of those have acked it: E >= Qw >= Qa >= 1, the terms and rules of BookKeeper.

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from pyreplog._native.ha.group_base import GroupBase
+from pyreplog._native.ha.commit_point import CommitPointBase
 from pyreplog.config import Settings
 from pyreplog.errors import ConfigError, HigherTermError, InvalidArgumentError, NotEnoughReplicasError, NotMasterError
 from pyreplog.ha.protocol.async_fallback import AsyncFallback
@@ -82,7 +82,7 @@ class GroupConfig(Settings):
             self._check_int(name, 0, 1 << 62)
 
 
-class MasterMachine(GroupBase):
+class MasterMachine(CommitPointBase):
     """The master `name` of one term. Methods return effects, to be carried out in their order.
 
     source: the log as it is now; its term is this one, its history ends with it. synced: end of what is on disk.

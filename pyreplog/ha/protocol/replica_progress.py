@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from pyreplog._native.ha.group_base import RATE_US, ProgressBase
+from pyreplog._native.ha.commit_point import RATE_US, ProgressBase
 from pyreplog.stream.log_position import ORIGIN, LogPosition
 
 

@@ -3,6 +3,6 @@
 | modules | what they hold |
 |---|---|
 | `subscribing` | columns, rows and options that these reports share |
-| `backlog`, `ages`, `drain` | how far subscriptions are behind; for how long; whether they catch up |
-| `retention` | what could be removed, and subscriptions that nobody seems to read |
+| `backlog_report`, `ages`, `drain` | how far subscriptions are behind; for how long; whether they catch up |
+| `retention_report` | what could be removed, and subscriptions that nobody seems to read |
 """

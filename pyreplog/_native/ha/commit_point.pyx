@@ -1,9 +1,10 @@
-"""The work of a replica group's master for each report: check it, note it, and move the commit point to what enough
-members have. The rest, and the rules, are in `pyreplog.ha.protocol.master_machine` and `progress`.
+"""The work of a replica group's master for each report: check it, note it, and move the commit point (Kafka: the high
+watermark) to what enough members have. The rest, and the rules, are in `pyreplog.ha.protocol.master_machine` and
+`replica_progress`.
 
 A report is a pair of marks, (received, synced), as in `log_position` and `reports`.
 
-Threads: one GroupBase, with its Reportings, belongs to one thread at a time.
+Threads: one CommitPointBase, with its Reportings, belongs to one thread at a time.
 """
 
 from libc.stdint cimport int64_t
@@ -85,10 +86,10 @@ cdef class ProgressBase:
         return 0
 
 
-cdef class GroupBase:
+cdef class CommitPointBase:
     """Base of the master of a replica group. The subclass admits replicas, and has `_absurd` and `_advance`.
 
-    `GroupBase(name, members, config, fallback, end, synced, committed, term_start, origin)`. fenced: the higher term
+    `CommitPointBase(name, members, config, fallback, end, synced, committed, term_start, origin)`. fenced: the higher term
     that it met. members: a commit needs each of their `quorums`; `former` is set while they change. fallback: whether
     the master `is_alone` and waits for no replica, whether it may be later (`limit_us`), and the commits `owed` since.
     _end, _synced: of the log. _term_start: no mark at or before it is committed by counting. origin: the mark of a

@@ -21,7 +21,7 @@ class ProgressBase:
     def rate(self, now_us: int, /) -> int: ...
 
 @disjoint_base
-class GroupBase:
+class CommitPointBase:
     members: Any
     fenced: Any
     committed: Any

@@ -3,5 +3,5 @@ from typing import final
 from _typeshed import ReadableBuffer
 
 @final
-class ProgressParser:
+class SlaveOffsetParser:
     def feed(self, data: ReadableBuffer, /) -> list[int]: ...

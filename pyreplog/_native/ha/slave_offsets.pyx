@@ -11,7 +11,7 @@ from pyreplog._native.net.frame cimport load_i64
 
 
 @cython.final
-cdef class ProgressParser:
+cdef class SlaveOffsetParser:
     """Offsets a RocketMQ slave reports: nothing but big-endian i64 words, cut anywhere.
 
     RocketMQ's master reads only the last word of what arrived, so that the start request in the first word can be
