@@ -17,7 +17,7 @@ from pyreplog.topic.model.dedup import DedupVerdict, Producers
 from pyreplog.topic.owner.cursors import log as cursor_log
 from pyreplog.topic.owner.cursors.log import CursorHistory
 from pyreplog.topic.owner.managed import chainreader
-from pyreplog.topic.owner.managed.chainreader import ChainReader, EntryReader
+from pyreplog.topic.owner.managed.chainreader import ChainReader, ClosedLedgerReaders
 
 # ---- producers -------------------------------------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ def test_readers_used_longest_ago_are_closed(most: int, steps: list[tuple[str, i
     runtime: Any = SimpleNamespace(expect=lambda _: None, work=lambda job: job())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chainreader, "READERS_MAX", most)
-        reader = EntryReader(maker, runtime)
+        reader = ClosedLedgerReaders(maker, runtime)
         kept: list[int] = []  # used last at the end
         for step, ledger in steps:
             if step == "read":

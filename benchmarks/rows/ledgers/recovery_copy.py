@@ -10,7 +10,7 @@ from benchmarks.ledgers import WINDOW_BYTES, Bookies, bookies, verify_ledger
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.sampling import interleave
-from pyreplog.autorecovery.leased_keys import SoleOwner
+from pyreplog.autorecovery.leased_keys import LocalKeys
 from pyreplog.autorecovery.ledger_scan import LedgerScan
 from pyreplog.autorecovery.protocol.copy_check import CopyCheck, CopyReport
 from pyreplog.autorecovery.worker import ReplicationWorker, Workload
@@ -52,7 +52,7 @@ class Copied:
         cluster, ledger = self._side.cluster, self._fill(self._quorums, self._entries)
         lost = frozenset({cluster.ledger_metadata(ledger).last_fragment.ensemble[0]})
         scan = LedgerScan(cluster.metadata)
-        worker = ReplicationWorker(cluster.runtime, SoleOwner("benchmark"), scan, SystemClock())
+        worker = ReplicationWorker(cluster.runtime, LocalKeys("benchmark"), scan, SystemClock())
         worker.run(Workload(frozenset(), frozenset(), frozenset()), 1)  # it has read all metadata before
         begin = time.perf_counter()
         worker.run(Workload(lost, lost, frozenset()), 1)
