@@ -198,7 +198,7 @@ def _of_entries(store: MetadataStore, counts: LedgerSurvey) -> Iterator[Finding]
     if listed := list_lost(store):
         entries = sum(lost.count for lost in listed.values())
         text = f"{_entries_of(entries, len(listed), 'are')} lost, of ledger {min(listed)} first"
-        step = "bring back the disk of a bookie that had them; /lost/LEDGER names it"
+        step = "bring back the disk of a bookie that /lost/LEDGER names; if none exists any more, delete the ledger"
         yield Finding("entries-lost", Colour.RED, text, step)
     if counts.gone:
         text = f"{_entries_of(sum(counts.gone.values()), len(counts.gone), 'have')} copies on lost bookies alone"
