@@ -76,7 +76,7 @@ setup(
             extension("log/sparse", checksums=True),
             extension("log/segmentheader", checksums=True),
             extension("log/segment", checksums=True),
-            extension("log/tail"),
+            extension("log/tail_page"),
             extension("log/log_view_base", checksums=True),
             extension("log/log_follower_base", checksums=True),
             extension("log/append_arguments"),

@@ -23,7 +23,7 @@ from pyreplog import ha
 from pyreplog.config import LogConfig
 from pyreplog.errors import ReplogError
 from pyreplog.ha.failover import LEASE_S, Failover
-from pyreplog.ha.remote import RemoteNode
+from pyreplog.ha.remote_node import RemoteNode
 from pyreplog.metadata import open_store
 
 NAMES = ("a", "b", "c")

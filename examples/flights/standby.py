@@ -18,7 +18,7 @@ from verification import Mismatch, same
 
 import pyreplog
 from pyreplog.ha.relay import Relay
-from pyreplog.ha.remote import RemoteNode
+from pyreplog.ha.remote_node import RemoteNode
 
 HERE = Path(__file__).parent
 APPENDING_S = 4.0

@@ -1,7 +1,7 @@
 """The `pyreplog` command: a parser, and one module for each command, imported when the command is used.
 
 A command module has NAME, HELP, add_arguments(parser) and run(arguments) -> exit code. A command that runs until it is
-stopped has IS_SERVER: its log lines have a time and a level.
+stopped has IS_SERVER: its log lines have a time and a level. Ctrl-C ends a command with exit code 130.
 """
 
 from __future__ import annotations

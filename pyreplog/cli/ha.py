@@ -10,7 +10,7 @@ from pyreplog.cli import haclient, hanode, harocketmq
 from pyreplog.cli.shared import serving, tls
 from pyreplog.cli.shared.output import amount, counted, print_fields, print_json, say
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.ha.remote import RemoteNode
+from pyreplog.ha.remote_node import RemoteNode
 
 NAME = "ha"
 IS_SERVER = True

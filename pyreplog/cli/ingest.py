@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import pyreplog
 from pyreplog.cli.input import bookmark, formats
@@ -20,6 +16,7 @@ from pyreplog.cli.input.source import InputSource, MalformedRowError, SourceChan
 from pyreplog.cli.shared.output import amount, counted, duration, print_json, say
 from pyreplog.cli.shared.progress import ProgressBar, progress
 from pyreplog.config import DURABILITIES
+from pyreplog.defer_sigint import defer_sigint
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.log import CommitLog
 
@@ -195,7 +192,7 @@ class Ingestion:
                 source=self.source.name, place=place, count=len(kept), entries=self.entries, skipped=self.skipped,
                 settings=self._settings, unseen=tuple(sorted(self._rows.form.unseen)),
             )  # fmt: skip
-            with interrupts_deferred():
+            with defer_sigint:
                 self.log.append_batch(kept.rows, kept.keys, kept.times, control=mark.encode())
         for i, fault in rows.faults[: max(_SHOWN_FAULTS - self.skipped, 0)]:
             say(f"pyreplog: skipped: {self._error(place, rows, i, fault)}", file=sys.stderr)
@@ -207,20 +204,3 @@ class Ingestion:
 
     def _error(self, place: SourcePosition, rows: Rows, row: int, fault: RowFault) -> MalformedRowError:
         return self._rows.fault(place_of(place, rows, row), fault.expected, fault.found)
-
-
-@contextmanager
-def interrupts_deferred() -> Iterator[None]:
-    """Delay Ctrl-C to the end of the block, which must not be interrupted."""
-    interrupts: list[int] = []
-
-    def note(number: int, _: FrameType | None) -> None:
-        interrupts.append(number)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if interrupts:
-        raise KeyboardInterrupt

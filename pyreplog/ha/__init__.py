@@ -15,7 +15,7 @@ with ha.connect(["127.0.0.1:7001"]) as client:   # any process
 | `replica` | a node as replica |
 | `election_runner`, `failover` | running an election; automatic failover |
 | `service`, `commands`, `status` | what a node's server brings: what it is told to do; how it is |
-| `peers`, `remote` | asking others of the group; asking any node |
+| `peers`, `remote_node` | asking others of the group; asking any node |
 | `group_client` | appending to a group, and reading it, from another process |
 | `client_requests`, `long_polls` | what a node does for clients; clients that wait for the commit point |
 | `producers` | which batches of clients a log holds |

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyreplog._native.log.tail import PAGE, Tail
+from pyreplog._native.log.tail_page import PAGE, Tail
 from pyreplog.ha.node_context import NodeContext
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import names, replica

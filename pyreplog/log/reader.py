@@ -13,7 +13,7 @@ from typing import NoReturn
 from pyreplog import handles
 from pyreplog._native.log.segment import Segment
 from pyreplog._native.log.sparse import SparseIndex
-from pyreplog._native.log.tail import Tail
+from pyreplog._native.log.tail_page import Tail
 from pyreplog.errors import (
     ClosedError,
     CorruptionError,

@@ -8,7 +8,7 @@ import uuid as uuid_module
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyreplog._native.log.tail import PAGE, Tail
+from pyreplog._native.log.tail_page import PAGE, Tail
 from pyreplog.config import LogConfig
 from pyreplog.errors import ConfigError, GroupLogError, NotALogError, NotAReplicaError, ReadOnlyError, ReplicaError
 from pyreplog.log import checkpoint as checkpoints

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog._native.log.sparse import SparseIndex
-from pyreplog._native.log.tail import PAGE, Tail
+from pyreplog._native.log.tail_page import PAGE, Tail
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import CorruptionError
 from pyreplog.log import names

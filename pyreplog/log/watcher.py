@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pyreplog._native.log.tail import Tail
+from pyreplog._native.log.tail_page import Tail
 from pyreplog.future import AppendFuture
 from pyreplog.purgatory import Purgatory, PurgatoryEntry
 

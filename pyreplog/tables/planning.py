@@ -1,4 +1,6 @@
-"""Cuts logs into tasks of equal size: large segments are split at records, and small ones share a task."""
+"""Cuts logs into tasks of equal size, Spark's partitions: large segments are split at records, and small ones share a
+task.
+"""
 
 from __future__ import annotations
 

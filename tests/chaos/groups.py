@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyreplog
-from pyreplog.ha.remote import RemoteNode
+from pyreplog.ha.remote_node import RemoteNode
 from tests.chaos.faults import Availability, Faults, Outcome
 from tests.chaos.victims import Victim
 from tests.ports import free_ports

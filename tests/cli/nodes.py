@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from pyreplog.ha.remote import RemoteNode
+from pyreplog.ha.remote_node import RemoteNode
 from pyreplog.log import names
 from tests.cli.support import COMMAND, SEGMENT_BYTES
 from tests.ha.nodes import until

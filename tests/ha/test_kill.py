@@ -13,7 +13,7 @@ import pytest
 
 import pyreplog
 from pyreplog.errors import CommandRefusedError
-from pyreplog.ha.remote import RemoteNode
+from pyreplog.ha.remote_node import RemoteNode
 from pyreplog.log import names
 from tests.ha.nodes import SEGMENT_BYTES, until
 from tests.ledger.processes import Process

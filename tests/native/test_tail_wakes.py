@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog._native.log.tail import PAGE, Tail
+from pyreplog._native.log.tail_page import PAGE, Tail
 
 WAKE = struct.Struct("<II")  # `wake` and `sleepers`, from offset 112
 WORDS_AT = 112

@@ -14,8 +14,8 @@ from pyreplog.errors import NotEnoughBookiesError
 from pyreplog.future import AppendFuture
 from pyreplog.topic.model import dedup
 from pyreplog.topic.model.dedup import DedupVerdict, Producers
-from pyreplog.topic.owner.cursors import log as cursor_log
-from pyreplog.topic.owner.cursors.log import CursorHistory
+from pyreplog.topic.owner.cursors import cursor_log
+from pyreplog.topic.owner.cursors.cursor_log import CursorHistory
 from pyreplog.topic.owner.managed import chainreader
 from pyreplog.topic.owner.managed.chainreader import ChainReader, ClosedLedgerReaders
 

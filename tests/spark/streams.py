@@ -10,7 +10,7 @@ from typing import Any
 import pyreplog
 from pyreplog.spark.stream.offsets import StreamOffset
 from pyreplog.spark.stream.options import StreamOptions
-from pyreplog.spark.stream.plan import StreamPlanner
+from pyreplog.spark.stream.stream_planner import StreamPlanner
 from tests import samples
 from tests.spark.reading import read_slices
 

@@ -12,7 +12,7 @@ from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, create_subscription
 from pyreplog.topic.owner.cursors.cursor_ledgers import CursorLogConfig
-from pyreplog.topic.owner.cursors.log import CursorLog, RecoveredSubscription
+from pyreplog.topic.owner.cursors.cursor_log import CursorLog, RecoveredSubscription
 from pyreplog.topic.owner.cursors.slot import CursorSlot
 from tests.waiting import PATIENCE_S as PATIENCE_S
 from tests.waiting import until

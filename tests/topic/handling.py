@@ -18,7 +18,7 @@ from pyreplog.ledger.reader import LedgerReader
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.model.cursor import Backlog
 from pyreplog.topic.owner.cursors.cursor_ledgers import CursorLogConfig
-from pyreplog.topic.owner.cursors.log import CursorLog
+from pyreplog.topic.owner.cursors.cursor_log import CursorLog
 from pyreplog.topic.owner.locator import Locator
 from pyreplog.topic.owner.topic import Topic
 from tests.waiting import PATIENCE_S as PATIENCE_S

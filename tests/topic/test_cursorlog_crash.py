@@ -10,7 +10,7 @@ import pytest
 
 from pyreplog.errors import ClosedError
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.topic.owner.cursors.log import CursorLog
+from pyreplog.topic.owner.cursors.cursor_log import CursorLog
 from pyreplog.topic.owner.cursors.slot import CursorSlot
 from tests.topic.counting import Counting, Faults, FaultyCluster, attach, create, mark, open_log, state_of
 

@@ -16,7 +16,7 @@ import pyreplog
 from pyreplog import ha
 from pyreplog.bookie.ledgerlog import LedgerLog
 from pyreplog.errors import ClosedError, TopicFencedError
-from pyreplog.ha.remote import RemoteNode
+from pyreplog.ha.remote_node import RemoteNode
 from pyreplog.topic.client.remote.remote_topic import RemoteTopic
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served
 

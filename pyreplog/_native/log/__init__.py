@@ -11,7 +11,7 @@
 | groupbuffer | records that wait for their group commit |
 | log_view_base | lookup of a record by entry number |
 | log_follower_base | the position of a follower, and waiting for its next record |
-| tail | the page that a writer shares with readers, and sleeping on it |
+| tail_page | the page that a writer shares with readers, and sleeping on it |
 | future | the outcome of an append, for threads and for tasks of event loops |
 | position_waiters | futures of appends that wait for a group commit |
 | gate, group_commit_base | waiting for group commits; one group commit |

@@ -21,7 +21,7 @@ from pyreplog._native.log.groupbuffer cimport GroupBuffer
 from pyreplog._native.log.append_arguments cimport SequenceParts, ColumnParts, check_time, fill_part, fill_plain, get_buffer, measure, rolls
 from pyreplog._native.log.attributes import encode_attributes
 from pyreplog._native.log.sparse cimport SparseIndex, is_plain
-from pyreplog._native.log.tail cimport fence, load32, order, store, wake_sleepers
+from pyreplog._native.log.tail_page cimport fence, load32, order, store, wake_sleepers
 from pyreplog._native.system.scheduling cimport Seam
 
 from pyreplog._native.system import scheduling

@@ -16,7 +16,7 @@ from pyreplog._native.log.log_position cimport mark_at
 from pyreplog._native.log.append_arguments cimport get_buffer
 from pyreplog._native.log.segment cimport Segment, pin
 from pyreplog._native.log.sparse cimport SparseIndex, is_plain
-from pyreplog._native.log.tail cimport fence, load, load32, order, store, wake_sleepers
+from pyreplog._native.log.tail_page cimport fence, load, load32, order, store, wake_sleepers
 from pyreplog.errors import InvalidArgumentError, StreamError
 
 cdef int64_t RELEASE_GIL_FROM = 1 << 17

@@ -16,7 +16,7 @@ from cpython.pythread cimport (
 )
 from libc.stdint cimport int64_t, uint32_t
 
-from pyreplog._native.log.tail cimport load32
+from pyreplog._native.log.tail_page cimport load32
 from pyreplog._native.system.scheduling cimport Seam
 
 from pyreplog._native.system import scheduling

@@ -11,7 +11,7 @@ from pyreplog._native.layout cimport KIND_BATCH, RecordHead, SEGMENT_HEADER, SHO
 from pyreplog._native.log cimport record as rec
 from pyreplog._native.log.batch cimport RecordBatch
 from pyreplog._native.log.segment cimport Segment
-from pyreplog._native.log.tail cimport load, load32
+from pyreplog._native.log.tail_page cimport load, load32
 
 from pyreplog.errors import CorruptionError
 

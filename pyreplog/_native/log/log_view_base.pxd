@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from pyreplog._native.log.record cimport Record
 from pyreplog._native.log.segment cimport Segment
-from pyreplog._native.log.tail cimport Tail
+from pyreplog._native.log.tail_page cimport Tail
 
 
 cdef class LogViewBase:

@@ -4,7 +4,7 @@ from typing_extensions import disjoint_base
 
 from pyreplog._native.log.record import Record
 from pyreplog._native.log.segment import Pin, Segment
-from pyreplog._native.log.tail import Tail
+from pyreplog._native.log.tail_page import Tail
 
 @disjoint_base
 class LogViewBase:

@@ -15,7 +15,7 @@ from pyreplog._native.layout cimport KIND_BATCH, RecordHead, SEGMENT_HEADER, SHO
 from pyreplog._native.log cimport record as rec
 from pyreplog._native.log.segment cimport pin
 from pyreplog._native.log.sparse cimport SparseIndex
-from pyreplog._native.log.tail cimport load, load32
+from pyreplog._native.log.tail_page cimport load, load32
 from pyreplog.errors import OutOfRangeError, TrimmedError, UnnumberedError, WrongTypeError
 
 

@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t
 from pyreplog._native.layout cimport SEGMENT_HEADER
 from pyreplog._native.log.log_view_base cimport LogViewBase
 from pyreplog._native.log.segment cimport Segment
-from pyreplog._native.log.tail cimport load
+from pyreplog._native.log.tail_page cimport load
 from pyreplog._native.net.send_queue cimport FrameSendQueue
 
 cdef enum:

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyreplog._native.log.tail import Tail
+from pyreplog._native.log.tail_page import Tail
 from pyreplog.errors import CorruptionError, NotALogError
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import names, recovery, tail_page, truncation

@@ -2,7 +2,7 @@
 
 | modules | what they hold |
 |---|---|
-| `reader`, `plan`, `limits` | the reader that Spark calls; the plan of the next batch |
+| `reader`, `stream_planner`, `limits` | the reader that Spark calls; the plan of the next batch |
 | `options`, `offsets` | the options of a stream; its position, as the checkpoint stores it |
 | `source_partitions`, `logs`, `topics` | the logs and partitions of topics that a stream follows |
 | `starts` | the start at a time when the entries there are damaged |

@@ -24,7 +24,7 @@ from pyreplog.tables.schema import Column
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-    from pyreplog.spark.stream.plan import StreamPlanner
+    from pyreplog.spark.stream.stream_planner import StreamPlanner
     from pyreplog.tables.logslices import Part
 
 
@@ -40,7 +40,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def planner(self) -> StreamPlanner:
         """The planner, which opens files or connects when it is first used."""
-        from pyreplog.spark.stream.plan import StreamPlanner
+        from pyreplog.spark.stream.stream_planner import StreamPlanner
 
         return StreamPlanner(self.options)
 

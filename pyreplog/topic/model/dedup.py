@@ -3,6 +3,8 @@
 For each producer it keeps the highest number that was stored, the highest number in flight, and the lower numbers that
 are known to have failed. A number at or below the first is a duplicate. A number between them is in doubt until the
 outcome of the messages in flight is known. A number that failed is new again, whatever was stored behind it since.
+
+The topic's owner drops the duplicates in `topic/client/publishing/sequencer.py`.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from pyreplog.topic.model.dead_letter import RedriveReport
 from pyreplog.topic.model.interfaces import DeliveryTarget
 from pyreplog.topic.model.positions import Start, after_all, position, then
 from pyreplog.topic.model.stats import InternalStats, TopicStats
-from pyreplog.topic.owner.cursors.log import CursorLog
+from pyreplog.topic.owner.cursors.cursor_log import CursorLog
 from pyreplog.topic.owner.dedup_cursor import DedupCursor
 from pyreplog.topic.owner.maintenance import TopicMaintenance
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger

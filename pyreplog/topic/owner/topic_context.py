@@ -10,7 +10,7 @@ from pyreplog.clock import Clock
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.driver import Runtime
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.topic.owner.cursors.log import CursorLog
+from pyreplog.topic.owner.cursors.cursor_log import CursorLog
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 
 

@@ -36,7 +36,7 @@ from pyreplog.metrics import Metric
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.names import TOPICS, check_name, unquote_name
 from pyreplog.topic.owner.cursors.cursor_ledgers import CursorLogConfig
-from pyreplog.topic.owner.cursors.log import CursorLog
+from pyreplog.topic.owner.cursors.cursor_log import CursorLog
 from pyreplog.topic.owner.managed.chainstore import find_chain
 from pyreplog.topic.owner.managed.ledgers import delete_orphans
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger

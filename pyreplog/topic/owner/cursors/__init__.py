@@ -2,8 +2,9 @@
 
 | modules | what they hold |
 |---|---|
-| `log` | persists the cursors of all subscriptions of this process, in one ledger that they share |
+| `cursor_log` | persists the cursors of all subscriptions of this process, in one ledger that they share |
 | `slot` | the interface between a subscription and the log |
-| `flush`, `metadata_updates` | write changes to the ledger, and to the metadata of subscriptions |
+| `cursor_flusher` | writes changes to the ledger; then acknowledgements are durable |
+| `metadata_updates` | writes changes to the metadata of subscriptions |
 | `cursor_ledgers` | opens, retires and deletes the ledgers that hold cursors |
 """

@@ -40,8 +40,8 @@ from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.topic.model.cursor_pages import Chains, Key
 from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, take_over
+from pyreplog.topic.owner.cursors.cursor_flusher import CursorFlusher
 from pyreplog.topic.owner.cursors.cursor_ledgers import CursorLogConfig
-from pyreplog.topic.owner.cursors.flush import CursorFlusher
 from pyreplog.topic.owner.cursors.slot import CursorSlot, CursorSource
 
 logger = logging.getLogger(__name__)
