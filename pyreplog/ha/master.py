@@ -334,7 +334,7 @@ class Master:
             follower.push()
 
     def stored(self, connection: Connection, stored: MembersStored) -> None:
-        self._do(lambda _: self.group.members_stored(connection, stored.version))
+        self._do(lambda now_us: self.group.members_stored(connection, stored.version, now_us))
 
     def drained(self, connection: Connection) -> None:
         if (follower := self._followers.get(connection)) is not None:

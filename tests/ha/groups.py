@@ -59,12 +59,17 @@ class Lab:
         return self.group.join(name if connection is None else connection, join, self.now_us)
 
     def follow(self, name: str, received: int = 10, connection: Hashable | None = None, **fields: Any) -> None:
-        """Join, and send the first report."""
+        """Join, send the first report, and store the members."""
         connection = name if connection is None else connection
         effects = self.join(name, received, connection, **fields)
         accepted = [effect.message for effect in only(SendMessage, effects) if isinstance(effect.message, Accept)]
         assert len(accepted) == 1, effects
         self.report(connection, accepted[0].resume.entry)
+        self.stored(connection, self.group.members.stamp.version)
+
+    def stored(self, connection: Hashable, version: int) -> list[Effect]:
+        """A replica reports that it has stored members."""
+        return self.group.members_stored(connection, version, self.now_us)
 
     def report(
         self, connection: Hashable, received: int, synced: int | None = None, sent: int | None = None

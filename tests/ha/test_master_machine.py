@@ -99,7 +99,20 @@ def test_nothing_counts_before_the_first_report() -> None:
     lab.join("a", 20)
     assert lab.committed == 5
     assert commits(lab.append(21)) == []
-    assert commits(lab.report("a", 20)) == [20]
+    assert lab.report("a", 20) == [], "it may not know the members yet"
+    assert lab.committed == 5
+    assert commits(lab.stored("a", lab.group.members.stamp.version)) == [20]
+
+
+def test_nothing_counts_of_a_replica_that_knows_of_no_members() -> None:
+    """An election does not ask what such a node holds. Once it has stored members, it counts on each later connection."""
+    lab = Lab()
+    lab.join("a", 15)
+    assert lab.stored("a", 0) == [], "it has not reported yet"
+    assert commits(lab.report("a", 15)) == [15]
+    lab.group.disconnected("a", lab.now_us)
+    lab.join("a", 15, connection="again")
+    assert commits(lab.report("again", 20)) == [20]
 
 
 # ---- who counts ------------------------------------------------------------------------------------------------
@@ -475,9 +488,9 @@ def test_a_change_is_complete_when_elections_hear_of_it_and_the_new_ones_have_al
     assert lab.committed == 20
     version = stored(lab.group.change_members("mbc", 2))[0].stamp.version
     lab.follow("c")
-    assert lab.group.members_stored("a", version - 1) == [], "of an older one"
-    assert stored(lab.group.members_stored("c", version)) == [], "c is none of the former"
-    assert stored(lab.group.members_stored("a", version)) == [], "c lacks what was acknowledged"
+    assert lab.stored("a", version - 1) == [], "of an older one"
+    assert stored(lab.stored("c", version)) == [], "c is none of the former"
+    assert stored(lab.stored("a", version)) == [], "c lacks what was acknowledged"
     assert stored(lab.report("c", 19)) == []
     effects = lab.report("c", 20)
     (done,) = stored(effects)
@@ -496,9 +509,9 @@ def test_late_reports_of_former_members_complete_no_change() -> None:
     for k in (2, 1, 2):
         version = stored(lab.group.change_members("mab", k))[0].stamp.version
         for name in "ab":
-            assert stored(lab.group.members_stored(name, version - 1)) == []
+            assert stored(lab.stored(name, version - 1)) == []
         assert lab.group.members.former is not None
-        effects = [*lab.group.members_stored("a", version), *lab.group.members_stored("b", version)]
+        effects = [*lab.stored("a", version), *lab.stored("b", version)]
         (done,) = stored(effects)
         assert done.former is None and done.quorum == Quorum(("a", "b", "m"), k)
 
@@ -508,7 +521,7 @@ def test_a_change_waits_for_what_an_earlier_process_acknowledged() -> None:
     lab = Lab(members="ma", k=0)
     lab.group.change_members("ma", 1)
     lab.follow("a", 15)
-    effects = lab.group.members_stored("a", lab.group.members.stamp.version)
+    effects = lab.stored("a", lab.group.members.stamp.version)
     assert lab.group.committed == mark(15) and stored(effects) == [], "20 may have been acknowledged"
     assert stored(lab.report("a", 20))[-1].former is None
 

@@ -10,6 +10,8 @@ class ProgressBase:
     synced: Any
     proven: Any
     counted: Any
+    reported: bool
+    knows_members: bool
     counts: bool
     observer: bool
     caught_up_us: int
@@ -19,6 +21,7 @@ class ProgressBase:
     _base_us: int
     _rate: int
     def rate(self, now_us: int, /) -> int: ...
+    def stored_members(self, mark: tuple[int, int], /) -> None: ...
 
 @disjoint_base
 class CommitPointBase:

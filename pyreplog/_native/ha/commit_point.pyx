@@ -35,13 +35,14 @@ cdef class ProgressBase:
     """Base of the progress of one replica. The subclass knows its connections, has `rate`, and sets the attributes.
 
     received, synced: the marks that it reported last. proven: the highest mark that it had on disk. counted: the mark
-    that counts for the commit point. counts: whether it has reported to this master. observer: whether it never counts.
+    that counts for the commit point. reported: whether it has reported on this connection. knows_members: whether it has
+    stored the members that this master told it. counts: both. observer: whether it never counts for the commit point.
     caught_up_us: when it was last level with its master. _probe, _probe_us: the master's end when it was checked last,
     and the time. _base, _base_us, _rate: its position when the rate was measured last, the time, and the rate.
     """
 
     cdef public object received, synced, proven, counted
-    cdef public bint counts, observer
+    cdef public bint reported, knows_members, counts, observer
     cdef public int64_t caught_up_us, _probe, _probe_us, _base, _base_us, _rate
 
     def rate(self, now_us, /):
@@ -74,9 +75,8 @@ cdef class ProgressBase:
         self.received, self.synced = received, synced
         if synced > self.proven:
             self.proven = synced
-        self.counts = True
-        if not self.observer:
-            self.counted = mark
+        self.reported = True
+        self.count_if_ready(mark)
         if reached >= self._probe:
             self.caught_up_us = now_us if reached >= end else self._probe_us
             self._probe, self._probe_us = end, now_us
@@ -84,6 +84,20 @@ cdef class ProgressBase:
             self._rate = self.rate(now_us)
             self._base, self._base_us = position_of(received), now_us
         return 0
+
+    cdef int count_if_ready(self, object mark) except -1:
+        """Let a mark count, once the replica has reported and knows the members. So a node that knows of no members holds
+        nothing that was committed by its report, and elections need not ask what it holds."""
+        if self.reported and self.knows_members:
+            self.counts = True
+            if not self.observer:
+                self.counted = mark
+        return 0
+
+    def stored_members(self, mark, /):
+        """Note that the replica knows the members. mark: the one of its two marks that counts."""
+        self.knows_members = True
+        self.count_if_ready(mark)
 
 
 cdef class CommitPointBase:

@@ -18,8 +18,8 @@ from pyreplog.ha.protocol.effects import StorePromise
 from pyreplog.ha.protocol.master_machine import AckMode
 from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.messages import NO_UUID, Prepare, PreVote, Promise, RefusalCode, VoteRejected
-from pyreplog.stream.log_position import LogPosition
-from pyreplog.stream.terms import History, Term, Terms
+from pyreplog.stream.log_position import ORIGIN, LogPosition
+from pyreplog.stream.terms import NO_TERM, History, Term, Terms
 
 
 class Ask(NamedTuple):
@@ -205,7 +205,6 @@ class Election:
             return []
         if self.members is None:
             return self._win(self._end, self._doubt()) if self._force else []
-        self._pass_over(self._end)
         asks: list[Effect] = [
             Ask(member, Prepare(self.term, self._uuid, self.members.stamp, self._trial))
             for member in sorted(self.members.everyone - self._asked - {self.name})
@@ -247,21 +246,18 @@ class Election:
     def _ahead(self, end: LogPosition) -> set[str]:
         """Return the members that answered and hold more than the candidate, or will when they have synced that."""
         mine = _reach(self._history, end)
-        return {name for name, promise in self._promises.items() if _reach(promise.history, promise.received) > mine}
+        return {
+            name
+            for name, promise in self._promises.items()
+            if promise.members is not None and _reach(promise.history, promise.received) > mine
+        }
 
     def _reach_of(self, promise: Promise) -> tuple[Term, LogPosition]:
+        """How far a member is. One that knows of no members has never counted for a commit: it got what it holds from a
+        replica, and others hold what was acknowledged of that. It cannot be promoted, and follows the node that is."""
+        if promise.members is None:
+            return NO_TERM, ORIGIN
         return _reach(promise.history, promise.synced if self._ack == "synced" else promise.received)
-
-    def _pass_over(self, end: LogPosition) -> None:
-        """Drop the promises of members that hold more and know of no members, for such a node cannot be promoted.
-
-        It is a new node that no master has met. The promises of enough others elect the candidate.
-        """
-        mine = _reach(self._history, end)
-        for member, promise in list(self._promises.items()):
-            if promise.members is None and self._reach_of(promise) > mine:
-                del self._promises[member]
-                self._declined[member] = "holds more, and knows of no members: it is to follow the node that is elected"
 
     def _furthest(self, end: LogPosition) -> str:
         """The member that holds most, if that is more than the candidate holds; "" none does."""

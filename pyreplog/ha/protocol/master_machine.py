@@ -414,13 +414,17 @@ class MasterMachine(CommitPointBase):
                 del self._progress_by_name[name]
         return effects
 
-    def members_stored(self, connection: Hashable, version: int) -> list[Effect]:
-        """A replica has the members of that version on disk."""
+    def members_stored(self, connection: Hashable, version: int, now_us: int) -> list[Effect]:
+        """A replica has the members of that version on disk. From the first ones on it counts for the commit point."""
         replica = self._connected.get(connection)
-        if replica is None or self.fenced is not None or version != self.members.stamp.version:
+        if replica is None or self.fenced is not None:
             return []
-        self._stored.add(replica.name)
-        return self._complete_change()
+        if version == self.members.stamp.version:
+            self._stored.add(replica.name)
+        if replica.knows_members:
+            return self._complete_change()
+        replica.stored_members(self._mark(replica))
+        return self._advance(now_us)
 
     def _complete_change(self) -> list[Effect]:
         """When every election hears of the new members, and they have all that there was before."""

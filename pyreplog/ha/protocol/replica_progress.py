@@ -31,7 +31,8 @@ class ReplicaStats(NamedTuple):
 
 
 class Progress(ProgressBase):
-    """Of one replica. Its marks count for the commit point once `counts`: it has promised this master's term."""
+    """Of one replica. Its marks count for the commit point once `counts`: it has promised this master's term, and has
+    stored the members of the group."""
 
     __slots__ = ("connection", "left_us", "name")
 
@@ -45,7 +46,7 @@ class Progress(ProgressBase):
         self.observer = False
         self.connection: Hashable | None = None
         self.received = self.synced = self.proven = self.counted = ORIGIN
-        self.counts = False
+        self.reported = self.knows_members = self.counts = False
         self.left_us = self.caught_up_us = now_us
         self._probe, self._probe_us = 0, now_us
         self._base, self._base_us, self._rate = 0, now_us, 0
@@ -60,7 +61,8 @@ class Progress(ProgressBase):
         now_us: int,
     ) -> None:
         """It goes on from `received`; nothing of it counts before its first report."""
-        self.connection, self.observer, self.counts = connection, observer, False
+        self.connection, self.observer = connection, observer
+        self.reported = self.counts = False
         self.received, self.synced, self.counted = received, synced, ORIGIN
         self._probe, self._probe_us = end.position, now_us
         self._base, self._base_us, self._rate = received.position, now_us, 0

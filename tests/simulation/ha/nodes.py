@@ -504,7 +504,7 @@ class Node:
         elif isinstance(message, ProgressReport):
             self.perform(self.group.progress(wire, message, mark(wire.sent).position, self.now_us))
         elif isinstance(message, MembersStored):
-            self.perform(self.group.members_stored(wire, message.version))
+            self.perform(self.group.members_stored(wire, message.version, self.now_us))
         else:
             assert isinstance(message, Refuse)
             if message.code == RefusalCode.HIGHER_TERM:

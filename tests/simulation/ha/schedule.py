@@ -217,9 +217,9 @@ class Schedule:
 
     def _change_members_in_a_row(self, master: Node) -> None:
         """Each change as soon as the one before is complete, while replicas still report that one; each comes to its end."""
-        world, names = self.world, [node.name for node in self.nodes]
+        world = self.world
         for _ in range(3):
-            chosen = [name for name in names if name == master.name or world.chance(0.7)]
+            chosen = [node.name for node in self.nodes if node is master or (world.chance(0.7) and not node.is_out)]
             master.change_members(chosen, world.random.randint(0, min(len(chosen) - 1, 2)))
             until = world.now + 3.0
             while master.group is not None and master.group.members.former is not None and world.now < until:
