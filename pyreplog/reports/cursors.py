@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -17,9 +18,11 @@ from pyreplog.topic.model.backlog import is_system
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.cursor_pages import Key, parse_page
 from pyreplog.topic.model.cursor_record import CursorRecord
-from pyreplog.topic.model.positions import ORIGIN, TopicPosition
+from pyreplog.topic.model.positions import ORIGIN
 from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, list_subscriptions, load_subscription
-from pyreplog.topic.owner.dedup_cursor import mark_of
+from pyreplog.topic.model.system_cursor_record import stored_mark
+
+logger = logging.getLogger(__name__)
 
 
 def subscription_snapshots(
@@ -63,7 +66,7 @@ def _snapshot(
     topic: TopicSnapshot, key: Key, records: list[bytes], history: CursorHistory, since_us: int
 ) -> SubscriptionSnapshot:
     system = is_system(key[1])
-    cursor = Cursor(key[1], TopicPosition(*mark_of(records[-1]))) if system else cursor_of(key, records)
+    cursor = _system_cursor(topic, key[1], records, history) if system else cursor_of(key, records)
     cursor.advance(topic.start, 0)  # trimmed messages do not count as backlog
     reached = max(topic.end, cursor.mark)
     starts, stops = cursor.acks.acked(cursor.mark.offset, reached.offset)
@@ -74,6 +77,14 @@ def _snapshot(
         backlog_bytes=max(cursor.backlog(reached).size, 0), moved_us=history.moved_us,
         marks=history.since(since_us, cursor.mark.offset), is_system=system,
     )  # fmt: skip
+
+
+def _system_cursor(topic: TopicSnapshot, name: str, records: list[bytes], history: CursorHistory) -> Cursor:
+    """Return a system cursor, for which owners keep everything if its record cannot be understood."""
+    found = stored_mark(name, [records[-1], history.metadata.snapshot])
+    if found.problem:
+        logger.warning("topic %s: the stored cursor %s cannot be read: %s", topic.name, name, found.problem)
+    return Cursor(name, topic.start if found.mark is None else found.mark)
 
 
 # ---- earlier positions -----------------------------------------------------------------------------------------

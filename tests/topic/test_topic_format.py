@@ -14,6 +14,7 @@ import pyreplog
 from pyreplog.topic.model import cursor_pages as pages
 from pyreplog.topic.model import cursor_record as record
 from pyreplog.topic.model import producer_snapshot as producersnapshot
+from pyreplog.topic.model import system_cursor_record
 from pyreplog.topic.model.wire import batches, fields, protocol
 from pyreplog.topic.model.wire.protocol import encode_request
 from tests.topic.test_remote_protocol import REQUESTS
@@ -140,6 +141,7 @@ def test_codes_and_limits_of_the_wire() -> None:
         ("Cursor ledgers", pages._HEADER, "offset"),
         ("Cursor ledgers", pages._PART, "offset"),
         ("Cursor record", record._HEAD, "offset"),
+        ("System cursor record", system_cursor_record._HEAD, "offset"),
     ],
 )
 def test_tables_add_up(title: str, layout: struct.Struct, fixed: str) -> None:

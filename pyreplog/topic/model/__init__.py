@@ -10,6 +10,7 @@
 | `retention`, `backlog` | which ledgers may be deleted; which messages are too old; when a quota is used up |
 | `trend`, `stats` | how fast a backlog shrinks; the numbers that topics and subscriptions report |
 | `cursor`, `cursor_record`, `cursor_pages` | the acknowledgements of a subscription; the same as records and pages |
+| `system_cursor_record` | records of pyreplog's own cursors |
 | `subscription_metadata` | a durable subscription in the metadata store |
 | `dead_letter` | properties of dead letters and of redriven messages; the report of a redrive |
 | `dedup`, `producer_snapshot` | sequence numbers, and which messages were published before |

@@ -333,9 +333,10 @@ class CursorStats(Stats):
     """One cursor.
 
     Attributes:
-        name: name of the subscription.
+        name: name of the subscription, or of one of pyreplog's own cursors, which keep messages, too.
         durable: the cursor is stored.
-        state: state of the cursor.
+        state: "open"; of pyreplog's own cursors also "stored" (no part of the owner moves it: it keeps messages until
+            it is deleted), or "unknown" (as well, and its mark is not known exactly).
         mark: everything before it is acknowledged.
         durable_mark: the mark as it is stored; trimming depends on it.
         read: offset that is read next. At the end with `mark` before it: messages are sent and not acknowledged.

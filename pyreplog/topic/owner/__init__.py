@@ -12,6 +12,7 @@
 | `locator` | finds the entries of messages that were never delivered |
 | `dead_letters` | publishes messages that were delivered too often to another topic |
 | `maintenance` | quotas, expiry and retention, checked periodically |
+| `system_cursors` | the cursors of pyreplog's own on a topic, and those that are stored only |
 | `dedup_cursor` | stores and restores the producers that deduplication knows |
 | `report` | statistics of a topic; metrics of all |
 | `delayed_count` | counts the delayed messages of a subscription |

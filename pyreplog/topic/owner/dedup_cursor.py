@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import struct
 import threading
 from contextlib import suppress
 
@@ -15,6 +14,7 @@ from pyreplog.topic.model.backlog import SYSTEM_PREFIX
 from pyreplog.topic.model.dedup import Producers
 from pyreplog.topic.model.positions import ORIGIN, TopicPosition, position, then
 from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, create_subscription
+from pyreplog.topic.model.system_cursor_record import SystemCursorRecord
 from pyreplog.topic.owner.cursors.slot import CursorSlot
 from pyreplog.topic.owner.topic_context import TopicContext
 
@@ -25,24 +25,15 @@ SNAPSHOT_US = 120_000_000
 IDLE_US = 6 * 3_600_000_000
 """Producers that published nothing for so long are forgotten."""
 
-_HEAD = struct.Struct("<4Q")  # sequence of the record; messages, entries, bytes before its position
-
-
-def mark_of(record: bytes) -> TopicPosition:
-    """Return the mark of the cursor from its last record. Raises InvalidMetadataError if the record is malformed."""
-    try:
-        return TopicPosition(*_HEAD.unpack_from(record)[1:])
-    except struct.error as error:
-        raise InvalidMetadataError(f"record of {DEDUP}: {error}") from error
-
 
 class DedupCursor:
-    """The deduplication cursor of one topic: a `CursorSource` whose records are whole snapshots, see FORMAT.md.
+    """The deduplication cursor of one topic: a `SystemCursor`, and a `CursorSource` whose records are whole snapshots.
 
     Messages behind its mark are read again when the topic is opened, so they are not trimmed.
     """
 
     name = DEDUP
+    needed_by = "deduplicate=True"
 
     def __init__(self, context: TopicContext) -> None:
         self._context = context
@@ -61,7 +52,7 @@ class DedupCursor:
     def recover(self) -> None:
         """Read the stored state, and all messages that were published since."""
         context, managed = self._context, self._context.managed
-        record = _HEAD.pack(0, *managed.start) + self.producers.snapshot()
+        record = SystemCursorRecord(0, managed.start, self.producers.snapshot()).to_bytes()
         metadata = SubscriptionMetadata(
             token=secrets.token_hex(16), created_us=context.clock.now_us(), snapshot=record
         )  # fmt: skip
@@ -83,13 +74,17 @@ class DedupCursor:
 
     def _begin(self, records: list[bytes], ahead: int) -> None:
         """Begin with the newest record. Raises InvalidMetadataError."""
-        try:
-            sequence, *total = _HEAD.unpack_from(records[-1])
-        except (struct.error, IndexError) as error:
-            raise InvalidMetadataError(f"record of {DEDUP}: {error}") from error
-        self._sequence, self.mark = sequence, TopicPosition(*total)
-        self._known = (self.mark, records[-1][_HEAD.size :])
-        self.producers.restore(self._known[1], ahead)
+        if not records:
+            raise InvalidMetadataError(f"record of {DEDUP}: there is none")
+        self._sequence, self.mark, state = SystemCursorRecord.from_bytes(DEDUP, records[-1])
+        self._known = (self.mark, state)
+        self.producers.restore(state, ahead)
+
+    @property
+    def cursor_ledger(self) -> int:
+        """Ledger of the last stored state; -1: the metadata store."""
+        stored_in = None if self._slot is None else self._slot.cursor_ledger
+        return -1 if stored_in is None else stored_in.ledger
 
     # ---- storing --------------------------------------------------------------------------------------------
 
@@ -141,7 +136,7 @@ class DedupCursor:
             self._is_new = False
             total, data = self._known
             self._in_flight[self._sequence] = total
-            return self._sequence, _HEAD.pack(self._sequence, *total) + data
+            return self._sequence, SystemCursorRecord(self._sequence, total, data).to_bytes()
 
     def persisted(self, sequence: int) -> None:
         with self._lock:
@@ -153,7 +148,7 @@ class DedupCursor:
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def close(self, *, deleted: bool = False) -> None:
+    def close(self) -> None:
         """Store nothing any more."""
         if self._slot is not None:
-            self._slot.close(deleted=deleted)
+            self._slot.close()

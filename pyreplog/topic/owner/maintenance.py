@@ -12,20 +12,20 @@ from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.backlog import CursorBacklog, Eviction, Quota, QuotaDecision
 from pyreplog.topic.model.positions import then
 from pyreplog.topic.model.retention import Usage, expired, next_expiry, next_unused, unused
-from pyreplog.topic.owner.dedup_cursor import DedupCursor
 from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.subscriptions import Subscriptions
+from pyreplog.topic.owner.system_cursors import SystemCursors
 from pyreplog.topic.owner.topic_context import TopicContext
 
 logger = logging.getLogger(__name__)
 
 
 class TopicMaintenance:
-    """The maintenance of one topic. Any thread; calls block. dedup: None: the topic does not deduplicate."""
+    """The maintenance of one topic. Any thread; calls block."""
 
-    def __init__(self, context: TopicContext, subscriptions: Subscriptions, dedup: DedupCursor | None) -> None:
+    def __init__(self, context: TopicContext, subscriptions: Subscriptions, system_cursors: SystemCursors) -> None:
         self._context, self._managed, self._clock = context, context.managed, context.clock
-        self._subscriptions, self._dedup = subscriptions, dedup
+        self._subscriptions, self._system_cursors = subscriptions, system_cursors
         self._publisher: Publisher | None = None
         self._lock = threading.Lock()  # held while `run` runs
         self._quota = Quota()
@@ -48,7 +48,7 @@ class TopicMaintenance:
             self._managed.roll_if_old(self._clock.now_us())
             steps = (
                 self._sample, self._watch_backlogs, self._drop_unused, self._subscriptions.store_settings,
-                self._store_producers, self.trim,
+                self._system_cursors.store_if_due, self.trim,
             )  # fmt: skip
             for step in steps:
                 try:
@@ -81,8 +81,7 @@ class TopicMaintenance:
             CursorBacklog(sub.name, sub.cursor.durable, sub.cursor.mark, _oldest_us(sub) if ages else None)
             for sub in self._subscriptions.all()
         ]
-        if self._dedup is not None:
-            cursors.append(CursorBacklog(self._dedup.name, True, self._dedup.mark))
+        cursors += [CursorBacklog(cursor.name, True, cursor.mark) for cursor in self._system_cursors.all()]
         durable = [cursor for cursor in cursors if cursor.durable]
         self._due_us["message"] = next_expiry(cursors, config.ttl_ms)
         self._due_us["quota"] = next_expiry(durable, config.quota_ms)
@@ -93,8 +92,7 @@ class TopicMaintenance:
             self._publisher.set_quota(decision.publishing, decision.reason)
         if decision.publishing != "open":
             self._context.touch()  # publishers may be waiting
-        if decision.catch_up and self._dedup is not None:
-            self._dedup.store()
+        self._system_cursors.catch_up(decision.catch_up)
         for eviction in decision.evictions:
             self._evict(self._subscription(eviction.cursor), eviction)
 
@@ -135,17 +133,12 @@ class TopicMaintenance:
             self._context.check_open()
             self._subscriptions.delete(name, force=False)
 
-    def _store_producers(self) -> None:
-        if self._dedup is not None:
-            self._dedup.store_if_due()
-
     # ---- ledgers --------------------------------------------------------------------------------------------
 
     def trim(self) -> AppendFuture[int]:
         """Drop the ledgers that nothing keeps; the future gives their number."""
         marks = [sub.durable_mark() for sub in self._subscriptions.all() if sub.cursor.durable]
-        if self._dedup is not None:
-            marks.append(self._dedup.mark.offset)
+        marks += [cursor.mark.offset for cursor in self._system_cursors.all()]
         done: AppendFuture[int] = AppendFuture()
         trimmed = self._managed.trim(min(marks, default=self._managed.end.offset), self._clock.now_us())
         then(trimmed, done, partial(self._trimmed, done))

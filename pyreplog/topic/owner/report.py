@@ -28,6 +28,7 @@ from pyreplog.topic.owner.dedup_cursor import DedupCursor
 from pyreplog.topic.owner.maintenance import TopicMaintenance
 from pyreplog.topic.owner.subscription import ConsumerCounters, Subscription
 from pyreplog.topic.owner.subscriptions import Subscriptions
+from pyreplog.topic.owner.system_cursors import SystemCursors, SystemCursorStatus
 from pyreplog.topic.owner.topic_context import TopicContext
 
 T = TypeVar("T")
@@ -167,6 +168,7 @@ class TopicReport:
         self,
         context: TopicContext,
         subscriptions: Subscriptions,
+        system_cursors: SystemCursors,
         maintenance: TopicMaintenance,
         dedup: DedupCursor | None,
         *,
@@ -176,7 +178,7 @@ class TopicReport:
 
         dedup: None: the topic does not deduplicate. address: where this process serves the topic, or "".
         """
-        self._context, self._subscriptions = context, subscriptions
+        self._context, self._subscriptions, self._system_cursors = context, subscriptions, system_cursors
         self._maintenance, self._dedup, self._address = maintenance, dedup, address
         self._rates = RateMeter()
 
@@ -215,7 +217,10 @@ class TopicReport:
         """Return the ledgers and cursors of the topic."""
         managed, now_us = self._context.managed, self._context.clock.monotonic_us()
         chain, stats = managed.chain, managed.stats()
-        cursors = tuple(_cursor(subscription, now_us) for subscription in self._subscriptions.all())
+        cursors = (
+            *(_cursor(subscription, now_us) for subscription in self._subscriptions.all()),
+            *map(_system_cursor, self._system_cursors.all()),
+        )
         ledgers = tuple(_ledger(item, stats.end) for item in chain.ledgers)
         return InternalStats(
             name=self._context.name, state=stats.state, epoch=stats.epoch, start=stats.start, end=stats.end,
@@ -345,4 +350,11 @@ def _cursor(subscription: Subscription, now_us: int) -> CursorStats:
         ack_ranges=cursor.acks.ranges, ack_bytes=cursor.acks.nbytes, reads_pending=status.reads,
         replays_pending=status.replay, waiting="all is read" in status.waits, dirty=cursor.has_changes,
         cursor_ledger=-1 if stored_in is None else stored_in.ledger, properties=dict(cursor.properties),
+    )  # fmt: skip
+
+
+def _system_cursor(cursor: SystemCursorStatus) -> CursorStats:
+    return CursorStats(
+        name=cursor.name, state=cursor.state, mark=cursor.mark, durable_mark=cursor.mark, read=cursor.mark.offset,
+        cursor_ledger=cursor.cursor_ledger,
     )  # fmt: skip

@@ -87,11 +87,13 @@ class Subscriptions:
 
     # ---- creating ---------------------------------------------------------------------------------------------
 
-    def recover(self) -> None:
-        """Take over all durable subscriptions of the topic."""
-        for name in list_subscriptions(self._metadata, self._topic):
+    def recover(self) -> list[str]:
+        """Take over all durable subscriptions of the topic; return the names of its stored system cursors."""
+        names = list_subscriptions(self._metadata, self._topic)
+        for name in names:
             if not is_system(name):
                 self._recover(name)
+        return [name for name in names if is_system(name)]
 
     def open(
         self,

@@ -30,19 +30,22 @@ from pyreplog.topic.client.publishing.producer import Producer
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.client.redrive import OnProgress, Redrive, RedriveTarget, Where
 from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer, check_may_block
+from pyreplog.topic.model.backlog import is_system
 from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionSettings, TopicConfig, TopicSettings
 from pyreplog.topic.model.dead_letter import RedriveReport
 from pyreplog.topic.model.interfaces import DeliveryTarget
-from pyreplog.topic.model.positions import Start, after_all, position, then
+from pyreplog.topic.model.names import check_name
+from pyreplog.topic.model.positions import Start, after_all, position
 from pyreplog.topic.model.stats import InternalStats, TopicStats
 from pyreplog.topic.owner.cursors.cursor_log import CursorLog
-from pyreplog.topic.owner.dedup_cursor import DedupCursor
+from pyreplog.topic.owner.dedup_cursor import DEDUP, DedupCursor
 from pyreplog.topic.owner.maintenance import TopicMaintenance
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from pyreplog.topic.owner.ownership import Claim
 from pyreplog.topic.owner.report import TopicReport
 from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.subscriptions import Subscriptions
+from pyreplog.topic.owner.system_cursors import SystemCursors
 from pyreplog.topic.owner.topic_context import DeadLetterTopic, TopicContext
 
 logger = logging.getLogger(__name__)
@@ -123,8 +126,13 @@ class Topic(Handle):
         )  # fmt: skip
         self.dedup = DedupCursor(context) if managed.config.deduplicate else None
         self._subscriptions = Subscriptions(context)
-        self.maintenance = TopicMaintenance(context, self._subscriptions, self.dedup)
-        self._report = TopicReport(context, self._subscriptions, self.maintenance, self.dedup, address=topics.address)
+        self._system_cursors = SystemCursors(
+            context, [] if self.dedup is None else [self.dedup], [DEDUP] if self.dedup is None else []
+        )
+        self.maintenance = TopicMaintenance(context, self._subscriptions, self._system_cursors)
+        self._report = TopicReport(
+            context, self._subscriptions, self._system_cursors, self.maintenance, self.dedup, address=topics.address
+        )
         self._stored: list[AppendFuture[Any]] = []  # futures of what `begin_close` began
         self._ended: AppendFuture[None] | None = None
         self.unstored: ReplogError | None = None
@@ -136,22 +144,19 @@ class Topic(Handle):
         super().__init__(f"topic {self.name}")
 
     def recover(self) -> None:
-        """Open the durable subscriptions and the known producers, and create the publisher.
+        """Open the durable subscriptions and the system cursors, and create the publisher.
 
         Raises:
             ReplogError: as `Cluster.topic`.
         """
-        self._subscriptions.recover()
-        if self.dedup is not None:
-            self.dedup.recover()
+        self._system_cursors.recover(self._subscriptions.recover())
         self._publisher = publisher = Publisher(
             self.name, self.managed.writer, self._runtime, self.clock, self.managed.config,
             entry_bytes_max=self._runtime.entry_bytes_max, end=self.managed.end.offset,
             producers=None if self.dedup is None else self.dedup.producers,
         )  # fmt: skip
         self.maintenance.follow(publisher)
-        if self.dedup is not None:
-            self.dedup.follow(publisher)
+        self._system_cursors.follow(publisher)
         self.publish, self.submit, self.room = publisher.publish, publisher.submit, publisher.room
         self.publish_batch, self.submit_batch = publisher.publish_batch, publisher.submit_batch
         self.publish_async, self.publish_batch_async = publisher.publish_async, publisher.publish_batch_async
@@ -389,17 +394,23 @@ class Topic(Handle):
         """Delete a subscription with its acknowledgements; it keeps no messages any more.
 
         Args:
-            subscription: name of the subscription.
+            subscription: name of the subscription, or of a stored cursor of pyreplog's own, which `internal_stats`
+                lists.
             force: delete it even if it has consumers, which fail then.
 
         Raises:
             NoSuchSubscriptionError: the topic has no such subscription.
-            SubscriptionBusyError: it has consumers, and `force` is False.
+            SubscriptionBusyError: it has consumers, and `force` is False; or it is a cursor that pyreplog uses now.
+            TopicFencedError: it is a cursor of pyreplog's own, and another process owns the topic now.
             MetadataUnavailableError: the metadata store cannot be reached.
         """
         self._check_open()
         check_may_block("delete_subscription")
-        self._subscriptions.delete(subscription, force=check_bool("force", force))
+        check_bool("force", force)
+        if is_system(check_name(subscription, "subscription")):
+            self._system_cursors.delete(subscription)
+        else:
+            self._subscriptions.delete(subscription, force=force)
 
     def subscriptions(self) -> list[str]:
         """Return the names of the subscriptions."""
@@ -694,10 +705,7 @@ class Topic(Handle):
         self._publisher.lift_quota()
         flushed = self._publisher.flush_async()
         self._stored = [flushed, *(subscription.store() for subscription in self.all_subscriptions())]
-        if (dedup := self.dedup) is not None:
-            kept: AppendFuture[None] = AppendFuture()
-            flushed.add_done_callback(lambda _: then(dedup.store(), kept, kept.complete))
-            self._stored.append(kept)
+        self._stored += self._system_cursors.store_after(flushed)
         after_all(self._stored, partial(self._end_ledger, ended))
         return ended
 
@@ -722,8 +730,7 @@ class Topic(Handle):
             stack.callback(self._release)
             stack.callback(lambda: self.managed.close(self._topics.close_s))
             stack.callback(self._subscriptions.end, error)
-            if self.dedup is not None:
-                stack.callback(self.dedup.close)
+            stack.callback(self._system_cursors.close)
             if not hasattr(self, "_publisher"):
                 return
             self._publisher.lift_quota()

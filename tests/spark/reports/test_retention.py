@@ -13,7 +13,10 @@ from pyreplog.reports.gathering import gather
 from pyreplog.reports.snapshot import Snapshot
 from pyreplog.reports.subscriptions.drain import DrainEstimate
 from pyreplog.reports.subscriptions.retention_report import DeadSubscriptions, RetentionForecast
+from pyreplog.topic.model.positions import position
 from pyreplog.topic.model.retention import ClosedLedger, trimmable
+from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, create_subscription
+from pyreplog.topic.model.system_cursor_record import SystemCursorRecord
 from tests import samples
 from tests.spark.reading import options_of, read_table
 from tests.spark.reports.both import assert_rows, check
@@ -145,6 +148,25 @@ def test_duplicate_detection_pins(tmp_path: Path) -> None:
         found = RetentionForecast().merge(RetentionForecast.parts.empty_table(), made.snapshot()).to_pylist()
         assert [row["pinned_by"] for row in found] == [None] * len(found)
         assert [row["deletable"] for row in found if row["closes_ts"] is not None] == [True] * 3
+
+
+@pytest.mark.parametrize(("record", "pinned"), [(None, 2), (b"newer", 3)])
+def test_cursors_of_other_versions_pin(tmp_path: Path, record: bytes | None, pinned: int) -> None:
+    """From their mark on, or everything where that is not known; as their owners trim."""
+    with world(tmp_path / "data") as made:
+        known = made.make("t", roll_entries=1)
+        for _ in range(4):
+            made.publish(known, [1, 2])
+        if record is None:
+            mark = position(known.topic.managed, 2).result(30)
+            record = SystemCursorRecord(1, mark, b"").to_bytes()
+        metadata = SubscriptionMetadata(token="t", created_us=1, snapshot=record)
+        create_subscription(made.cluster.metadata, "t", "pyreplog.other", metadata)
+        found = RetentionForecast().merge(RetentionForecast.parts.empty_table(), made.snapshot()).to_pylist()
+        closed = [row for row in found if row["closes_ts"] is not None]
+        expected = [None] * (3 - pinned) + ["pyreplog.other"] * pinned
+        assert [row["pinned_by"] for row in closed] == expected
+        assert [row["deletable"] for row in closed] == [name is None for name in expected]
 
 
 def test_logs(tmp_path: Path) -> None:

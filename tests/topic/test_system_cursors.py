@@ -1,0 +1,337 @@
+"""Cursors of pyreplog's own that are stored, and that nothing in the owner moves: nothing is deleted on doubt."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pyreplog.cluster import Cluster
+from pyreplog.errors import (
+    BacklogFullError,
+    InvalidArgumentError,
+    NoSuchSubscriptionError,
+    ReplogError,
+    SubscriptionBusyError,
+    TopicFencedError,
+    UnreadableError,
+)
+from pyreplog.topic.model.positions import ORIGIN, TopicPosition, position
+from pyreplog.topic.model.subscription_metadata import (
+    SubscriptionMetadata,
+    create_subscription,
+    list_subscriptions,
+    subscription_key,
+    subscriptions_key,
+)
+from pyreplog.topic.model.system_cursor_record import StoredMark, SystemCursorRecord, stored_mark
+from pyreplog.topic.owner import topics as topics_module
+from pyreplog.topic.owner.cursors.cursor_log import CursorHistory
+from pyreplog.topic.owner.topic import Topic
+from tests.topic.handling import PATIENCE_S, SMALL, fill, open_cluster, trim
+from tests.topic.lives import kill, life, lose_lease
+
+NAME = "t"
+GEO = "pyreplog.geo.b"
+"""A cursor that this version does not know."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Whose topics nobody looks at but the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
+        with open_cluster(tmp_path_factory.mktemp("system")) as cluster:
+            yield cluster
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(cluster: Cluster) -> Iterator[None]:
+    yield
+    with cluster.topic(NAME) as topic:
+        topic.delete()
+
+
+def make(cluster: Cluster, count: int = 30, **settings: Any) -> TopicPosition:
+    """A closed topic of so many messages, two to an entry and six to a ledger; position in the midst of it."""
+    with cluster.topic(NAME, **SMALL, **settings) as topic:
+        fill(topic, count)
+        return position(topic.managed, 14).result(PATIENCE_S)
+
+
+def store(cluster: Cluster, record: bytes, name: str = GEO) -> None:
+    """As a process of another version did."""
+    metadata = SubscriptionMetadata(token=secrets.token_hex(8), created_us=1, snapshot=record)
+    create_subscription(cluster.metadata, NAME, name, metadata)
+
+
+def store_mark(cluster: Cluster, mark: TopicPosition, name: str = GEO) -> None:
+    store(cluster, SystemCursorRecord(3, mark, b"of another version").to_bytes(), name)
+
+
+class Moved:
+    """A cursor of another version, whose records go to a cursor ledger."""
+
+    def __init__(self, *records: bytes) -> None:
+        self._records, self._sequence = list(records), 10
+
+    def take_changes(self) -> tuple[int, bytes] | None:
+        return self.snapshot_record() if self._records else None
+
+    def snapshot_record(self) -> tuple[int, bytes]:
+        self._sequence += 1
+        return self._sequence, self._records.pop(0)
+
+    def persisted(self, sequence: int) -> None:
+        """Nobody asks."""
+
+    def lost(self, error: ReplogError) -> None:
+        """Nobody asks."""
+
+
+def move(cluster: Cluster, *records: bytes) -> None:
+    """Store these records, one after the other, in a cursor ledger."""
+    log = cluster.topics.cursors
+    slot = log.attach(log.recover(NAME, GEO), Moved(*records))
+    for _ in records:
+        slot.dirty()
+        slot.flush().result(PATIENCE_S)
+    slot.close()
+
+
+def states(topic: Topic) -> dict[str, tuple[str, int]]:
+    """State and mark of each cursor; each is listed once."""
+    cursors = topic.internal_stats().cursors
+    assert len({cursor.name for cursor in cursors}) == len(cursors)
+    return {cursor.name: (cursor.state, cursor.mark.offset) for cursor in cursors}
+
+
+# ---- trimming ----------------------------------------------------------------------------------------------------
+
+
+def test_it_keeps_messages_whoever_owns_the_topic(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """Over opening again, and over the death of an owner; until it is deleted."""
+    store_mark(cluster, make(cluster))
+    with cluster.topic(NAME) as topic:
+        assert trim(topic) == 12
+        assert states(topic) == {GEO: ("stored", 14)}
+    with life(cluster) as other:
+        topic = other.topic(NAME)
+        fill(topic, 6)
+        assert trim(topic) == 12
+        kill(other)
+    with cluster.topic(NAME) as topic:
+        assert trim(topic) == 12
+        caplog.clear()
+        topic.delete_subscription(GEO)
+        assert (trim(topic), states(topic)) == (36, {})
+        with pytest.raises(NoSuchSubscriptionError, match=GEO):
+            topic.delete_subscription(GEO)
+    with cluster.topic(NAME) as topic:
+        assert states(topic) == {} and GEO not in caplog.text
+
+
+def test_it_is_said_what_keeps_messages(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    store_mark(cluster, make(cluster))
+    with cluster.topic(NAME) as topic:
+        for _ in range(3):
+            topic.maintain()
+    (record,) = [record for record in caplog.records if GEO in record.getMessage()]
+    assert record.levelname == "WARNING"
+    assert "offset 14" in record.getMessage() and "delete_subscription" in record.getMessage()
+
+
+def test_the_newest_record_in_a_cursor_ledger_counts(cluster: Cluster) -> None:
+    mark = make(cluster)
+    store_mark(cluster, ORIGIN)
+    move(cluster, SystemCursorRecord(11, mark, b"").to_bytes())
+    with cluster.topic(NAME) as topic:
+        assert states(topic) == {GEO: ("stored", 14)}
+        assert trim(topic) == 12
+
+
+def test_messages_before_its_mark_were_trimmed_already(cluster: Cluster) -> None:
+    """By a version that did not ask: no quota counts them."""
+    with cluster.topic(NAME, **SMALL) as topic:
+        fill(topic, 30)
+        assert trim(topic) == 30
+        fill(topic, 6)
+    store_mark(cluster, ORIGIN)
+    with cluster.topic(NAME) as topic:
+        assert states(topic) == {GEO: ("stored", 30)}
+        assert trim(topic) == 30
+
+
+# ---- doubt -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "record",
+    [b"", b"short", SystemCursorRecord(3, TopicPosition(1 << 40, 1 << 40, 1 << 40), b"").to_bytes()],
+    ids=["nothing", "short", "a mark behind the end"],
+)
+def test_a_record_that_is_not_understood_keeps_everything(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, record: bytes
+) -> None:
+    make(cluster)
+    store(cluster, record)
+    for _ in range(2):
+        caplog.clear()
+        with cluster.topic(NAME) as topic:
+            assert (trim(topic), states(topic)) == (0, {GEO: ("unknown", 0)})
+        assert len([line for line in caplog.messages if "cannot be read" in line and "version" in line]) == 1
+    with cluster.topic(NAME) as topic:
+        topic.delete_subscription(GEO)
+        assert trim(topic) == 30
+
+
+def test_metadata_of_a_newer_version_keep_everything(cluster: Cluster) -> None:
+    make(cluster)
+    store_mark(cluster, ORIGIN)
+    key = subscription_key(NAME, GEO)
+    item = cluster.metadata.get(key)
+    assert item is not None
+    newer = json.dumps({**json.loads(item.value), "version": 99, "min_reader": 99}).encode()
+    cluster.metadata.put(key, newer, item.version)
+    with cluster.topic(NAME) as topic:
+        assert (trim(topic), states(topic)) == (0, {GEO: ("unknown", 0)})
+        left = cluster.metadata.get(key)
+        assert left is not None and left.value == newer
+        topic.delete_subscription(GEO)
+        assert trim(topic) == 30
+    assert list_subscriptions(cluster.metadata, NAME) == []
+
+
+def test_an_older_mark_counts_if_the_newest_record_is_not_understood(cluster: Cluster) -> None:
+    mark = make(cluster)
+    store_mark(cluster, ORIGIN)
+    move(cluster, SystemCursorRecord(11, mark, b"").to_bytes(), b"newer")
+    with cluster.topic(NAME) as topic:
+        assert (trim(topic), states(topic)) == (12, {GEO: ("unknown", 14)})
+
+
+def test_a_topic_is_opened_while_the_ledger_of_a_cursor_cannot_be_read(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark in the metadata is older, and keeps more."""
+    mark = make(cluster)
+    store_mark(cluster, ORIGIN)
+    move(cluster, SystemCursorRecord(11, ORIGIN, b"").to_bytes(), SystemCursorRecord(12, mark, b"").to_bytes())
+
+    def fail(*_: object, **__: object) -> list[bytes]:
+        raise UnreadableError(1, "too few bookies answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CursorHistory, "read", fail)
+        patch.setattr(CursorHistory, "read_open", fail)
+        with cluster.topic(NAME) as topic:
+            assert (trim(topic), states(topic)) == (0, {GEO: ("unknown", 0)})
+    with cluster.topic(NAME) as topic:
+        assert (trim(topic), states(topic)) == (12, {GEO: ("stored", 14)})
+
+
+def test_marks_of_stored_records() -> None:
+    low, high = (SystemCursorRecord(1, TopicPosition(n, n, n), b"state").to_bytes() for n in (5, 9))
+    assert SystemCursorRecord.from_bytes("n", low) == (1, (5, 5, 5), b"state")
+    assert stored_mark("n", [high, low]) == StoredMark(TopicPosition(9, 9, 9), "")
+    assert stored_mark("n", [high], TopicPosition(9, 9, 9)).mark == (9, 9, 9)
+    for end in (TopicPosition(8, 9, 9), TopicPosition(9, 8, 9), TopicPosition(9, 9, 8)):
+        found = stored_mark("n", [high, low], end)
+        assert found.mark == (5, 5, 5) and str(end) in found.problem
+    assert stored_mark("n", [b"", low]).mark == (5, 5, 5)
+    assert stored_mark("n", []).mark is None and stored_mark("n", []).problem
+
+
+# ---- quotas, and who asks ----------------------------------------------------------------------------------------
+
+
+def test_quotas_count_it(cluster: Cluster) -> None:
+    store_mark(cluster, make(cluster, quota_bytes=10, quota_policy="error"))
+    with cluster.topic(NAME) as topic:
+        topic.maintain()
+        with pytest.raises(BacklogFullError, match=GEO):
+            topic.publish(b"one more")
+        topic.delete_subscription(GEO)
+        topic.maintain()
+        assert topic.publish(b"one more") == 30
+
+
+def test_one_that_is_in_use_is_listed_once_and_not_deleted(cluster: Cluster) -> None:
+    mark = make(cluster, deduplicate=True)
+    store_mark(cluster, mark)
+    with cluster.topic(NAME) as topic:
+        assert states(topic) == {"pyreplog.dedup": ("open", 30), GEO: ("stored", 14)}
+        for force in (False, True):
+            with pytest.raises(SubscriptionBusyError, match="deduplicate"):
+                topic.delete_subscription("pyreplog.dedup", force=force)
+        with pytest.raises(InvalidArgumentError):
+            topic.create_subscription("pyreplog.other")
+        topic.delete_subscription(GEO)
+        topic.publish(b"one more", producer="p", sequence=7)
+        assert states(topic) == {"pyreplog.dedup": ("open", 30)}
+    with cluster.topic(NAME) as topic:
+        assert states(topic) == {"pyreplog.dedup": ("open", 31)}
+        assert topic.publish(b"one more", producer="p", sequence=7) == -1
+
+
+def test_a_former_owner_deletes_nothing(cluster: Cluster) -> None:
+    store_mark(cluster, make(cluster))
+    with life(cluster) as former:
+        topic = former.topic(NAME)
+        lose_lease(former)
+        with cluster.topic(NAME) as owned:
+            with pytest.raises(TopicFencedError):
+                topic.delete_subscription(GEO)
+            assert states(owned) == {GEO: ("stored", 14)}
+            assert list_subscriptions(cluster.metadata, NAME) == [GEO]
+
+
+def test_opening_asks_the_metadata_store_for_no_more(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no system cursor is stored, the one list of subscriptions is all."""
+    make(cluster)
+    asked: list[str] = []
+    for name in ("get", "list"):
+        call = getattr(cluster.metadata, name)
+        monkeypatch.setattr(cluster.metadata, name, lambda key, call=call: (asked.append(key), call(key))[1])
+    with cluster.topic(NAME):
+        about = [key for key in asked if key.startswith(subscriptions_key(NAME))]
+    assert about == [subscriptions_key(NAME)]
+
+
+# ---- deduplication is switched off -------------------------------------------------------------------------------
+
+
+def test_the_cursor_of_deduplication_goes_when_that_is_switched_off(cluster: Cluster) -> None:
+    """When the topic is opened next. Switched on again, it knows the messages that are kept."""
+    with cluster.topic(NAME, **SMALL, deduplicate=True) as topic:
+        for number in range(6):
+            topic.publish(b"%d" % number, producer="p", sequence=number)
+        topic.configure(deduplicate=False)
+        assert states(topic) == {"pyreplog.dedup": ("open", 0)}
+    assert list_subscriptions(cluster.metadata, NAME) == ["pyreplog.dedup"]
+    store_mark(cluster, ORIGIN)
+    with cluster.topic(NAME) as topic:
+        assert list_subscriptions(cluster.metadata, NAME) == [GEO], "of others no version knows that they can go"
+        topic.delete_subscription(GEO)
+        topic.configure(deduplicate=True)
+    with cluster.topic(NAME) as topic:
+        assert states(topic) == {"pyreplog.dedup": ("open", 0)}
+        assert topic.publish(b"again", producer="p", sequence=5) == -1
+        topic.configure(deduplicate=False)
+    with cluster.topic(NAME) as topic:
+        assert trim(topic) == 6
+
+
+def test_a_newer_version_of_that_cursor_stays(cluster: Cluster) -> None:
+    make(cluster)
+    store_mark(cluster, ORIGIN, "pyreplog.dedup")
+    key = subscription_key(NAME, "pyreplog.dedup")
+    item = cluster.metadata.get(key)
+    assert item is not None
+    newer = json.dumps({**json.loads(item.value), "version": 99, "min_reader": 99}).encode()
+    cluster.metadata.put(key, newer, item.version)
+    with cluster.topic(NAME) as topic:
+        assert (trim(topic), states(topic)) == (0, {"pyreplog.dedup": ("unknown", 0)})
