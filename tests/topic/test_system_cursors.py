@@ -28,6 +28,7 @@ from pyreplog.topic.model.subscription_metadata import (
     subscriptions_key,
 )
 from pyreplog.topic.model.system_cursor_record import StoredMark, SystemCursorRecord, stored_mark
+from pyreplog.topic.owner import subscriptions as subscriptions_module
 from pyreplog.topic.owner import topics as topics_module
 from pyreplog.topic.owner.cursors.cursor_log import CursorHistory
 from pyreplog.topic.owner.topic import Topic
@@ -70,6 +71,16 @@ def store(cluster: Cluster, record: bytes, name: str = GEO) -> None:
 
 def store_mark(cluster: Cluster, mark: TopicPosition, name: str = GEO) -> None:
     store(cluster, SystemCursorRecord(3, mark, b"of another version").to_bytes(), name)
+
+
+def make_newer(cluster: Cluster, name: str = GEO) -> bytes:
+    """Its metadata need a newer reader; their bytes."""
+    key = subscription_key(NAME, name)
+    item = cluster.metadata.get(key)
+    assert item is not None
+    newer = json.dumps({**json.loads(item.value), "version": 99, "min_reader": 99}).encode()
+    cluster.metadata.put(key, newer, item.version)
+    return newer
 
 
 class Moved:
@@ -191,14 +202,10 @@ def test_a_record_that_is_not_understood_keeps_everything(
 def test_metadata_of_a_newer_version_keep_everything(cluster: Cluster) -> None:
     make(cluster)
     store_mark(cluster, ORIGIN)
-    key = subscription_key(NAME, GEO)
-    item = cluster.metadata.get(key)
-    assert item is not None
-    newer = json.dumps({**json.loads(item.value), "version": 99, "min_reader": 99}).encode()
-    cluster.metadata.put(key, newer, item.version)
+    newer = make_newer(cluster)
     with cluster.topic(NAME) as topic:
         assert (trim(topic), states(topic)) == (0, {GEO: ("unknown", 0)})
-        left = cluster.metadata.get(key)
+        left = cluster.metadata.get(subscription_key(NAME, GEO))
         assert left is not None and left.value == newer
         topic.delete_subscription(GEO)
         assert trim(topic) == 30
@@ -277,15 +284,18 @@ def test_one_that_is_in_use_is_listed_once_and_not_deleted(cluster: Cluster) -> 
         assert topic.publish(b"one more", producer="p", sequence=7) == -1
 
 
-def test_a_former_owner_deletes_nothing(cluster: Cluster) -> None:
+@pytest.mark.parametrize("newer", [False, True], ids=["of any version", "of a newer version"])
+def test_a_former_owner_deletes_nothing(cluster: Cluster, newer: bool) -> None:
     store_mark(cluster, make(cluster))
+    if newer:
+        make_newer(cluster)
     with life(cluster) as former:
         topic = former.topic(NAME)
         lose_lease(former)
         with cluster.topic(NAME) as owned:
             with pytest.raises(TopicFencedError):
                 topic.delete_subscription(GEO)
-            assert states(owned) == {GEO: ("stored", 14)}
+            assert states(owned) == {GEO: ("unknown", 0) if newer else ("stored", 14)}
             assert list_subscriptions(cluster.metadata, NAME) == [GEO]
 
 
@@ -328,10 +338,30 @@ def test_the_cursor_of_deduplication_goes_when_that_is_switched_off(cluster: Clu
 def test_a_newer_version_of_that_cursor_stays(cluster: Cluster) -> None:
     make(cluster)
     store_mark(cluster, ORIGIN, "pyreplog.dedup")
-    key = subscription_key(NAME, "pyreplog.dedup")
-    item = cluster.metadata.get(key)
-    assert item is not None
-    newer = json.dumps({**json.loads(item.value), "version": 99, "min_reader": 99}).encode()
-    cluster.metadata.put(key, newer, item.version)
+    make_newer(cluster, "pyreplog.dedup")
     with cluster.topic(NAME) as topic:
         assert (trim(topic), states(topic)) == (0, {"pyreplog.dedup": ("unknown", 0)})
+
+
+def test_who_was_slow_to_open_the_topic_deletes_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process has it meanwhile, and deduplicates."""
+    make(cluster, deduplicate=True)
+    with cluster.topic(NAME) as topic:
+        topic.configure(deduplicate=False)
+
+    with life(cluster) as slow:
+
+        def listed(store: Any, topic: str) -> list[str]:
+            found = list_subscriptions(store, topic)
+            monkeypatch.undo()
+            lose_lease(slow)
+            with cluster.topic(NAME) as other:
+                other.configure(deduplicate=True)
+            with cluster.topic(NAME) as other:
+                other.publish(b"one more", producer="p", sequence=7)
+            return found
+
+        monkeypatch.setattr(subscriptions_module, "list_subscriptions", listed)
+        with pytest.raises(TopicFencedError):
+            slow.topic(NAME)
+    assert list_subscriptions(cluster.metadata, NAME) == ["pyreplog.dedup"]
