@@ -34,6 +34,7 @@ from pyreplog.topic.owner.cursors.cursor_log import CursorHistory
 from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import PATIENCE_S, SMALL, fill, open_cluster, trim
 from tests.topic.lives import kill, life, lose_lease
+from tests.topic.remoting import Served
 
 NAME = "t"
 GEO = "pyreplog.geo.b"
@@ -282,6 +283,20 @@ def test_one_that_is_in_use_is_listed_once_and_not_deleted(cluster: Cluster) -> 
     with cluster.topic(NAME) as topic:
         assert states(topic) == {"pyreplog.dedup": ("open", 31)}
         assert topic.publish(b"one more", producer="p", sequence=7) == -1
+
+
+def test_a_client_sees_it_and_deletes_it(here: Served) -> None:
+    store_mark(here.cluster, make(here.cluster))
+    with here.client() as client:
+        topic = client.topic(NAME)
+        (cursor,) = topic.internal_stats().cursors
+        assert (cursor.name, cursor.state, cursor.mark.offset) == (GEO, "stored", 14)
+        topic.configure(retention_bytes=0)
+        assert topic.trim() == 12
+        topic.delete_subscription(GEO)
+        assert topic.internal_stats().cursors == () and topic.trim() >= 24
+        with pytest.raises(NoSuchSubscriptionError):
+            topic.delete_subscription(GEO)
 
 
 @pytest.mark.parametrize("newer", [False, True], ids=["of any version", "of a newer version"])
