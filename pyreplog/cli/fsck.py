@@ -44,8 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidArgumentError("--truncate-at-damage: expected with --repair, found without")
     if arguments.truncate_at_damage and (path.parent / IDENTITY).exists():
         raise InvalidArgumentError(
-            f"--truncate-at-damage: {path} is the log of a bookie, which does not start when its log was cut. Start it "
-            "as it is: it has damaged entries written again from other bookies (docs/operations.md, A disk flips bits)"
+            f"--truncate-at-damage: {path} is the log of a bookie, and a bookie refuses a log that was cut. Start the "
+            "bookie without this: it has damaged entries written again from other bookies (docs/operations.md, A disk "
+            "flips bits)"
         )
     with progress("fsck", start=0, total=_size(path)) as shown:
         if arguments.repair:

@@ -623,7 +623,9 @@ class GroupClient(Handle):
                 raise reply
             peer = channel.peer
             if peer is None or peer.version < CLIENT_VERSION:
-                raise ProtocolVersionError(f"{address[0]}:{address[1]} takes no requests of clients: it is older")
+                raise ProtocolVersionError(
+                    f"{address[0]}:{address[1]} runs a version that takes no requests of clients; upgrade it"
+                )
             status = _as_status(reply)
         except ReplogError as error:
             self._trouble = str(error)

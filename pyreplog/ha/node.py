@@ -707,8 +707,8 @@ class Node(Handle):
     def vote(self, prepare: Prepare) -> Message:
         """Answer a candidate; what the answer promises is durable before this returns.
 
-        ReplicationError: not now. A node whose log is not open does not know what it holds, and a master that is about
-        to be cannot be fenced.
+        ReplicationError: not now. A node whose log is not open does not know what it holds, and a node that is becoming
+        master cannot be fenced.
         """
         context, master = self._context, self._master
         with context.lock:

@@ -133,7 +133,8 @@ class PendingCommits:
     def _late(self, position: int) -> ReplicationTimeoutError:
         waited = f"{self._timeout_us // 1000} ms"
         return ReplicationTimeoutError(
-            f"position {position} was not committed within {waited}, {self.lot.reached} was: unknown"
+            f"position {position} was not committed within {waited} (committed up to {self.lot.reached}): the outcome "
+            "is unknown"
         )
 
 

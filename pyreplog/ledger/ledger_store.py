@@ -56,7 +56,7 @@ def load_ledger(store: MetadataStore, ledger: int) -> VersionedMetadata:
     """As find_ledger; NoSuchLedgerError: it does not exist."""
     found = find_ledger(store, ledger)
     if found is None:
-        raise NoSuchLedgerError(ledger, "there is none of that id, or it was deleted")
+        raise NoSuchLedgerError(ledger, "it does not exist, or was deleted")
     return found
 
 

@@ -240,8 +240,8 @@ class LogCursor(Closeable):
             place.check and place.entry > log.start and self._check_before(place.entry) != place.check
         ):
             raise TruncatedError(
-                f"cursor {self.name} of {log.path} stands at entry {place.entry}, and the log was cut before it: what "
-                "was read is of another history; go on with seek()"
+                f"cursor {self.name} of {log.path} stands at entry {place.entry}, and the log was cut before it: the "
+                "entries that were read do not exist any more; call seek() to continue"
             )
 
     # ---- moving it ------------------------------------------------------------------------------------------
@@ -403,7 +403,7 @@ def retention_held(directory: Path, timeout: float) -> Iterator[None]:
         deadline = time.monotonic() + timeout
         while not _try_lock(fd):
             if time.monotonic() >= deadline:
-                raise LockedError(directory, None, "it is about to make a cursor, or to remove segments; try again")
+                raise LockedError(directory, None, "another process creates a cursor or removes segments; try again")
             time.sleep(_LOOK_S)
         yield
     finally:

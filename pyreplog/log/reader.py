@@ -186,7 +186,7 @@ class LogReader(LogView):
 
     @property
     def truncation_count(self) -> int:
-        """Going live counts as one: what was found without a writer, it may have cut."""
+        """Number of truncations seen. Attaching to a live writer adds one, because it may have cut the log before."""
         return super().truncation_count if self._live else _NOT_LIVE
 
     def _rebuild(self) -> None:

@@ -176,7 +176,7 @@ class RawLog(Handle):
         """
         if self._end != self._whole:
             raise InvalidArgumentError(
-                f"the log ends within a record, at {self._end}: it is a copy that goes on elsewhere"
+                f"the log ends within a record, at {self._end}: this copy is incomplete; continue it from its master"
             )
         record = encode(message, self._end)
         if len(record) + BLANK_BYTES > self.file_bytes:

@@ -119,7 +119,8 @@ def test_versions_of_wires() -> None:
     assert said["bookies"] == f"{least} to {constant('pyreplog.net.hello')}"
     assert said["topics"] == f"{least} to {constant('pyreplog.topic.model.wire.protocol')}"
     joining = constant("pyreplog.ha.protocol.messages")
-    assert said["replica groups"] == f"{joining} (of the hello: {least} to {constant('pyreplog.net.hello')})"
+    hello, clients = constant("pyreplog.net.hello"), constant("pyreplog.ha.protocol.client_messages", "CLIENT_VERSION")
+    assert said["replica groups"] == f"{joining} (of the hello: {least} to {hello}); clients of a group: {clients}"
 
 
 def test_libraries_of_the_project() -> None:

@@ -25,8 +25,8 @@ class RelayLogReader:
         self.relay.check_open()  # a log that is closed says nothing of where it began
         if entry is None and start > 0:
             raise TrimmedError(
-                f"{self.relay.path} begins at entry {start}: what lies before would never be applied; "
-                f"begin with start={start} where it is there already"
+                f"{self.relay.path} begins at entry {start}: earlier entries are gone, and would never be "
+                f"applied; if the target has them already, begin with start={start}"
             )
         wanted = start if entry is None else entry
         if wanted < start:

@@ -119,7 +119,8 @@ def publishing(
             if future is None:
                 raise WindowFullError("no room in time (timeout): nothing was published, try again later") from None
             raise OutcomeUnknownError(
-                "no outcome in time (timeout): it is published, or may be later, or not"
+                "no outcome in time (timeout): the message was published, or may be later, or not; a named producer of "
+                "a topic that deduplicates may publish it again"
             ) from None
 
     return _named(published, name)
