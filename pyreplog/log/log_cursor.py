@@ -241,7 +241,7 @@ class LogCursor(Closeable):
         ):
             raise TruncatedError(
                 f"cursor {self.name} of {log.path} stands at entry {place.entry}, and the log was cut before it: the "
-                "entries that were read do not exist any more; call seek() to continue"
+                "entries that were read do not exist any more; go on with seek()"
             )
 
     # ---- moving it ------------------------------------------------------------------------------------------
