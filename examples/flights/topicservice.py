@@ -60,7 +60,7 @@ class Consumers:
     def _archive(self) -> None:
         with self._topic.subscribe(ARCHIVE, queue=ARCHIVE_AT_ONCE) as consumer:
             while not self._stop.wait(ARCHIVE_PAUSE_S):
-                for message in consumer.receive(ARCHIVE_AT_ONCE, timeout=0.05):
+                for message in consumer.receive(max_messages=ARCHIVE_AT_ONCE, timeout=0.05):
                     consumer.acknowledge(message)
 
     def __enter__(self) -> Consumers:

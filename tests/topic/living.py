@@ -49,7 +49,7 @@ def consume(consumers: list[Consumer]) -> None:
     reached = [0, 0]
     while True:
         for at, consumer in enumerate(consumers):
-            messages = consumer.receive(10)
+            messages = consumer.receive(max_messages=10)
             done = [message.offset for message in messages if at == 0 or message.offset % 2]
             if done:
                 consumer.acknowledge(done)

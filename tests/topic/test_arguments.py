@@ -79,7 +79,7 @@ def test_of_topics(topic: Any) -> None:
 
 def test_of_consumers_others_are_not_disturbed(topic: Any) -> None:
     with topic.subscribe("s") as consumer, topic.subscribe("other", start="earliest") as other:
-        assert other.receive(8, timeout=PATIENCE_S)
+        assert other.receive(max_messages=8, timeout=PATIENCE_S)
         for what, (call, error) in OF_CONSUMERS.items():
             with pytest.raises(ReplogError) as found:
                 call(consumer)
@@ -100,7 +100,7 @@ def test_an_empty_list_changes_nothing(topic: Any) -> None:
             consumer.acknowledge_cumulative(empty)
         consumer.flush(PATIENCE_S)
         assert topic.stats().subscriptions[0].backlog_messages == 8
-        consumer.acknowledge(consumer.receive(8, timeout=PATIENCE_S))
+        consumer.acknowledge(consumer.receive(max_messages=8, timeout=PATIENCE_S))
         consumer.flush(PATIENCE_S)
         assert topic.stats().subscriptions[0].backlog_messages == 0
     with pytest.raises(ClosedError):
@@ -122,7 +122,7 @@ def test_an_empty_list_in_a_coroutine(topic: Any) -> None:
 def test_bytes_are_no_offsets(topic: Any) -> None:
     with topic.subscribe("s") as consumer:
         for strange in (b"\x00\x01", bytearray(b"\x00"), memoryview(b"\x00"), "0"):
-            with pytest.raises(WrongTypeError, match=f"what: expected messages.*found {type(strange).__name__}"):
+            with pytest.raises(WrongTypeError, match=f"messages: expected messages.*found {type(strange).__name__}"):
                 consumer.acknowledge(strange)
         consumer.flush(PATIENCE_S)
         assert topic.stats().subscriptions[0].backlog_messages == 8

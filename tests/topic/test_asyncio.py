@@ -100,7 +100,7 @@ def blocking_calls(topic: Any, consumer: Any, producer: Any) -> Iterator[tuple[A
         yield topic, "skip", lambda: topic.skip("s", 1)
         yield topic, "skip_to", lambda: topic.skip_to("s", 0)
     yield consumer, "receive", consumer.receive
-    yield consumer, "receive", lambda: consumer.receive(5, timeout=1.0)
+    yield consumer, "receive", lambda: consumer.receive(max_messages=5, timeout=1.0)
     yield consumer, "receive", lambda: next(iter(consumer))
     yield consumer, "receive_batch", consumer.receive_batch
     yield consumer, "receive_batch", lambda: next(consumer.batches())
@@ -137,7 +137,7 @@ def test_calls_that_do_not_wait_are_not_refused(places: Places, where: str) -> N
 
         async def scene() -> None:
             assert consumer.receive(timeout=0) is None and consumer.receive_batch(timeout=0) is None
-            assert consumer.receive(5, timeout=0) == []
+            assert consumer.receive(max_messages=5, timeout=0) == []
             await topic.submit(b"1", b"k")
             await producer.submit_batch([b"2"], [b"k"])
             message = await consumer.receive_async()

@@ -39,7 +39,7 @@ def refuse(topic: Topic, values: list[bytes], **settings: Any) -> None:
         topic.publish_batch(values, properties=[{"mine": "kept"}] * len(values))
         left = len(values)
         while left:
-            messages = consumer.receive(left, timeout=PATIENCE_S)
+            messages = consumer.receive(max_messages=left, timeout=PATIENCE_S)
             assert messages
             consumer.nack(messages)
             left -= len(messages)

@@ -85,14 +85,14 @@ def test_batches_are_of_one_partition_and_acknowledged_as_such(topic: Partitione
 
 def test_several_at_once_are_those_that_are_there(topic: PartitionedTopic) -> None:
     with topic.subscribe("s") as consumer:
-        assert consumer.receive(5, timeout=0) == []
+        assert consumer.receive(max_messages=5, timeout=0) == []
         publish(topic, 10)
         found: list[Message] = []
         while len(found) < 10:
-            found += consumer.receive(7, timeout=PATIENCE_S)
+            found += consumer.receive(max_messages=7, timeout=PATIENCE_S)
         assert len({(message.partition, message.offset) for message in found}) == 10
         with pytest.raises(InvalidArgumentError, match="max_messages"):
-            consumer.receive(0)
+            consumer.receive(max_messages=0)
 
 
 def test_a_long_backlog_of_one_partition_keeps_no_other_waiting(topic: PartitionedTopic) -> None:

@@ -54,7 +54,7 @@ def fail(topic: Any, count: int) -> None:
     with topic.subscribe("s") as consumer:
         left = count
         while left:
-            messages = consumer.receive(left, timeout=PATIENCE_S)
+            messages = consumer.receive(max_messages=left, timeout=PATIENCE_S)
             assert messages
             consumer.nack(messages, reason="bad")
             left -= len(messages)
@@ -270,7 +270,7 @@ def test_those_that_another_consumer_had_are_sent_when_it_is_gone(place: Any, na
     topic, dead = made(place, name, origin={"deduplicate": True}, type="shared", max_unacked_consumer=5)
     dead.publish_batch(**letters_of(name, range(5)))
     with dead.subscribe("people") as other:
-        assert other.receive(5, timeout=PATIENCE_S)
+        assert other.receive(max_messages=5, timeout=PATIENCE_S)
         until(lambda: subscriptions(dead)[0].unacked == 5)
         dead.publish_batch(**letters_of(name, range(5, 8)))
         assert dead.redrive("people").sent == 3

@@ -37,7 +37,7 @@ def spare() -> Iterator[ThreadPoolExecutor]:
 def test_acknowledgements_count_at_the_owner(topic: RemoteTopic, here: Served) -> None:
     topic.publish_batch(VALUES)
     with topic.subscribe("s", start="earliest") as consumer:
-        messages = consumer.receive(4, timeout=PATIENCE_S)
+        messages = consumer.receive(max_messages=4, timeout=PATIENCE_S)
         assert [message.value for message in messages] == VALUES
         consumer.acknowledge(messages[0])
         consumer.acknowledge([1])
@@ -146,7 +146,7 @@ def test_the_next_client_takes_over(topic: RemoteTopic, here: Served) -> None:
 def test_refused_messages_come_again_and_are_counted(topic: RemoteTopic) -> None:
     topic.publish_batch(VALUES)
     with topic.subscribe("s", start="earliest", type="shared") as consumer:
-        messages = consumer.receive(4, timeout=PATIENCE_S)
+        messages = consumer.receive(max_messages=4, timeout=PATIENCE_S)
         consumer.acknowledge(messages[1:])
         consumer.nack(messages[0], delay=0.0)
         again = consumer.receive(timeout=PATIENCE_S)

@@ -84,9 +84,9 @@ def test_what_was_acknowledged_and_flushed_does_not_come_again(here: Served, wir
     with topic.subscribe("s", start="earliest", type="shared") as consumer:
         for turn in range(4):
             topic.publish_batch([b"%d" % number for number in range(20)])
-            messages = consumer.receive(20, timeout=PATIENCE_S)
+            messages = consumer.receive(max_messages=20, timeout=PATIENCE_S)
             while len(messages) < 20:
-                messages += consumer.receive(20, timeout=PATIENCE_S)
+                messages += consumer.receive(max_messages=20, timeout=PATIENCE_S)
             if turn % 2:
                 with wire.apart():
                     until(lambda: here.server.connections == 0)

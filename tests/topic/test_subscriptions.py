@@ -64,7 +64,7 @@ def test_subscriptions_that_wait_get_all_that_comes(topic: Topic) -> None:
     def take(consumer: Consumer) -> list[int]:
         found: list[int] = []
         while len(found) < 100:
-            messages = consumer.receive(10, timeout=PATIENCE_S)
+            messages = consumer.receive(max_messages=10, timeout=PATIENCE_S)
             assert 1 <= len(messages) <= 10, f"{len(found)} came"
             found += offsets(messages)
         return found

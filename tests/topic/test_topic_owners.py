@@ -352,7 +352,7 @@ def test_any_moment_of_a_busy_owner(cluster: Cluster) -> None:
                 until_then.start()
                 try:
                     while True:
-                        messages = consumer.receive(20, timeout=0.01)
+                        messages = consumer.receive(max_messages=20, timeout=0.01)
                         for message in messages:
                             assert message.offset not in acked, turn
                             seen.add(message.offset)

@@ -283,14 +283,14 @@ def _of_consumers() -> Iterator[Case]:
 
     no_what = (None, 1.5, "0", b"0", True, ["0"], [None], STRANGE)
     for what in ("acknowledge", "nack", "acknowledge_cumulative"):
-        yield case(what, "what", lambda consumer, wrong, what=what: getattr(consumer, what)(wrong), no_what)
+        yield case(what, "messages", lambda consumer, wrong, what=what: getattr(consumer, what)(wrong), no_what)
     yield case("nack", "delay", lambda consumer, wrong: consumer.nack([], delay=wrong), NO_SECONDS)
     for what in ("receive", "receive_batch", "flush"):
         yield case(
             what, "timeout", lambda consumer, wrong, what=what: getattr(consumer, what)(timeout=wrong), NO_SECONDS
         )
     yield case("batches", "timeout", lambda consumer, wrong: drained(consumer.batches(wrong)), NO_SECONDS)
-    yield case("receive", "max_messages", lambda consumer, wrong: consumer.receive(wrong, 0), NO_INT)
+    yield case("receive", "max_messages", lambda consumer, wrong: consumer.receive(0, max_messages=wrong), NO_INT)
     yield case("seek", "start", lambda consumer, wrong: consumer.seek(wrong), (*NO_START, None))
     yield case("seek", "timeout", lambda consumer, wrong: consumer.seek("earliest", timeout=wrong), NO_SECONDS)
 

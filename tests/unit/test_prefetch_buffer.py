@@ -72,7 +72,7 @@ def test_messages_in_turn() -> None:
     assert [message.value for message in found if message is not None] == [b"0", b"1", b"2"]
     assert consumer.asked == []
     assert consumer.receive(timeout=0.5) is None
-    assert consumer.receive(None, 2) is None
+    assert consumer.receive(2) is None
     with pytest.raises(StopIteration):
         consumer.take_next()
     assert consumer.asked == [(None, 0.5), (None, 2)]
@@ -81,7 +81,7 @@ def test_messages_in_turn() -> None:
 def test_several_at_once_are_asked_for() -> None:
     consumer = Consumer()
     consumer.begin((batch_of(3), {}))
-    consumer.receive(2)
+    consumer.receive(max_messages=2)
     consumer.receive(max_messages=1, timeout=3)
     assert consumer.asked == [(2, None), (1, 3)]
     assert consumer.take_next().offset == 0

@@ -36,12 +36,12 @@ cdef class PrefetchBuffer:
     cdef readonly bint _collects
 
     @cython.binding(False)
-    def receive(self, max_messages=None, timeout=None):
+    def receive(self, timeout=None, max_messages=None):
         """Wait for the next message, or for a list of 1 to `max_messages`.
 
         Args:
-            max_messages: most messages of the list, which are there already; None: one message.
             timeout: seconds; None: without limit. After them the result is None, or an empty list.
+            max_messages: most messages of the list, which are there already; None: one message.
 
         Raises:
             TopicFencedError: another process owns the topic now.
@@ -57,24 +57,24 @@ cdef class PrefetchBuffer:
 
     @cython.binding(False)
     @cython.always_allow_keywords(False)
-    def acknowledge(self, what):
+    def acknowledge(self, messages):
         """Acknowledge messages: they do not come again. It does not wait; `flush` does.
 
         Acknowledgements are stored together, every fraction of a second, so after a crash some messages may come again.
         Messages that were acknowledged before are no error.
 
         Args:
-            what: a message, a batch, an offset, or several messages or offsets; an empty list changes nothing.
+            messages: a message, a batch, an offset, or several messages or offsets; an empty list changes nothing.
 
         Raises:
             ClosedError: the consumer, its topic or its cluster was closed.
             ForkedError: this process was forked.
-            WrongTypeError: `what` is none of these.
+            WrongTypeError: `messages` is none of these.
             ReplogError: the subscription ended with an error.
         """
-        if not (self._collects and isinstance(what, Message) and self.note((<Message>what).at.first
-                                                                          + (<Message>what).number)):
-            self._acknowledge(what)
+        if not (self._collects and isinstance(messages, Message) and self.note((<Message>messages).at.first
+                                                                          + (<Message>messages).number)):
+            self._acknowledge(messages)
 
     def __dealloc__(self):
         free(self.acked)

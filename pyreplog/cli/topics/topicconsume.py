@@ -94,7 +94,7 @@ def _messages(
     received = 0
     while arguments.count is None or received < arguments.count:
         most = _AT_ONCE if arguments.count is None else min(arguments.count - received, _AT_ONCE)
-        messages = consumer.receive(most, timeout)
+        messages = consumer.receive(timeout, max_messages=most)
         if not messages and not (checks and _is_more_to_come(topic, consumer, received)):
             return
         if messages:

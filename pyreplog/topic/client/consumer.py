@@ -389,29 +389,29 @@ class Consumer(Handle, PrefetchBuffer):
 
     # ---- acknowledging --------------------------------------------------------------------------------------
 
-    def _acknowledge(self, what: What) -> None:
+    def _acknowledge(self, messages: What) -> None:
         """Acknowledge messages that PrefetchBuffer does not collect."""
         self._check_usable()
         self._send_acks()
-        if isinstance(what, Message):
+        if isinstance(messages, Message):
             if not self._collects:
                 self._collect(True)
                 self._source.wake_after(ACKS_WAIT_S, self._acks_due)
-            self.acknowledge(what)
-        elif isinstance(what, MessageBatch):
-            start, end = what.first, what.last + 1
-            if end - start == len(what) > 0:
+            self.acknowledge(messages)
+        elif isinstance(messages, MessageBatch):
+            start, end = messages.first, messages.last + 1
+            if end - start == len(messages) > 0:
                 self._source.acknowledge_range(self._id, start, end)
             else:
-                self._send_offsets(what.offset)
+                self._send_offsets(messages.offset)
         else:
-            self._send_offsets(as_offsets(what))
+            self._send_offsets(as_offsets(messages))
 
-    def acknowledge_cumulative(self, what: Message | MessageBatch | int, *, timeout: float | None = None) -> None:
+    def acknowledge_cumulative(self, messages: Message | MessageBatch | int, *, timeout: float | None = None) -> None:
         """Acknowledge a message and all before it, and wait until the owner has done so. Not for shared subscriptions.
 
         Args:
-            what: a message, an offset, or a batch, of which the last message counts.
+            messages: a message, an offset, or a batch, of which the last message counts.
             timeout: seconds, as in `flush`.
 
         Raises:
@@ -420,30 +420,30 @@ class Consumer(Handle, PrefetchBuffer):
             ReplogError: as `flush`.
         """
         check_may_block("acknowledge_cumulative")
-        self._await(self.acknowledge_cumulative_async(what), timeout)
+        self._await(self.acknowledge_cumulative_async(messages), timeout)
 
-    def acknowledge_cumulative_async(self, what: Message | MessageBatch | int) -> AppendFuture[None]:
+    def acknowledge_cumulative_async(self, messages: Message | MessageBatch | int) -> AppendFuture[None]:
         """Return a future that is done when a message and all before it are acknowledged.
 
         Args:
-            what: as in `acknowledge_cumulative`.
+            messages: as in `acknowledge_cumulative`.
 
         Raises:
             ReplogError: as `acknowledge_cumulative`.
         """
         self._check_usable()
         self._send_acks()
-        offsets = what.offset if isinstance(what, MessageBatch) else as_offsets(what)
+        offsets = messages.offset if isinstance(messages, MessageBatch) else as_offsets(messages)
         if not len(offsets):
             return completed_future()
-        end = int(offsets[-1]) + 1  # not `what.end`, which is the end of the read that the batch may be a part of
+        end = int(offsets[-1]) + 1  # not `messages.end`, which is the end of the read that the batch may be a part of
         return self._source.acknowledge_cumulative(self._id, end)
 
-    def nack(self, what: What, *, delay: float | None = None, reason: str | None = None) -> None:
+    def nack(self, messages: What, *, delay: float | None = None, reason: str | None = None) -> None:
         """Refuse messages: they come again.
 
         Args:
-            what: as in `acknowledge`.
+            messages: as in `acknowledge`.
             delay: seconds until they come again; None: the back-off of the subscription.
             reason: text for people; a dead letter has the last one. Its first 1,024 bytes of UTF-8 are kept.
 
@@ -452,7 +452,10 @@ class Consumer(Handle, PrefetchBuffer):
         """
         self._check_usable()
         self._send_acks()
-        offsets, delay_us = what.offset if isinstance(what, MessageBatch) else as_offsets(what), as_delay_us(delay)
+        offsets, delay_us = (
+            messages.offset if isinstance(messages, MessageBatch) else as_offsets(messages),
+            as_delay_us(delay),
+        )
         text = as_reason(reason)
         if len(offsets):
             self._source.nack(self._id, offsets, delay_us, text)

@@ -81,15 +81,15 @@ class ConsumerLike(_Handle, Protocol):
         ...
 
     @overload
-    def receive(self, max_messages: None = None, timeout: float | None = None) -> Message | None: ...
+    def receive(self, timeout: float | None = None, max_messages: None = None) -> Message | None: ...
     @overload
-    def receive(self, max_messages: int, timeout: float | None = None) -> list[Message]: ...
-    def receive(self, max_messages: int | None = None, timeout: float | None = None) -> Message | list[Message] | None:
+    def receive(self, timeout: float | None = None, *, max_messages: int) -> list[Message]: ...
+    def receive(self, timeout: float | None = None, max_messages: int | None = None) -> Message | list[Message] | None:
         """Wait for the next message, or for a list of 1 to `max_messages`.
 
         Args:
-            max_messages: most messages of the list; None: one message.
             timeout: seconds; None: without limit. After them the result is None, or an empty list.
+            max_messages: most messages of the list; None: one message.
 
         Raises:
             TopicFencedError: another process owns the topic now.
@@ -138,22 +138,22 @@ class ConsumerLike(_Handle, Protocol):
     def __iter__(self) -> Iterator[Message]: ...
     def __aiter__(self) -> AsyncIterator[Message]: ...
 
-    def acknowledge(self, what: Delivered, /) -> None:
+    def acknowledge(self, messages: Delivered, /) -> None:
         """Acknowledge messages: they do not come again. It does not wait; `flush` does.
 
         Args:
-            what: a message, a batch, or several messages.
+            messages: a message, a batch, or several messages.
 
         Raises:
             ClosedError: as `receive`.
         """
         ...
 
-    def acknowledge_cumulative(self, what: Message | MessageBatch, *, timeout: float | None = None) -> None:
+    def acknowledge_cumulative(self, messages: Message | MessageBatch, *, timeout: float | None = None) -> None:
         """Acknowledge a message and all before it in its partition.
 
         Args:
-            what: a message, or a batch, of which the last message counts.
+            messages: a message, or a batch, of which the last message counts.
             timeout: seconds, as in `flush`.
 
         Raises:
@@ -162,22 +162,22 @@ class ConsumerLike(_Handle, Protocol):
         """
         ...
 
-    def acknowledge_cumulative_async(self, what: Message | MessageBatch) -> AppendFuture[None]:
+    def acknowledge_cumulative_async(self, messages: Message | MessageBatch) -> AppendFuture[None]:
         """Return a future that is done when a message and all before it are acknowledged.
 
         Args:
-            what: as in `acknowledge_cumulative`.
+            messages: as in `acknowledge_cumulative`.
 
         Raises:
             InvalidArgumentError: the subscription is shared.
         """
         ...
 
-    def nack(self, what: Delivered, *, delay: float | None = None) -> None:
+    def nack(self, messages: Delivered, *, delay: float | None = None) -> None:
         """Refuse messages: they come again.
 
         Args:
-            what: as in `acknowledge`.
+            messages: as in `acknowledge`.
             delay: seconds until they come again; None: the back-off of the subscription.
 
         Raises:

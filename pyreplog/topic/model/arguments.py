@@ -58,23 +58,25 @@ def check_queue(queue: int) -> int:
     return queue
 
 
-def as_offset(what: str, value: Any) -> int:
+def as_offset(name: str, value: Any) -> int:
     """Return a value as an offset. Raises WrongTypeError, or OutOfRangeError if no message can have that offset."""
-    offset = as_int(what, value)
+    offset = as_int(name, value)
     if not 0 <= offset < OFFSET_MAX:
-        raise OutOfRangeError(f"{what}: expected an offset from 0 on, of 62 bits, found {offset}")
+        raise OutOfRangeError(f"{name}: expected an offset from 0 on, of 62 bits, found {offset}")
     return offset
 
 
-def as_offsets(what: Message | int | Iterable[Message | int]) -> NDArray[np.int64]:
+def as_offsets(messages: Message | int | Iterable[Message | int]) -> NDArray[np.int64]:
     """Return the offsets of messages, ascending and distinct. Raises the errors of `as_offset`."""
-    is_text = isinstance(what, str | bytes | bytearray | memoryview)  # bytes are integers, too
-    items: Iterable[Any] = what if isinstance(what, Iterable) and not is_text else (what,)
+    is_text = isinstance(messages, str | bytes | bytearray | memoryview)  # bytes are integers, too
+    items: Iterable[Any] = messages if isinstance(messages, Iterable) and not is_text else (messages,)
     offsets = []
     for item in items:
         offset = item.offset if isinstance(item, Message) else item
         if isinstance(offset, bool) or not isinstance(offset, int | np.integer):
-            raise WrongTypeError(f"what: expected messages, a batch of them, or offsets, found {type(item).__name__}")
+            raise WrongTypeError(
+                f"messages: expected messages, a batch of them, or offsets, found {type(item).__name__}"
+            )
         offsets.append(as_offset("messages", offset))
     return np.unique(np.array(offsets, np.int64))
 

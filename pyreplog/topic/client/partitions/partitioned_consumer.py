@@ -166,15 +166,15 @@ class PartitionedConsumer(Handle):
     # ---- receiving ------------------------------------------------------------------------------------------
 
     @overload
-    def receive(self, max_messages: None = None, timeout: float | None = None) -> Message | None: ...
+    def receive(self, timeout: float | None = None, max_messages: None = None) -> Message | None: ...
     @overload
-    def receive(self, max_messages: int, timeout: float | None = None) -> list[Message]: ...
-    def receive(self, max_messages: int | None = None, timeout: float | None = None) -> Message | list[Message] | None:
+    def receive(self, timeout: float | None = None, *, max_messages: int) -> list[Message]: ...
+    def receive(self, timeout: float | None = None, max_messages: int | None = None) -> Message | list[Message] | None:
         """Wait for the next message, or for a list of 1 to `max_messages`.
 
         Args:
-            max_messages: most messages of the list, which are there already; None: one message.
             timeout: seconds; None: without limit. After them the result is None, or an empty list.
+            max_messages: most messages of the list, which are there already; None: one message.
 
         Raises:
             TopicFencedError: another process owns a partition now.
@@ -370,29 +370,29 @@ class PartitionedConsumer(Handle):
 
     # ---- acknowledging --------------------------------------------------------------------------------------
 
-    def acknowledge(self, what: PartitionedWhat) -> None:
+    def acknowledge(self, messages: PartitionedWhat) -> None:
         """Acknowledge messages: they do not come again. It does not wait; `flush` does.
 
         Args:
-            what: a message, a batch, a PartitionOffset, or several.
+            messages: a message, a batch, a PartitionOffset, or several.
 
         Raises:
-            WrongTypeError: `what` is none of these.
+            WrongTypeError: `messages` is none of these.
             InvalidArgumentError: a partition is unknown.
             ClosedError: as `receive`.
         """
-        if type(what) is Message:
-            self._part(what.partition).acknowledge(what)
+        if type(messages) is Message:
+            self._part(messages.partition).acknowledge(messages)
         else:
-            self._each(what, PartitionConsumer.acknowledge)
+            self._each(messages, PartitionConsumer.acknowledge)
 
     def acknowledge_cumulative(
-        self, what: Message | MessageBatch | PartitionOffset, *, timeout: float | None = None
+        self, messages: Message | MessageBatch | PartitionOffset, *, timeout: float | None = None
     ) -> None:
         """Acknowledge a message and all before it in its partition, and wait until the owner has done so.
 
         Args:
-            what: a message, a PartitionOffset, or a batch, of which the last message counts.
+            messages: a message, a PartitionOffset, or a batch, of which the last message counts.
             timeout: seconds, as in `flush`.
 
         Raises:
@@ -400,28 +400,30 @@ class PartitionedConsumer(Handle):
             OutcomeUnknownError: the time ran out.
         """
         check_may_block("acknowledge_cumulative")
-        self._await_all([self.acknowledge_cumulative_async(what)], timeout)
+        self._await_all([self.acknowledge_cumulative_async(messages)], timeout)
 
-    def acknowledge_cumulative_async(self, what: Message | MessageBatch | PartitionOffset) -> AppendFuture[None]:
+    def acknowledge_cumulative_async(self, messages: Message | MessageBatch | PartitionOffset) -> AppendFuture[None]:
         """Return a future that is done when a message and all before it in its partition are acknowledged.
 
         Args:
-            what: as in `acknowledge_cumulative`.
+            messages: as in `acknowledge_cumulative`.
 
         Raises:
-            WrongTypeError: `what` is no message, batch or PartitionOffset.
+            WrongTypeError: `messages` is no message, batch or PartitionOffset.
             InvalidArgumentError: the subscription is shared.
         """
-        if not isinstance(what, Message | MessageBatch | PartitionOffset):
-            raise WrongTypeError(f"what: expected a message, a batch or a PartitionOffset, found {type(what).__name__}")
-        part = self._part(what.partition)
-        return part.acknowledge_cumulative_async(what.offset if isinstance(what, PartitionOffset) else what)
+        if not isinstance(messages, Message | MessageBatch | PartitionOffset):
+            raise WrongTypeError(
+                f"messages: expected a message, a batch or a PartitionOffset, found {type(messages).__name__}"
+            )
+        part = self._part(messages.partition)
+        return part.acknowledge_cumulative_async(messages.offset if isinstance(messages, PartitionOffset) else messages)
 
-    def nack(self, what: PartitionedWhat, *, delay: float | None = None, reason: str | None = None) -> None:
+    def nack(self, messages: PartitionedWhat, *, delay: float | None = None, reason: str | None = None) -> None:
         """Refuse messages: they come again.
 
         Args:
-            what: as in `acknowledge`.
+            messages: as in `acknowledge`.
             delay: seconds until they come again; None: the back-off of the subscription.
             reason: text for people, kept with dead letters: its first 1,024 bytes of UTF-8.
 
@@ -430,15 +432,15 @@ class PartitionedConsumer(Handle):
         """
         as_delay_us(delay)  # checked even if there are no messages
         text = as_reason(reason)
-        self._each(what, lambda part, messages: part.nack(messages, delay=delay, reason=text))
+        self._each(messages, lambda part, messages: part.nack(messages, delay=delay, reason=text))
 
-    def _each(self, what: PartitionedWhat, call: Callable[[PartitionConsumer, Any], None]) -> None:
+    def _each(self, messages: PartitionedWhat, call: Callable[[PartitionConsumer, Any], None]) -> None:
         """Call each partition's consumer with its messages."""
-        if isinstance(what, Message | MessageBatch):
-            call(self._part(what.partition), what)
+        if isinstance(messages, Message | MessageBatch):
+            call(self._part(messages.partition), messages)
             return
         self._check_usable()
-        offsets_by_partition = by_partition([what] if isinstance(what, PartitionOffset) else what)
+        offsets_by_partition = by_partition([messages] if isinstance(messages, PartitionOffset) else messages)
         parts = [(self._part(partition), offsets) for partition, offsets in offsets_by_partition.items()]
         for part, offsets in parts:
             call(part, offsets)
