@@ -1,3 +1,4 @@
+# cython: embedsignature=True, embedsignature.format=clinic
 """The work of a consumer for every message: return the next one, and note the offset of one that is acknowledged.
 
 Threads: any; the GIL makes each step one. Other work is left to the methods that begin with an underscore.
@@ -57,7 +58,7 @@ cdef class PrefetchBuffer:
 
     @cython.binding(False)
     @cython.always_allow_keywords(False)
-    def acknowledge(self, messages):
+    def acknowledge(self, messages, /):
         """Acknowledge messages: they do not come again. It does not wait; `flush` does.
 
         Acknowledgements are stored together, every fraction of a second, so after a crash some messages may come again.
