@@ -200,6 +200,17 @@ def test_arrows_of_the_picture_are_imports() -> None:
         "_version",
     }
     assert not arrows - seen
+    assert not {(a, b) for a, b in seen if {a, b} <= RANK.keys() - {"__main__", "_version"} and a != b} - closure(
+        arrows
+    ), "no arrow leads there"
+
+
+def closure(arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """All that follows from arrows: if one leads to where another one begins, both make one."""
+    known = set(arrows)
+    while further := {(a, d) for a, b in known for c, d in known if b == c} - known:
+        known |= further
+    return known
 
 
 def test_words_are_sorted_and_stand_once() -> None:
