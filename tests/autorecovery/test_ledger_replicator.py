@@ -324,6 +324,22 @@ def test_another_target_is_chosen_when_one_refuses(status: ReplyStatus) -> None:
     assert lab.fragments == {0: "gbcde"}
 
 
+def test_no_source_is_a_target() -> None:
+    """The drain of a source may have ended, so that it takes entries: copies would go to and fro."""
+    lab = closed_lab()
+    lab.metadata = dataclasses.replace(
+        lab.metadata,
+        fragments=(Fragment(0, ("a", "b", "c", "d", "e")), Fragment(20, ("f", "b", "c", "d", "e"))),
+    )
+    for entry in (entry for stripe in lab.metadata.stripes(0, 20, COUNT) for entry in stripe):
+        lab.logs["f"].held.setdefault(LEDGER, {})[entry] = lab.logs["a"].held[LEDGER][entry]
+    bench = replicator(lab, "af", spares="afg")
+    while bench.step():
+        assert lab.version < 20
+    assert bench.error is None
+    assert lab.metadata.bookies() == set("bcdeg")
+
+
 def test_an_overloaded_target_is_given_time() -> None:
     lab = closed_lab()
     bench = replicator(lab, lost="a", spares="f")

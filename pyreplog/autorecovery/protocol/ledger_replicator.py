@@ -155,7 +155,8 @@ class LedgerReplicator:
     def _replace(self, fragment: Fragment, end: int, index: int) -> list[ReplicationEffect]:
         """Choose a bookie for a place of a fragment, and begin to copy."""
         metadata, source = self._metadata, fragment.ensemble[index]
-        target = self._choose(metadata, fragment, index, self._refused)
+        # A source may take entries again, once its drain has ended: moved there, its copies would be moved for ever.
+        target = self._choose(metadata, fragment, index, self._refused | self._sources)
         if target is None:
             lacking = NotEnoughBookiesError(
                 f"ledger {metadata.ledger}: no bookie can take the place of {source} in the fragment from entry "
