@@ -48,6 +48,21 @@ def test_it_goes_on_while_every_write_set_has_its_ack_quorum() -> None:
     assert writer.close().run().result.last_entry == 11 == lab.end
 
 
+def test_a_new_version_of_the_same_metadata_does_not_prove_that_the_note_is_stored() -> None:
+    """Other clients store the metadata unchanged, before they remove what these do not name."""
+    lab = Lab(spares=0)
+    writer = lab.writer()
+    lab.down.add("a")
+    future = writer.append()
+    while not writer.stores:
+        writer.answer(writer.sends.pop(0))
+    lab.change(lab.metadata)
+    writer.lose_answer(stored=False)
+    assert writer.machine.degraded == () and writer.noted == []
+    writer.run()
+    assert acked(future) and [copy.bookie for copy in writer.noted] == ["a"]
+
+
 def test_with_fewer_it_ends() -> None:
     lab = Lab(spares=0)
     writer = degraded(lab)

@@ -411,9 +411,9 @@ class LedgerWriter(LedgerWriterBase):
             return []
         if version == self._version:
             return [Store(self._storing, version, self._lacking)]
-        if current == self._storing:
+        if current == self._storing != self.metadata:
             return self.stored(version)
-        return self.conflicted(current, version)
+        return self.conflicted(current, version)  # a new version of the same metadata proves nothing: others make such
 
     def deleted(self) -> list[Effect]:
         error = NoSuchLedgerError(self.metadata.ledger, "was deleted")
