@@ -253,10 +253,10 @@ class AutoRecovery(Handle):
 
     def _workload(self, orders: frozenset[str]) -> Workload:
         states = list_bookie_states(self._store)
-        registered = {status.bookie for status in self._runtime.bookie_statuses()}
+        running = frozenset(status.bookie for status in self._runtime.bookie_statuses())
         gone = (BookiePhase.LOST, BookiePhase.RETIRED)
-        lost = frozenset(bookie for bookie, state in states.items() if state.phase in gone) - registered
-        return Workload(orders, lost, (orders | states.keys()) - registered - lost)
+        lost = frozenset(bookie for bookie, state in states.items() if state.phase in gone) - running
+        return Workload(orders, lost, (orders | states.keys()) - running - lost, running=running)
 
     def _copy(self, worker: ReplicationWorker, workload: Workload, copies_at_once: int) -> None:
         """Run one pass of the worker. On a thread of its own."""

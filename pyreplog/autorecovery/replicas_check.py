@@ -178,6 +178,6 @@ class ReplicasCheck:
         """Have other bookies take the places of a member. What it has is copied from the others first."""
         machine = LedgerReplicator(
             stored.metadata, stored.version, {bookie}, lost=lost, away=frozenset(), choose=self._targets.choose,
-            pace=self._pace.spend,
+            others={status.bookie for status in self._runtime.bookie_statuses()}, pace=self._pace.spend,
         )  # fmt: skip
         replicate(stored.metadata.ledger, machine, self._runtime, self._clock, self._scan)

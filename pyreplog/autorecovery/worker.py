@@ -40,12 +40,14 @@ class Workload:
         lost: ids of bookies whose copies are gone.
         away: ids of bookies that do not run and may come back.
         moves: ledger -> the move of a rebalance; with moves there are no sources.
+        running: ids of all bookies that run.
     """
 
     sources: frozenset[str]
     lost: frozenset[str]
     away: frozenset[str]
     moves: Mapping[int, Move] = field(default_factory=dict)
+    running: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -270,8 +272,9 @@ class ReplicationWorker:
             return
         choose = self._targets.choose if move is None else self._targets.only(move.target)
         machine = LedgerReplicator(
-            metadata, stored.version, sources, lost=load.lost, away=load.away, choose=choose, pace=self.pace.spend
-        )
+            metadata, stored.version, sources, lost=load.lost, away=load.away, choose=choose,
+            others=load.running, pace=self.pace.spend,
+        )  # fmt: skip
         self._count(metadata.ledger, replicate(metadata.ledger, machine, self._runtime, self._clock, self._scan))
 
     def _count(self, ledger: int, replicated: LedgerReplicated) -> None:

@@ -364,6 +364,21 @@ def without(lab: Lab, entries: Iterable[int]) -> None:
             lab.logs[bookie].held.get(LEDGER, {}).pop(entry, None)
 
 
+def test_bookies_that_are_no_members_are_asked_before_entries_are_listed_as_lost() -> None:
+    """The member that took the place of g has lost its disk before the copies on g were surplus."""
+    lab = closed_lab()
+    kept = held_by(lab, 0)[3:5]
+    for entry in kept:
+        lab.logs["g"].held.setdefault(LEDGER, {})[entry] = lab.logs["a"].held[LEDGER][entry]
+    for bookie in "bcdef":
+        for entry in kept:
+            lab.logs[bookie].held.get(LEDGER, {}).pop(entry, None)
+    bench = replicator(lab, lost="a", spares="f", others=set("bcdefg")).run()
+    assert (bench.listed, bench.result.lost, bench.result.entries) == ([], 0, len(held_by(lab, 0)))
+    assert lab.fragments == {0: "fbcde"}
+    assert all(readable(lab, entry) for entry in range(COUNT))
+
+
 def test_losses_are_listed_before_the_metadata_stop_naming_the_source() -> None:
     lab = closed_lab()
     gone = held_by(lab, 0)[3:5]

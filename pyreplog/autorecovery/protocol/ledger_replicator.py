@@ -5,7 +5,8 @@ holds them on its disk, then name the target in the metadata by compare-and-set.
 version of the metadata was read that the compare-and-set expects. So a bookie that removes surplus copies, which
 changes the version first, never removes what a proof still counts on (BookKeeper #4668). After a conflict the proof is
 asked for again. For the same reason the version is read again before entries are listed as lost: a member that denied
-them may have removed them as surplus, because others took its place since.
+them may have removed them as surplus, because others took its place since. And bookies that are no members any more are
+asked: one may keep copies, because the member that took its place has lost its disk before they were surplus.
 
 Rules of BookKeeper's `ReplicationWorker` and `LedgerFragmentReplicator` are kept where they hold: the last fragment of
 a ledger that is not closed is left to its writer, and a ledger that was deleted meanwhile is no error (#3316).
@@ -99,6 +100,7 @@ class LedgerReplicator:
         lost: ids of bookies whose copies are gone, so that they are not asked; sources may be among them.
         away: ids of bookies that do not run and may come back.
         choose: chooses targets.
+        others: ids of all bookies that run; those that are no members are asked for entries that no member has.
         pace: limits the bytes in a second; None: no limit.
     """
 
@@ -111,10 +113,12 @@ class LedgerReplicator:
         lost: Set[str],
         away: Set[str],
         choose: ChooseTarget,
+        others: Set[str] = frozenset(),
         pace: Pace | None = None,
     ) -> None:
         self._metadata, self._version, self._sources = metadata, version, sources
         self._lost, self._away, self._choose, self._pace = lost, away, choose, pace
+        self._others = others
         self._result = LedgerReplicated(metadata, version)
         self._settled: set[tuple[int, str]] = set()  # first entries of fragments in which a source keeps its place
         self._splits_left = FRAGMENTS_MAX // 2  # each makes two fragments more
@@ -122,6 +126,7 @@ class LedgerReplicator:
         self._disproved: UnreadableError | None = None  # why the last target whose copies are not the same was refused
         self._sends: dict[int, Send] = {}  # requests on their way, by identity; replies to others are too late
         self._copy: StripeCopy | None = None
+        self._asks_others = False
         self._copied: StripeCopied | None = None
         self._change: MemberChange | None = None
         self._proof: tuple[int, int] = (0, 0)  # entries and digest, as far as the target has told
@@ -166,10 +171,18 @@ class LedgerReplicator:
         if end == fragment.first:
             return self._store_empty(source, target)
         self._change = MemberChange(metadata.ledger, fragment.first, end, index, source, target)
-        unasked = self._lost | {source} if self._is_away(source) else self._lost
+        return self._begin_copy(self._change, asks_others=False)
+
+    def _begin_copy(self, change: MemberChange, *, asks_others: bool) -> list[ReplicationEffect]:
+        """Copy from the members of the fragment, or what they do not have from all bookies that run."""
+        members = self._metadata.fragment_of(change.first).ensemble
+        self._asks_others = asks_others
         self._copy = StripeCopy(
-            metadata, first=fragment.first, end=end, index=index, target=target, absent=unasked, pace=self._pace
-        )
+            self._metadata, first=change.first, end=change.end, index=change.index, target=change.target,
+            absent=self._lost | {change.source} if self._is_away(change.source) else self._lost,
+            others=sorted(self._others - {*members, change.target}) if asks_others else (),
+            pace=self._pace, resume=True if asks_others else None,
+        )  # fmt: skip
         return self._passed_on(self._copy.start())
 
     def _is_away(self, source: str) -> bool:
@@ -222,6 +235,8 @@ class LedgerReplicator:
         self._result = replace(result, entries=result.entries + copied.entries, bytes=result.bytes + copied.bytes)
         if not copied.missing:
             return self._prove()
+        if not self._asks_others and self._others:
+            return self._begin_copy(change, asks_others=True)
         if self._is_away(change.source):
             return self._keep(change, copied)
         self._is_doubtful = True

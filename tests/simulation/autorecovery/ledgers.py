@@ -199,8 +199,15 @@ class LedgerInvariants(Invariants):
         self._life = life
 
     def _is_excused(self, entry: int) -> bool:
-        """Entries that are listed as lost, while a bookie that an operator declared lost has them."""
-        return entry in self._life.store.lost and self._life.is_held_by_declared_lost(entry)
+        """Entries that are listed as lost, while a bookie that an operator declared lost has them; and those that only a
+        bookie has which is no member any more, because the one that took its place lost its disk: workers ask it."""
+        life = self._life
+        if entry in life.store.lost and life.is_held_by_declared_lost(entry):
+            return True
+        members = [life.nodes.by_name[name] for name in life.store.metadata.fragment_of(entry).ensemble]
+        if not any(node.has_lost for node in members) or any(node.log.holds(life.ledger, entry) for node in members):
+            return False
+        return any(node.log.holds(life.ledger, entry) for node in life.nodes.by_name.values())
 
     def metadata_changed(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
         super().metadata_changed(before, after)

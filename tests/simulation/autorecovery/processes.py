@@ -119,7 +119,7 @@ class Worker(Client):
         away = (orders | schedule.states.keys()) - registered - lost
         self._life = life
         self.machine = LedgerReplicator(
-            metadata, version, orders, lost=lost, away=away, choose=self._choose,
+            metadata, version, orders, lost=lost, away=away, choose=self._choose, others=registered,
             pace=lambda count: world.random.random() * 0.002,
         )  # fmt: skip
         world.note(self.name, "copies ledger", life.ledger, "for", sorted(orders))
