@@ -79,7 +79,7 @@ def goes_on(topic: pyreplog.Topic) -> None:
     producer.publish(b"again", sequence=100)
     assert (producer.publish(b"new", sequence=200), topic.end) == (100, 101)
     with topic.subscribe("s", type="shared") as consumer:
-        found = consumer.receive(101 - len(ACKED), timeout=30.0)
+        found = consumer.receive(timeout=30.0, max_messages=101 - len(ACKED))
         assert [message.offset for message in found] == [at for at in range(101) if at not in ACKED]
 
 
