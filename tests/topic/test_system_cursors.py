@@ -124,7 +124,7 @@ def states(topic: Topic) -> dict[str, tuple[str, int]]:
 # ---- trimming ----------------------------------------------------------------------------------------------------
 
 
-def test_it_keeps_messages_whoever_owns_the_topic(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_owner_of_the_topic_keeps_its_messages(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     """Over opening again, and over the death of an owner; until it is deleted."""
     store_mark(cluster, make(cluster))
     with cluster.topic(NAME) as topic:
