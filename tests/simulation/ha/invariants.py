@@ -34,6 +34,12 @@ def _in_common(one: Node, other: Node) -> int:
     )
 
 
+def _parting(one: Node, other: Node) -> int | None:
+    """Return the number of the first record in which two logs differ; None if one is the beginning of the other."""
+    pairs = zip(one.disk.records, other.disk.records)  # noqa: B905
+    return next((i for i, pair in enumerate(pairs) if pair[0] != pair[1]), None)
+
+
 class Invariants:
     """Looks at all nodes at once, which nobody else can.
 
@@ -189,12 +195,17 @@ class Invariants:
         told, process = self.may_have_lost or node.disk.unreplicated, (node.name, node.life)
         # A power cut makes forget that the rest was shown alone. Who has no history yet has followed nobody.
         shown = min(node.disk.shown, self._acknowledged(node)) if node.disk.terms.history.starts else 0
-        demand(told or start.entry >= shown, "CommitPointMonotone", f"{node.name} begins anew at {start}")
-        self._commits[process] = min(self._commits.get(process, 0), start.entry)
         assert node.wire is not None
-        source = node.wire.other(node).name
+        source = node.wire.other(node)
+        # Where the logs part before its end, the end was appended alone, which a power cut makes forget, too. The log goes
+        # back to where they part in any case; the copy may begin before that if it holds what was shown.
+        parting = _parting(node, source)
+        is_refilled = self.went_alone and parting is not None and parting >= shown
+        allowed = told or is_refilled or start.entry >= shown
+        demand(allowed, "CommitPointMonotone", f"{node.name} begins anew at {start}")
+        self._commits[process] = min(self._commits.get(process, 0), start.entry)
         for other in self._schedule.nodes:
-            other.gone[node.name] = other.gone.get(source, 0)
+            other.gone[node.name] = other.gone.get(source.name, 0)
         node.gone = {other.name: other.disk.start for other in self._schedule.nodes}
 
     def left(self, node: Node, leave: DisconnectFromMaster) -> None:
