@@ -277,7 +277,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Availability:
+class WriteAvailability:
     """Probability that an add has fewer than Qa of its Qw bookies.
 
     Attributes:
@@ -290,7 +290,7 @@ class Availability:
 
 
 @dataclass(frozen=True)
-class Limits:
+class GrowthLimits:
     """How far the cluster can grow before something other than bytes is the bound.
 
     Attributes:
@@ -315,8 +315,8 @@ class Plan:
     traffic: Traffic
     rack_loss: RackLoss
     cost: Cost
-    availability: Availability
-    limits: Limits
+    availability: WriteAvailability
+    limits: GrowthLimits
 
 
 def make_plan(inputs: PlanInputs) -> Plan:
@@ -442,11 +442,11 @@ def _cost(inputs: PlanInputs) -> Cost:
     )
 
 
-def _availability(inputs: PlanInputs) -> Availability:
+def _availability(inputs: PlanInputs) -> WriteAvailability:
     lost = inputs.bookie_losses_per_year + inputs.rack_failures_per_year
     away = (inputs.outages_per_year * inputs.outage_s + lost * inputs.operator_s) / YEAR_S
     noticed = (inputs.outages_per_year + lost) * inputs.detect_s / YEAR_S
-    return Availability(_too_few(inputs, away), _too_few(inputs, noticed))
+    return WriteAvailability(_too_few(inputs, away), _too_few(inputs, noticed))
 
 
 def _too_few(inputs: PlanInputs, away: float) -> float:
@@ -458,13 +458,13 @@ def _too_few(inputs: PlanInputs, away: float) -> float:
     )
 
 
-def _limits(inputs: PlanInputs) -> Limits:
+def _limits(inputs: PlanInputs) -> GrowthLimits:
     rate = inputs.worker_bytes_per_s
     # Bytes by workers take as long as operations of the metadata store: each copied ledger costs both.
     bookies = inputs.member_bytes / rate * inputs.metadata_operations_per_s / METADATA_OPERATIONS + 1
     workers = max(inputs.bookies - 1, 1)
     stored = inputs.ledgers * inputs.ledger_bytes
-    return Limits(
+    return GrowthLimits(
         ledgers_by_memory=inputs.metadata_bytes / (METADATA_BYTES * inputs.ensemble / 3),
         ledgers_by_scan=inputs.scan_ledgers_per_s * inputs.scan_s,
         ledgers_by_rebuild=stored

@@ -84,7 +84,7 @@ class SimulatedDurability:
         return self.copied_for_bookies + self.copied_for_racks + self.copied_for_outages
 
 
-class Cause(IntEnum):
+class RebuildCause(IntEnum):
     """Why copies are made again."""
 
     BOOKIE = 0
@@ -170,7 +170,7 @@ class DurabilitySimulation:
         self._stamps = np.zeros(count, np.int64)  # which absence of a bookie an event is about
         self._is_lost: Flags = np.zeros(count, np.bool_)
         self._ordered: Flags = np.zeros(count, np.bool_)
-        self._failures: list[tuple[float, Cause]] = []
+        self._failures: list[tuple[float, RebuildCause]] = []
         self._failed: dict[tuple[int, int], int] = {}  # (bookie, stamp) -> number of the failure
         self._tasks = _Tasks()
         self._events: list[_Event] = []
@@ -212,7 +212,7 @@ class DurabilitySimulation:
             event = heapq.heappop(self._events)
             self._advance(event.at_s)
             if event.kind is _Kind.FAILURE:
-                self._fail(event.at_s, Cause(int(np.searchsorted(shares, self._random.random(), side="right"))))
+                self._fail(event.at_s, RebuildCause(int(np.searchsorted(shares, self._random.random(), side="right"))))
                 self._push(event.at_s + self._wait(total), _Kind.FAILURE)
             elif event.stamp == self._stamps[event.bookie]:
                 (self._order if event.kind is _Kind.ORDER else self._back)(event)
@@ -227,19 +227,19 @@ class DurabilitySimulation:
         stamp = int(self._stamps[bookie]) if bookie >= 0 else 0
         heapq.heappush(self._events, _Event(at_s, self._number, kind, bookie, stamp))
 
-    def _fail(self, now_s: float, cause: Cause) -> None:
+    def _fail(self, now_s: float, cause: RebuildCause) -> None:
         inputs = self._inputs
-        if cause is Cause.RACK:
+        if cause is RebuildCause.RACK:
             rack = int(self._random.integers(inputs.racks))
             bookies = np.flatnonzero((self._placement.rack_of == rack) & ~self._is_lost)
         else:
             bookie = int(self._random.integers(inputs.bookies))
-            busy = self._is_lost[bookie] if cause is Cause.BOOKIE else not self._up[bookie]
+            busy = self._is_lost[bookie] if cause is RebuildCause.BOOKIE else not self._up[bookie]
             bookies = np.array([] if busy else [bookie], np.int64)
         if not len(bookies):
             return
         self._counts[cause] += 1
-        if cause is Cause.OUTAGE:
+        if cause is RebuildCause.OUTAGE:
             self._go_away(now_s, int(bookies[0]))
             return
         self._failures.append((now_s, cause))
@@ -405,7 +405,7 @@ class DurabilitySimulation:
         failure, finish_s = self._tasks.cause[rows], self._tasks.finish_s[rows]
         for number in np.unique(failure).tolist():
             mine = failure == number
-            since_s, cause = self._failures[number] if number >= 0 else (0.0, Cause.OUTAGE)
+            since_s, cause = self._failures[number] if number >= 0 else (0.0, RebuildCause.OUTAGE)
             self._copied[cause] += mine.sum() * self._inputs.member_bytes
             self._waited[cause] += (finish_s[mine] - since_s).sum(), mine.sum()
         returning = failure < 0
@@ -468,17 +468,17 @@ class DurabilitySimulation:
             years=years,
             seed=self._seed,
             raised=raised,
-            bookie_losses=self._counts[Cause.BOOKIE],
-            rack_losses=self._counts[Cause.RACK],
-            long_outages=self._counts[Cause.OUTAGE],
+            bookie_losses=self._counts[RebuildCause.BOOKIE],
+            rack_losses=self._counts[RebuildCause.RACK],
+            long_outages=self._counts[RebuildCause.OUTAGE],
             coincidences=sum(whole > 0 for whole, _ in groups.values()),
             ledgers_lost=int(sum(whole for whole, _ in groups.values())),
             latent_per_year=latent,
             losses_per_year=weighted_interval(ledgers, heaviest),
             events_per_year=weighted_interval(events, heaviest),
-            single_s=waited[Cause.BOOKIE],
-            rack_s=waited[Cause.RACK],
-            copied_for_bookies=float(copied[Cause.BOOKIE]),
-            copied_for_racks=float(copied[Cause.RACK]),
-            copied_for_outages=float(copied[Cause.OUTAGE]),
+            single_s=waited[RebuildCause.BOOKIE],
+            rack_s=waited[RebuildCause.RACK],
+            copied_for_bookies=float(copied[RebuildCause.BOOKIE]),
+            copied_for_racks=float(copied[RebuildCause.RACK]),
+            copied_for_outages=float(copied[RebuildCause.OUTAGE]),
         )  # fmt: skip

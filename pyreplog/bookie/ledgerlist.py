@@ -13,7 +13,7 @@ LOST = "/lost"
 """Below it, a key for each ledger with entries of which no bookie that is named has a copy."""
 
 
-class ClosedLedger(NamedTuple):
+class ClosedLedgerHoldings(NamedTuple):
     """What the metadata of a closed ledger say. holdings: the entries that a bookie has to hold. version: of the
     metadata. bookies: ids of all bookies that they name."""
 
@@ -77,7 +77,7 @@ class LedgerMetadataView(Protocol):
         """
         ...
 
-    def closed(self, ledgers: Sequence[int], bookie: str) -> list[ClosedLedger | None]:
+    def closed(self, ledgers: Sequence[int], bookie: str) -> list[ClosedLedgerHoldings | None]:
         """Return what the bookie has to hold of each of some ledgers.
 
         None: the ledger is not closed or does not exist, or its metadata make no sense.
@@ -111,7 +111,7 @@ class LedgerList:
     def holdings(self, ledger: int) -> list[range] | None:
         return self._view.holdings(ledger, self._identity.id)
 
-    def closed(self, ledgers: Sequence[int]) -> list[ClosedLedger | None]:
+    def closed(self, ledgers: Sequence[int]) -> list[ClosedLedgerHoldings | None]:
         return self._view.closed(ledgers, self._identity.id)
 
     def change_version(self, ledger: int, version: int) -> bool:

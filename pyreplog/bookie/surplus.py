@@ -31,7 +31,7 @@ from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.dead_entries import DeadEntries, are_among, count_among
 from pyreplog.bookie.entry_log import DiskLog
-from pyreplog.bookie.ledgerlist import ClosedLedger
+from pyreplog.bookie.ledgerlist import ClosedLedgerHoldings
 from pyreplog.bookie.ledgermap import LedgerExtent
 from pyreplog.errors import CorruptionError
 
@@ -45,7 +45,7 @@ JUDGED_MAX = 256
 class ClosedLedgers(Protocol):
     """The closed ledgers according to the metadata. After any error nothing is known."""
 
-    def closed(self, ledgers: Sequence[int]) -> list[ClosedLedger | None]:
+    def closed(self, ledgers: Sequence[int]) -> list[ClosedLedgerHoldings | None]:
         """Return what this bookie has to hold of ledgers; None: of one that is not closed, or unknown."""
         ...
 
@@ -147,7 +147,7 @@ class SurplusFinder:
         self._waiting.extend(sorted(same))
         self._seen = found - same
 
-    def _has_surplus(self, ledger: int, shares: Sequence[LedgerExtent], closed: ClosedLedger) -> bool:
+    def _has_surplus(self, ledger: int, shares: Sequence[LedgerExtent], closed: ClosedLedgerHoldings) -> bool:
         """Whether sealed segments have entries that the bookie need not hold, and that are not dead yet.
 
         Unless some are dead, only the numbers of entries are compared: the same number of them may be missing.
@@ -205,7 +205,7 @@ class SurplusFinder:
         end = log.end_position
         return [share for share in log.shares(ledger) if share.base + log.segment_bytes <= end]
 
-    def _hide(self, ledger: int, closed: ClosedLedger) -> DeadEntries:
+    def _hide(self, ledger: int, closed: ClosedLedgerHoldings) -> DeadEntries:
         """Hide what is here now and need not be held; what is added from now on is not hidden."""
         found: list[DeadEntries] = []
 

@@ -26,14 +26,14 @@ from pyreplog.errors import (
     TrimmedError,
 )
 from pyreplog.future import AppendFuture
-from pyreplog.ha.long_polls import LongPolls
+from pyreplog.ha.long_polls import CommitLongPolls
 from pyreplog.ha.protocol.client_messages import (
     CLIENT_VERSION,
     ENTRIES_BYTES,
     Append,
     Appended,
     ClientRefusal,
-    Entries,
+    CommittedEntries,
     Read,
     Refused,
     Run,
@@ -111,7 +111,7 @@ class ClientStats:
 class ClientRequests:
     """Requests of clients of one node. All calls by the reactor's driver; reads run in threads of their own."""
 
-    def __init__(self, node: Serving, reactor: Reactor, polls: LongPolls) -> None:
+    def __init__(self, node: Serving, reactor: Reactor, polls: CommitLongPolls) -> None:
         self.stats = ClientStats()
         self._node, self._reactor, self._polls = node, reactor, polls
         self._appended_to: Appends | None = None  # in this turn
@@ -226,13 +226,13 @@ class ClientRequests:
         else:
             again()
 
-    def _entries(self, read: Read, bytes_max: int) -> Entries:
+    def _entries(self, read: Read, bytes_max: int) -> CommittedEntries:
         """Errors: TrimmedError, CorruptionError; RecordTooLargeError, the client takes no frame of that size."""
         log = self._node.log
         end = log.end
         unreplicated = log.unreplicated
         start = log.start
-        nothing = Entries(min(start, end), end, -1, 0, unreplicated, memoryview(b""))
+        nothing = CommittedEntries(min(start, end), end, -1, 0, unreplicated, memoryview(b""))
         stop = end if read.end < 0 else min(read.end, end)
         if not read.limit or read.first >= stop:
             return nothing
@@ -243,7 +243,7 @@ class ClientRequests:
         if batch is None:
             return nothing
         records = _fitting(batch, bytes_max)
-        return Entries(min(start, end), end, batch.first, batch[0].position, unreplicated, records)
+        return CommittedEntries(min(start, end), end, batch.first, batch[0].position, unreplicated, records)
 
     # ---- connections ----------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ from pyreplog.ha.protocol.client_messages import (
     CLIENT_VERSION,
     Appended,
     ClientRefusal,
-    Entries,
+    CommittedEntries,
     Read,
     Refused,
     decode_reply,
@@ -844,7 +844,7 @@ def _as_entries(reply: memoryview, first: int) -> _Answer:
     message = decode_reply(reply)
     if isinstance(message, Refused):
         raise _read_error(message)
-    if not isinstance(message, Entries):
+    if not isinstance(message, CommittedEntries):
         raise InvalidMessageError(f"READ: expected entries, found {type(message).__name__}")
     if not message.records.nbytes:
         return _Answer(message.start, message.end, None)

@@ -23,7 +23,7 @@ class _Poll:
     timer: Timer | None = None
 
 
-class LongPolls:
+class CommitLongPolls:
     """Polls of a node. All calls by the reactor's driver, but for `wake`.
 
     waiting: whether there are polls; the thread that moves the commit point looks at it, and calls `wake`.

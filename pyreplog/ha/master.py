@@ -21,7 +21,7 @@ from pyreplog.ha.client_requests import ClientRefusedError
 from pyreplog.ha.node_context import NodeContext, ends_of, owed_of, start_of
 from pyreplog.ha.peers import Asks
 from pyreplog.ha.pending_commits import PendingCommits, check_may_wait
-from pyreplog.ha.producers import SNAPSHOT_BYTES, Producers, batch_control
+from pyreplog.ha.producers import SNAPSHOT_BYTES, ProducerStateManager, batch_control
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.client_messages import Append, ClientRefusal, Run
 from pyreplog.ha.protocol.effects import (
@@ -86,7 +86,7 @@ class Master:
         terms, members = context.terms, context.members.members
         if members is None:
             raise InvalidArgumentError("members: expected at least the master itself, found none")
-        self.producers = Producers.of(log)
+        self.producers = ProducerStateManager.of(log)
         self._snapshot_at = 0
         if len(self.producers):
             self._take_snapshot()

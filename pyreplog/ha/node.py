@@ -28,7 +28,7 @@ from pyreplog.ha.client_requests import Appends, ClientRequests
 from pyreplog.ha.commands import Commands
 from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.election_runner import PATIENCE_S, ElectionRunner, end_of, restore
-from pyreplog.ha.long_polls import LongPolls
+from pyreplog.ha.long_polls import CommitLongPolls
 from pyreplog.ha.master import Master
 from pyreplog.ha.node_context import NodeContext, ends_of, parse_address, start_of
 from pyreplog.ha.peers import Peers
@@ -119,7 +119,7 @@ class Node(Handle):
         self.config = config
         terms, members = TermsFile(directory, files), MembersFile(directory, files)
         reactor = Reactor(clock=clock, busy_poll_us=busy_poll_us)  # behind what may fail: nothing would close it
-        polls = LongPolls(reactor)
+        polls = CommitLongPolls(reactor)
         self._context = NodeContext(
             path=directory, config=config, files=files, clock=clock or SystemClock(),
             terms=terms, members=members, limits=limits or Limits(),

@@ -12,7 +12,7 @@ from pyreplog.arguments import check_text
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ha.config import NodeConfig
-from pyreplog.ha.long_polls import LongPolls
+from pyreplog.ha.long_polls import CommitLongPolls
 from pyreplog.ha.protocol.client_messages import CLIENT_VERSION
 from pyreplog.ha.protocol.members import MembersFile
 from pyreplog.log.commitlog import CommitLog
@@ -47,7 +47,7 @@ class NodeContext:
     secret: Secret | None = None
     tls: tuple[ssl.SSLContext | None, ssl.SSLContext | None] = (None, None)
     lock: threading.RLock = field(default_factory=threading.RLock)
-    polls: LongPolls | None = None
+    polls: CommitLongPolls | None = None
     """Clients that wait for the commit point; None: nobody serves any."""
 
     @property

@@ -50,7 +50,7 @@ class StoredRun(NamedTuple):
 
 
 @dataclass
-class Producer:
+class ProducerStateEntry:
     """One client. next: the sequence number that comes next. runs: its newest entries. position: where they end."""
 
     next: int = 0
@@ -71,7 +71,7 @@ class Producer:
         self.next, self.position = sequence + count, position
 
 
-class Producers:
+class ProducerStateManager:
     """Clients by id, the one that was used longest ago first. One thread at a time.
 
     clients_max: beyond, the oldest is forgotten.
@@ -79,10 +79,10 @@ class Producers:
 
     def __init__(self, clients_max: int = CLIENTS_MAX) -> None:
         self._clients_max = clients_max
-        self._by_id: dict[bytes, Producer] = {}
+        self._by_id: dict[bytes, ProducerStateEntry] = {}
 
     @classmethod
-    def of(cls, log: CommitLog) -> Producers:
+    def of(cls, log: CommitLog) -> ProducerStateManager:
         """Those of which a log holds batches, committed or not. A log that holds any gets a snapshot at its end: what
         comes behind belongs to no batch. Blocks while the end of the log is read."""
         producers = cls(min(CLIENTS_MAX, log.segment_bytes // 4 // _CLIENT_BYTES_MAX))
@@ -92,12 +92,12 @@ class Producers:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def get(self, client: bytes) -> Producer | None:
+    def get(self, client: bytes) -> ProducerStateEntry | None:
         return self._by_id.get(client)
 
-    def use(self, client: bytes) -> Producer:
+    def use(self, client: bytes) -> ProducerStateEntry:
         """The client's, made if it is new; now it is the one that was used last."""
-        producer = self._by_id.pop(client, None) or Producer()
+        producer = self._by_id.pop(client, None) or ProducerStateEntry()
         self._by_id[client] = producer
         while len(self._by_id) > self._clients_max:
             del self._by_id[next(iter(self._by_id))]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
-from pyreplog.bookie.ledgerlist import ClosedLedger
+from pyreplog.bookie.ledgerlist import ClosedLedgerHoldings
 from pyreplog.bookie.protocol import ID_MAX
 from pyreplog.errors import (
     InvalidMetadataError,
@@ -296,7 +296,7 @@ class StoredLedgers:
             return None
         return found.metadata.holdings(bookie)
 
-    def closed(self, ledgers: Sequence[int], bookie: str) -> list[ClosedLedger | None]:
+    def closed(self, ledgers: Sequence[int], bookie: str) -> list[ClosedLedgerHoldings | None]:
         found = self._store.get_many([metadata_key(ledger) for ledger in ledgers])
         return [
             None if there is None else _closed(ledger, there, bookie)
@@ -307,7 +307,7 @@ class StoredLedgers:
         return change_version(self._store, ledger, version)
 
 
-def _closed(ledger: int, found: Versioned, bookie: str) -> ClosedLedger | None:
+def _closed(ledger: int, found: Versioned, bookie: str) -> ClosedLedgerHoldings | None:
     try:
         metadata = _decoded(ledger, found).metadata
     except InvalidMetadataError as error:
@@ -315,4 +315,4 @@ def _closed(ledger: int, found: Versioned, bookie: str) -> ClosedLedger | None:
         return None
     if metadata.state is not State.CLOSED:
         return None
-    return ClosedLedger(tuple(metadata.holdings(bookie)), found.version, frozenset(metadata.bookies()))
+    return ClosedLedgerHoldings(tuple(metadata.holdings(bookie)), found.version, frozenset(metadata.bookies()))

@@ -30,7 +30,7 @@ REPORTS: dict[str, tuple[str, str]] = {
     "under_replicated": ("copies.underreplicated", "UnderReplicated"),
     "crc_audit": ("copies.audit", "CrcAudit"),
     "replica_divergence": ("copies.divergence", "ReplicaDivergence"),
-    "cluster_health": ("copies.recovery", "ClusterHealth"),
+    "cluster_health": ("copies.recovery", "ClusterHealthReport"),
     "recovery_state": ("copies.recovery", "RecoveryState"),
     "recovery_orders": ("copies.recovery", "RecoveryOrders"),
     "recovery_progress": ("copies.recovery", "RecoveryProgress"),

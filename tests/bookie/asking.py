@@ -10,7 +10,7 @@ from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
 from pyreplog._native.net.frame import FrameParser
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.ledgerlist import ClosedLedger
+from pyreplog.bookie.ledgerlist import ClosedLedgerHoldings
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind, decode_reply
 from pyreplog.metadata.store import MetadataStore
 from tests.bookie.memorylog import MemoryLog
@@ -158,9 +158,9 @@ class Facts:
     def holdings(self, ledger: int, bookie: str) -> list[range] | None:
         return self.held.get(ledger)
 
-    def closed(self, ledgers: Sequence[int], bookie: str) -> list[ClosedLedger | None]:
+    def closed(self, ledgers: Sequence[int], bookie: str) -> list[ClosedLedgerHoldings | None]:
         return [
-            ClosedLedger(tuple(self.held[ledger]), 0, frozenset()) if ledger in self.held else None
+            ClosedLedgerHoldings(tuple(self.held[ledger]), 0, frozenset()) if ledger in self.held else None
             for ledger in ledgers
         ]
 

@@ -11,7 +11,7 @@ from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entry_log import DiskLog
-from pyreplog.bookie.ledgerlist import ClosedLedger
+from pyreplog.bookie.ledgerlist import ClosedLedgerHoldings
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request
 from pyreplog.errors import DiskFullError, InvalidMetadataError, InvalidRecordsError, MetadataUnavailableError
 from pyreplog.log.files import RealFiles
@@ -45,7 +45,7 @@ class Ledgers:
     def holdings(self, ledger: int) -> list[range] | None:
         return self.held.get(ledger)
 
-    def closed(self, ledgers: Sequence[int]) -> list[ClosedLedger | None]:
+    def closed(self, ledgers: Sequence[int]) -> list[ClosedLedgerHoldings | None]:
         """Surplus has tests of its own."""
         return [None for _ in ledgers]
 

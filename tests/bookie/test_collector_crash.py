@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.ledgerlist import ClosedLedger
+from pyreplog.bookie.ledgerlist import ClosedLedgerHoldings
 from pyreplog.bookie.protocol import ReplyStatus
 from pyreplog.log import housekeeper
 from pyreplog.log.files import RealFiles
@@ -132,8 +132,8 @@ def test_power_cut_where_only_control_records_move(durability: str, ram_path: Pa
 class Moved(Ledgers):
     """Ledger 2 is closed, and this bookie has to hold its first 10 entries. Somebody else has the others."""
 
-    def closed(self, ledgers: Sequence[int]) -> list[ClosedLedger | None]:
-        return [ClosedLedger((range(10),), 1, frozenset()) if ledger == 2 else None for ledger in ledgers]
+    def closed(self, ledgers: Sequence[int]) -> list[ClosedLedgerHoldings | None]:
+        return [ClosedLedgerHoldings((range(10),), 1, frozenset()) if ledger == 2 else None for ledger in ledgers]
 
     def change_version(self, ledger: int, version: int) -> bool:
         return (ledger, version) == (2, 1)

@@ -15,7 +15,7 @@ from pyreplog.future import AppendFuture
 from pyreplog.topic.model import dedup
 from pyreplog.topic.model.dedup import DedupVerdict, Producers
 from pyreplog.topic.owner.cursors import cursor_log
-from pyreplog.topic.owner.cursors.cursor_log import CursorHistory
+from pyreplog.topic.owner.cursors.cursor_log import CursorLedgerReader
 from pyreplog.topic.owner.managed import chainreader
 from pyreplog.topic.owner.managed.chainreader import ChainReader, ClosedLedgerReaders
 
@@ -208,7 +208,7 @@ def test_cursor_ledgers_that_are_too_old_go_and_then_those_used_longest_ago(
     asked: list[int] = []
     fails: set[int] = set()
 
-    def read_closed(self: CursorHistory, ledger: int, since: int, force: bool) -> Any:
+    def read_closed(self: CursorLedgerReader, ledger: int, since: int, force: bool) -> Any:
         asked.append(ledger)
         if ledger in fails:
             raise NotEnoughBookiesError("for this test")
@@ -216,9 +216,9 @@ def test_cursor_ledgers_that_are_too_old_go_and_then_those_used_longest_ago(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cursor_log, "time", SimpleNamespace(monotonic=lambda: now[0]))
-        patch.setattr(CursorHistory, "_read_closed", read_closed)
+        patch.setattr(CursorLedgerReader, "_read_closed", read_closed)
         cluster: Any = None
-        known = CursorHistory(cluster, cache_bytes=cache_bytes, cache_s=cache_s)
+        known = CursorLedgerReader(cluster, cache_bytes=cache_bytes, cache_s=cache_s)
         kept: list[tuple[int, int, float]] = []  # ledger, since, when it was read; used last at the end
         for step, what, since in steps:
             if step == "later":

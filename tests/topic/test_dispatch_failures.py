@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pyreplog.topic.model.dispatch import redelivery
-from pyreplog.topic.model.dispatch.redelivery import Cause, Reasons
+from pyreplog.topic.model.dispatch.redelivery import Reasons, RedeliveryCause
 from tests.topic.dispatching import Log, Rig
 
 
@@ -26,18 +26,18 @@ def failures(one: Rig) -> dict[int, tuple[str, str | None]]:
     return {at: (why.cause, why.reason) for dead in one.dead for at, why in dead.failures.items()}
 
 
-CAUSES: dict[Cause, Callable[[Rig], None]] = {
-    Cause.NACK: lambda one: one.nack(1, range(10)),
-    Cause.ACK_TIMEOUT: lambda one: one.sleep(60),
-    Cause.CONSUMER_LOST: lambda one: one.detach(1),
-    Cause.REDELIVER: lambda one: one.do(one.dispatcher.redeliver_unacked(1, one.now)),
+CAUSES: dict[RedeliveryCause, Callable[[Rig], None]] = {
+    RedeliveryCause.NACK: lambda one: one.nack(1, range(10)),
+    RedeliveryCause.ACK_TIMEOUT: lambda one: one.sleep(60),
+    RedeliveryCause.CONSUMER_LOST: lambda one: one.detach(1),
+    RedeliveryCause.REDELIVER: lambda one: one.do(one.dispatcher.redeliver_unacked(1, one.now)),
 }
 
 
 @pytest.mark.parametrize("kind", ["shared", "key_shared", "failover"])
-@pytest.mark.parametrize("cause", list(Cause))
-def test_each_cause(cause: Cause, kind: str) -> None:
-    one = rig(type=kind, ack_timeout_ms=1000 if cause is Cause.ACK_TIMEOUT else None)
+@pytest.mark.parametrize("cause", list(RedeliveryCause))
+def test_each_cause(cause: RedeliveryCause, kind: str) -> None:
+    one = rig(type=kind, ack_timeout_ms=1000 if cause is RedeliveryCause.ACK_TIMEOUT else None)
     one.attach(2, 1000, priority=1)
     CAUSES[cause](one)
     assert failures(one) == dict.fromkeys(range(10), (cause, None))
@@ -46,7 +46,7 @@ def test_each_cause(cause: Cause, kind: str) -> None:
 def test_another_consumer_becomes_the_active_one() -> None:
     one = rig(type="failover")
     one.attach(2, 1000, priority=-1)
-    assert set(failures(one).values()) == {(Cause.CONSUMER_LOST, None)}
+    assert set(failures(one).values()) == {(RedeliveryCause.CONSUMER_LOST, None)}
 
 
 def test_the_last_cause_and_the_last_reason_count() -> None:
@@ -56,12 +56,12 @@ def test_the_last_cause_and_the_last_reason_count() -> None:
     one.nack(1, [3], reason="out of memory")
     one.nack(1, [4, 5])
     assert failures(one) == {
-        3: (Cause.NACK, "out of memory"),
-        4: (Cause.NACK, "no such customer"),
+        3: (RedeliveryCause.NACK, "out of memory"),
+        4: (RedeliveryCause.NACK, "no such customer"),
     }
     one.detach(1)
     one.attach(1, 1000)
-    assert failures(one)[5] == (Cause.CONSUMER_LOST, None)
+    assert failures(one)[5] == (RedeliveryCause.CONSUMER_LOST, None)
 
 
 def test_dead_letters_that_were_not_published_keep_theirs() -> None:
@@ -73,7 +73,9 @@ def test_dead_letters_that_were_not_published_keep_theirs() -> None:
     before, one.dead = failures(one), []
     one.sleep(60)
     assert failures(one) == before
-    assert before == {at: (Cause.NACK, "why") if at == 3 else (Cause.ACK_TIMEOUT, None) for at in range(10)}
+    assert before == {
+        at: (RedeliveryCause.NACK, "why") if at == 3 else (RedeliveryCause.ACK_TIMEOUT, None) for at in range(10)
+    }
 
 
 def test_a_reason_is_of_the_consumer_that_has_the_message() -> None:
@@ -84,7 +86,7 @@ def test_a_reason_is_of_the_consumer_that_has_the_message() -> None:
     one.detach(1)
     one.detach(2)
     one.attach(1, 1000)
-    assert failures(one)[3] == (Cause.CONSUMER_LOST, None)
+    assert failures(one)[3] == (RedeliveryCause.CONSUMER_LOST, None)
 
 
 def test_a_seek_begins_anew() -> None:
@@ -94,7 +96,7 @@ def test_a_seek_begins_anew() -> None:
     one.detach(1)
     one.attach(1, 1000)
     one.nack(1, [3])
-    assert failures(one)[3] == (Cause.NACK, None)
+    assert failures(one)[3] == (RedeliveryCause.NACK, None)
 
 
 def test_acknowledged_messages_keep_nothing() -> None:

@@ -15,9 +15,9 @@ from pyreplog.topic.model.dispatch.pending import DEAD_LETTERS, PAGE, Pending, P
 from pyreplog.topic.model.dispatch.reading import Reading
 from pyreplog.topic.model.dispatch.redelivery import (
     NEIGHBOURS,
-    Cause,
     DelayedDeliveryTracker,
     Redeliveries,
+    RedeliveryCause,
     Replay,
     neighbours,
 )
@@ -149,7 +149,7 @@ def test_redeliveries_are_counted(steps: list[tuple[str, set[int]]]) -> None:
     redeliveries, again, counts = Redeliveries(), set[int](), dict[int, int]()
     for step, offsets in steps:
         if step == "back":
-            redeliveries.returned(array(offsets), Cause.NACK)
+            redeliveries.returned(array(offsets), RedeliveryCause.NACK)
             again |= offsets
         elif step == "ack":
             redeliveries.forget(array(offsets))

@@ -30,7 +30,7 @@ from pyreplog.topic.model.subscription_metadata import (
 from pyreplog.topic.model.system_cursor_record import StoredMark, SystemCursorRecord, stored_mark
 from pyreplog.topic.owner import subscriptions as subscriptions_module
 from pyreplog.topic.owner import topics as topics_module
-from pyreplog.topic.owner.cursors.cursor_log import CursorHistory
+from pyreplog.topic.owner.cursors.cursor_log import CursorLedgerReader
 from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import PATIENCE_S, SMALL, fill, open_cluster, trim
 from tests.topic.lives import kill, life, lose_lease
@@ -233,8 +233,8 @@ def test_a_topic_is_opened_while_the_ledger_of_a_cursor_cannot_be_read(
         raise UnreadableError(1, "too few bookies answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(CursorHistory, "read", fail)
-        patch.setattr(CursorHistory, "read_open", fail)
+        patch.setattr(CursorLedgerReader, "read", fail)
+        patch.setattr(CursorLedgerReader, "read_open", fail)
         with cluster.topic(NAME) as topic:
             assert (trim(topic), states(topic)) == (0, {GEO: ("unknown", 0)})
     with cluster.topic(NAME) as topic:

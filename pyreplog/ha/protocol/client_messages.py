@@ -96,7 +96,7 @@ class Read(NamedTuple):
     wait_ms: int
 
 
-class Entries(NamedTuple):
+class CommittedEntries(NamedTuple):
     """Answer. start, end: of the committed log. first, position: of the first record; first is -1: there are no
     records. records: bytes of the log, as they lie in one segment."""
 
@@ -164,7 +164,7 @@ def encode_appended(appended: Appended) -> bytes:
     return _APPENDED.pack(ClientKind.APPENDED, len(runs), 0, 0) + b"".join(_RUN.pack(*run) for run in runs)
 
 
-def encode_entries(entries: Entries) -> bytes:
+def encode_entries(entries: CommittedEntries) -> bytes:
     """What stands before the records."""
     return _ENTRIES.pack(
         ClientKind.ENTRIES, entries.unreplicated, 0, 0, entries.start, entries.end, entries.first, entries.position
@@ -179,7 +179,7 @@ def encode_refused(refused: Refused) -> bytes:
     return fields.take()
 
 
-def decode_reply(body: ReadableBuffer) -> Appended | Entries | Refused:
+def decode_reply(body: ReadableBuffer) -> Appended | CommittedEntries | Refused:
     """InvalidMessageError: it is none."""
     view = memoryview(body)
     kind = view[0] if view else 0
@@ -203,13 +203,13 @@ def _decode_appended(body: memoryview) -> Appended:
     return Appended(runs)
 
 
-def _decode_entries(body: memoryview) -> Entries:
+def _decode_entries(body: memoryview) -> CommittedEntries:
     _, unreplicated, reserved, zero, start, end, first, position = _unpack(_ENTRIES, body, "ENTRIES")
     records = body[ENTRIES_BYTES:]
     _check(unreplicated <= 1 and reserved == zero == 0, "ENTRIES", "flags 0 or 1", f"{unreplicated}")
     _check(0 <= start <= end <= NUMBER_MAX, "ENTRIES", "a range", f"{start} to {end}")
     _check((first >= start and position >= 0) if len(records) else first == -1, "ENTRIES", "an entry", f"{first}")
-    return Entries(start, end, first, position, bool(unreplicated), records)
+    return CommittedEntries(start, end, first, position, bool(unreplicated), records)
 
 
 def _decode_refused(body: memoryview) -> Refused:

@@ -10,7 +10,7 @@ from pyreplog.reports.snapshot import Snapshot
 from pyreplog.reports.subscriptions.subscribing import table_of
 
 
-class ClusterHealth(SnapshotReport):
+class ClusterHealthReport(SnapshotReport):
     """Reasons why a cluster is not green."""
 
     name = "cluster_health"

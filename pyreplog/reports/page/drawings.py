@@ -156,7 +156,7 @@ class Buckets:
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepCurve:
     """A curve over time in steps: an amount that holds from one time until another. No two times overlap."""
 
     since: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyreplog.reports.page.drawings import Buckets, OverTime, Plot, Ranked, Steps
+from pyreplog.reports.page.drawings import Buckets, OverTime, Plot, Ranked, StepCurve
 from pyreplog.reports.page.svg import drawn
 from pyreplog.reports.report import Report
 
@@ -26,7 +26,7 @@ PLOTS: dict[str, tuple[Plot, ...]] = {
     "under_replicated": (Buckets("found", "entries", ("ledger_id",), "intact copies"),),
     "replica_holes": (Ranked(("bookie", "status"), "missing"),),
     "recovery_orders": (Ranked(("bookie",), "ledgers_left"),),
-    "recovery_progress": (Steps("from_ts", "until_ts", "ledgers_left"),),
+    "recovery_progress": (StepCurve("from_ts", "until_ts", "ledgers_left"),),
 }
 """Drawings by the name of the report; other reports have only tables."""
 

@@ -15,7 +15,7 @@ from pyreplog.reports.page.cells import printable
 from pyreplog.reports.page.sentences import MOST, Found, State, total
 
 
-class Finding(NamedTuple):
+class SummaryFinding(NamedTuple):
     """One sentence of an answer. report: name of the report with the figures; empty: none is in the page."""
 
     state: State
@@ -27,7 +27,7 @@ class Question(NamedTuple):
     """A question, and the findings that answer it."""
 
     title: str
-    findings: list[Finding]
+    findings: list[SummaryFinding]
 
 
 _Reader = Callable[[pa.Table], Found]
@@ -98,7 +98,7 @@ def questions(outcomes: Mapping[str, Outcome]) -> list[Question]:
     return [Question(title, _answers(readers, outcomes)) for title, readers in _QUESTIONS]
 
 
-def _answers(readers: tuple[tuple[str, _Reader], ...], outcomes: Mapping[str, Outcome]) -> list[Finding]:
+def _answers(readers: tuple[tuple[str, _Reader], ...], outcomes: Mapping[str, Outcome]) -> list[SummaryFinding]:
     asked = [(read, outcomes[name]) for name, read in readers if name in outcomes]
     asked_for = [(read, outcome) for read, outcome in asked if not outcome.left_out]
     findings = [_doubted(finding, outcomes) for read, outcome in asked_for for finding in _findings(read, outcome)]
@@ -107,21 +107,21 @@ def _answers(readers: tuple[tuple[str, _Reader], ...], outcomes: Mapping[str, Ou
         return sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.state))
     reasons = dict.fromkeys(outcome.left_out for _, outcome in asked if outcome.left_out)
     if reasons:
-        return [Finding("n/a", printable(f"{reason[:1].upper()}{reason[1:]}.")) for reason in reasons]
-    return [Finding("unknown", "No report that answers this was run.")]
+        return [SummaryFinding("n/a", printable(f"{reason[:1].upper()}{reason[1:]}.")) for reason in reasons]
+    return [SummaryFinding("unknown", "No report that answers this was run.")]
 
 
-def _findings(read: _Reader, outcome: Outcome) -> Iterator[Finding]:
+def _findings(read: _Reader, outcome: Outcome) -> Iterator[SummaryFinding]:
     name = outcome.report.name
     if outcome.table is None:
-        yield Finding("unknown", f"{outcome.report.title}: the report failed. {printable(outcome.error)}", name)
+        yield SummaryFinding("unknown", f"{outcome.report.title}: the report failed. {printable(outcome.error)}", name)
         return
     for state, text in read(outcome.table):
         if len(outcome.table) or not outcome.warnings:  # an empty table is no good news if something is unknown
-            yield Finding(state, text, name)
+            yield SummaryFinding(state, text, name)
 
 
-def _doubted(finding: Finding, outcomes: Mapping[str, Outcome]) -> Finding:
+def _doubted(finding: SummaryFinding, outcomes: Mapping[str, Outcome]) -> SummaryFinding:
     """Return a finding that is unknown instead of fine if not all copies could be read."""
     base = outcomes.get(_RESTS_ON.get(finding.report, ""))
     if finding.state != "fine" or base is None or base.table is None or not total(base.table, "unknown"):
@@ -129,13 +129,13 @@ def _doubted(finding: Finding, outcomes: Mapping[str, Outcome]) -> Finding:
     return finding._replace(state="unknown", text=f"{finding.text} Other copies could not be read.")
 
 
-def _unknown(outcomes: list[Outcome]) -> Iterator[Finding]:
+def _unknown(outcomes: list[Outcome]) -> Iterator[SummaryFinding]:
     """Yield what reports do not know, each once, with the first report that says so."""
     reports: dict[str, str] = {}
     for outcome in outcomes:
         for warning in outcome.warnings:
             reports.setdefault(warning, outcome.report.name)
     for warning, name in [*reports.items()][:MOST]:
-        yield Finding("unknown", printable(f"{warning[:1].upper()}{warning[1:]}."), name)
+        yield SummaryFinding("unknown", printable(f"{warning[:1].upper()}{warning[1:]}."), name)
     if len(reports) > MOST:
-        yield Finding("unknown", f"{len(reports) - MOST:,} more topics or subscriptions are unknown.")
+        yield SummaryFinding("unknown", f"{len(reports) - MOST:,} more topics or subscriptions are unknown.")

@@ -9,7 +9,7 @@ import pytest
 from pyreplog._native.ha.client_batch import encode_record
 from pyreplog.errors import InvalidMessageError
 from pyreplog.ha.protocol import client_messages as wire
-from pyreplog.ha.protocol.client_messages import Append, Appended, Entries, Read, Refused, Run
+from pyreplog.ha.protocol.client_messages import Append, Appended, CommittedEntries, Read, Refused, Run
 
 CLIENT = bytes(range(16))
 RECORD = encode_record(b"value", b"key", 5, {"a": "b"})
@@ -28,7 +28,7 @@ REPLIES = [
     ),
     (
         "23010000000000000000000000000002000000000000000800000000000000030000000000001000",
-        wire.encode_entries(Entries(2, 8, 3, 4096, True, memoryview(b"x"))),
+        wire.encode_entries(CommittedEntries(2, 8, 3, 4096, True, memoryview(b"x"))),
     ),
     ("24010008623a3730303100046e6f6e65", wire.encode_refused(Refused(1, "none", "b:7001\x00\x00"))),
 ]
@@ -65,15 +65,15 @@ def test_requests_come_back() -> None:
     "reply",
     [
         Appended((Run(5, 3), Run(9, 1))),
-        Entries(2, 8, 3, 4096, True, memoryview(RECORD)),
-        Entries(2, 8, -1, 0, False, memoryview(b"")),
+        CommittedEntries(2, 8, 3, 4096, True, memoryview(RECORD)),
+        CommittedEntries(2, 8, -1, 0, False, memoryview(b"")),
         Refused(1, "this is no master", "host:7001"),
     ],
 )
 def test_replies_come_back(reply: Any) -> None:
     body = {
         Appended: lambda: wire.encode_appended(reply),
-        Entries: lambda: wire.encode_entries(reply) + bytes(reply.records),
+        CommittedEntries: lambda: wire.encode_entries(reply) + bytes(reply.records),
         Refused: lambda: wire.encode_refused(reply),
     }[type(reply)]()
     assert wire.decode_reply(body) == reply
@@ -113,9 +113,9 @@ def test_requests_that_are_none(body: bytes) -> None:
         wire.encode_appended(Appended((Run(1, 1),)))[:-1],
         wire.encode_appended(Appended((Run(1, 0),))),
         wire.encode_appended(Appended((Run(-1, 1),))),
-        wire.encode_entries(Entries(9, 8, -1, 0, False, memoryview(b""))),
-        wire.encode_entries(Entries(2, 8, 3, 0, False, memoryview(b""))),
-        wire.encode_entries(Entries(2, 8, 1, 0, False, memoryview(b""))) + b"records",
+        wire.encode_entries(CommittedEntries(9, 8, -1, 0, False, memoryview(b""))),
+        wire.encode_entries(CommittedEntries(2, 8, 3, 0, False, memoryview(b""))),
+        wire.encode_entries(CommittedEntries(2, 8, 1, 0, False, memoryview(b""))) + b"records",
         wire.encode_refused(Refused(1, "text", "master")) + b"x",
         wire.encode_refused(Refused(1, "text", "master"))[:-1],
     ],

@@ -13,11 +13,11 @@ import pyreplog
 from pyreplog._native.ha.client_batch import append_received, encode_records
 from pyreplog.errors import DisconnectedError
 from pyreplog.ha import producers as producers_module
-from pyreplog.ha.producers import Producers, batch_control
+from pyreplog.ha.producers import ProducerStateManager, batch_control
 from pyreplog.ha.protocol.client_messages import (
     Appended,
     ClientRefusal,
-    Entries,
+    CommittedEntries,
     Read,
     Refused,
     Run,
@@ -85,20 +85,20 @@ def test_a_replica_says_who_is_the_master(lab: Lab) -> None:
         assert isinstance(refused, Refused)
         assert (refused.code, refused.master) == (ClientRefusal.NOT_MASTER, master.address)
         read = wire.read(0)
-        assert isinstance(read, Entries) and (read.start, read.end, read.first) == (0, 1, 0)
+        assert isinstance(read, CommittedEntries) and (read.start, read.end, read.first) == (0, 1, 0)
 
 
 def test_a_long_poll_ends_in_time(lab: Lab) -> None:
     master = lab.master(members="a", sync_replicas=0)
     with Wire(master.address) as wire:
         read = wire.read(0, wait_ms=20)
-        assert isinstance(read, Entries) and (read.start, read.end, read.first) == (0, 0, -1)
+        assert isinstance(read, CommittedEntries) and (read.start, read.end, read.first) == (0, 0, -1)
         began = monotonic()
         poll = wire.begin(encode_read(Read(0, -1, 1 << 20, 60_000)))
         with Wire(master.address) as other:
             other.append(ONE, 0, [b"x"])
         read = wire.end(poll)
-        assert isinstance(read, Entries) and read.first == 0
+        assert isinstance(read, CommittedEntries) and read.first == 0
         assert monotonic() - began < 40.0  # it is woken
 
 
@@ -153,7 +153,7 @@ def test_the_scan_knows_batches(log: CommitLog) -> None:
     put(log, TWO, 0, 2)
     log.append(b"own")
     put(log, ONE, 3, 2)
-    known = Producers.of(log)
+    known = ProducerStateManager.of(log)
     one, two = known.get(ONE), known.get(TWO)
     assert one is not None and two is not None
     assert (one.next, one.numbers(0, 5), one.numbers(2, 2)) == (5, (Run(0, 3), Run(6, 2)), (Run(2, 1), Run(6, 1)))
@@ -164,7 +164,7 @@ def test_the_scan_knows_batches(log: CommitLog) -> None:
 def test_entries_behind_the_batch_are_none_of_it(log: CommitLog) -> None:
     put(log, ONE, 0, 2)
     log.append_batch([b"own"] * 3)
-    producer = Producers.of(log).get(ONE)
+    producer = ProducerStateManager.of(log).get(ONE)
     assert producer is not None and producer.next == 2
 
 
@@ -172,33 +172,33 @@ def test_a_batch_that_was_cut(log: CommitLog) -> None:
     """A snapshot ends it: entries behind are none of it."""
     put(log, ONE, 0, 5)
     log.truncate(3)
-    known = Producers.of(log)
+    known = ProducerStateManager.of(log)
     producer = known.get(ONE)
     assert producer is not None and producer.next == 3
     log.append_batch([b"own"] * 3, control=known.snapshot())
-    producer = Producers.of(log).get(ONE)
+    producer = ProducerStateManager.of(log).get(ONE)
     assert producer is not None and (producer.next, producer.numbers(0, 3)) == (3, (Run(0, 3),))
 
 
 def test_a_snapshot_stands_for_what_is_not_read(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
     put(log, ONE, 0, 2)
     put(log, TWO, 0, 1)
-    log.append_batch([], control=Producers.of(log).snapshot())
+    log.append_batch([], control=ProducerStateManager.of(log).snapshot())
     log.append_batch([b"x" * 1000] * 500)
     put(log, TWO, 1, 1)
     monkeypatch.setattr(producers_module, "SCAN_BYTES", 1000)
-    assert Producers.of(log).get(ONE) is None
+    assert ProducerStateManager.of(log).get(ONE) is None
     monkeypatch.setattr(producers_module, "SCAN_BYTES", 1 << 20)
-    expected = {client: Producers.of(log).get(client) for client in (ONE, TWO)}
+    expected = {client: ProducerStateManager.of(log).get(client) for client in (ONE, TWO)}
     log.trim(400)
     assert log.start > 3
-    log.append_batch([b"own"], control=Producers.of(log).snapshot())  # of what is left
+    log.append_batch([b"own"], control=ProducerStateManager.of(log).snapshot())  # of what is left
     assert expected[ONE] is not None and expected[ONE].numbers(0, 2) == (Run(0, 2),)
     assert expected[TWO] is not None and expected[TWO].numbers(0, 2) == (Run(2, 1), Run(503, 1))
 
 
 def test_the_oldest_client_is_forgotten() -> None:
-    known = Producers(2)
+    known = ProducerStateManager(2)
     for client in (ONE, TWO, ONE, b"3" * 16):
         known.use(client)
     assert known.get(TWO) is None and known.get(ONE) is not None and len(known) == 2
@@ -208,7 +208,7 @@ def test_control_records_of_others_and_of_later_versions(log: CommitLog) -> None
     put(log, ONE, 0, 1)
     for control in (b"RPTERM", b"RPCLNT", b"RPCLNT\x01\x01short", b"RPCLNT\x02\x01short", b"RPCLNT\x09\x01later", b""):
         log.append_batch([b"own"], control=control)
-    producer = Producers.of(log).get(ONE)
+    producer = ProducerStateManager.of(log).get(ONE)
     assert producer is not None and producer.next == 1
 
 

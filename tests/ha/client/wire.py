@@ -9,7 +9,7 @@ from pyreplog.ha.node_context import SERVICE, parse_address
 from pyreplog.ha.protocol.client_messages import (
     CLIENT_VERSION,
     Appended,
-    Entries,
+    CommittedEntries,
     Read,
     Refused,
     decode_reply,
@@ -45,14 +45,16 @@ class Wire(Closeable):
         self._channel.request(*body, on_reply=heard, timeout=PATIENCE_S)
         return answer
 
-    def end(self, answer: AppendFuture[bytes]) -> Appended | Entries | Refused:
+    def end(self, answer: AppendFuture[bytes]) -> Appended | CommittedEntries | Refused:
         return decode_reply(self._reactor.wait(answer))
 
-    def append(self, client: bytes, sequence: int, values: list[bytes]) -> Appended | Entries | Refused:
+    def append(self, client: bytes, sequence: int, values: list[bytes]) -> Appended | CommittedEntries | Refused:
         data, count = encode_records(values)
         return self.end(self.begin(encode_append(client, sequence, count), data))
 
-    def read(self, first: int, end: int = -1, limit: int = 1 << 20, wait_ms: int = 0) -> Appended | Entries | Refused:
+    def read(
+        self, first: int, end: int = -1, limit: int = 1 << 20, wait_ms: int = 0
+    ) -> Appended | CommittedEntries | Refused:
         return self.end(self.begin(encode_read(Read(first, end, limit, wait_ms))))
 
     def close(self) -> None:

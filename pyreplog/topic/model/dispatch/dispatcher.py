@@ -33,10 +33,10 @@ from pyreplog.topic.model.dispatch.offsets import Offsets, ascending, runs
 from pyreplog.topic.model.dispatch.pending import DEAD_LETTERS, Pending, PendingRanges, Released
 from pyreplog.topic.model.dispatch.reading import Reading, Reread
 from pyreplog.topic.model.dispatch.redelivery import (
-    Cause,
     DelayedDeliveryTracker,
     Ranges,
     Redeliveries,
+    RedeliveryCause,
     Replay,
     neighbours,
 )
@@ -219,7 +219,7 @@ class Dispatcher:
         if after is before:
             return self._run(now_us)
         if before is not None:
-            self._rewind(Cause.CONSUMER_LOST)
+            self._rewind(RedeliveryCause.CONSUMER_LOST)
         return _changed(before, after) + self._run(now_us)
 
     def detach(self, consumer: int, now_us: int) -> list[Effect]:
@@ -231,9 +231,9 @@ class Dispatcher:
         self._selector.left(detached)
         after = self._selector.active
         if not len(self._consumers) or after is not before:
-            self._rewind(Cause.CONSUMER_LOST)
+            self._rewind(RedeliveryCause.CONSUMER_LOST)
         else:
-            self._give_back(self._pending.release_holder(detached.holder), Cause.CONSUMER_LOST)
+            self._give_back(self._pending.release_holder(detached.holder), RedeliveryCause.CONSUMER_LOST)
             self._unblock()
         effects = [] if after is before else _changed(None if before is detached else before, after)
         return effects + self._run(now_us)
@@ -424,7 +424,7 @@ class Dispatcher:
         if attached is None:
             return []
         released = self._pending.release(ascending(offsets), attached.holder)
-        self._redeliveries.returned(released.offsets, Cause.NACK)
+        self._redeliveries.returned(released.offsets, RedeliveryCause.NACK)
         if reason is not None and self.settings.max_redeliveries is not None:
             self._redeliveries.explain(released.offsets, reason)
         self._selector.released(released)
@@ -451,7 +451,7 @@ class Dispatcher:
             return []
         if self._selector.active is attached:
             return self.rewind(now_us)
-        self._give_back(self._pending.release_holder(attached.holder), Cause.REDELIVER)
+        self._give_back(self._pending.release_holder(attached.holder), RedeliveryCause.REDELIVER)
         self._unblock()
         return self._run(now_us)
 
@@ -465,7 +465,7 @@ class Dispatcher:
 
     def rewind(self, now_us: int) -> list[Effect]:
         """Deliver all unacknowledged messages again, from the mark on. The consumers have dropped theirs."""
-        self._rewind(Cause.REDELIVER)
+        self._rewind(RedeliveryCause.REDELIVER)
         return self._run(now_us)
 
     def seek(self, total: TopicPosition, now_us: int) -> list[Effect]:
@@ -474,11 +474,11 @@ class Dispatcher:
         The consumers have dropped their messages. Pending dead letters stay pending.
         """
         self._cursor.seek(total, now_us)
-        self._rewind(Cause.REDELIVER)
+        self._rewind(RedeliveryCause.REDELIVER)
         self._redeliveries.clear()
         return [CursorChanged(), *self._run(now_us)]
 
-    def _give_back(self, released: Released, cause: Cause) -> None:
+    def _give_back(self, released: Released, cause: RedeliveryCause) -> None:
         """Deliver messages of a consumer again, as soon as possible."""
         if len(released.offsets):
             self._redeliveries.returned(released.offsets, cause)
@@ -486,7 +486,7 @@ class Dispatcher:
             if not self._selector.returned(released):
                 self._replay.add(released.offsets)
 
-    def _rewind(self, cause: Cause) -> None:
+    def _rewind(self, cause: RedeliveryCause) -> None:
         """Read all unacknowledged messages again, from the mark on. Pending dead letters stay pending."""
         self._redeliveries.returned(self._pending.release_consumers().offsets, cause)
         self._selector.clear()
@@ -603,7 +603,7 @@ class Dispatcher:
             self._replay.add_ranges(bucket.intersect(self._floor))
         timeout_us = 1000 * (self.settings.ack_timeout_ms or 0)
         if timeout_us and now_us >= self._look_us:
-            self._give_back(self._pending.release_since(now_us - timeout_us), Cause.ACK_TIMEOUT)
+            self._give_back(self._pending.release_since(now_us - timeout_us), RedeliveryCause.ACK_TIMEOUT)
             self._look_us = now_us + max(TICK_MIN_US, timeout_us // 8)
             self._unblock()
 

@@ -158,7 +158,7 @@ REASON_OVERHEAD = 200
 """Estimated bytes of a reason in addition to its text."""
 
 
-class Cause(StrEnum):
+class RedeliveryCause(StrEnum):
     """Why a message came back from a consumer; the values are those of a dead letter's property."""
 
     NACK = "nack"
@@ -179,7 +179,7 @@ class Failure(NamedTuple):
     """
 
     redeliveries: int
-    cause: Cause
+    cause: RedeliveryCause
     reason: str | None
 
 
@@ -243,7 +243,7 @@ class Redeliveries:
     def __init__(self) -> None:
         self._returned = RangeSet()  # delivered before, and with no consumer now
         self._counts: dict[int, int] = {}
-        self._causes = {cause: RangeSet() for cause in Cause if cause is not Cause.NACK}
+        self._causes = {cause: RangeSet() for cause in RedeliveryCause if cause is not RedeliveryCause.NACK}
         """Messages that came back for another cause than a nack, including dead letters."""
         self._reasons = Reasons()
         self._has_details = False  # there may be causes or reasons
@@ -256,12 +256,12 @@ class Redeliveries:
         """Whether any message came back and was not delivered again yet."""
         return bool(self._returned)
 
-    def returned(self, offsets: Offsets, cause: Cause | None) -> None:
+    def returned(self, offsets: Offsets, cause: RedeliveryCause | None) -> None:
         """Note ascending offsets that came back. cause: None for dead letters that were not published, which keep their
         cause.
         """
         self._returned.add_offsets(offsets)
-        if cause is not None and cause is not Cause.NACK:
+        if cause is not None and cause is not RedeliveryCause.NACK:
             self._causes[cause].add_offsets(offsets)
             self._has_details = True
 
@@ -298,8 +298,8 @@ class Redeliveries:
         self._returned.remove_offsets(offsets)
         return {at: Failure(self.count(at), self._cause(at), self._reasons.get(at)) for at in offsets.tolist()}
 
-    def _cause(self, offset: int) -> Cause:
-        return next((cause for cause, offsets in self._causes.items() if offset in offsets), Cause.NACK)
+    def _cause(self, offset: int) -> RedeliveryCause:
+        return next((cause for cause, offsets in self._causes.items() if offset in offsets), RedeliveryCause.NACK)
 
     def _forget_causes(self, offsets: Offsets) -> None:
         for messages in self._causes.values():

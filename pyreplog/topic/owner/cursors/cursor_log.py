@@ -63,7 +63,7 @@ class _CachedLedger:
         self.read_at = 0.0
 
 
-class CursorHistory:
+class CursorLedgerReader:
     """Reads the records of cursors from cursor ledgers, several at once, and caches them. Any thread.
 
     cache_bytes, cache_s: how many bytes are cached, and for how many seconds.
@@ -190,7 +190,7 @@ class CursorLog(Handle):
         self._owners = count()
         self._lock = threading.Lock()
         self._forgetting = False  # a timer runs
-        self._history = CursorHistory(cluster, cache_bytes=config.cache_bytes, cache_s=config.cache_ms / 1000)
+        self._history = CursorLedgerReader(cluster, cache_bytes=config.cache_bytes, cache_s=config.cache_ms / 1000)
         self._flusher = CursorFlusher(cluster, config, self._incarnation)
         super().__init__("cursor log")
 
