@@ -103,7 +103,7 @@ setup(
             extension("ha/slave_offsets"),
             extension("quorum/quorum"),
             extension("quorum/acktracker"),
-            extension("net/answers"),
+            extension("net/add_replies"),
             extension("machines/effects"),
             extension("machines/serial_executor"),
             extension("ledger/driver_base"),

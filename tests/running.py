@@ -11,7 +11,7 @@ from pyreplog.log.commitlog import CommitLog
 
 def copied(log: CommitLog, directory: Path, to: Path) -> Path:
     """`directory`, in which the log lies, as it is when the process ends now, but for work files."""
-    with log.still_files():
+    with log.freeze_files():
         shutil.copytree(directory, to, ignore=shutil.ignore_patterns("fresh-*", "spare-*", "*.new"))
     return to
 

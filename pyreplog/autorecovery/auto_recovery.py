@@ -74,9 +74,9 @@ class AutoRecovery(Handle):
         self._worker = ReplicationWorker(self._runtime, self._keys, self._scan, clock) if copies else None
         self._open_ledgers = OpenLedgerRecovery(cluster, clock)
         self._open_report = OpenLedgersReport()
-        self._pace = CopyRateLimiter(None, clock)  # of repairs
-        self._repairs = CopyRepairs(self._runtime, self._pace, clock)
-        self._replicas_check = ReplicasCheck(self._runtime, self._scan, self._pace, clock)
+        self._rate_limiter = CopyRateLimiter(None, clock)  # of repairs
+        self._repairs = CopyRepairs(self._runtime, self._rate_limiter, clock)
+        self._replicas_check = ReplicasCheck(self._runtime, self._scan, self._rate_limiter, clock)
         self._is_auditor = False
         self._audit = Audit()
         self._listed_lost = 0  # entries, as the auditor
@@ -212,7 +212,7 @@ class AutoRecovery(Handle):
         is_held = find_hold(self._store) is not None
         orders = frozenset() if is_held else frozenset(list_orders(self._store))
         moves = {} if is_held or orders else self._moves()
-        worker.pace.limit(config.bytes_per_s)
+        worker.rate_limiter.limit(config.bytes_per_s)
         worker.restrict(orders, moves)
         if (orders or moves) and not self.is_copying:
             workload = replace(self._workload(orders), moves=moves)
@@ -244,7 +244,7 @@ class AutoRecovery(Handle):
         """Repair copies that were noted and check some ledgers, unless that is under way."""
         if self._audit.hold is not None or self.is_repairing:
             return
-        self._pace.limit(config.bytes_per_s)
+        self._rate_limiter.limit(config.bytes_per_s)
         lost = self._workload(frozenset()).lost
         self._mending = threading.Thread(
             target=self._repair, args=(config.check_ms, lost), name="pyreplog-repairs", daemon=True

@@ -92,7 +92,7 @@ def audit_copies(
     Raises:
         ReplogError: errors of the metadata store; the cluster was closed.
     """
-    audit, pace = CopyAudit(), CopyRateLimiter(bytes_per_s, clock)
+    audit, rate_limiter = CopyAudit(), CopyRateLimiter(bytes_per_s, clock)
     waiting: deque[tuple[LedgerMetadata, AppendFuture[CopyReport]]] = deque()
 
     def end_first() -> None:
@@ -111,7 +111,7 @@ def audit_copies(
             continue
         size = metadata.length * metadata.write_quorum
         audit.bytes += size
-        if (delay_s := pace.spend(size)) > 0:
+        if (delay_s := rate_limiter.spend(size)) > 0:
             pause(delay_s)
         waiting.append((metadata, _begin(runtime, metadata)))
         if len(waiting) >= AT_ONCE:

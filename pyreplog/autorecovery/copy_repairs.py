@@ -68,13 +68,13 @@ class CopyRepairs:
 
     Args:
         runtime: of a cluster.
-        pace: limits the bytes in a second.
+        rate_limiter: limits the bytes in a second.
         clock: source of time.
     """
 
-    def __init__(self, runtime: RuntimeBase, pace: CopyRateLimiter, clock: Clock) -> None:
+    def __init__(self, runtime: RuntimeBase, rate_limiter: CopyRateLimiter, clock: Clock) -> None:
         self._runtime, self._store = runtime, runtime.metadata
-        self._pace, self._clock = pace, clock
+        self._rate_limiter, self._clock = rate_limiter, clock
         self._failures: dict[tuple[int, str], FailedAttempt] = {}  # by ledger and bookie
         self._next_lost = 0  # the ledger with lost entries that is looked up next
         self._is_stopping = False
@@ -130,7 +130,7 @@ class CopyRepairs:
             if not is_registered:
                 raise UnreadableError(ledger, "the bookie does not run")
             stop = None if is_closed else max(note.entry for note in notes) + 1
-            machine = MemberRepair(stored.metadata, bookie, absent=gone, stop=stop, pace=self._pace.spend)
+            machine = MemberRepair(stored.metadata, bookie, absent=gone, stop=stop, throttle=self._rate_limiter.spend)
             self._list_missing(stored, bookie, self._run(machine).missing, gone)
         for note in notes:
             forget_repair(self._store, note, closed=is_closed)
@@ -224,7 +224,7 @@ class CopyRepairs:
         missing: set[int] = set()
         for bookie in sorted(members):
             machine = MemberRepair(
-                metadata, bookie, absent=gone, others=returned, firsts=firsts, pace=self._pace.spend
+                metadata, bookie, absent=gone, others=returned, firsts=firsts, throttle=self._rate_limiter.spend
             )  # fmt: skip
             missing.update(self._run(machine).missing)
         copied = {int(entry) for entry in entries} - missing

@@ -90,13 +90,13 @@ class ReplicasCheck:
     Args:
         runtime: of a cluster.
         scan: the ledgers by bookie.
-        pace: limits the bytes in a second of copies.
+        rate_limiter: limits the bytes in a second of copies.
         clock: source of time.
     """
 
-    def __init__(self, runtime: RuntimeBase, scan: LedgerScan, pace: CopyRateLimiter, clock: Clock) -> None:
+    def __init__(self, runtime: RuntimeBase, scan: LedgerScan, rate_limiter: CopyRateLimiter, clock: Clock) -> None:
         self._runtime, self._store, self._scan = runtime, runtime.metadata, scan
-        self._pace, self._clock = pace, clock
+        self._rate_limiter, self._clock = rate_limiter, clock
         self._targets = TargetChooser(runtime)
         self._is_stopping = False
         self.progress: CheckProgress | None = None
@@ -178,6 +178,6 @@ class ReplicasCheck:
         """Have other bookies take the places of a member. What it has is copied from the others first."""
         machine = LedgerReplicator(
             stored.metadata, stored.version, {bookie}, lost=lost, away=frozenset(), choose=self._targets.choose,
-            others={status.bookie for status in self._runtime.bookie_statuses()}, pace=self._pace.spend,
+            others={status.bookie for status in self._runtime.bookie_statuses()}, throttle=self._rate_limiter.spend,
         )  # fmt: skip
         replicate(stored.metadata.ledger, machine, self._runtime, self._clock, self._scan)

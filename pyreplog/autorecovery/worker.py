@@ -102,7 +102,7 @@ class ReplicationWorker:
         self._runtime, self._keys, self._scan, self._clock = runtime, keys, scan, clock
         self._copies_at_once = 1
         self._targets = TargetChooser(runtime)
-        self.pace = CopyRateLimiter(None, clock)
+        self.rate_limiter = CopyRateLimiter(None, clock)
         self.counters = WorkerCounters()
         self._lock = threading.Lock()  # of the counters, the pass, the queue and the failures
         self._pass = Pass()
@@ -260,7 +260,7 @@ class ReplicationWorker:
             self._is_stopping = True
         except ReplogError as error:
             if not isinstance(error, NotEnoughBookiesError):
-                self.pace.slow_down(began_us)
+                self.rate_limiter.slow_down(began_us)
             self._failed(ledger, error)
 
     def _copy(self, stored: VersionedMetadata) -> None:
@@ -273,7 +273,7 @@ class ReplicationWorker:
         choose = self._targets.choose if move is None else self._targets.only(move.target)
         machine = LedgerReplicator(
             metadata, stored.version, sources, lost=load.lost, away=load.away, choose=choose,
-            others=load.running, pace=self.pace.spend,
+            others=load.running, throttle=self.rate_limiter.spend,
         )  # fmt: skip
         self._count(metadata.ledger, replicate(metadata.ledger, machine, self._runtime, self._clock, self._scan))
 

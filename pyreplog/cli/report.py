@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyreplog import __version__
 from pyreplog.cli.shared import sourceoptions
 from pyreplog.cli.shared.output import counted, duration, moment, print_json, say
-from pyreplog.cli.shared.reportprogress import ReportProgress, steps
+from pyreplog.cli.shared.reportprogress import StepProgress, steps
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.reports.catalogue import REPORTS, require_pyarrow
 
@@ -108,7 +108,7 @@ def _check_targets(output: Path, parquet: Path | None) -> None:
         raise InvalidArgumentError(f"--parquet {parquet}: expected a directory or a new path, found a file")
 
 
-def _engine(arguments: argparse.Namespace, shown: ReportProgress) -> Engine:
+def _engine(arguments: argparse.Namespace, shown: StepProgress) -> Engine:
     from pyreplog.reports import local_engine, spark_engine
 
     if arguments.engine == "spark":
@@ -125,7 +125,7 @@ def _engine(arguments: argparse.Namespace, shown: ReportProgress) -> Engine:
     return engine
 
 
-def _reported(outcomes: Iterator[Outcome], names: list[str], shown: ReportProgress) -> list[Outcome]:
+def _reported(outcomes: Iterator[Outcome], names: list[str], shown: StepProgress) -> list[Outcome]:
     """Return all outcomes; progress shows each of them as it comes."""
     collected: list[Outcome] = []
     for name in names:

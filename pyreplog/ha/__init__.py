@@ -112,7 +112,7 @@ def open_master(
         limits=limits, busy_poll_us=busy_poll_us, clock=clock,
     )  # fmt: skip
     try:
-        node.lead(members, sync_replicas, force=force)
+        node.open_as_master(members, sync_replicas, force=force)
     except BaseException:
         node.close()
         raise

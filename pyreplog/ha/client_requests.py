@@ -92,7 +92,7 @@ class Serving(Protocol):
     def log(self) -> CommitLog: ...
     @property
     def appends(self) -> Appends | None: ...
-    def where_master(self) -> str: ...
+    def master_address(self) -> str: ...
 
 
 @dataclass
@@ -178,7 +178,7 @@ class ClientRequests:
         for kind, code in _CODES:
             if isinstance(error, kind):
                 is_moved = code in (ClientRefusal.NOT_MASTER, ClientRefusal.DEPOSED, ClientRefusal.CHANGING)
-                return Refused(code, str(error), self._node.where_master() if is_moved else "")
+                return Refused(code, str(error), self._node.master_address() if is_moved else "")
         return Refused(ClientRefusal.FAILED, f"{type(error).__name__}: {error}", "")
 
     # ---- reading --------------------------------------------------------------------------------------------

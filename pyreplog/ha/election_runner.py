@@ -12,7 +12,7 @@ from pyreplog.future import AppendFuture
 from pyreplog.ha.node_context import NodeContext, ends_of
 from pyreplog.ha.peers import Peers
 from pyreplog.ha.protocol.effects import StorePromise
-from pyreplog.ha.protocol.election import Ask, Effect, Election, ElectionWon, Lost
+from pyreplog.ha.protocol.election import Effect, Election, ElectionLost, ElectionWon, SendPrepare
 from pyreplog.ha.protocol.messages import Command, Message, PreVote, Promise, VoteRejected
 from pyreplog.ha.replica import ends_of_replica
 from pyreplog.log.commitlog import CommitLog
@@ -77,15 +77,15 @@ class ElectionRunner:
 
     def step(self, event: Callable[[], Iterable[Effect]]) -> None:
         """One event and its effects."""
-        asks: list[Ask] = []
-        lost: Lost | None = None
+        asks: list[SendPrepare] = []
+        lost: ElectionLost | None = None
         with self._context.lock:
             pending = list(event())
             while pending:
                 effect = pending.pop(0)
                 if isinstance(effect, StorePromise):
                     pending += self._promised(effect.term)
-                elif isinstance(effect, Ask):
+                elif isinstance(effect, SendPrepare):
                     asks.append(effect)
                 elif isinstance(effect, ElectionWon):
                     self.done.complete(effect)
@@ -96,7 +96,7 @@ class ElectionRunner:
         if lost is not None:
             self._give_up(lost)
 
-    def _give_up(self, lost: Lost) -> None:
+    def _give_up(self, lost: ElectionLost) -> None:
         """The former master goes on at once: its appends are held back, or it was deposed for nothing. Or the member
         that holds most stands in this one's place."""
         if lost.release is not None:
@@ -105,7 +105,7 @@ class ElectionRunner:
             restore(self._context, self._peers, lost.restore)
         self.done.fail(lost.error)
 
-    def _ask(self, ask: Ask) -> None:
+    def _ask(self, ask: SendPrepare) -> None:
         if not self.election.is_over:
             self._peers.ask(ask.member, ask.prepare, partial(self._heard, ask))
 
@@ -117,7 +117,7 @@ class ElectionRunner:
             return []
         return self.election.stored(end, self._context.terms.history, self._context.members.members)
 
-    def _heard(self, ask: Ask, answer: Message | ReplogError) -> None:
+    def _heard(self, ask: SendPrepare, answer: Message | ReplogError) -> None:
         if isinstance(answer, Promise):
             promise = answer
             self.step(lambda: self.election.promised(ask.member, promise))
@@ -128,7 +128,7 @@ class ElectionRunner:
             logger.info("%s: %s does not answer: %s", self._context.path, ask.member, answer)
             # of an older version, it seems
             if isinstance(answer, DisconnectedError) and ask.prepare.trial > PreVote.YES:
-                ask = Ask(ask.member, ask.prepare._replace(trial=PreVote.YES))
+                ask = SendPrepare(ask.member, ask.prepare._replace(trial=PreVote.YES))
             if isinstance(answer, NotConnectedError) and self._peers.is_unreachable(ask.member):
                 self.step(lambda: self.election.unreachable(ask.member))
             self._context.reactor.call_later(AGAIN_S, partial(self._ask, ask))

@@ -442,7 +442,7 @@ class Node(Handle):
 
     # ---- changing the role ----------------------------------------------------------------------------------
 
-    def lead(self, members: Iterable[str], sync_replicas: int, *, force: bool = False) -> None:
+    def open_as_master(self, members: Iterable[str], sync_replicas: int, *, force: bool = False) -> None:
         """Open the log as master; `open_master` calls this.
 
         A log that may have lost records needs a new election. Blocks until the log is open.
@@ -694,7 +694,7 @@ class Node(Handle):
         """The master that takes batches of clients; None: this node is not the master."""
         return self._master if self._error is None else None
 
-    def where_master(self) -> str:
+    def master_address(self) -> str:
         """Address of the master, as far as this node knows; "": it does not, or is the master itself."""
         master, replica = self._master, self._replica
         if master is not None and (fenced := master.group.fenced) is not None:

@@ -280,7 +280,7 @@ class Replica:
         over; nor is one that another process of the same name has taken over."""
         joined, self._joined = self._joined, None
         if joined is not None and self.log is not None:
-            brought, lasted = self.log.landed > joined[0], self._context.now_us - joined[1] >= _LASTS_US
+            brought, lasted = self.log.received_end > joined[0], self._context.now_us - joined[1] >= _LASTS_US
             is_replaced = isinstance(error, JoinRefusedError) and error.code == RefusalCode.REPLACED
             self._was_of_use = (brought or lasted) and not is_replaced
 
@@ -331,7 +331,7 @@ class Replica:
         elif isinstance(effect, Joined):
             self.error = None
             self._receiver.stream(log, syncs=self._context.config.log.durability == "synced")
-            self._joined = log.landed, self._context.now_us
+            self._joined = log.received_end, self._context.now_us
             self._carry_out_all(self.following.joined(*ends_of_replica(log)))
 
     def _make(self, make: CreateLog) -> None:

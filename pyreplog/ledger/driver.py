@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from pyreplog._native.ledger.driver_base import DriverBase
 from pyreplog._native.machines.effects import Send
-from pyreplog._native.net.answers import Answer
+from pyreplog._native.net.add_replies import Answer
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request
 from pyreplog.defer_sigint import defer_sigint
 from pyreplog.errors import (

@@ -273,7 +273,7 @@ class Ledger(Handle, LedgerBase):
         """Submit several entries without regard to the window; for callers that keep a window of their own.
 
         A small batch stays in the tail cache, so that readers get it from this handle as soon as it is confirmed, until
-        `told` is called.
+        `release_tail` is called.
 
         Args:
             values: value of each entry.
@@ -360,12 +360,12 @@ class Ledger(Handle, LedgerBase):
             return settled
         return RangeRead(self.metadata, self._writer.key, self._runtime, start, end, bytes_max=bytes_max).start()
 
-    def told(self) -> None:
+    def release_tail(self) -> None:
         """Release the batch that the tail cache keeps, once the readers have had their turn.
 
         Call it on the thread that told the readers of `push_batch`ed entries how far they are confirmed.
         """
-        self._tail_cache.told()
+        self._tail_cache.release()
 
     # ---- back-pressure --------------------------------------------------------------------------------------
 

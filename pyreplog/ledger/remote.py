@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from pyreplog._native.ledger.remote_runtime_base import RemoteRuntimeBase
-from pyreplog._native.net.answers import AddGroup
+from pyreplog._native.net.add_replies import AddGroup
 from pyreplog.bookie.protocol import (
     ADD,
     COPY,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pyreplog._native.bookie.fast_add import FastAdd, as_fast_add
 from pyreplog._native.machines.serial_executor import check_may_wait
-from pyreplog._native.net.answers import Answer
+from pyreplog._native.net.add_replies import Answer
 from pyreplog.bookie.bookie_state import BookiePhase
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.local import LocalBookie

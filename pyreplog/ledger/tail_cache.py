@@ -25,7 +25,7 @@ class TailCache(SerialExecutor):
     def __init__(self, ledger: int) -> None:
         self._ledger = ledger
         self._batch: EntryBatch | None = None
-        self._told: EntryBatch | None = None
+        self._released: EntryBatch | None = None
 
     def keep(self, batch: EntryBatch) -> None:
         """Keep the batch that was appended last, if its buffer, which it may share with others, is small."""
@@ -41,16 +41,16 @@ class TailCache(SerialExecutor):
             records = _part(batch, start, min(end, batch.last + 1), bytes_max)
         return parse_entries(records, ledger=self._ledger, first=start, last=end - 1)
 
-    def told(self) -> None:
+    def release(self) -> None:
         """Drop the batch after the turns of the readers, which this thread has told of it."""
-        self._told = self._batch
+        self._released = self._batch
         self._go_on()
 
     def _run(self) -> None:
         """Drop the batch, unless a newer one was appended meanwhile."""
-        if self._batch is self._told:
+        if self._batch is self._released:
             self._batch = None
-        self._told = None
+        self._released = None
 
 
 def _part(batch: EntryBatch, start: int, end: int, bytes_max: int) -> memoryview:

@@ -390,7 +390,7 @@ class CommitLog(LogView, Appender):
         return self.start
 
     @contextlib.contextmanager
-    def still_files(self) -> Iterator[None]:
+    def freeze_files(self) -> Iterator[None]:
         """Keep the log from making, renaming or removing files for the length of a `with` block.
 
         For tests, and for operators who copy the directory of an open log. A backup (`pyreplog.log.backup`) does not
@@ -560,7 +560,7 @@ class CommitLog(LogView, Appender):
         count = 0
         while count + 1 < len(table):
             last_time = self._first_time(count + 1, now_us) if config.retention_ms is not None else now_us
-            if not retention.may_go(config, table[count][0], table[count + 1][0], last_time, end, now_us, floor):
+            if not retention.may_remove(config, table[count][0], table[count + 1][0], last_time, end, now_us, floor):
                 break
             count += 1
         return count

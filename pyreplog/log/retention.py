@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyreplog.config import LogConfig
 
 
-def may_go(
+def may_remove(
     config: LogConfig, base: int, segment_end: int, last_time_us: int, log_end: int, now_us: int, floor: int
 ) -> bool:
     """Whether the first segment of a log, [base, segment_end), may be removed.

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyreplog._native.net.answers import settle
+from pyreplog._native.net.add_replies import settle
 from pyreplog._native.net.frame import FrameBatch
 from pyreplog._native.system.mutex import Mutex
 from pyreplog.errors import (

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyreplog import handles
-from pyreplog._native.net.answers import Replies
+from pyreplog._native.net.add_replies import Replies
 from pyreplog._native.net.frame import HEADER_SIZE, FrameBatch, FrameParser, encode_header, heartbeat
 from pyreplog._native.net.frame_feed_base import FrameFeedBase
 from pyreplog._native.net.pending_requests_base import PendingRequestsBase

@@ -127,7 +127,7 @@ class RawLog(Handle):
 
     # ---- writing --------------------------------------------------------------------------------------------
 
-    def land(self, position: int, data: bytes | memoryview) -> None:
+    def append_replicated(self, position: int, data: bytes | memoryview) -> None:
         """Append bytes of a master's log, cut anywhere.
 
         Args:
@@ -185,10 +185,10 @@ class RawLog(Handle):
             )
         room = self.file_bytes - self._end % self.file_bytes
         if len(record) + BLANK_BYTES > room:
-            self.land(self._end, blank(room).ljust(room, b"\0"))
+            self.append_replicated(self._end, blank(room).ljust(room, b"\0"))
             record = encode(message, self._end)
         position = self._end
-        self.land(position, record)
+        self.append_replicated(position, record)
         return position
 
     def _check_place(self, position: int, size: int) -> None:

@@ -158,7 +158,7 @@ class RocketMQSlave(Endpoint):
             match effect:
                 case AppendToLog(offset, body):
                     try:
-                        self.log.land(offset, body)
+                        self.log.append_replicated(offset, body)
                     except ReplogError as error:
                         return self._pulling.refused(self._now_us(), self.log.end, error).error
                 case ReportToMaster(offset):

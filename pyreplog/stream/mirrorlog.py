@@ -85,7 +85,7 @@ class MirrorLog(CommitLog):
         self._last_synced = _NOWHERE, _NOWHERE  # the mark as the log reports it, and its canonical form
         if not recovered.files:
             stand_at(self, last.position, last.entry)
-            self._landed = last.position
+            self._received_end = last.position
             return
         self._stand_in(recovered.opened[-1], recovered.entry, recovered.last_time)
 
@@ -94,14 +94,14 @@ class MirrorLog(CommitLog):
         end, sealed = segment.end, segment.sealed
         self._activate(segment, end, entry, last_time)
         segment.advance(end, sealed)
-        self._landed = segment.base + (segment.size if sealed else end)
+        self._received_end = segment.base + (segment.size if sealed else end)
 
     # ---- positions ------------------------------------------------------------------------------------
 
     @property
-    def landed(self) -> int:
+    def received_end(self) -> int:
         """Position at which the stream goes on: behind all received bytes, incomplete records included."""
-        return self._landed
+        return self._received_end
 
     @property
     def received_mark(self) -> LogPosition:
@@ -167,7 +167,7 @@ class MirrorLog(CommitLog):
         data = bytes(header)
         if len(data) != STREAM_HEADER_BYTES:
             raise StreamError(
-                self._landed, f"the header of a segment, {STREAM_HEADER_BYTES} bytes", f"{len(data)} bytes"
+                self._received_end, f"the header of a segment, {STREAM_HEADER_BYTES} bytes", f"{len(data)} bytes"
             )
         self._enter()
         try:
@@ -178,7 +178,7 @@ class MirrorLog(CommitLog):
                 self._begin_anew(active, first, epoch, last_time)
             else:
                 self._begin_segment(self._pool.take(first), first, last_time)
-            self._landed = base + HEADER_BYTES
+            self._received_end = base + HEADER_BYTES
             self._publish_end()
         finally:
             self._leave()
@@ -195,12 +195,12 @@ class MirrorLog(CommitLog):
         try:
             uuid, base, size, first, epoch = decode_header("the stream", data[:STREAM_HEADER_BYTES])
         except (CorruptionError, FormatVersionError) as error:
-            raise StreamError(self._landed, "the header of a segment", str(error)) from error
-        expected = (self.uuid, self._landed, self.segment_bytes, self._state[2])
-        if base + HEADER_BYTES == self._landed:  # begun, and empty
+            raise StreamError(self._received_end, "the header of a segment", str(error)) from error
+        expected = (self.uuid, self._received_end, self.segment_bytes, self._state[2])
+        if base + HEADER_BYTES == self._received_end:  # begun, and empty
             expected = (self.uuid, base, self.segment_bytes, self._state[2])
-        if (uuid, base, size, first) != expected or self._landed % self.segment_bytes not in (0, HEADER_BYTES):
-            raise StreamError(self._landed, _header(*expected), _header(uuid, base, size, first))
+        if (uuid, base, size, first) != expected or self._received_end % self.segment_bytes not in (0, HEADER_BYTES):
+            raise StreamError(self._received_end, _header(*expected), _header(uuid, base, size, first))
         if encode_header(uuid, base, size, first, epoch)[:STREAM_HEADER_BYTES] != data:
             raise StreamError(base, "a header as this version writes it", data.hex())
         return base, first, epoch
@@ -213,12 +213,12 @@ class MirrorLog(CommitLog):
         self._enter()
         try:
             mark = self.received_mark
-            self._landed, self._commit = mark.position, min(self._commit, mark)
+            self._received_end, self._commit = mark.position, min(self._commit, mark)
             return mark
         finally:
             self._leave()
 
-    def land(self, position: int, buffers: Sequence[ReadableBuffer]) -> None:
+    def append_replicated(self, position: int, buffers: Sequence[ReadableBuffer]) -> None:
         """Apply bytes of the stream, all of one segment, that begin at `position`, where the stream stopped.
 
         The header of a segment comes alone, as for `begin`. Complete records count from now on; CRC, stamp and number
@@ -236,7 +236,7 @@ class MirrorLog(CommitLog):
 
     def _refuse_record(self, segment: Segment, status: int) -> NoReturn:
         """Raise StreamError for the record behind the last good one; the received bytes behind it do not count."""
-        self._landed = self._state[1]
+        self._received_end = self._state[1]
         fault = segment.fault(segment.end, status)
         raise StreamError(fault.position, fault.expected, fault.found) from fault
 
@@ -244,7 +244,7 @@ class MirrorLog(CommitLog):
         """Seal a segment whose blank has arrived: zero what an earlier life of the file left behind it."""
         recovery.zero(self._files, segment, segment.end + BLANK_BYTES, segment.used_end(segment.end + BLANK_BYTES))
         segment.advance(segment.end, True)
-        self._landed = segment.base + segment.size
+        self._received_end = segment.base + segment.size
         self._note_sealed(segment)
 
     # ---- commit point ---------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ class MirrorLog(CommitLog):
                 self._sync_sealed()
                 if (position, entry) != self.received_mark:
                     self._cut(position, entry)
-                self._landed = position
+                self._received_end = position
             except OSError as error:
                 raise self._poison("truncation", error) from error
             finally:
@@ -332,8 +332,8 @@ class MirrorLog(CommitLog):
     def _cut_bytes(self, position: int) -> Iterator[tuple[str, memoryview]]:
         """Yield (file name, bytes) of everything behind a position."""
         for base, _, _ in self._segment_table():
-            if base + self.segment_bytes > position and base < self._landed:
-                start, stop = max(position - base, 0), min(self._landed - base, self.segment_bytes)
+            if base + self.segment_bytes > position and base < self._received_end:
+                start, stop = max(position - base, 0), min(self._received_end - base, self.segment_bytes)
                 _, segment = self.hold_segment(base)
                 yield f"{base + start:020d}.cut", segment.view(start, stop - start)
 
@@ -364,10 +364,10 @@ class MirrorLog(CommitLog):
     def _forget_partial(self) -> None:
         """Zero the bytes behind the last record, which a later record may not overwrite."""
         segment, end, _, _ = self._state
-        if segment is not None and not segment.sealed and self._landed > end:
-            recovery.zero(self._files, segment, end - segment.base, self._landed - segment.base)
+        if segment is not None and not segment.sealed and self._received_end > end:
+            recovery.zero(self._files, segment, end - segment.base, self._received_end - segment.base)
             self._files.sync(segment.fileno())
-            self._landed = end
+            self._received_end = end
 
     # ---- unsupported --------------------------------------------------------------------------------
 

@@ -128,7 +128,7 @@ class StreamReceiver:
             return None
         self.received_bytes += len(body)
         try:
-            log.land(offset, (body,))
+            log.append_replicated(offset, (body,))
             if self._on_landed is not None:
                 self._on_landed()
         finally:
@@ -152,7 +152,7 @@ class StreamReceiver:
                     self._on_control(bytes(bodies[0]))
                 elif size and log is not None:
                     self.received_bytes += size
-                    log.land(offset, bodies)
+                    log.append_replicated(offset, bodies)
             if self._on_landed is not None:
                 self._on_landed()
         finally:

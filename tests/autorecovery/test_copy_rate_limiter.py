@@ -9,68 +9,68 @@ LIMIT = 1_000_000
 
 
 def test_without_a_limit_nothing_waits() -> None:
-    pace = CopyRateLimiter(None, ManualClock(0))
-    pace.slow_down(0)
-    assert pace.rate is None and pace.spend(1 << 30) == 0.0
+    rate_limiter = CopyRateLimiter(None, ManualClock(0))
+    rate_limiter.slow_down(0)
+    assert rate_limiter.rate is None and rate_limiter.spend(1 << 30) == 0.0
 
 
 def test_what_was_overdrawn_is_waited_for() -> None:
     clock = ManualClock(0)
-    pace = CopyRateLimiter(LIMIT, clock)
-    assert pace.spend(50_000) == 0.0, "within a tenth of a second"
-    assert 0.95 < pace.spend(1_050_000) < 1.05
+    rate_limiter = CopyRateLimiter(LIMIT, clock)
+    assert rate_limiter.spend(50_000) == 0.0, "within a tenth of a second"
+    assert 0.95 < rate_limiter.spend(1_050_000) < 1.05
     clock.advance(500_000)
-    assert 0.45 < pace.spend(0) < 0.55
+    assert 0.45 < rate_limiter.spend(0) < 0.55
 
 
 def test_copies_that_fail_together_halve_it_once() -> None:
     """A bookie that stops ends all copies that read from it. With 64 at a time, nothing would be left of the rate."""
     clock = ManualClock(0)
-    pace = CopyRateLimiter(LIMIT, clock)
+    rate_limiter = CopyRateLimiter(LIMIT, clock)
     began = [clock.monotonic_us()] * 64
     clock.advance(5_000_000)  # the requests to a bookie time out
     for began_us in began:
         clock.advance(1_000)
-        pace.slow_down(began_us)
-    assert pace.rate == LIMIT // 2
+        rate_limiter.slow_down(began_us)
+    assert rate_limiter.rate == LIMIT // 2
     clock.advance(1_000)
-    pace.slow_down(clock.monotonic_us())
-    assert pace.rate == LIMIT // 4, "another failure, of a copy that was slower already"
+    rate_limiter.slow_down(clock.monotonic_us())
+    assert rate_limiter.rate == LIMIT // 4, "another failure, of a copy that was slower already"
 
 
 def test_it_recovers_while_one_ledger_is_copied() -> None:
     """However large that ledger is: a rate that rose with each ledger that is done would never rise."""
     clock = ManualClock(0)
-    pace = CopyRateLimiter(LIMIT, clock)
+    rate_limiter = CopyRateLimiter(LIMIT, clock)
     for _ in range(20):
-        pace.slow_down(clock.monotonic_us())
-    assert pace.rate == 4096
+        rate_limiter.slow_down(clock.monotonic_us())
+    assert rate_limiter.rate == 4096
     rates = []
-    while pace.rate != LIMIT:
-        rates.append(pace.rate)
+    while rate_limiter.rate != LIMIT:
+        rates.append(rate_limiter.rate)
         clock.advance(500_000)
-        pace.spend(100)
+        rate_limiter.spend(100)
         assert len(rates) < 100
     assert rates == sorted(rates) and len(rates) >= 2 * 20, "each second, by a quarter"
 
 
 def test_a_copy_that_began_before_the_rate_rose_counts() -> None:
     clock = ManualClock(0)
-    pace = CopyRateLimiter(LIMIT, clock)
-    pace.slow_down(clock.monotonic_us())
+    rate_limiter = CopyRateLimiter(LIMIT, clock)
+    rate_limiter.slow_down(clock.monotonic_us())
     clock.advance(500_000)
     began_us = clock.monotonic_us()
     clock.advance(1_000_000)
-    pace.spend(1)
-    assert pace.rate == 625_001
-    pace.slow_down(began_us)
-    assert pace.rate == 312_500
+    rate_limiter.spend(1)
+    assert rate_limiter.rate == 625_001
+    rate_limiter.slow_down(began_us)
+    assert rate_limiter.rate == 312_500
 
 
 def test_a_debt_stays_when_the_rate_rises() -> None:
     clock = ManualClock(0)
-    pace = CopyRateLimiter(LIMIT, clock)
-    pace.slow_down(clock.monotonic_us())
-    assert 19 < pace.spend(10_000_000) < 20
+    rate_limiter = CopyRateLimiter(LIMIT, clock)
+    rate_limiter.slow_down(clock.monotonic_us())
+    assert 19 < rate_limiter.spend(10_000_000) < 20
     clock.advance(1_000_000)
-    assert 14 < pace.spend(0) < 16, "9.5 MB are owed, at 625 kB a second"
+    assert 14 < rate_limiter.spend(0) < 16, "9.5 MB are owed, at 625 kB a second"

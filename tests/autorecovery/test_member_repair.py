@@ -163,7 +163,7 @@ def test_only_some_fragments_are_looked_at() -> None:
 
 def test_a_wake_up_of_a_copy_that_has_ended_is_too_late() -> None:
     lab = lab_of()
-    bench = repairing(lab, "a", pace=lambda count: 0.1)
+    bench = repairing(lab, "a", throttle=lambda count: 0.1)
     (wake,) = bench.wakes
     bench.do(bench.machine.woken(wake.about))
     assert finish(bench) == MemberRepaired()

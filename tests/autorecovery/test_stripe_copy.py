@@ -237,11 +237,11 @@ def test_the_pace_is_asked_after_each_batch() -> None:
     lab = lab_of()
     spent: list[int] = []
 
-    def pace(count: int) -> float:
+    def throttle(count: int) -> float:
         spent.append(count)
         return 0.5 * (len(spent) % 2)  # every other batch has to wait
 
-    bench = copying(lab, 0, absent={"a"}, pace=pace, window=2)
+    bench = copying(lab, 0, absent={"a"}, throttle=throttle, window=2)
     slept = 0.0
     while bench.sends or bench.wakes:
         bench.deliver()
@@ -259,7 +259,7 @@ def test_the_pace_is_asked_after_each_batch() -> None:
 def test_after_the_last_batch_nothing_waits() -> None:
     """Copies that are not proved yet may be removed as surplus; the next copy waits instead."""
     lab = lab_of()
-    bench = copying(lab, 0, absent={"a"}, pace=lambda count: 3600.0 if count else 0.0, window=8)
+    bench = copying(lab, 0, absent={"a"}, throttle=lambda count: 3600.0 if count else 0.0, window=8)
     while bench.sends:
         bench.deliver()
     assert bench.finished

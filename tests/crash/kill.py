@@ -109,7 +109,7 @@ def _nothing_for(seconds: float) -> bytes:
 
 def _append_for_ever(directory: Path, settings: dict[str, Any], seed: bytes, threads: int, acks: int) -> None:
     log = pyreplog.open(directory, **settings)
-    with log.still_files():  # retention waits
+    with log.freeze_files():  # retention waits
         counts = counted(log)
     workers = [
         threading.Thread(target=_append, args=(log, Random(seed + bytes([t])), t, counts.get(t, 0), acks))

@@ -71,7 +71,7 @@ class LogLife(Life[History]):
             if self._disk_is_fine:
                 raise
             return None
-        with log.still_files():  # retention waits for the verdict
+        with log.freeze_files():  # retention waits for the verdict
             record("now_holds", record.history.check(log))
         fine = self.act(log, rng, record, steps)
         if self.closes or not fine:

@@ -152,7 +152,7 @@ def test_housekeeping_after_a_failed_sync_proves_nothing(
     files.failing.clear()
     monkeypatch.setattr(commitlog, "LAZY_SYNC_S", -1.0)
     log.run_background_tasks()
-    with log.still_files():
+    with log.freeze_files():
         log._sync_sealed()  # as its thread would that waited for the lock meanwhile
     assert log.synced_end == 0 and checkpoint.load(log.path) == was
     log.close()

@@ -67,7 +67,7 @@ def take_in(mirror: MirrorLog, data: bytes) -> None:
             assert len(body) == STREAM_HEADER_BYTES
             mirror.begin(body)
         else:
-            mirror.land(offset, [body])
+            mirror.append_replicated(offset, [body])
 
 
 def copy(source: CommitLog, mirror: MirrorLog) -> None:

@@ -66,7 +66,7 @@ def faulty_master(lab: Lab, members: str, sync_replicas: int, **settings: Any) -
     files = Faults()
     node = Node(lab.folder / "a", ha.NodeConfig.of({"name": "a", **lab.settings(settings)}), files=files)
     lab.opened(node)
-    node.lead(list(members), sync_replicas)
+    node.open_as_master(list(members), sync_replicas)
     return node, files
 
 
@@ -242,7 +242,7 @@ def test_a_closed_node_takes_no_role(lab: Lab) -> None:
         with pytest.raises(ClosedError):
             node.promote()
         with pytest.raises(ClosedError):
-            node.lead(["a"], 0)
+            node.open_as_master(["a"], 0)
 
 
 # ---- appending -------------------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ def _fresh(lab: Lab, tmp_path: Path, files: Snapshots) -> Node:
 def test_killed_while_it_is_cut(lab: Lab, tmp_path: Path) -> None:
     files = Snapshots(tmp_path / "a")
     a = opened(lab, "a", files, ack_timeout_ms=50)
-    a.lead(list("abc"), 1)
+    a.open_as_master(list("abc"), 1)
     b, c = lab.replica("b", a), lab.replica("c", a)
     a.submit_batch(lines(10))  # if they take longer to join, it is committed all the same
     until(lambda: a.log.end == 10)
@@ -177,7 +177,7 @@ def test_killed_while_it_founds_a_group(lab: Lab, tmp_path: Path) -> None:
     a = opened(lab, "a", files)
     (tmp_path / "a").mkdir(exist_ok=True)
     files.folder = tmp_path / "copies"
-    a.lead(list("ab"), 0)
+    a.open_as_master(list("ab"), 0)
     a.append(b"one")
     files.folder = None
     lab.close(a)

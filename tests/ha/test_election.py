@@ -8,7 +8,7 @@ import pytest
 
 from pyreplog.errors import HigherTermError, PromotionRefusedError
 from pyreplog.ha.protocol.effects import StorePromise
-from pyreplog.ha.protocol.election import Ask, Effect, Election, ElectionWon, Lost, refuse_candidate
+from pyreplog.ha.protocol.election import Effect, Election, ElectionLost, ElectionWon, SendPrepare, refuse_candidate
 from pyreplog.ha.protocol.members import Members, MembersVersion, Quorum
 from pyreplog.ha.protocol.messages import NO_UUID, Prepare, PreVote, Promise, RefusalCode, VoteRejected
 from pyreplog.stream.log_position import LogPosition
@@ -38,7 +38,7 @@ def promise(
 
 
 def asked(effects: list[Effect], *, trial: bool) -> str:
-    asks = only(Ask, effects)
+    asks = only(SendPrepare, effects)
     assert all(ask.prepare[:2] == (MINE, UUID) and bool(ask.prepare.trial) is trial for ask in asks)
     return "".join(ask.member for ask in asks)
 
@@ -55,7 +55,7 @@ def binding(members: Members | None = FIVE, *, end: int = 20, **options: Any) ->
 
 
 def lost(effects: list[Effect]) -> Exception:
-    (end,) = only(Lost, effects)
+    (end,) = only(ElectionLost, effects)
     return end.error
 
 
@@ -392,7 +392,7 @@ def test_a_node_refuses_strangers() -> None:
 
 
 def trials(effects: list[Effect]) -> dict[str, int]:
-    return {ask.member: ask.prepare.trial for ask in only(Ask, effects)}
+    return {ask.member: ask.prepare.trial for ask in only(SendPrepare, effects)}
 
 
 def test_a_planned_change_over_waits_until_all_is_here() -> None:
@@ -437,7 +437,7 @@ def test_a_master_that_does_not_answer_is_not_waited_for_long() -> None:
 def test_a_trial_that_fails_lets_appends_go_on() -> None:
     made, _ = election(master="e")
     made.promised("e", promise(25, trial=True))
-    (lost,) = only(Lost, made.deadline())
+    (lost,) = only(ElectionLost, made.deadline())
     assert lost.release is not None and (lost.release.member, lost.release.prepare.trial) == ("e", PreVote.YES)
     assert lost.restore == ""
 
@@ -448,11 +448,11 @@ def test_who_was_deposed_for_nothing_is_asked_to_stand_again() -> None:
         made.promised(member, promise(19, trial=True))
     made.overdue()
     made.stored(mark(20), HISTORY, None)
-    (lost,) = only(Lost, made.deadline())
+    (lost,) = only(ElectionLost, made.deadline())
     assert (lost.release, lost.restore) == (None, "e")
     made, _ = election(master="e")
     made.stored(mark(20), HISTORY, None)
-    (lost,) = only(Lost, made.outdone(Term(9, "x")))
+    (lost,) = only(ElectionLost, made.outdone(Term(9, "x")))
     assert lost.restore == "", "another one is about to be master"
 
 
@@ -461,25 +461,25 @@ def test_who_holds_most_is_asked_to_stand_in_place_of_a_candidate_that_has_promi
     promised the second, and leave it its time."""
     made = binding()
     made.promised("b", promise(22))
-    (lost,) = only(Lost, made.promised("c", promise(25)))
+    (lost,) = only(ElectionLost, made.promised("c", promise(25)))
     assert lost.restore == "c" and "promote c" in str(lost.error)
     made = binding()
     made.promised("b", promise(22))
-    (lost,) = only(Lost, made.deadline())
+    (lost,) = only(ElectionLost, made.deadline())
     assert lost.restore == "b", "it promised, and what others hold is unknown"
-    (lost,) = only(Lost, binding().deadline())
+    (lost,) = only(ElectionLost, binding().deadline())
     assert lost.restore == "", "nobody is known to hold more"
 
 
 def test_who_holds_more_is_not_asked_to_stand_when_nobody_was_deposed() -> None:
     made, _ = election()
     made.promised("b", promise(22, trial=True))
-    (lost,) = only(Lost, made.promised("c", promise(25, trial=True)))
+    (lost,) = only(ElectionLost, made.promised("c", promise(25, trial=True)))
     assert lost.restore == ""
     made, _ = election(force=True)
     made.stored(mark(20), HISTORY, None)
     made.promised("b", promise(22))
-    (lost,) = only(Lost, made.abandon("the node ends"))
+    (lost,) = only(ElectionLost, made.abandon("the node ends"))
     assert lost.restore == "", "an operator decides"
 
 
@@ -488,7 +488,9 @@ def test_a_master_that_others_hear_from_is_not_replaced() -> None:
     made, effects = election(master="e", if_lost=True)
     assert trials(effects) == dict.fromkeys("bcde", PreVote.IF_LOST)
     assert made.promised("b", promise(trial=True)) == [] == made.promised("c", promise(trial=True))
-    (lost,) = only(Lost, made.vote_rejected("d", VoteRejected(RefusalCode.MASTER_LIVES, T2, "e is heard", FIVE)))
+    (lost,) = only(
+        ElectionLost, made.vote_rejected("d", VoteRejected(RefusalCode.MASTER_LIVES, T2, "e is heard", FIVE))
+    )
     assert (lost.release, lost.restore) == (None, "")
 
 

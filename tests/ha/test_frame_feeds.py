@@ -143,7 +143,7 @@ def take_in_frames(mirror: MirrorLog, batch: FrameBatch) -> None:
     while behind < len(batch):
         offset, bodies, size, behind = batch.run(behind, mirror.segment_bytes)
         if size:
-            mirror.land(offset, bodies)
+            mirror.append_replicated(offset, bodies)
 
 
 def _spoil(data: bytearray, rng: Random) -> None:

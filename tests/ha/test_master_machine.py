@@ -558,7 +558,7 @@ def test_the_master_stays_a_member() -> None:
 
 
 def test_retention_floor() -> None:
-    lab = Lab(retention_hold_bytes=1200, remember_ms=1000)
+    lab = Lab(retention_hold_bytes=1200, retention_hold_ms=1000)
     held = lab.group.floor(lab.now_us)
     assert held is not None and held <= 800, "members that were not heard of yet may come, and need anything"
     lab.wait(1001)

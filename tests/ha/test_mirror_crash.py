@@ -66,7 +66,7 @@ def take_piecemeal(mirror: MirrorLog, master: Recorded, report: Callable[[], Non
             mirror.begin(body)
             continue
         for piece in cuts(body, Random(number), (33, 9000, 70_000)):
-            mirror.land(mirror.landed, [piece])
+            mirror.append_replicated(mirror.received_end, [piece])
         if number % 2:
             mirror.sync()
             report()
@@ -77,7 +77,7 @@ def take_all(mirror: MirrorLog, master: Recorded, report: Callable[[], None]) ->
         if offset % SEGMENT_BYTES == 0:
             mirror.begin(body)
         else:
-            mirror.land(offset, [body])
+            mirror.append_replicated(offset, [body])
         if offset % 3 == 0:
             mirror.run_background_tasks()
             report()
@@ -89,7 +89,7 @@ def cut_within(mirror: MirrorLog, master: Recorded, report: Callable[[], None]) 
 
 def cut_unsynced(mirror: MirrorLog, master: Recorded, report: Callable[[], None]) -> None:
     for offset, body in list(master.after(mirror.resume()[0]))[:2]:
-        mirror.land(offset, [body])
+        mirror.append_replicated(offset, [body])
     mirror.cut(*master.marks[mirror.received_mark[1] - 3])
     report()
 
@@ -104,7 +104,7 @@ def cut_all(mirror: MirrorLog, master: Recorded, report: Callable[[], None]) -> 
 
 def promote(mirror: MirrorLog, master: Recorded, report: Callable[[], None]) -> None:
     offset, body = next(master.after(mirror.resume()[0]))
-    mirror.land(offset, [body[:700]])
+    mirror.append_replicated(offset, [body[:700]])
     mirror.promote()
 
 

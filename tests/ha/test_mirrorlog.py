@@ -84,9 +84,9 @@ def test_frames_of_any_size_and_records_cut_anywhere(tmp_path: Path) -> None:
                 continue
             while body:
                 size = rng.choice((1, 31, 33, 2000))
-                mirror.land(position, [body[:size]])
+                mirror.append_replicated(position, [body[:size]])
                 position, body = position + len(body[:size]), body[size:]
-                assert mirror.received_mark[0] <= mirror.landed
+                assert mirror.received_mark[0] <= mirror.received_end
         assert_same_files(master, mirror)
 
 
@@ -95,10 +95,10 @@ def test_a_cut_record_does_not_count(tmp_path: Path) -> None:
         master.append_batch(values(2))
         (_, header), (offset, body) = frames_of(stream(master, 0))
         mirror.begin(header)
-        mirror.land(offset, [body[:-1]])
+        mirror.append_replicated(offset, [body[:-1]])
         mirror.show(ALL, ALL)
-        assert (mirror.end, mirror.landed) == (1, master.tail.end - 1)
-        mirror.land(offset + len(body) - 1, [body[-1:]])
+        assert (mirror.end, mirror.received_end) == (1, master.tail.end - 1)
+        mirror.append_replicated(offset + len(body) - 1, [body[-1:]])
         assert (mirror.end, held(mirror)) == (2, values(2))
 
 
@@ -115,7 +115,7 @@ def test_what_is_behind_the_commit_point_is_not_read(tmp_path: Path) -> None:
             mirror.show(ALL, ALL)
             assert (held(mirror), held(reader)) == (values(10), values(10))
             master.append_batch(values(3, 10))
-            take_in(mirror, stream(master, mirror.landed))
+            take_in(mirror, stream(master, mirror.received_end))
             assert len(mirror) == 13
             master.append_batch(values(2, 13))
             copy(master, mirror)  # another stream
@@ -151,7 +151,7 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
                 frames = list(frames_of(data))
                 offset, body = frames[-1]
                 take_in(mirror, data[: len(data) - len(body) - 12])
-                mirror.land(offset, [body[: len(body) // 2]])
+                mirror.append_replicated(offset, [body[: len(body) // 2]])
         with MirrorLog(tmp_path / "mirror", config()) as mirror:
             copy(master, mirror)
             assert_same_files(master, mirror)
@@ -185,9 +185,9 @@ def test_a_damaged_byte_is_refused_and_nothing_behind_it_counts(tmp_path: Path, 
         damaged[place - 4096] ^= 0x41
         mirror.begin(header)
         with pytest.raises(StreamError) as raised:
-            mirror.land(offset, [damaged])
+            mirror.append_replicated(offset, [damaged])
         good = (place - 4096) // 1440
-        assert raised.value.position == mirror.landed == master.position_of(good)
+        assert raised.value.position == mirror.received_end == master.position_of(good)
         assert mirror.received_mark == (master.position_of(good), good) if good else (0, 0)
         copy(master, mirror)
         assert_same_files(master, mirror)
@@ -198,15 +198,15 @@ def test_bytes_of_another_place_are_refused(tmp_path: Path) -> None:
         master.append_batch(values(2 * PER_SEGMENT))
         frames = list(frames_of(stream(master, 0)))
         with pytest.raises(StreamError, match="the header of a segment"):
-            mirror.land(*_as_bytes(frames[1], at=0))
+            mirror.append_replicated(*_as_bytes(frames[1], at=0))
         mirror.begin(frames[0][1])
         for offset, body in (frames[2], (frames[1][0] + 8, frames[1][1])):
             with pytest.raises(StreamError, match="bytes of position 4096"):
-                mirror.land(offset, [body])
+                mirror.append_replicated(offset, [body])
         with pytest.raises(StreamError, match="record"):
-            mirror.land(4096, [bytes(64)])
+            mirror.append_replicated(4096, [bytes(64)])
         with pytest.raises(StreamError, match="bytes before 65536"):
-            mirror.land(4096, [bytes(SEGMENT_BYTES)])
+            mirror.append_replicated(4096, [bytes(SEGMENT_BYTES)])
         mirror.resume()
         copy(master, mirror)
         assert_same_files(master, mirror)
@@ -224,7 +224,7 @@ def test_a_damaged_header_is_refused(tmp_path: Path, byte: int) -> None:
         header[byte] ^= 1
         with pytest.raises(StreamError):
             mirror.begin(header)
-        assert mirror.landed == 0
+        assert mirror.received_end == 0
 
 
 def test_headers_of_other_logs_and_places_are_refused(tmp_path: Path) -> None:
@@ -328,11 +328,11 @@ def test_what_has_landed_of_a_record_is_cut_with_it(tmp_path: Path) -> None:
         master.append_batch(values(3))
         take_in(mirror, stream(master, 0))
         master.append(b"long" * 500)
-        ((offset, body),) = frames_of(stream(master, mirror.landed, transfer_bytes=1 << 20))
-        mirror.land(offset, [body[:100]])
-        assert mirror.landed == offset + 100
+        ((offset, body),) = frames_of(stream(master, mirror.received_end, transfer_bytes=1 << 20))
+        mirror.append_replicated(offset, [body[:100]])
+        assert mirror.received_end == offset + 100
         mirror.cut(offset, 3)
-        assert mirror.landed == offset
+        assert mirror.received_end == offset
         copy(master, mirror)
         assert_same_files(master, mirror)
 
@@ -355,8 +355,8 @@ def test_a_promoted_copy_is_a_log_of_its_own(tmp_path: Path) -> None:
         master.append_batch(values(PER_SEGMENT + 5))
         copy(master, mirror)
         master.append(b"late" * 100)
-        ((offset, body),) = frames_of(stream(master, mirror.landed))
-        mirror.land(offset, [body[:60]])
+        ((offset, body),) = frames_of(stream(master, mirror.received_end))
+        mirror.append_replicated(offset, [body[:60]])
         mirror.promote()
         with pytest.raises(NotAReplicaError):
             MirrorLog(tmp_path / "mirror", config())

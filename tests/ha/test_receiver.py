@@ -69,7 +69,7 @@ def test_each_is_reported(copy: Copy) -> None:
         for frame in copy.appended(b"%d" % number):
             assert copy.take(*frame) == b""
         assert copy.reports[-1][0] == (copy.master.tail.end, number + 1)
-        assert copy.mirror.landed == copy.master.tail.end
+        assert copy.mirror.received_end == copy.master.tail.end
     assert len(copy.reports) == copy.landings == 4, "a segment's header, too"
 
 
@@ -94,4 +94,4 @@ def test_all_else_takes_the_long_way(copy: Copy) -> None:
     copy.receiver.stop()
     assert copy.take(offset, body[:100]) is None, "nothing is taken any more"
     assert copy.reports == before
-    assert copy.mirror.landed == offset
+    assert copy.mirror.received_end == offset

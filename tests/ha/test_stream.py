@@ -116,7 +116,7 @@ def test_many_replicas_and_recycled_segments(lab: Lab) -> None:
         lab.link(server, replica)
     rng = Random(3)
     for _ in range(40):
-        master.retention_floor = min(replica.log.landed for replica in replicas)
+        master.retention_floor = min(replica.log.received_end for replica in replicas)
         master.append_batch([rng.randbytes(rng.randint(0, 5000)) for _ in range(12)])
         lab.caught_up(master, *replicas)
         master.run_background_tasks()

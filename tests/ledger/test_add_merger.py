@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from pyreplog._native.net.answers import Answer, settle
+from pyreplog._native.net.add_replies import Answer, settle
 from pyreplog._native.net.frame import FrameParser, encode
 from pyreplog._native.quorum.acktracker import AckTracker, Part
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind, encode_reply

@@ -41,7 +41,7 @@ class PowerCut:
         runtime: Any = self.cluster.runtime
         (bookie,) = (there for there in runtime.bookies.values() if there.path.name == name)
         log = bookie.log.log.commit_log
-        with log.still_files():
+        with log.freeze_files():
             bookie.log.sync()
             return running.copied(log, bookie.path, self._folder.with_name(f"disk of {name}"))
 

@@ -59,7 +59,7 @@ def test_it_is_what_bookies_say(cluster: LedgerCluster, meddler: Meddler, quorum
         }
         assert meddler.count(RequestKind.READ) == 0
         until(lambda: ledger.pending_entries == 0)  # every bookie has all that it is to have
-        ledger.told()
+        ledger.release_tail()
         for (place, size), found in here.items():
             there = rows(read(ledger, *place))
             assert found == there[: len(found)]
@@ -98,7 +98,7 @@ def test_nothing_unconfirmed_is_given_out(cluster: LedgerCluster, meddler: Meddl
 def test_nothing_is_kept_once_all_were_told(cluster: LedgerCluster) -> None:
     with cluster.create_ledger(3, 3, 2) as ledger:
         push(ledger, [b"a"])
-        ledger.told()
+        ledger.release_tail()
         assert ledger._tail_cache.read(0, 1, 1) is None
         ledger.append(b"b")
         ledger.append_batch([b"c"])
@@ -124,21 +124,21 @@ def test_those_who_were_told_have_their_turn() -> None:
         def _run(self) -> None:
             there.keep(batch(0, [b"a"]))
             Reader()._go_on()
-            there.told()
+            there.release()
             Writer()._go_on()
 
     class Writer(SerialExecutor):
         def _run(self) -> None:
             found.append(there.read(0, 1, 1))
             there.keep(batch(1, [b"b"]))
-            there.told()
+            there.release()
             there.keep(batch(2, [b"c"]))
 
     Owner()._go_on()
     values = [None if one is None else one.values() for one in found]
     assert values == [[b"a"], None] and there.read(1, 2, 1) is None
     assert there.read(2, 3, 1) is not None, "that is yet to be told"
-    there.told()
+    there.release()
     assert there.read(2, 3, 1) is None
 
 

@@ -64,7 +64,13 @@ def changed(kind: str, value: Any) -> Any:
         case "closed ledger":
             return dataclasses.replace(value, token="other")
         case "topic":
-            return value.taken("o", "n").closed(LedgerTotals(2, 1, 1, 1, 9, 9)).added(99, 5).trimmed(5).marked_deleted()
+            return (
+                value.taken_over("o", "n")
+                .closed(LedgerTotals(2, 1, 1, 1, 9, 9))
+                .added(99, 5)
+                .trimmed(5)
+                .marked_deleted()
+            )
         case "subscription":
             return dataclasses.replace(value.with_config(SubscriptionConfig(max_unacked=9)), owner="me", snapshot=b"x")
         case _:
@@ -150,7 +156,7 @@ def test_unknown_settings_of_a_topic_are_kept() -> None:
     body["config"] = {**body["config"], "of_tomorrow": [1]}
     chain = LedgerChain.decode(json.dumps(body).encode())
     assert chain.config == LedgerChain.decode(json.dumps(VERSIONS[2]["topic"]).encode()).config
-    again = dataclasses.replace(chain, config=chain.config.changed({"linger_ms": 3})).taken("o", "n")
+    again = dataclasses.replace(chain, config=chain.config.changed({"linger_ms": 3})).taken_over("o", "n")
     config = json.loads(again.encode())["config"]
     assert (config["of_tomorrow"], config["linger_ms"]) == ([1], 3)
 

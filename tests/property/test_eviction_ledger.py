@@ -57,7 +57,7 @@ def test_only_the_last_batch_is_kept_and_only_if_it_is_small(beside: int, found:
         there, kept, first = TailCache(LEDGER), None, 0
         for step in steps:
             if step == "told":
-                there.told()
+                there.release()
                 kept = None
             else:
                 last = batch(first, found if step == "small" else [*found, 5000])

@@ -77,6 +77,6 @@ def test_a_segment_goes_when_it_is_larger_or_older_than_allowed(
 ) -> None:
     """Not when it is just as large, or as old; and not if anything of it is needed. An age of 0 keeps nothing."""
     config: Any = SimpleNamespace(retention_bytes=size, retention_ms=age)
-    goes = retention.may_go(config, base, segment_end, last * 1000, end, now * 1000, floor)
+    goes = retention.may_remove(config, base, segment_end, last * 1000, end, now * 1000, floor)
     too_much = (size is not None and end - base > size) or (age is not None and (age == 0 or now - last > age))
     assert goes == (too_much and segment_end <= floor)

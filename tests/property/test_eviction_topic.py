@@ -16,8 +16,9 @@ from pyreplog.topic.model import dedup
 from pyreplog.topic.model.dedup import DedupVerdict, Producers
 from pyreplog.topic.owner.cursors import cursor_log
 from pyreplog.topic.owner.cursors.cursor_log import CursorLedgerReader
-from pyreplog.topic.owner.managed import chainreader
-from pyreplog.topic.owner.managed.chainreader import ChainReader, ClosedLedgerReaders
+from pyreplog.topic.owner.managed import chainreader, closed_ledger_readers
+from pyreplog.topic.owner.managed.chainreader import ChainReader
+from pyreplog.topic.owner.managed.closed_ledger_readers import ClosedLedgerReaders
 
 # ---- producers -------------------------------------------------------------------------------------------------------
 
@@ -140,7 +141,7 @@ def test_readers_used_longest_ago_are_closed(most: int, steps: list[tuple[str, i
     )
     runtime: Any = SimpleNamespace(expect=lambda _: None, work=lambda job: job())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chainreader, "READERS_MAX", most)
+        patch.setattr(closed_ledger_readers, "READERS_MAX", most)
         reader = ClosedLedgerReaders(maker, runtime)
         kept: list[int] = []  # used last at the end
         for step, ledger in steps:

@@ -13,7 +13,7 @@ from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, create_subscription
 from pyreplog.topic.owner.cursors.cursor_ledgers import CursorLogConfig
 from pyreplog.topic.owner.cursors.cursor_log import CursorLog, RecoveredSubscription
-from pyreplog.topic.owner.cursors.slot import CursorSlot
+from pyreplog.topic.owner.cursors.cursor_persister import CursorPersister
 from tests.waiting import PATIENCE_S as PATIENCE_S
 from tests.waiting import until
 
@@ -87,17 +87,17 @@ def create(cluster: LedgerCluster, topic: str, name: str = "s", snapshot: bytes 
     create_subscription(cluster.metadata, topic, name, made)
 
 
-def attach(log: CursorLog, topic: str, name: str = "s", *, padding: int = 0) -> tuple[Counting, CursorSlot]:
+def attach(log: CursorLog, topic: str, name: str = "s", *, padding: int = 0) -> tuple[Counting, CursorPersister]:
     recovered: RecoveredSubscription = log.recover(topic, name)
     source = Counting(recovered.records, padding=padding)
     return source, log.attach(recovered, source)
 
 
-def mark(source: Counting, slot: CursorSlot) -> int:
+def mark(source: Counting, persister: CursorPersister) -> int:
     """Acknowledge one more, and wait until that is durable."""
     state = source.acknowledge()
-    slot.dirty()
-    slot.flush().result(PATIENCE_S)
+    persister.dirty()
+    persister.flush().result(PATIENCE_S)
     assert source.persisted_state >= state
     return state
 

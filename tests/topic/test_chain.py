@@ -60,7 +60,7 @@ def test_against_lists(life: list[tuple[str, int, int]]) -> None:
             doomed += gone
             holders = [None if holder in gone else holder for holder in holders]
         else:
-            chain = chain.taken("other", "c")
+            chain = chain.taken_over("other", "c")
     assert [item.ledger for item in chain.ledgers] == list(dict.fromkeys(h for h in holders if h is not None))
     assert list(chain.doomed) == doomed
     assert chain.end == TopicPosition(len(holders), sum(entries.values()), sum(entries.values()) * 10)

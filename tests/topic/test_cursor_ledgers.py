@@ -44,15 +44,15 @@ def ledger_of(cluster: LedgerCluster, topic: str, name: str = "s") -> int:
 def test_a_clean_cursor_goes_into_the_metadata_and_its_ledger_goes(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster) as log:
-        source, slot = attach(log, "t")
-        mark(source, slot)
+        source, persister = attach(log, "t")
+        mark(source, persister)
         source.acknowledge()
-        slot.dirty()
-        slot.store_clean().result(PATIENCE_S)
+        persister.dirty()
+        persister.store_clean().result(PATIENCE_S)
         log.flusher.quiet().result(PATIENCE_S)  # nor is it taken out of there again
         found = load_subscription(cluster.metadata, "t", "s")
         assert (found.cursor_ledger, restore([found.snapshot])[0]) == (-1, 2)
-        slot.close()
+        persister.close()
     assert cluster.ledgers() == []
     assert cluster.metadata.list(CURSOR_LEDGERS) == []
     assert state_of(cluster, "t") == 2
@@ -81,12 +81,12 @@ def test_a_ledger_that_is_opened_while_the_log_is_closed_goes(
     go_on = threading.Event()
     log = open_log(cluster)
     try:
-        source, slot = attach(log, "t")
+        source, persister = attach(log, "t")
         cursor_ledgers = log.flusher.cursor_ledgers
         post = cursor_ledgers._post
         monkeypatch.setattr(cursor_ledgers, "_post", lambda job: (go_on.wait(PATIENCE_S), post(job)))
         source.acknowledge()
-        slot.dirty()
+        persister.dirty()
         until(lambda: cursor_ledgers._opened)
     finally:
         log.close(timeout=0.1)
@@ -98,11 +98,11 @@ def test_a_ledger_that_is_opened_while_the_log_is_closed_goes(
 def test_a_deleted_subscription_is_lost_and_its_ledger_goes(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster, roll_entries=1) as log:
-        source, slot = attach(log, "t")
-        mark(source, slot)
+        source, persister = attach(log, "t")
+        mark(source, persister)
         delete_subscription(cluster.metadata, "t", "s")
         source.acknowledge()
-        slot.dirty()
+        persister.dirty()
         assert source.came.wait(PATIENCE_S), "the next ledger has to be named"
         assert isinstance(source.lost_with, NoSuchSubscriptionError)
     assert cluster.ledgers() == []
@@ -112,9 +112,9 @@ def test_a_deleted_subscription_is_lost_and_its_ledger_goes(cluster: LedgerClust
 def test_a_broken_ledger_rolls_back_to_the_snapshot(cluster: LedgerCluster, how: str) -> None:
     create(cluster, "t")
     with open_log(cluster) as log:
-        source, slot = attach(log, "t")
-        mark(source, slot)
-        mark(source, slot)
+        source, persister = attach(log, "t")
+        mark(source, persister)
+        mark(source, persister)
     ledger = ledger_of(cluster, "t")
     if how == "deleted":
         cluster.delete_ledger(ledger)
@@ -122,11 +122,11 @@ def test_a_broken_ledger_rolls_back_to_the_snapshot(cluster: LedgerCluster, how:
         key = metadata_key(ledger)
         cluster.metadata.put(key, b"?", cluster.metadata.get(key).version)  # type: ignore[union-attr]
     with open_log(cluster) as other:
-        source, slot = attach(other, "t")
+        source, persister = attach(other, "t")
         assert source.state == 1, "the snapshot that was stored when the ledger was named"
         assert other.rollbacks == 1
-        assert mark(source, slot) == 2
-        slot.close()
+        assert mark(source, persister) == 2
+        persister.close()
     assert state_of(cluster, "t") == 2
 
 
@@ -178,13 +178,13 @@ def test_while_no_ledger_can_be_opened_it_is_tried_less_and_less_often(
 
     log = open_log(cluster, retry_ms=10, retry_max_ms=3_600_000)
     try:
-        source, slot = attach(log, "t", padding=70_000)  # too large for the metadata
+        source, persister = attach(log, "t", padding=70_000)  # too large for the metadata
         with monkeypatch.context() as patched:
             patched.setattr(cluster, "create_ledger", fail)
             source.acknowledge()
-            slot.dirty()
+            persister.dirty()
             until(lambda: log.flusher.cursor_ledgers.wait_s > 0.1)
-        slot.flush().result(PATIENCE_S)
+        persister.flush().result(PATIENCE_S)
         assert source.persisted_state == 1
     finally:
         log.close(timeout=1.0)
@@ -223,8 +223,8 @@ def test_a_process_that_stores_cursors_deletes_what_another_one_left(cluster: Le
 def test_a_ledger_is_not_swept_while_its_writer_has_a_subscription(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster, flush_ms=60_000) as log:  # nothing is stored beside what is waited for
-        source, slot = attach(log, "t")
-        mark(source, slot)
+        source, persister = attach(log, "t")
+        mark(source, persister)
         current = log.flusher.cursor_ledgers.current
         assert current is not None
         create(cluster, "t", "not named yet")
@@ -233,7 +233,7 @@ def test_a_ledger_is_not_swept_while_its_writer_has_a_subscription(cluster: Ledg
         assert sweep(cluster) == set(), "it may be about to name it"
         delete_subscription(cluster.metadata, "t", "not named yet")
         assert sweep(cluster) == {current.ledger}
-        slot.close(deleted=True)
+        persister.close(deleted=True)
 
 
 def test_unreadable_now_is_an_error_unless_forced(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:

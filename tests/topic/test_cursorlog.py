@@ -20,7 +20,7 @@ from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.topic.model.subscription_metadata import load_subscription
 from pyreplog.topic.owner.cursors.cursor_ledgers import CursorLogConfig
-from pyreplog.topic.owner.cursors.slot import CursorSlot
+from pyreplog.topic.owner.cursors.cursor_persister import CursorPersister
 from tests.ledger.standins import FailingStore
 from tests.topic.counting import PATIENCE_S, attach, create, mark, open_log, restore, state_of
 
@@ -38,32 +38,32 @@ def ledger_of(cluster: LedgerCluster, topic: str, name: str = "s") -> int:
 def test_a_new_subscription_begins_with_the_snapshot_of_its_metadata(cluster: LedgerCluster) -> None:
     create(cluster, "t", snapshot=b"whole 0 7 ")
     with open_log(cluster) as log:
-        source, slot = attach(log, "t")
+        source, persister = attach(log, "t")
         assert source.state == 7
-        assert slot.flush().done()
+        assert persister.flush().done()
     assert cluster.ledgers() == []
 
 
 def test_marks_are_found_by_the_next_owner(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster) as log:
-        source, slot = attach(log, "t")
+        source, persister = attach(log, "t")
         for expected in range(1, 6):
-            assert mark(source, slot) == expected
+            assert mark(source, persister) == expected
         assert source.taken == ["whole", "delta", "delta", "delta", "delta"]
-        slot.close()
+        persister.close()
     assert state_of(cluster, "t") == 5
 
 
 def test_the_timer_flushes_without_anybody_waiting(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster) as log:
-        source, slot = attach(log, "t")
+        source, persister = attach(log, "t")
         done = threading.Event()
         told = source.persisted
         source.persisted = lambda sequence: (told(sequence), done.set())  # type: ignore[assignment, method-assign, func-returns-value]
         source.acknowledge()
-        slot.dirty()
+        persister.dirty()
         assert done.wait(PATIENCE_S)
         assert source.persisted_state == 1
 
@@ -75,14 +75,14 @@ def test_many_cursors_share_a_ledger_and_a_flush(cluster: LedgerCluster) -> None
     with open_log(cluster, flush_ms=60_000) as log:
         cursors = [attach(log, "t", name) for name in names]
         for number in (1, 2):
-            for source, slot in cursors:
+            for source, persister in cursors:
                 source.acknowledge()
-                slot.dirty()
+                persister.dirty()
             assert log.flushes < number
             cursors[0][1].flush().result(PATIENCE_S)
             assert log.flushes == number, "one flush takes all that is dirty"
-            for _, slot in cursors:
-                slot.flush().result(PATIENCE_S)
+            for _, persister in cursors:
+                persister.flush().result(PATIENCE_S)
         assert [source.persisted_state for source, _ in cursors] == [2] * 40
         assert len(cluster.ledgers()) == 1
     with open_log(cluster) as other:
@@ -92,11 +92,11 @@ def test_many_cursors_share_a_ledger_and_a_flush(cluster: LedgerCluster) -> None
 def test_a_record_larger_than_an_entry_comes_back_whole(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster) as log:
-        source, slot = attach(log, "t", padding=900_000)
-        mark(source, slot)
-        mark(source, slot)
+        source, persister = attach(log, "t", padding=900_000)
+        mark(source, persister)
+        mark(source, persister)
         ledger, key = ledger_of(cluster, "t"), ("t", "s")
-        assert len(log.flusher.cursor_ledgers.current.slots) == 1  # type: ignore[union-attr]
+        assert len(log.flusher.cursor_ledgers.current.persisters) == 1  # type: ignore[union-attr]
     with open_log(cluster) as other:
         records = other.recover(*key).records
         assert [len(record) > 900_000 for record in records] == [True, True]
@@ -107,11 +107,11 @@ def test_a_record_larger_than_an_entry_comes_back_whole(cluster: LedgerCluster) 
 def test_a_snapshot_that_goes_on_in_further_records_moves_with_them(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster, roll_entries=1) as log:
-        source, slot = attach(log, "t", padding=1 << 20)
+        source, persister = attach(log, "t", padding=1 << 20)
         source.parts = 3
         for _ in range(4):
             source.state += 2
-            mark(source, slot)
+            mark(source, persister)
     assert source.state == 12
     assert state_of(cluster, "t") == 12
 
@@ -119,10 +119,10 @@ def test_a_snapshot_that_goes_on_in_further_records_moves_with_them(cluster: Led
 def test_a_cursor_too_large_for_the_metadata_stays_in_the_ledger(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster) as log:
-        source, slot = attach(log, "t", padding=70_000)
-        mark(source, slot)
-        slot.store_clean().result(PATIENCE_S)
-        slot.close()
+        source, persister = attach(log, "t", padding=70_000)
+        mark(source, persister)
+        persister.store_clean().result(PATIENCE_S)
+        persister.close()
     assert ledger_of(cluster, "t") >= 0
     assert state_of(cluster, "t") == 1
 
@@ -133,18 +133,18 @@ def test_a_cursor_too_large_for_the_metadata_never_seems_stored(
     """Not even while it is put back to go into the ledger."""
     create(cluster, "t")
     with open_log(cluster) as log:
-        source, slot = attach(log, "t", padding=70_000)
+        source, persister = attach(log, "t", padding=70_000)
         store, seen = log.flusher._store, list[tuple[bool, bool]]()
 
-        def look(one: CursorSlot) -> bool:
+        def look(one: CursorPersister) -> bool:
             stored = store(one)
-            seen.append((stored, slot.flush().done()))
+            seen.append((stored, persister.flush().done()))
             return stored
 
         monkeypatch.setattr(log.flusher, "_store", look)
         source.acknowledge()
-        slot.dirty()
-        slot.store_clean().result(PATIENCE_S)
+        persister.dirty()
+        persister.store_clean().result(PATIENCE_S)
         assert seen == [(False, False)]
         assert source.persisted_state == 1
 
@@ -155,9 +155,9 @@ def test_each_of_several_cursors_recovers_its_own_from_ledgers_of_one_entry(clus
         create(cluster, "t", name)
     with open_log(cluster, roll_entries=1) as log:
         cursors = [attach(log, "t", name) for name in names]
-        for count, (source, slot) in enumerate(cursors):
+        for count, (source, persister) in enumerate(cursors):
             for _ in range(count + 1):
-                mark(source, slot)
+                mark(source, persister)
     with open_log(cluster) as other:
         assert [restore(other.recover("t", name).records)[0] for name in names] == [1, 2, 3, 4]
 
@@ -165,17 +165,17 @@ def test_each_of_several_cursors_recovers_its_own_from_ledgers_of_one_entry(clus
 def test_the_last_of_many_marks_wins_with_tiny_ledgers(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster, roll_entries=5, flush_ms=0) as log:
-        source, slot = attach(log, "t")
+        source, persister = attach(log, "t")
         futures = []
         for _ in range(101):
             source.acknowledge()
-            slot.dirty()
-            futures.append(slot.flush())
+            persister.dirty()
+            futures.append(persister.flush())
         for future in futures:
             future.result(PATIENCE_S)
         assert source.persisted_state == 101
         for _ in range(12):
-            mark(source, slot)
+            mark(source, persister)
     assert state_of(cluster, "t") == 113
     assert len(cluster.ledgers()) == 1, "the former ones were deleted"
 
@@ -187,7 +187,7 @@ def test_a_former_owner_learns_that_it_is_one(cluster: LedgerCluster) -> None:
         moved, kept = attach(former, "moved"), attach(former, "kept")
         mark(*moved)
         mark(*kept)
-        source, slot = attach(owner, "moved")
+        source, persister = attach(owner, "moved")
         assert source.state == 1
         moved[0].acknowledge()
         moved[1].dirty()
@@ -196,19 +196,19 @@ def test_a_former_owner_learns_that_it_is_one(cluster: LedgerCluster) -> None:
         assert moved[0].came.wait(PATIENCE_S) and isinstance(moved[0].lost_with, TopicFencedError)
         assert moved[0].persisted_state == 1
         assert mark(*kept) == 2, "what was not taken over goes on"
-        assert mark(source, slot) == 2
+        assert mark(source, persister) == 2
     assert (state_of(cluster, "moved"), state_of(cluster, "kept")) == (2, 2)
 
 
 def test_a_former_owner_that_never_wrote_cannot_begin(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster) as former, open_log(cluster) as owner:
-        source, slot = attach(former, "t")
+        source, persister = attach(former, "t")
         attach(owner, "t")
         source.acknowledge()
-        slot.dirty()
+        persister.dirty()
         with pytest.raises(TopicFencedError):
-            slot.flush().result(PATIENCE_S)
+            persister.flush().result(PATIENCE_S)
         assert source.persisted_state == 0
         assert ledger_of(cluster, "t") == -1
 
@@ -216,13 +216,13 @@ def test_a_former_owner_that_never_wrote_cannot_begin(cluster: LedgerCluster) ->
 def test_opened_again_by_the_same_process_it_goes_on_in_the_open_ledger(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster) as log:
-        source, slot = attach(log, "t")
-        mark(source, slot)
-        mark(source, slot)
-        slot.close()
-        again, slot = attach(log, "t")
+        source, persister = attach(log, "t")
+        mark(source, persister)
+        mark(source, persister)
+        persister.close()
+        again, persister = attach(log, "t")
         assert again.state == 2
-        assert mark(again, slot) == 3
+        assert mark(again, persister) == 3
         assert again.taken == ["delta"]
         assert len(cluster.ledgers()) == 1
 
@@ -231,18 +231,18 @@ def test_without_bookies_snapshots_go_into_the_metadata(cluster: LedgerCluster) 
     for name in ("small", "large"):
         create(cluster, "t", name)
     with open_log(cluster, ensemble=3, retry_ms=1) as log:
-        source, slot = attach(log, "t", "small")
+        source, persister = attach(log, "t", "small")
         large = attach(log, "t", "large", padding=70_000)
-        assert mark(source, slot) == 1
+        assert mark(source, persister) == 1
         assert ledger_of(cluster, "t", "small") == -1
         large[0].acknowledge()
         large[1].dirty()
         waiting = large[1].flush()
-        assert mark(source, slot) == 2
+        assert mark(source, persister) == 2
         assert not waiting.done(), "it does not fit there"
         log.flusher.cursor_ledgers._config = CursorLogConfig(ensemble=2)  # the third bookie is not needed after all
         waiting.result(PATIENCE_S)
-        assert mark(source, slot) == 3
+        assert mark(source, persister) == 3
         assert ledger_of(cluster, "t", "small") >= 0
     assert (state_of(cluster, "t", "small"), state_of(cluster, "t", "large")) == (3, 1)
 
@@ -272,13 +272,13 @@ def test_flushes_of_a_closed_log_and_slot_fail(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     create(cluster, "u")
     log = open_log(cluster)
-    closed, slot = attach(log, "t")
+    closed, persister = attach(log, "t")
     other = attach(log, "u")
-    slot.close()
+    persister.close()
     closed.acknowledge()
-    slot.dirty()
+    persister.dirty()
     with pytest.raises(ClosedError, match="subscription s of topic t"):
-        slot.flush().result(PATIENCE_S)
+        persister.flush().result(PATIENCE_S)
     other[0].acknowledge()
     other[1].dirty()
     log.close()
@@ -295,9 +295,9 @@ def test_a_flush_that_is_late_for_the_end_is_told(cluster: LedgerCluster, monkey
     """It was taken, and its log is closed before the log's thread hears of it."""
     create(cluster, "t")
     log = open_log(cluster)
-    source, slot = attach(log, "t")
+    source, persister = attach(log, "t")
     source.acknowledge()
-    slot.dirty()
+    persister.dirty()
     taken, closed = threading.Event(), threading.Event()
     post = log.flusher.post
 
@@ -310,7 +310,7 @@ def test_a_flush_that_is_late_for_the_end_is_told(cluster: LedgerCluster, monkey
     def flush() -> AppendFuture[None]:
         nonlocal flushing
         flushing = threading.get_ident()
-        return slot.flush()
+        return persister.flush()
 
     flushing = -1
     monkeypatch.setattr(log.flusher, "post", late)
@@ -327,11 +327,11 @@ def test_who_waits_for_what_cannot_be_stored_is_told_at_the_end(cluster: LedgerC
     create(cluster, "t")
     store = FailingStore.before(cluster)
     log = open_log(cluster)
-    source, slot = attach(log, "t")
+    source, persister = attach(log, "t")
     source.acknowledge()
-    slot.dirty()
+    persister.dirty()
     store.fail("get", *[MetadataUnavailableError("away")] * 10_000)
-    waiting = slot.flush()
+    waiting = persister.flush()
     log.close(timeout=0.1)
     store._faults.clear()
     assert waiting.done() and isinstance(waiting.exception(), ClosedError)
@@ -372,16 +372,16 @@ def test_what_was_not_appended_is_not_persisted(cluster: LedgerCluster, monkeypa
         raise MetadataUnavailableError("away")
 
     with open_log(cluster) as log:
-        source, slot = attach(log, "t")
-        mark(source, slot)
+        source, persister = attach(log, "t")
+        mark(source, persister)
         ledger = log.flusher.cursor_ledgers.current
         assert ledger is not None
         with monkeypatch.context() as patched:
             patched.setattr(ledger.handle, "submit_batch", refuse)
             patched.setattr(cluster, "create_ledger", fail)
             source.acknowledge()
-            slot.dirty()
-            waiting = slot.flush()
+            persister.dirty()
+            waiting = persister.flush()
             assert tried.wait(PATIENCE_S), "another ledger is asked for"
             assert (source.persisted_state, waiting.done()) == (1, False)
         waiting.result(PATIENCE_S)

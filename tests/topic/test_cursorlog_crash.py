@@ -11,7 +11,7 @@ import pytest
 from pyreplog.errors import ClosedError
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.topic.owner.cursors.cursor_log import CursorLog
-from pyreplog.topic.owner.cursors.slot import CursorSlot
+from pyreplog.topic.owner.cursors.cursor_persister import CursorPersister
 from tests.topic.counting import Counting, Faults, FaultyCluster, attach, create, mark, open_log, state_of
 
 NAMES = ("a", "b")
@@ -33,7 +33,7 @@ class Run:
             create(cluster, topic, name)
         self.process: Any = FaultyCluster(cluster, faults)
         self.log: CursorLog = open_log(self.process, roll_entries=3)
-        self.cursors: dict[str, tuple[Counting, CursorSlot]] = {}
+        self.cursors: dict[str, tuple[Counting, CursorPersister]] = {}
 
     def go(self) -> None:
         """Until it dies, or the end."""
@@ -46,7 +46,7 @@ class Run:
             if turn == 3:
                 self._wait(self.cursors["b"][1].store_clean())
 
-    def _attach(self, name: str) -> tuple[Counting, CursorSlot]:
+    def _attach(self, name: str) -> tuple[Counting, CursorPersister]:
         """Whoever opens a subscription is told of failures, and tries again: that is not what is tested here."""
         self.faults.pause()
         try:
@@ -55,11 +55,11 @@ class Run:
             self.faults.go_on()
 
     def _acknowledge(self, name: str, *, flush: bool) -> None:
-        source, slot = self.cursors[name]
+        source, persister = self.cursors[name]
         source.acknowledge()
-        slot.dirty()
+        persister.dirty()
         if flush:
-            self._wait(slot.flush())
+            self._wait(persister.flush())
 
     def _wait(self, future: Any) -> None:
         if not self.faults.is_dead and self.faults.wait(future):
@@ -112,13 +112,13 @@ def test_a_successor_that_recovers_at_any_moment_finds_what_was_reported(cluster
         topic = f"successor {moment}"
         create(cluster, topic)
         with open_log(cluster, roll_entries=2) as former, open_log(cluster) as owner:
-            source, slot = attach(former, topic)
+            source, persister = attach(former, topic)
             for turn in range(12):
                 if turn == moment:
                     successor, taken = attach(owner, topic)
                 source.acknowledge()
-                slot.dirty()
-                future = slot.flush()
+                persister.dirty()
+                future = persister.flush()
                 if turn >= moment:
                     error = future.exception(30.0)
                     assert source.came.wait(30.0) and error is source.lost_with is not None

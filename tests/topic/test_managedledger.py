@@ -30,7 +30,7 @@ from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.topic.model.positions import EntryPosition, TopicPosition
-from pyreplog.topic.owner.managed import chainreader
+from pyreplog.topic.owner.managed import closed_ledger_readers
 from pyreplog.topic.owner.managed.chainstore import find_chain
 from pyreplog.topic.owner.managed.ledgers import LedgerDeleter, LedgerMaker
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
@@ -257,7 +257,7 @@ def _unreadable(maker: LedgerMaker, metadata: LedgerMetadata) -> LedgerReader:
 
 
 def test_readers_are_few(topic: ManagedLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chainreader, "READERS_MAX", 3)
+    monkeypatch.setattr(closed_ledger_readers, "READERS_MAX", 3)
     fill(topic, [1] * 14)
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(lambda _: read_all(topic), range(8)):
@@ -267,7 +267,7 @@ def test_readers_are_few(topic: ManagedLedger, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_reader_that_others_drive_out(topic: ManagedLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Just before it is read from: it is opened again."""
-    monkeypatch.setattr(chainreader, "READERS_MAX", 1)
+    monkeypatch.setattr(closed_ledger_readers, "READERS_MAX", 1)
     fill(topic, [1] * 7)
     first, second, *_ = (item.ledger for item in topic.chain.ledgers)
     keep, maker, kept = topic._entries._keep, topic._maker, list[int]()

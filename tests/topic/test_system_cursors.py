@@ -107,11 +107,11 @@ class Moved:
 def move(cluster: Cluster, *records: bytes) -> None:
     """Store these records, one after the other, in a cursor ledger."""
     log = cluster.topics.cursors
-    slot = log.attach(log.recover(NAME, GEO), Moved(*records))
+    persister = log.attach(log.recover(NAME, GEO), Moved(*records))
     for _ in records:
-        slot.dirty()
-        slot.flush().result(PATIENCE_S)
-    slot.close()
+        persister.dirty()
+        persister.flush().result(PATIENCE_S)
+    persister.close()
 
 
 def states(topic: Topic) -> dict[str, tuple[str, int]]:

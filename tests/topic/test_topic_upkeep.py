@@ -239,16 +239,16 @@ def test_what_is_not_stored_yet_keeps_what_it_would_go_back_to(topic: Topic, mon
     topic.configure(**KEPT)
     fill(topic, 30)
     topic.create_subscription("s", start=3)
-    slot = topic.subscription("s").slot
-    assert slot is not None
-    monkeypatch.setattr(type(slot), "dirty", lambda slot: None)  # nothing is stored by itself
+    persister = topic.subscription("s").persister
+    assert persister is not None
+    monkeypatch.setattr(type(persister), "dirty", lambda persister: None)  # nothing is stored by itself
     with topic.subscribe("s") as consumer:
         consumer.acknowledge_cumulative(receive(consumer, 27)[-1])
         check_backlog(topic, "s", [])
         trim(topic)
         assert topic.start <= 3
         monkeypatch.undo()
-        slot.dirty()
+        persister.dirty()
         consumer.flush(PATIENCE_S)
         topic.trim()
         assert topic.start == 30

@@ -195,7 +195,7 @@ def test_unpinned_segments_are_recycled_and_pinned_ones_are_not(tmp_path: Path):
         pinned_inode = (tmp_path / "log" / f"{1 << 16:020d}.log").stat().st_ino
         assert pinned.position > 1 << 16
         log.trim(140)
-        with log.still_files():  # a file that is being renamed would be seen under neither name
+        with log.freeze_files():  # a file that is being renamed would be seen under neither name
             names = files()
         assert inode in names
         assert pinned_inode not in names

@@ -98,7 +98,7 @@ def test_retention_that_fails_keeps_nobody_from_preparing(tmp_path: Path, monkey
     monkeypatch.setattr(housekeeper, "THREADS", False)
     log = pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT_BYTES, retention_ms=1, spare_segments=2)
     with log, monkeypatch.context() as patch:
-        patch.setattr(retention, "may_go", damaged)
+        patch.setattr(retention, "may_remove", damaged)
         while log.stats().ready_segments or log.stats().segments < 2:
             log.append(KILOBYTE)
         log.run_background_tasks()
@@ -214,7 +214,7 @@ def test_files_stand_still_for_who_copies_them(tmp_path: Path, monkeypatch: pyte
         while log.stats().ready_segments:
             log.append(KILOBYTE)
         busy = [threading.Thread(target=call) for call in (log.run_background_tasks, lambda: log.trim(100))]
-        with pytest.raises(RuntimeError), log.still_files():
+        with pytest.raises(RuntimeError), log.freeze_files():
             before = sorted(file.name for file in path.iterdir())
             for thread in busy:
                 thread.start()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native.net.answers import AddGroup, AddQueue, Answer, Replies
+from pyreplog._native.net.add_replies import AddGroup, AddQueue, Answer, Replies
 from pyreplog._native.net.frame import HEADER_SIZE, FrameBatch, FrameParser, encode, heartbeat
 from pyreplog._native.net.pending_requests_base import PendingRequestsBase, send_alone
 from pyreplog._native.net.send_queue import FrameSendQueue

@@ -24,8 +24,8 @@ cdef int64_t RELEASE_GIL_FROM = 1 << 17
 
 # ---- verifying -------------------------------------------------------------------------------------------------
 
-cdef int64_t check_landed(const uint8_t *map, int64_t at, int64_t landed, int64_t size, uint32_t stamp,
-                          int64_t entries) noexcept nogil:
+cdef int64_t check_received(const uint8_t *map, int64_t at, int64_t received, int64_t size, uint32_t stamp,
+                            int64_t entries) noexcept nogil:
     """Return the stride of the record at `at` if it is complete and the expected one; 0 if bytes are missing; or a
     status.
 
@@ -33,7 +33,7 @@ cdef int64_t check_landed(const uint8_t *map, int64_t at, int64_t landed, int64_
     """
     cdef const uint8_t *p = map + at
     cdef const RecordHead *head = <const RecordHead *>p
-    cdef int64_t space = landed - at, stride, status
+    cdef int64_t space = received - at, stride, status
     if space < SHORT_HEADER:
         return 0
     if head.kind == KIND_BLANK:
@@ -58,12 +58,12 @@ cdef int64_t check_landed(const uint8_t *map, int64_t at, int64_t landed, int64_
     return status
 
 
-cdef int64_t walk(Segment segment, SparseIndex index, int64_t landed, int64_t *time) noexcept nogil:
+cdef int64_t walk(Segment segment, SparseIndex index, int64_t received, int64_t *time) noexcept nogil:
     """Check and index the records that were written after `index.end`. Return 0, or the reason why the walk ended."""
     cdef int64_t at = index.end, stride, event_time
     cdef const RecordHead *head
     while True:
-        stride = check_landed(segment.map, at, landed, segment.size, segment.stamp, index.entries)
+        stride = check_received(segment.map, at, received, segment.size, segment.stamp, index.entries)
         if stride <= 0:
             return stride
         head = <const RecordHead *>(segment.map + at)
@@ -80,24 +80,24 @@ cdef int64_t walk(Segment segment, SparseIndex index, int64_t landed, int64_t *t
 # ---- writing ---------------------------------------------------------------------------------------------------
 
 def apply_replicated(Appender log not None, int64_t position, buffers, /):
-    """Write records of a stream: `MirrorLog.land` for records.
+    """Write records of a stream: `MirrorLog.append_replicated` for records.
 
-    The log has `_landed` (position where the stream continues), `_commit`, `_files`, `_end_segment` and
+    The log has `_received_end` (position where the stream continues), `_commit`, `_files`, `_end_segment` and
     `_refuse_record`.
     """
     cdef Segment segment
-    cdef int64_t landed, status
+    cdef int64_t received, status
     log.enter()
     try:
-        segment, landed = log.active, log._landed
-        if position != landed:
-            raise StreamError(position, f"bytes of position {landed}", f"those of {position}")
+        segment, received = log.active, log._received_end
+        if position != received:
+            raise StreamError(position, f"bytes of position {received}", f"those of {position}")
         if segment is None or segment.sealed:
             raise StreamError(position, "the header of a segment", "records")
         for buffer in buffers:
-            landed += write(log, segment, buffer, landed)
-            log._landed = landed
-        status = take_landed(log, landed - segment.base)
+            received += write(log, segment, buffer, received)
+            log._received_end = received
+        status = take_received(log, received - segment.base)
         if status == rec.RECORD_BLANK:
             log._end_segment(segment)
         elif status:
@@ -119,12 +119,12 @@ cdef int64_t write(Appender log, Segment segment, object buffer, int64_t positio
     try:
         log._files.write(segment.fd, buffer, position - segment.base)
     except OSError as error:
-        raise log._poison("landing", error) from error
+        raise log._poison("append", error) from error
     return size
 
 
-cdef int64_t take_landed(Appender log, int64_t landed) except? -1:
-    """Count the complete records before offset `landed` of the active segment, and publish them. The caller is inside.
+cdef int64_t take_received(Appender log, int64_t received) except? -1:
+    """Count the complete records before offset `received` of the active segment, and publish them. The caller is inside.
 
     Returns 0, or a status (see record.pxd): the next record is a blank, with which the caller seals the segment, or a
     bad one.
@@ -133,14 +133,14 @@ cdef int64_t take_landed(Appender log, int64_t landed) except? -1:
     cdef SparseIndex index = log.index
     cdef int64_t status, time = log.last_time
     cdef object held
-    if segment is None or not log.pos <= landed <= segment.size or index.end != log.pos:
-        raise InvalidArgumentError(f"offset {landed}: expected an offset after the log's end in its active segment")
+    if segment is None or not log.pos <= received <= segment.size or index.end != log.pos:
+        raise InvalidArgumentError(f"offset {received}: expected an offset after the log's end in its active segment")
     held = pin(segment)
-    if landed - log.pos >= RELEASE_GIL_FROM:
+    if received - log.pos >= RELEASE_GIL_FROM:
         with nogil:
-            status = walk(segment, index, landed, &time)
+            status = walk(segment, index, received, &time)
     else:
-        status = walk(segment, index, landed, &time)
+        status = walk(segment, index, received, &time)
     log.last_time = max(log.last_time, time)
     if index.end > log.pos:
         log.pos, log.next_entry = index.end, segment.first_entry + index.entries

@@ -5,7 +5,7 @@
 | socket_io | bytes into and out of sockets, the GIL released around what takes long |
 | reactor_base | one round of a reactor: how long it sleeps, and which callbacks it calls |
 | frame | offset + size frames, and the parser that takes any cut of a stream |
-| answers | plain OKs of bookies, from their frames to the ack tracker |
+| add_replies | plain OKs of bookies, from their frames to the ack tracker |
 | send_queue | buffers on their way into a socket |
 | frame_feed_base | what was just appended, from the log to the socket of a replica |
 | fast_path_receiver | requests that are answered at once: received, handed over, answered in one step |

@@ -8,7 +8,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memset
 
-from pyreplog._native.net.answers cimport AddGroup, AddQueue
+from pyreplog._native.net.add_replies cimport AddGroup, AddQueue
 from pyreplog._native.net.frame cimport store_i64
 from pyreplog._native.net.send_queue cimport FrameSendQueue
 from pyreplog._native.net.requesthead cimport (

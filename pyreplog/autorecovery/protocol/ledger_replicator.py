@@ -38,7 +38,7 @@ from pyreplog.ledger.protocol.terminal_errors import error_text
 ChooseTarget: TypeAlias = Callable[[LedgerMetadata, Fragment, int, Collection[str]], "str | None"]
 """Chooses a bookie for a place of a fragment, none of its members and none of those given; None: there is none."""
 
-Pace: TypeAlias = Callable[[int], float]
+Throttle: TypeAlias = Callable[[int], float]
 """Gets bytes that were copied, and returns seconds to wait before more are copied."""
 
 RETRY_S = 1.0
@@ -101,7 +101,7 @@ class LedgerReplicator:
         away: ids of bookies that do not run and may come back.
         choose: chooses targets.
         others: ids of all bookies that run; those that are no members are asked for entries that no member has.
-        pace: limits the bytes in a second; None: no limit.
+        throttle: limits the bytes in a second; None: no limit.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ class LedgerReplicator:
         away: Set[str],
         choose: ChooseTarget,
         others: Set[str] = frozenset(),
-        pace: Pace | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
         self._metadata, self._version, self._sources = metadata, version, sources
-        self._lost, self._away, self._choose, self._pace = lost, away, choose, pace
+        self._lost, self._away, self._choose, self._throttle = lost, away, choose, throttle
         self._others = others
         self._result = LedgerReplicated(metadata, version)
         self._settled: set[tuple[int, str]] = set()  # first entries of fragments in which a source keeps its place
@@ -181,7 +181,7 @@ class LedgerReplicator:
             self._metadata, first=change.first, end=change.end, index=change.index, target=change.target,
             absent=self._lost | {change.source} if self._is_away(change.source) else self._lost,
             others=sorted(self._others - {*members, change.target}) if asks_others else (),
-            pace=self._pace, resume=True if asks_others else None,
+            throttle=self._throttle, resume=True if asks_others else None,
         )  # fmt: skip
         return self._passed_on(self._copy.start())
 

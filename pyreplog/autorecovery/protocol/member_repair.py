@@ -44,7 +44,7 @@ class MemberRepair:
         firsts: first entries of the fragments to look at; None: all.
         stop: the entry behind the last one to look at. None: the end of the ledger; of one that is not closed, the
             beginning of the last fragment.
-        pace: limits the bytes in a second; None: no limit.
+        throttle: limits the bytes in a second; None: no limit.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class MemberRepair:
         others: Sequence[str] = (),
         firsts: Collection[int] | None = None,
         stop: int | None = None,
-        pace: Callable[[int], float] | None = None,
+        throttle: Callable[[int], float] | None = None,
     ) -> None:
         self.ledger = metadata.ledger
         self._metadata, self._bookie = metadata, bookie
-        self._absent, self._others, self._pace = absent, others, pace
+        self._absent, self._others, self._throttle = absent, others, throttle
         self._result = MemberRepaired()
         self._copy: StripeCopy | None = None
         self._parts: deque[tuple[int, int, int]] = deque()  # first entry of a fragment, the one behind it, the place
@@ -92,7 +92,7 @@ class MemberRepair:
             if first < end:
                 self._copy = StripeCopy(
                     self._metadata, first=first, end=end, index=index, target=self._bookie, absent=self._absent,
-                    others=self._others, pace=self._pace,
+                    others=self._others, throttle=self._throttle,
                 )  # fmt: skip
                 return self._passed_on(self._copy.start())
         return [Finished(self._result)]

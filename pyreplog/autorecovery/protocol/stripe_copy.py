@@ -108,7 +108,7 @@ class StripeCopy:
         absent: bookies that are not asked. The member itself is asked last, unless it is among them, or the target.
         others: bookies outside the ensemble that are asked as well, behind its members.
         window: segments on their way at a time.
-        pace: gets the bytes of each batch that was copied, 0 first, and returns seconds to wait before the next one;
+        throttle: gets the bytes of each batch that was copied, 0 first, and returns seconds to wait before the next;
             None: no limit.
         resume: ask the target first what it holds; None: if the ledger is large, or the target is the member itself.
     """
@@ -124,7 +124,7 @@ class StripeCopy:
         absent: Set[str] = frozenset(),
         others: Sequence[str] = (),
         window: int = 4,
-        pace: Callable[[int], float] | None = None,
+        throttle: Callable[[int], float] | None = None,
         resume: bool | None = None,
     ) -> None:
         fragment = metadata.fragment_of(first)
@@ -138,10 +138,10 @@ class StripeCopy:
         if window < 1:
             raise InvalidArgumentError(f"window: expected 1 or more, found {window}")
         self._ledger, self._proof, self._target = metadata.ledger, metadata.proof_bytes, target
-        self._window, self._pace = window, pace
+        self._window, self._throttle = window, throttle
         self._missing: list[int] = []
         self._entries = self._bytes = self._held = self._digest = 0
-        self._busy = self._asleep = 0  # segments on their way, and those whose pace has to be waited for
+        self._busy = self._asleep = 0  # segments on their way, and those whose throttle has to be waited for
         self._is_over = False
         self.is_refused = False
         """Whether the copy has ended because the target did not take it, so that another one may."""
@@ -158,7 +158,7 @@ class StripeCopy:
                 self._left.append(_Segment(stripe[start : start + SEGMENT_ENTRIES], deque(sources), is_new=is_new))
 
     def start(self) -> list[Effect]:
-        delay_s = 0.0 if self._pace is None else self._pace(0)
+        delay_s = 0.0 if self._throttle is None else self._throttle(0)
         if delay_s > 0:
             self._asleep += 1
             return [Wake(delay_s, None)]
@@ -334,15 +334,15 @@ class StripeCopy:
         self._bytes += batch.bytes
         self._held += batch.entries
         self._digest = (self._digest + batch.digest) % DIGEST_MODULUS
-        return self._pause(batch.bytes) if self._pace is not None else self._done()
+        return self._pause(batch.bytes) if self._throttle is not None else self._done()
 
     def _pause(self, size: int) -> list[Effect]:
-        """Wait as the pace says after a batch of so many bytes, unless all is copied.
+        """Wait as the throttle says after a batch of so many bytes, unless all is copied.
 
         The wait for the last batches is left to the next copy: the target may count what is not proved as surplus.
         """
-        assert self._pace is not None
-        delay_s = self._pace(size)
+        assert self._throttle is not None
+        delay_s = self._throttle(size)
         if delay_s <= 0:
             return self._done()
         self._busy -= 1

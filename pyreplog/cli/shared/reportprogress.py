@@ -11,7 +11,7 @@ from typing import Protocol
 from pyreplog.cli.shared.output import say
 
 
-class ReportProgress(Protocol):
+class StepProgress(Protocol):
     def begin(self, name: str) -> None:
         """Begin the next step."""
 
@@ -73,7 +73,7 @@ class RichSteps:
 
 
 @contextmanager
-def steps(count: int) -> Iterator[ReportProgress]:
+def steps(count: int) -> Iterator[StepProgress]:
     """Show the progress of `count` steps while the block runs."""
     with_rich = sys.stderr.isatty() and find_spec("rich") is not None
     shown = RichSteps(count) if with_rich else PlainSteps(count)

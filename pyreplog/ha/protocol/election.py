@@ -22,7 +22,7 @@ from pyreplog.stream.log_position import ORIGIN, LogPosition
 from pyreplog.stream.terms import NO_TERM, History, Term, Terms
 
 
-class Ask(NamedTuple):
+class SendPrepare(NamedTuple):
     """Send a PREPARE to a member. Report `promised` or `vote_rejected`; `unreachable` when there is no way to it."""
 
     member: str
@@ -45,7 +45,7 @@ class ElectionWon:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class ElectionLost:
     """It was not elected. Its promise, if it came so far, stands.
 
     release: tell this master so, which holds appends back. restore: tell this member to stand for election itself: the
@@ -53,11 +53,11 @@ class Lost:
     """
 
     error: ReplicationError
-    release: Ask | None = None
+    release: SendPrepare | None = None
     restore: str = ""
 
 
-Effect: TypeAlias = StorePromise | Ask | ElectionWon | Lost
+Effect: TypeAlias = StorePromise | SendPrepare | ElectionWon | ElectionLost
 
 
 class Election:
@@ -206,7 +206,7 @@ class Election:
         if self.members is None:
             return self._win(self._end, self._doubt()) if self._force else []
         asks: list[Effect] = [
-            Ask(member, Prepare(self.term, self._uuid, self.members.stamp, self._trial))
+            SendPrepare(member, Prepare(self.term, self._uuid, self.members.stamp, self._trial))
             for member in sorted(self.members.everyone - self._asked - {self.name})
         ]
         self._asked |= self.members.everyone
@@ -296,10 +296,10 @@ class Election:
         self.is_over = True
         release, restore = None, ""
         if self._trial == PreVote.HOLD and self.members is not None:
-            release = Ask(self._master, Prepare(self.term, self._uuid, self.members.stamp, PreVote.YES))
+            release = SendPrepare(self._master, Prepare(self.term, self._uuid, self.members.stamp, PreVote.YES))
         elif not self._trial and not isinstance(error, HigherTermError):
             restore = self._heir()
-        return [Lost(error, release, restore)]
+        return [ElectionLost(error, release, restore)]
 
     def _heir(self) -> str:
         """Return the member that is to stand, now that this candidate has promises and cannot be elected; "" none.

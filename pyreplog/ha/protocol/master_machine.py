@@ -60,7 +60,7 @@ class GroupConfig(Settings):
         fallback_after_ms: milliseconds without an answer after which the master waits for no replica, until enough
             have caught up (as MySQL's `rpl_semi_sync` does); None: never.
         retention_hold_bytes: bytes of log, at most, that retention keeps for replicas that lag.
-        remember_ms: milliseconds for which the log is kept for a replica that has left.
+        retention_hold_ms: milliseconds for which the log is kept for a replica that has left.
 
     See docs/ha.md.
     """
@@ -71,14 +71,14 @@ class GroupConfig(Settings):
     in_sync_ms: int = 15_000
     fallback_after_ms: int | None = None
     retention_hold_bytes: int = 64 << 30
-    remember_ms: int = 600_000
+    retention_hold_ms: int = 600_000
 
     def __post_init__(self) -> None:
         if self.ack not in ACK_MODES:
             raise ConfigError(f"ack: expected one of {', '.join(ACK_MODES)}, found {self.ack!r}")
         self._check_int("min_in_sync", 0, 255)
         self._check_int("fallback_after_ms", 0, 1 << 40, optional=True)
-        for name in ("in_sync_bytes", "in_sync_ms", "retention_hold_bytes", "remember_ms"):
+        for name in ("in_sync_bytes", "in_sync_ms", "retention_hold_bytes", "retention_hold_ms"):
             self._check_int(name, 0, 1 << 62)
 
 
@@ -114,7 +114,7 @@ class MasterMachine(CommitPointBase):
         self._held_since_us, self._held_until_us = -2 * HOLD_MOST_US, 0
         self._stalled_at: LogPosition | None = None
         self._stalled_since_us = 0  # since when the commit point is there
-        self._retention_hold = RetentionHold(config.retention_hold_bytes, config.remember_ms * 1000)
+        self._retention_hold = RetentionHold(config.retention_hold_bytes, config.retention_hold_ms * 1000)
 
     # ---- where it stands ------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from pyreplog.ha.relay.apply_task import Apply, ApplyTask, in_two_phases
 from pyreplog.ha.relay.config import ApplierConfig, ApplierSettings
 from pyreplog.ha.relay.position import Applied, PositionStore
 from pyreplog.ha.relay.relay_log_reader import RelayLogReader
-from pyreplog.ha.relay.space_limit import PausableReceiver, SpaceLimit, landing_bytes
+from pyreplog.ha.relay.space_limit import PausableReceiver, SpaceLimit, incoming_bytes
 from pyreplog.ha.relay.stats import ApplierStats
 from pyreplog.handles import Handle
 from pyreplog.log.commitlog import CommitLog
@@ -91,7 +91,7 @@ class Applier(Handle):
     ) -> None:  # fmt: skip
         self.config = ApplierConfig.of(settings)
         segment_bytes = relay.segment_bytes
-        self._check_settings(apply, 2 * segment_bytes + landing_bytes(segment_bytes))
+        self._check_settings(apply, 2 * segment_bytes + incoming_bytes(segment_bytes))
         self._relay = relay
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._changed = threading.Condition()  # the machine's lock
@@ -104,7 +104,7 @@ class Applier(Handle):
         self._source = source = RelayLogReader(relay, self.config.batch_bytes)
         self._pipeline = ApplyPipeline(source, apply, store, space, self.config, start, cursor)
         self._machine = self._pipeline.machine
-        self.landed(source.received[0])
+        self.note_received(source.received[0])
         self._purgatory.advance(_APPLIED, self._machine.applied.entry)
         super().__init__(f"applier of {relay.path}")
 
@@ -172,7 +172,7 @@ class Applier(Handle):
                 self._pipeline.skip(entry)
             self._purgatory.advance_and_drain(_APPLIED, self._machine.applied.entry)
 
-    def landed(self, position: int) -> None:
+    def note_received(self, position: int) -> None:
         """Tell the applier where the relay log ends now. A receiver calls it after each frame.
 
         It judges the space limit, and calls the receiver's `pause` at once when that is due. It never waits for the
@@ -184,7 +184,7 @@ class Applier(Handle):
         applied = self._machine.applied
         if self._relay.end < applied.entry:
             self._pipeline.purge(applied)
-        self._pipeline.space.landed(position, self._relay.end)
+        self._pipeline.space.note_received(position, self._relay.end)
 
     # ---- progress -------------------------------------------------------------------------------------------
 

@@ -145,7 +145,7 @@ class Relay(Handle):
     def _on_landed(self) -> None:
         replica, applier = self._replica, self._applier
         if applier is not None and replica is not None and replica.log is not None:
-            applier.landed(replica.log.landed)
+            applier.note_received(replica.log.received_end)
 
     # ---- where it stands ------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ FRAME_BYTES = 256 << 10
 """Of the stream that land between two looks at the limit, at most."""
 
 
-def landing_bytes(segment_bytes: int) -> int:
+def incoming_bytes(segment_bytes: int) -> int:
     """What a receiver may put into the log between two looks at the limit: a frame, the headers of the segments that it
     fills, two at least with every record that fits into one, and what they leave free at their ends: less than the
     record that did not fit. The last one may be on its way; one larger than a frame may leave more free, see `reach`.
@@ -23,7 +23,7 @@ def landing_bytes(segment_bytes: int) -> int:
 def reach(end: int, segment_bytes: int) -> int:
     """Where a log that ends at `end` may end at the next look: the last record may be of any size, so that it may leave
     all of a segment free, and what has come of it lies behind the next one's header."""
-    full = end + landing_bytes(segment_bytes) - FRAME_BYTES
+    full = end + incoming_bytes(segment_bytes) - FRAME_BYTES
     return -(-full // segment_bytes) * segment_bytes + HEADER_BYTES + FRAME_BYTES
 
 
@@ -42,9 +42,9 @@ class PausableReceiver(Protocol):
 class SpaceLimit:
     """Pauses the receiver before the log takes more than `limit_bytes`; lets it go on when segments have gone.
 
-    The receiver says what it landed by `landed`, at most a frame at a time: then the limit holds. It is overrun
-    only when all that may be applied is, and what is there waits for its commit, which comes behind it in the stream
-    (MySQL's relay_log_space_limit is ignored, too, when the applier needs more). Any thread.
+    The receiver says what it has written by `note_received`, at most a frame at a time: then the limit holds. It is
+    overrun only when all that may be applied is, and what is there waits for its commit, which comes behind it in the
+    stream (MySQL's relay_log_space_limit is ignored, too, when the applier needs more). Any thread.
 
     start, end: positions of the log's ends. visible, applied: entries.
     """
@@ -56,7 +56,7 @@ class SpaceLimit:
         self.paused = False
         self.pauses = 0
 
-    def landed(self, end: int, visible: int) -> None:
+    def note_received(self, end: int, visible: int) -> None:
         """The log now ends at this position; entries before `visible` may be applied."""
         with self._lock:
             self._end, self._visible = end, visible

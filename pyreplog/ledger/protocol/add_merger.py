@@ -10,7 +10,7 @@ from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from pyreplog._native.net.answers import AddGroup, AddQueue
+from pyreplog._native.net.add_replies import AddGroup, AddQueue
 from pyreplog.bookie.protocol import Reply, Request, decode_reply
 from pyreplog.errors import InvalidMessageError
 

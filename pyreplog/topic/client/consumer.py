@@ -139,7 +139,7 @@ class Consumer(Handle, PrefetchBuffer):
         """
         self._take_noted()
 
-    def became(self, active: bool) -> None:
+    def set_active(self, active: bool) -> None:
         """Set `is_active`; called by the subscription.
 
         Args:

@@ -149,7 +149,7 @@ class LedgerChain(MetadataValue):
 
     # ---- changes --------------------------------------------------------------------------------------------
 
-    def taken(self, owner: str, nonce: str) -> Self:
+    def taken_over(self, owner: str, nonce: str) -> Self:
         """Return the chain with a new owner."""
         return dataclasses.replace(self, epoch=self.epoch + 1, owner=owner, nonce=nonce)
 

@@ -15,7 +15,7 @@ from pyreplog.topic.model.dedup import Producers
 from pyreplog.topic.model.positions import ORIGIN, TopicPosition, position, then
 from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, create_subscription
 from pyreplog.topic.model.system_cursor_record import SystemCursorRecord
-from pyreplog.topic.owner.cursors.slot import CursorSlot
+from pyreplog.topic.owner.cursors.cursor_persister import CursorPersister
 from pyreplog.topic.owner.topic_context import TopicContext
 
 DEDUP = f"{SYSTEM_PREFIX}dedup"
@@ -42,7 +42,7 @@ class DedupCursor:
         self.mark = ORIGIN
         """The mark as it is stored."""
         self._lock = threading.Lock()
-        self._slot: CursorSlot | None = None
+        self._persister: CursorPersister | None = None
         self._sequence = 0
         self._known = (ORIGIN, b"")
         self._is_new = False
@@ -66,7 +66,7 @@ class DedupCursor:
             batch = context.runtime.wait(managed.read(at))
             self.producers.replay(batch, ahead)
             at = batch.end
-        self._slot = context.cursors.attach(recovered, self)
+        self._persister = context.cursors.attach(recovered, self)
 
     def follow(self, publisher: Publisher) -> None:
         """Take snapshots from this publisher, which uses `producers`."""
@@ -83,7 +83,7 @@ class DedupCursor:
     @property
     def cursor_ledger(self) -> int:
         """Ledger of the last stored state; -1: the metadata store."""
-        stored_in = None if self._slot is None else self._slot.cursor_ledger
+        stored_in = None if self._persister is None else self._persister.cursor_ledger
         return -1 if stored_in is None else stored_in.ledger
 
     # ---- storing --------------------------------------------------------------------------------------------
@@ -104,18 +104,18 @@ class DedupCursor:
         """Store a snapshot of the present state."""
         done: AppendFuture[None] = AppendFuture()
         taken = None if self._publisher is None else self._publisher.snapshot()
-        if taken is None or self._slot is None:
+        if taken is None or self._persister is None:
             done.complete(None)
             return done
         offset, data = taken
 
         def located(total: TopicPosition) -> None:
-            assert self._slot is not None
+            assert self._persister is not None
             with self._lock:
                 if total.offset >= self._known[0].offset:  # a later snapshot may have been located first
                     self._known, self._is_new = (total, data), True
-            self._slot.dirty()
-            then(self._slot.flush(), done, stored)
+            self._persister.dirty()
+            then(self._persister.flush(), done, stored)
 
         def stored(_: None) -> None:
             self._context.touch()  # ledgers may be trimmed now, or publishers may go on
@@ -150,5 +150,5 @@ class DedupCursor:
 
     def close(self) -> None:
         """Store nothing any more."""
-        if self._slot is not None:
-            self._slot.close()
+        if self._persister is not None:
+            self._persister.close()

@@ -342,7 +342,8 @@ def _cursor(subscription: Subscription, now_us: int) -> CursorStats:
     status, durable_mark = subscription.inspect(
         lambda cursor, dispatcher: (dispatcher.status(now_us), cursor.durable_mark)
     )
-    cursor, stored_in = subscription.cursor, None if subscription.slot is None else subscription.slot.cursor_ledger
+    cursor, persister = subscription.cursor, subscription.persister
+    stored_in = None if persister is None else persister.cursor_ledger
     return CursorStats(
         name=subscription.name, durable=cursor.durable, mark=cursor.mark, durable_mark=durable_mark,
         read=status.position,

@@ -38,7 +38,7 @@ from pyreplog.topic.model.dispatch.effects import (
 from pyreplog.topic.model.event_queue import EventQueue
 from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages, DeliveryTarget
 from pyreplog.topic.model.positions import EntryPosition, Start, TopicPosition, completed_future, position, then
-from pyreplog.topic.owner.cursors.slot import CursorSlot
+from pyreplog.topic.owner.cursors.cursor_persister import CursorPersister
 from pyreplog.topic.owner.delayed_count import DelayedCount
 from pyreplog.topic.owner.locator import LocatedEntries, Locator, offsets_in
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
@@ -163,8 +163,8 @@ class Subscription:
         """Effects are carried out as events of this queue."""
         self._work = runtime.work
         self._label = f"{managed.name}, {name}"
-        self.slot: CursorSlot | None = None
-        """The slot of its cursor; None: the cursor is not stored."""
+        self.persister: CursorPersister | None = None
+        """The persister of its cursor; None: the cursor is not stored."""
         self.stored_settings: SubscriptionConfig | None = None
         """Its settings in the metadata store; None: not stored, or unknown."""
         self.properties: Mapping[str, str] = {}
@@ -250,16 +250,16 @@ class Subscription:
     def _tell_active(self, effect: ActiveConsumerChanged) -> None:
         if not effect.active:
             self._tell(effect.consumer, lambda consumer: consumer.discard())
-        self._tell(effect.consumer, lambda consumer: consumer.became(effect.active))
+        self._tell(effect.consumer, lambda consumer: consumer.set_active(effect.active))
 
     def _note_dirty(self) -> None:
         mark = self.cursor.acks.mark_offset
         if mark != self._mark:
             self._mark, self.counts.last_mark_us = mark, self._clock.now_us()
-            if self.slot is not None:
-                self.slot.moved_us = self.counts.last_mark_us
-        if self.slot is not None:
-            self.slot.dirty()
+            if self.persister is not None:
+                self.persister.moved_us = self.counts.last_mark_us
+        if self.persister is not None:
+            self.persister.dirty()
         self._on_change()
 
     def _publish_dead_letters(self, effect: DeadLetter) -> None:
@@ -395,7 +395,7 @@ class Subscription:
             if settings is not None and settings != self._dispatcher.settings:
                 raise SubscriptionBusyError(self.managed.name, f"subscription {self.name} has other settings")
             effects = self._dispatcher.attach(number, consumer.name, now_us, priority=priority)
-            consumer.became(self._dispatcher.settings.type != "failover")
+            consumer.set_active(self._dispatcher.settings.type != "failover")
             counts = ConsumerCounters(address, self._clock.now_us())
             self._consumers[number] = _Attachment(weakref.ref(consumer), counts)  # from now on `grew` passes the end on
             self.used_us = now_us
@@ -517,7 +517,7 @@ class Subscription:
         self._do(acknowledge)
 
     def _settled(self) -> AppendFuture[None]:
-        """Return a future that is done when the cursor, and its slot, have all earlier acknowledgements."""
+        """Return a future that is done when the cursor, and its persister, have all earlier acknowledgements."""
         self._do(lambda _: ())  # waits for the steps of other threads, and their effects
         return self._locator.settled()
 
@@ -587,12 +587,12 @@ class Subscription:
 
     def flush_async(self) -> AppendFuture[None]:
         """Return a future that is done when all earlier acknowledgements are durable."""
-        return self._stored(CursorSlot.flush)
+        return self._stored(CursorPersister.flush)
 
-    def _stored(self, store: Callable[[CursorSlot], AppendFuture[None]]) -> AppendFuture[None]:
+    def _stored(self, store: Callable[[CursorPersister], AppendFuture[None]]) -> AppendFuture[None]:
         """Store the cursor once it has all earlier acknowledgements."""
-        slot = self.slot
-        if slot is None:
+        persister = self.persister
+        if persister is None:
             return completed_future()
         done: AppendFuture[None] = AppendFuture()
 
@@ -603,7 +603,7 @@ class Subscription:
             else:
                 done.complete(None)
 
-        then(self._settled(), done, lambda _: store(slot).add_done_callback(stored))
+        then(self._settled(), done, lambda _: store(persister).add_done_callback(stored))
         return done
 
     # ---- CursorSource -------------------------------------------------------------------------------
@@ -755,10 +755,10 @@ class Subscription:
         """Close the consumers and store their acknowledgements, when the topic is closed."""
         for consumer in self.attached():
             consumer.close()
-        return self._stored(CursorSlot.store_clean)
+        return self._stored(CursorPersister.store_clean)
 
     def end(self, error: ReplogError, *, deleted: bool = False) -> None:
         """End the subscription. deleted: it does not exist any more."""
         self.fail(error)
-        if self.slot is not None:
-            self.slot.close(deleted=deleted)
+        if self.persister is not None:
+            self.persister.close(deleted=deleted)

@@ -189,18 +189,18 @@ class Subscriptions:
     def _store(self, subscription: Subscription) -> None:
         """Store the settings of a durable subscription, unless the metadata store has them."""
         config = subscription.settings
-        if subscription.slot is None or subscription.stored_settings == config:
+        if subscription.persister is None or subscription.stored_settings == config:
             return
         subscription.stored_settings = None
         change_subscription(
-            self._metadata, self._topic, subscription.name, subscription.slot.owner,
+            self._metadata, self._topic, subscription.name, subscription.persister.owner,
             lambda stored: stored.with_config(config),
         )  # fmt: skip
         subscription.stored_settings = config
 
     def store_settings(self) -> None:
         """Store settings that could not be stored when they changed. Raises errors of the metadata store."""
-        if all(sub.slot is None or sub.stored_settings == sub.settings for sub in self.all()):
+        if all(sub.persister is None or sub.stored_settings == sub.settings for sub in self.all()):
             return
         self._context.touch()  # until all are stored
         if not self._changing.acquire(blocking=False):
@@ -237,7 +237,7 @@ class Subscriptions:
         subscription.properties = recovered.metadata.properties
         subscription.created_us = recovered.metadata.created_us
         subscription.first_era = era_of(recovered.metadata)
-        subscription.slot = self._cursors.attach(recovered, subscription)
+        subscription.persister = self._cursors.attach(recovered, subscription)
         return self._add(subscription)
 
     def _new(self, cursor: Cursor, settings: SubscriptionConfig) -> Subscription:
@@ -274,9 +274,9 @@ class Subscriptions:
             subscription = self.get(name)
             if subscription.consumers and not force:
                 raise SubscriptionBusyError(topic, f"subscription {name} has {subscription.consumers} consumers")
-            if subscription.slot is not None:
+            if subscription.persister is not None:
                 with suppress(NoSuchSubscriptionError):  # an earlier attempt with an unknown outcome deleted it
-                    delete_subscription(self._metadata, topic, name, subscription.slot.owner)
+                    delete_subscription(self._metadata, topic, name, subscription.persister.owner)
             self._forget(subscription)
             subscription.end(NoSuchSubscriptionError(topic, f"subscription {name} was deleted"), deleted=True)
 

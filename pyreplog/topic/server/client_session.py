@@ -308,12 +308,12 @@ class ConsumerSession:
         self._seeks += 1
         self._eras.append(era)
 
-    def became(self, active: bool) -> None:
-        def became() -> None:
+    def set_active(self, active: bool) -> None:
+        def set_active() -> None:
             self._active = active
             self._hand_out()
 
-        self._events.post(became)
+        self._events.post(set_active)
 
     def failed(self, error: ReplogError) -> None:
         self._events.post(lambda: self._end(error))

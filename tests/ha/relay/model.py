@@ -76,13 +76,13 @@ class Relay:
 
     def __init__(self, master: list[Record], start: int, steps: Steps) -> None:
         self._master, self._steps = master, steps
-        self.start = self.end = self.landed = start  # entries; readers see those before `end`
+        self.start = self.end = self.received_end = start  # entries; readers see those before `end`
         self.retention_floor = 1 << 62
         self.purged: Callable[[int], None] = lambda entry: None
 
     @property
     def tail(self) -> Any:
-        return SimpleNamespace(end=self.landed * STRIDE, end_entry=self.landed)
+        return SimpleNamespace(end=self.received_end * STRIDE, end_entry=self.received_end)
 
     @property
     def start_position(self) -> int:

@@ -93,8 +93,8 @@ class Schedule:
             start = refetch_from(applied, SEGMENT_BYTES) // STRIDE
             return Relay(self.master, start, self.steps)
         relay = Relay(self.master, self._relay.start, self.steps)
-        relay.landed = max(self._relay.landed - lost, relay.start)
-        relay.end = min(self._relay.end, relay.landed)
+        relay.received_end = max(self._relay.received_end - lost, relay.start)
+        relay.end = min(self._relay.end, relay.received_end)
         return relay
 
     def pause(self) -> None:
@@ -171,11 +171,11 @@ class Schedule:
             key = b"key %d" % self._rng.randrange(self._keys)
             self.master.append(Record(len(self.master), key, self._clock.now_us()))
         for _ in range(self._rng.randint(0, 3)):
-            if not self.paused and self._relay.landed < len(self.master):
-                self._relay.landed += 1
-                self._show(self._relay.landed - self._rng.choice(self._uncommitted))
-                self.applier.landed(self._relay.tail.end)
-        if not self.paused and self._relay.landed == ENTRIES:
+            if not self.paused and self._relay.received_end < len(self.master):
+                self._relay.received_end += 1
+                self._show(self._relay.received_end - self._rng.choice(self._uncommitted))
+                self.applier.note_received(self._relay.tail.end)
+        if not self.paused and self._relay.received_end == ENTRIES:
             self._show(ENTRIES)
 
     def _show(self, entry: int) -> None:

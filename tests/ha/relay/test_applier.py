@@ -21,7 +21,7 @@ from pyreplog.errors import (
     TrimmedError,
 )
 from pyreplog.ha.relay import Advance, Applied, Applier, ApplierState, PositionFile
-from pyreplog.ha.relay.space_limit import landing_bytes
+from pyreplog.ha.relay.space_limit import incoming_bytes
 from tests.waiting import until
 
 from .lab import SEGMENT_BYTES, Memory, Table, fill, relay_log
@@ -580,7 +580,7 @@ class Tap:
 
 def test_the_space_limit_holds_while_the_applier_is_slow(relay, workers):
     memory, tap = Memory(), Tap()
-    limit = 2 * SEGMENT_BYTES + landing_bytes(SEGMENT_BYTES)
+    limit = 2 * SEGMENT_BYTES + incoming_bytes(SEGMENT_BYTES)
 
     def apply(batch: RecordBatch, advance: Advance) -> Generator[None, None, None]:
         tap.await_pause()
@@ -591,14 +591,14 @@ def test_the_space_limit_holds_while_the_applier_is_slow(relay, workers):
     ) as applier:
         while tap.open.is_set():
             fill(relay, 20, size=500)
-            applier.landed(relay.tail.end)
+            applier.note_received(relay.tail.end)
         assert applier.stats().paused
         used = []
         applier.start()
         while relay.end < 4000:
             assert tap.open.wait(WAIT_S)
             fill(relay, 20, size=500)
-            applier.landed(relay.tail.end)
+            applier.note_received(relay.tail.end)
             used.append(relay.tail.end - relay.start_position)
         tap.ended.set()
         applier.wait_applied(3999, WAIT_S)

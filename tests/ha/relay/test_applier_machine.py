@@ -7,7 +7,7 @@ import pytest
 from pyreplog.errors import ApplyError, InvalidArgumentError
 from pyreplog.ha.relay import Applied, ApplierState
 from pyreplog.ha.relay.applier_machine import Allowance, ApplierMachine, ApplyGroup, StopBefore
-from pyreplog.ha.relay.space_limit import FRAME_BYTES, SpaceLimit, landing_bytes, reach
+from pyreplog.ha.relay.space_limit import FRAME_BYTES, SpaceLimit, incoming_bytes, reach
 
 ERROR = ApplyError(0, 0, "no")
 NO_KEYS: frozenset[bytes | None] = frozenset()
@@ -168,17 +168,17 @@ SEGMENT_BYTES = 1 << 20
 
 def space_of(limit: int | None, tap: _Tap, *, end: int = 0, visible: int = 10) -> SpaceLimit:
     space = SpaceLimit(limit, SEGMENT_BYTES, tap)
-    space.landed(end, visible)
+    space.note_received(end, visible)
     return space
 
 
 def test_space_pauses_while_a_frame_still_fits():
     tap = _Tap()
-    last = 2 * SEGMENT_BYTES - (landing_bytes(SEGMENT_BYTES) - FRAME_BYTES)  # from where two segments are reached
+    last = 2 * SEGMENT_BYTES - (incoming_bytes(SEGMENT_BYTES) - FRAME_BYTES)  # from where two segments are reached
     space = space_of(reach(last, SEGMENT_BYTES), tap, end=last)
     assert not space.paused
-    space.landed(last + 1, 10)
-    space.landed(last + FRAME_BYTES, 10)
+    space.note_received(last + 1, 10)
+    space.note_received(last + FRAME_BYTES, 10)
     assert (space.paused, tap.said) == (True, ["pause"])
     space.applied(600, 5, 10)
     assert space.paused
@@ -194,7 +194,7 @@ def test_a_receiver_is_not_paused_when_only_more_can_help():
     assert space.paused
     space.applied(0, 10, 10)
     assert not space.paused
-    space.landed(6000, 10)
+    space.note_received(6000, 10)
     assert not space.paused
-    space.landed(7000, 11)
+    space.note_received(7000, 11)
     assert (space.paused, tap.said) == (True, ["pause", "resume", "pause"])

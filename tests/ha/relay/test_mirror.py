@@ -11,7 +11,7 @@ import pytest
 
 from pyreplog import RecordBatch
 from pyreplog.ha.relay import Advance, Applier, ApplierState, discard, refetch_from
-from pyreplog.ha.relay.space_limit import FRAME_BYTES, landing_bytes, reach
+from pyreplog.ha.relay.space_limit import FRAME_BYTES, incoming_bytes, reach
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.stream.mirrorlog import MirrorLog
 from tests.ha.streams import SEGMENT_BYTES, config, copy, frames_of, make_mirror, open_master, stream, take_in, values
@@ -68,7 +68,7 @@ def test_a_master_far_ahead_of_a_slow_applier(tmp_path, master):
 
     may_go_on.set()
     master.append_batch(values(1000))
-    limit = 2 * SEGMENT_BYTES + landing_bytes(SEGMENT_BYTES)
+    limit = 2 * SEGMENT_BYTES + incoming_bytes(SEGMENT_BYTES)
     used = []
     with make_mirror(tmp_path / "relay", master) as relay:
         relay.show(ALL, ALL)
@@ -79,11 +79,11 @@ def test_a_master_far_ahead_of_a_slow_applier(tmp_path, master):
             for offset, body in frames_of(stream(master, 0)):
                 assert may_go_on.wait(WAIT_S)
                 if offset % SEGMENT_BYTES:
-                    relay.land(offset, [body])
+                    relay.append_replicated(offset, [body])
                 else:
                     relay.begin(body)
-                applier.landed(relay.landed)
-                used.append(relay.landed - relay.start_position)
+                applier.note_received(relay.received_end)
+                used.append(relay.received_end - relay.start_position)
             applier.wait_applied(999, WAIT_S)
             applier.stop()
             assert applier.stats().pauses > 0
@@ -101,7 +101,7 @@ def test_what_waits_for_its_commit_does_not_fill_the_relay_log_for_ever(tmp_path
 
     may_go_on.set()
     master.append_batch(values(900))
-    limit = 2 * SEGMENT_BYTES + landing_bytes(SEGMENT_BYTES)
+    limit = 2 * SEGMENT_BYTES + incoming_bytes(SEGMENT_BYTES)
     with (
         make_mirror(tmp_path / "relay", master) as relay,
         Applier(relay, memory.apply, memory, space_limit_bytes=limit, receiver=Tap()) as applier,
@@ -110,11 +110,11 @@ def test_what_waits_for_its_commit_does_not_fill_the_relay_log_for_ever(tmp_path
         for offset, body in frames_of(stream(master, 0)):
             assert may_go_on.wait(WAIT_S)
             if offset % SEGMENT_BYTES:
-                relay.land(offset, [body])
+                relay.append_replicated(offset, [body])
             else:
                 relay.begin(body)
-            applier.landed(relay.landed)
-        assert relay.landed - relay.start_position > limit
+            applier.note_received(relay.received_end)
+        assert relay.received_end - relay.start_position > limit
         relay.show(ALL, ALL)
         applier.wait_applied(899, WAIT_S)
     assert memory.values == values(900)
@@ -207,7 +207,7 @@ def test_what_lands_at_once_takes_no_more_than_is_reckoned_with(tmp_path, seed, 
         while sizes[last] - sizes[first] > FRAME_BYTES:
             first += 1
         most = max(most, ends[last] - ends[first])
-    assert FRAME_BYTES < most <= landing_bytes(segment_bytes)
+    assert FRAME_BYTES < most <= incoming_bytes(segment_bytes)
 
 
 @pytest.mark.parametrize("segment_bytes", [SEGMENT_BYTES, 1 << 20, 1 << 21])
@@ -227,4 +227,4 @@ def test_how_far_the_log_may_reach_at_the_next_look(tmp_path, seed, segment_byte
         assert ends[last] <= reach(ends[first], segment_bytes)
         most = max(most, ends[last] - ends[first])
     if segment_bytes > 1 << 20:
-        assert most > landing_bytes(segment_bytes), "no record left much free"
+        assert most > incoming_bytes(segment_bytes), "no record left much free"

@@ -24,7 +24,7 @@ from pyreplog.errors import (
 )
 from pyreplog.ha.node import Node
 from pyreplog.ha.relay import Advance, ApplierState, Relay, discard
-from pyreplog.ha.relay.space_limit import landing_bytes
+from pyreplog.ha.relay.space_limit import incoming_bytes
 from pyreplog.net.connection import ASKED, Connection
 from tests.crash.process import in_background
 from tests.ha.nodes import SEGMENT_BYTES, Lab, until
@@ -91,7 +91,7 @@ def test_a_slow_applier_holds_the_master_back(lab: Lab, tmp_path: Path, loses_co
     memory, master, limit = (
         Memory(),
         lab.master(members="a", sync_replicas=0),
-        2 * SEGMENT_BYTES + landing_bytes(SEGMENT_BYTES),
+        2 * SEGMENT_BYTES + incoming_bytes(SEGMENT_BYTES),
     )
     master.append_batch(values(2000))
     may_apply, used = threading.Event(), []
@@ -215,7 +215,7 @@ class Life:
             discard(self._directory / "relay")
         with Relay(
             self._directory / "relay", master=self._master, apply=self.apply, store=self._table.positions,
-            batch_entries=BATCH, space_limit_bytes=2 * SEGMENT_BYTES + landing_bytes(SEGMENT_BYTES),
+            batch_entries=BATCH, space_limit_bytes=2 * SEGMENT_BYTES + incoming_bytes(SEGMENT_BYTES),
         ) as relay:  # fmt: skip
             relay.applier.start(until_entry=ENTRIES)
             assert relay.applier.wait_ended(60) is ApplierState.FINISHED, relay.applier.error

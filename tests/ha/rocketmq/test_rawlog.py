@@ -98,7 +98,7 @@ def test_a_copy_cut_anywhere_is_identical(master: Path, cuts: list[int]) -> None
     with RawLog(master) as log, opened(copy) as other:
         stops = sorted({*(min(cut, log.end) for cut in cuts), *range(0, log.end, FILE_BYTES), log.end})
         for start, stop in pairwise(stops):
-            other.land(start, log.view(start, stop - start))
+            other.append_replicated(start, log.view(start, stop - start))
             assert other.whole <= other.end == stop
         assert (other.end, other.whole) == (log.end, log.end)
     assert contents(copy) == contents(master)
@@ -108,18 +108,18 @@ def test_bytes_land_at_the_end_and_nowhere_else(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         for position in (-FILE_BYTES, 1, FILE_BYTES - 1):
             with pytest.raises(InvalidArgumentError, match="where the log ends"):
-                log.land(position, b"x")
+                log.append_replicated(position, b"x")
         with pytest.raises(InvalidArgumentError, match="expected bytes that lie in one file"):
-            log.land(0, bytes(FILE_BYTES + 1))
+            log.append_replicated(0, bytes(FILE_BYTES + 1))
         end = fill(log, 1)
         for position in (0, end - 1, end + 1, FILE_BYTES):
             with pytest.raises(InvalidArgumentError, match="where the log ends"):
-                log.land(position, b"x")
+                log.append_replicated(position, b"x")
 
 
 def test_an_empty_log_begins_at_any_file(tmp_path: Path, master: Path) -> None:
     with RawLog(master) as log, opened(tmp_path / "copy") as other:
-        other.land(2 * FILE_BYTES, log.view(2 * FILE_BYTES, FILE_BYTES))
+        other.append_replicated(2 * FILE_BYTES, log.view(2 * FILE_BYTES, FILE_BYTES))
         assert (other.start, other.end) == (2 * FILE_BYTES, log.end)
         with pytest.raises(TrimmedError):
             other.view(0, 1)
@@ -134,7 +134,7 @@ def test_bytes_that_are_no_records_do_not_count(tmp_path: Path, master: Path) ->
     with RawLog(master) as log, opened(tmp_path / "copy") as other:
         end = fill(other, 3, size=110)
         with pytest.raises(InvalidRecordsError) as refused:
-            other.land(end, log.view(end, 1000))
+            other.append_replicated(end, log.view(end, 1000))
         assert refused.value.offset == end
         assert (other.end, other.whole) == (end, end)
         fill(other, 1)
@@ -145,7 +145,7 @@ def test_another_masters_records_at_a_record_boundary(tmp_path: Path, master: Pa
     """Where boundaries coincide nothing can be seen: the protocol has no terms (docs/rocketmq.md says so)."""
     with RawLog(master) as log, opened(tmp_path / "copy") as other:
         end = fill(other, 1)
-        other.land(end, log.view(end, 1000))
+        other.append_replicated(end, log.view(end, 1000))
         assert other.end == end + 1000
 
 
@@ -154,7 +154,7 @@ def test_what_was_cut_does_not_come_back(tmp_path: Path, master: Path) -> None:
         data = bytearray(log.view(0, 2000))
         data[350] ^= 1
         with pytest.raises(InvalidRecordsError):
-            other.land(0, data)
+            other.append_replicated(0, data)
         cut = other.end
     (file,) = contents(tmp_path / "copy").values()
     assert not any(file[cut:])
@@ -209,7 +209,7 @@ def test_after_a_crash_the_torn_record_is_cut(master: Path, stop: int) -> None:
         ends = [0, *(position + len(record) for position, record in log.records()), FILE_BYTES, 2 * FILE_BYTES]
         stop = min(stop, log.end)
         while other.end < stop:
-            other.land(other.end, log.view(other.end, min(777, stop - other.end)))
+            other.append_replicated(other.end, log.view(other.end, min(777, stop - other.end)))
         path = crashed(other, master.parent / "crashed")
         with opened(path) as again:
             # A blank of the last file is fetched again: whether all of it had come nobody can tell.
@@ -221,7 +221,7 @@ def test_after_a_crash_the_torn_record_is_cut(master: Path, stop: int) -> None:
                 if int(name) <= again.end < int(name) + FILE_BYTES
             )
             while again.end < log.end:
-                again.land(again.end, log.view(again.end, 1000))
+                again.append_replicated(again.end, log.view(again.end, 1000))
     assert contents(path) == contents(master)
 
 
@@ -421,7 +421,7 @@ def test_a_failed_sync_poisons(tmp_path: Path) -> None:
         log.sync()
     files.broken = False
     assert synced_position.load(tmp_path) == SyncedPosition(FILE_BYTES, 0)
-    for call in (log.sync, lambda: log.put(message(2)), lambda: log.land(log.end, b"x")):
+    for call in (log.sync, lambda: log.put(message(2)), lambda: log.append_replicated(log.end, b"x")):
         with pytest.raises(PoisonedError):
             call()
     log.close()

@@ -28,11 +28,11 @@ class Log:
     segment_bytes = 1 << 16
 
     def __init__(self) -> None:
-        self.landed = self.synced = 0
+        self.received_end = self.synced = 0
         self.fails = False
 
     def sync(self) -> None:
-        before = self.landed
+        before = self.received_end
         primitives.point("syncing")
         if self.fails:
             raise DiskError(5, "the disk failed")
@@ -40,12 +40,12 @@ class Log:
 
     def resume(self) -> None: ...
 
-    def land(self, offset: int, bodies: Any) -> None:
-        self.landed += 1
+    def append_replicated(self, offset: int, bodies: Any) -> None:
+        self.received_end += 1
 
     @property
     def progress(self) -> tuple[int, int]:
-        return self.landed, self.synced
+        return self.received_end, self.synced
 
 
 def synced(world: World) -> None:
@@ -55,7 +55,7 @@ def synced(world: World) -> None:
 
     def land() -> None:
         for _ in range(2):
-            log.landed += 1
+            log.received_end += 1
             one.grew()
 
     run_all(world, a=land, b=land)
@@ -139,7 +139,7 @@ def received(world: World) -> None:
     def drive() -> None:
         one.stream(log, syncs=True)  # type: ignore[arg-type]
         for _ in range(2):
-            log.land(0, ())
+            log.append_replicated(0, ())
             one.report()
             assert one._syncer is not None
             one._syncer.grew()
@@ -337,9 +337,9 @@ def limited(world: World) -> None:
     one = SpaceLimit(4 * segment, segment, connection)
     run_all(
         world,
-        a=lambda: one.landed(5 * segment, 10),
+        a=lambda: one.note_received(5 * segment, 10),
         b=lambda: one.applied(4 * segment, 5, 10),
-        c=lambda: one.landed(6 * segment, 12),
+        c=lambda: one.note_received(6 * segment, 12),
     )
     assert connection.paused == one.paused
 

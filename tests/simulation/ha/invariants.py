@@ -239,7 +239,7 @@ class Invariants:
             if other is node or start <= common:
                 continue
             free = group is None and (node.following.observer or start <= self._removed_by_masters)
-            bounded = len(records) - common > plan.hold or plan.remember_ms < 600_000
+            bounded = len(records) - common > plan.hold or plan.retention_hold_ms < 600_000
             counts = members is not None and other.name in members.everyone
             excused = free or bounded or not counts or self.may_have_lost or self.went_alone
             demand(excused, "HeirsKeepWhatOthersLack", "{} removes up to {}, {} has {}", node, start, other, common)

@@ -14,7 +14,7 @@ from pyreplog.errors import (
 )
 from pyreplog.ha.protocol import effects as do
 from pyreplog.ha.protocol.effects import StoreMembers
-from pyreplog.ha.protocol.election import Ask, Election, ElectionWon, Lost, refuse_candidate
+from pyreplog.ha.protocol.election import Election, ElectionLost, ElectionWon, SendPrepare, refuse_candidate
 from pyreplog.ha.protocol.joining import StreamedLog, check_join_of_copy
 from pyreplog.ha.protocol.master_machine import MasterMachine
 from pyreplog.ha.protocol.messages import (
@@ -305,7 +305,7 @@ class Node:
             self.disk.terms, self.disk.members = Terms(promised), members
             self.following = self._follower(ORIGIN)
 
-    def _do_Ask(self, effect: Ask) -> None:
+    def _do_SendPrepare(self, effect: SendPrepare) -> None:
         self.schedule.network.post(self, self.schedule.by_name[effect.member], effect.prepare)
 
     # ---- as a replica ---------------------------------------------------------------------------------------
@@ -683,11 +683,11 @@ class Node:
         self._step()
         self._lead(min(self.following.committed, won.start))
 
-    def _do_Lost(self, lost: Lost) -> None:
+    def _do_ElectionLost(self, lost: ElectionLost) -> None:
         self.world.note(self.name, "is not elected:", lost.error)
         self.election = None
         if lost.release is not None:
-            self._do_Ask(lost.release)
+            self._do_SendPrepare(lost.release)
         if lost.restore:
             self.schedule.invariants.restored += 1
             self.world.after(self.world.random.random() * self.plan.lag_s, self.schedule.by_name[lost.restore].promote)

@@ -48,7 +48,7 @@ class Plan:
     encoded: bool  # messages go through their bytes
     retain: int | None  # records; retention removes what is older
     hold: int  # records that are kept for who is behind
-    remember_ms: int  # so long for those that are away
+    retention_hold_ms: int  # so long for those that are away
 
     @classmethod
     def draw(cls, random: Random) -> Plan:
@@ -77,7 +77,7 @@ class Plan:
             encoded=random.random() < 0.1,
             retain=random.choice((None, 0, 4, 12)),
             hold=10 if random.random() < 0.15 else 1 << 40,
-            remember_ms=30 if random.random() < 0.15 else 600_000,
+            retention_hold_ms=30 if random.random() < 0.15 else 600_000,
         )
 
     def group_config(self) -> GroupConfig:
@@ -87,7 +87,7 @@ class Plan:
             fallback_after_ms=self.fallback_after_ms,
             in_sync_ms=100,
             retention_hold_bytes=self.hold * RECORD_BYTES,
-            remember_ms=self.remember_ms,
+            retention_hold_ms=self.retention_hold_ms,
         )
 
 

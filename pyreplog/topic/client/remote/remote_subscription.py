@@ -70,10 +70,10 @@ class WeakConsumer:
         if (consumer := self.consumer()) is not None:
             consumer.forget_acks(era)
 
-    def became(self, active: bool) -> None:
+    def set_active(self, active: bool) -> None:
         self.is_active = active
         if (consumer := self.consumer()) is not None:
-            consumer.became(active)
+            consumer.set_active(active)
 
     def failed(self, error: ReplogError) -> None:
         if (consumer := self.consumer()) is not None:
@@ -409,7 +409,7 @@ class RemoteSubscription:
     def _take(self, delivered: Delivered) -> None:
         self._moved_to(delivered.generation, delivered.era)
         if delivered.active != self.consumer.is_active:
-            self.consumer.became(delivered.active)
+            self.consumer.set_active(delivered.active)
         batch = delivered.batch
         if batch is None:
             return

@@ -19,8 +19,8 @@ from pyreplog.ledger.thread_pool import ThreadPool
 from pyreplog.topic.model.cursor_pages import Pages
 from pyreplog.topic.model.subscription_metadata import SNAPSHOT_BYTES_MAX
 from pyreplog.topic.owner.cursors.cursor_ledgers import CursorLedgers, CursorLogConfig
+from pyreplog.topic.owner.cursors.cursor_persister import CursorLedger, CursorPersister
 from pyreplog.topic.owner.cursors.metadata_updates import MetadataUpdate, MetadataUpdates
-from pyreplog.topic.owner.cursors.slot import CursorLedger, CursorSlot
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +39,13 @@ class _Taken(NamedTuple):
     """The records of one cursor in a flush.
 
     Attributes:
-        slot: its slot.
+        persister: its persister.
         sequence: sequence of its last record.
         snapshot: its snapshot, if that is small.
         page: entry of the flush in which its first record begins.
     """
 
-    slot: CursorSlot
+    persister: CursorPersister
     sequence: int
     snapshot: bytes
     page: int
@@ -60,7 +60,7 @@ class CursorFlusher:
     def __init__(self, cluster: LedgerCluster, config: CursorLogConfig, incarnation: str) -> None:
         self._runtime = cluster.runtime
         self._flush_s = config.flush_ms / 1000
-        self._dirty: deque[CursorSlot] = deque()
+        self._dirty: deque[CursorPersister] = deque()
         self._lock = threading.Lock()
         self._is_awake = False  # a flush is scheduled or running, which will read `_dirty`
         self._timer: TimerLike | None = None
@@ -80,14 +80,14 @@ class CursorFlusher:
         """Run a job in the thread."""
         self._thread.submit(job)
 
-    # ---- calls of slots -------------------------------------------------------------------------------------
+    # ---- calls of persisters -------------------------------------------------------------------------------------
 
-    def queue(self, slot: CursorSlot) -> None:
-        """Queue a slot for the next flush.
+    def queue(self, persister: CursorPersister) -> None:
+        """Queue a persister for the next flush.
 
-        A flusher that goes idle checks the queue once more afterwards, so no slot is missed.
+        A flusher that goes idle checks the queue once more afterwards, so no persister is missed.
         """
-        self._dirty.append(slot)
+        self._dirty.append(persister)
         if not self._is_awake:
             self._wake_in(self._flush_s)
 
@@ -98,10 +98,10 @@ class CursorFlusher:
             self._is_awake = True
         self._timer = self._runtime.wake_after(seconds, partial(self.post, self._due))
 
-    def wait_for(self, slot: CursorSlot, into_metadata: bool) -> AppendFuture[None]:
-        """Return the future of `CursorSlot.flush` or `store_clean`."""
+    def wait_for(self, persister: CursorPersister, into_metadata: bool) -> AppendFuture[None]:
+        """Return the future of `CursorPersister.flush` or `store_clean`."""
         future: AppendFuture[None] = AppendFuture()
-        if slot.error is None and not into_metadata and not slot.is_dirty and not slot.is_busy:
+        if persister.error is None and not into_metadata and not persister.is_dirty and not persister.is_busy:
             future.complete()
             return future
         self._runtime.expect(future)
@@ -110,19 +110,19 @@ class CursorFlusher:
         if self._error is not None:  # either this is seen here, or `end` fails the future
             future.fail(self._error)
         else:
-            self.post(partial(self._wait_for, slot, future, into_metadata))
+            self.post(partial(self._wait_for, persister, future, into_metadata))
         return future
 
-    def _wait_for(self, slot: CursorSlot, future: AppendFuture[None], into_metadata: bool) -> None:
-        if slot.error is not None:
-            future.fail(slot.error)
+    def _wait_for(self, persister: CursorPersister, future: AppendFuture[None], into_metadata: bool) -> None:
+        if persister.error is not None:
+            future.fail(persister.error)
             return
-        slot.waiting.append(future)
-        if into_metadata and slot.is_busy:
-            slot.into_metadata = True
-        elif into_metadata and self._store(slot):
+        persister.waiting.append(future)
+        if into_metadata and persister.is_busy:
+            persister.into_metadata = True
+        elif into_metadata and self._store(persister):
             return
-        slot.dirty()
+        persister.dirty()
         self._hurry()
 
     @property
@@ -131,22 +131,22 @@ class CursorFlusher:
         cursor_ledger = self.cursor_ledgers.current
         return None if cursor_ledger is None else cursor_ledger.handle
 
-    def adopt(self, slot: CursorSlot, ledger: int) -> None:
+    def adopt(self, persister: CursorPersister, ledger: int) -> None:
         """Note the ledger that holds the state of a cursor that was just opened."""
-        self.post(partial(self.cursor_ledgers.adopt, slot, ledger))
+        self.post(partial(self.cursor_ledgers.adopt, persister, ledger))
 
-    def release(self, slot: CursorSlot, deleted: bool) -> None:
-        """End a slot, see `CursorSlot.close`."""
-        topic, name = slot.key
+    def release(self, persister: CursorPersister, deleted: bool) -> None:
+        """End a persister, see `CursorPersister.close`."""
+        topic, name = persister.key
         error = ClosedError(f"subscription {name} of topic {topic} was closed")
-        self.post(partial(self._end, slot, error, named=not deleted))
+        self.post(partial(self._end, persister, error, named=not deleted))
 
-    def _end(self, slot: CursorSlot, error: ReplogError, *, named: bool) -> None:
-        if slot.error is not None:
+    def _end(self, persister: CursorPersister, error: ReplogError, *, named: bool) -> None:
+        if persister.error is not None:
             return
-        slot.error = error
-        waiting, slot.served, slot.waiting = [*slot.served, *slot.waiting], [], []
-        self.cursor_ledgers.leave(slot, named=named)
+        persister.error = error
+        waiting, persister.served, persister.waiting = [*persister.served, *persister.waiting], [], []
+        self.cursor_ledgers.leave(persister, named=named)
         settle_all([(future, error) for future in waiting])
 
     # ---- flushing -------------------------------------------------------------------------------------------
@@ -216,49 +216,49 @@ class CursorFlusher:
             ids.fail(error)
         ids.add_done_callback(lambda ids: self.post(partial(self._flushed, cursor_ledger, taken, ids)))
 
-    def _take(self, slot: CursorSlot, cursor_ledger: CursorLedger, pages: Pages, taken: list[_Taken]) -> None:
+    def _take(self, persister: CursorPersister, cursor_ledger: CursorLedger, pages: Pages, taken: list[_Taken]) -> None:
         """Add the records of a cursor's changes, if there are any, to the pages."""
-        if not self._may_take(slot):
+        if not self._may_take(persister):
             return
-        if slot.into_metadata:
-            slot.into_metadata = False
-            if self._store(slot) or slot.error is not None:
+        if persister.into_metadata:
+            persister.into_metadata = False
+            if self._store(persister) or persister.error is not None:
                 return
-        whole = slot.is_whole or slot.cursor_ledger is not cursor_ledger
-        records = self._ask(slot, whole)
+        whole = persister.is_whole or persister.cursor_ledger is not cursor_ledger
+        records = self._ask(persister, whole)
         if records:
-            at = [pages.add(slot.key, record, whole=whole and not i) for i, (_, record) in enumerate(records)]
+            at = [pages.add(persister.key, record, whole=whole and not i) for i, (_, record) in enumerate(records)]
             snapshot = records[0][1] if len(records[0][1]) <= METADATA_COPY_BYTES else b""
-            taken.append(_Taken(slot, records[-1][0], snapshot, at[0]))
+            taken.append(_Taken(persister, records[-1][0], snapshot, at[0]))
             self.records += len(records)
-        elif slot.error is None:
-            self._settle(slot, None)
+        elif persister.error is None:
+            self._settle(persister, None)
 
-    def _may_take(self, slot: CursorSlot) -> bool:
-        """Return whether a queued slot is still dirty and not busy.
+    def _may_take(self, persister: CursorPersister) -> bool:
+        """Return whether a queued persister is still dirty and not busy.
 
         A clean cursor whose state is in the metadata stays there.
         """
-        if slot.error is not None or slot.is_busy or not slot.is_dirty:
-            slot.is_parked = slot.is_busy
+        if persister.error is not None or persister.is_busy or not persister.is_dirty:
+            persister.is_parked = persister.is_busy
             return False
         return True
 
-    def _ask(self, slot: CursorSlot, whole: bool) -> list[tuple[int, bytes]]:
+    def _ask(self, persister: CursorPersister, whole: bool) -> list[tuple[int, bytes]]:
         """Return (sequence, record) of all changes of a cursor; they are in flight from now on."""
-        slot.is_busy = True  # set first: a slot never appears to be idle and clean
-        slot.is_dirty = False
-        slot.served, slot.waiting = slot.waiting, []
-        slot.is_whole = slot.is_whole and not whole
+        persister.is_busy = True  # set first: a persister never appears to be idle and clean
+        persister.is_dirty = False
+        persister.served, persister.waiting = persister.waiting, []
+        persister.is_whole = persister.is_whole and not whole
         records = []
         try:
-            more = slot.source.snapshot_record() if whole else slot.source.take_changes()
+            more = persister.source.snapshot_record() if whole else persister.source.take_changes()
             while more is not None:
                 records.append(more)
-                more = slot.source.take_changes() if len(more[1]) >= LARGE_BYTES else None
+                more = persister.source.take_changes() if len(more[1]) >= LARGE_BYTES else None
         except Exception as error:
-            logger.exception("the cursor of subscription %s of topic %s raised", slot.key[1], slot.key[0])
-            self._fail(slot, error)
+            logger.exception("the cursor of subscription %s of topic %s raised", persister.key[1], persister.key[0])
+            self._fail(persister, error)
             return []
         return records
 
@@ -270,81 +270,85 @@ class CursorFlusher:
             self.cursor_ledgers.succeeded()
             self.flushes += 1
         for item in taken:
-            slot = item.slot
-            if slot.error is not None:
-                slot.is_busy = False
+            persister = item.persister
+            if persister.error is not None:
+                persister.is_busy = False
             elif error is not None:
-                self._requeue(slot)
-            elif slot.cursor_ledger is cursor_ledger:
-                self._settle(slot, item.sequence)
+                self._requeue(persister)
+            elif persister.cursor_ledger is cursor_ledger:
+                self._settle(persister, item.sequence)
             else:
                 self._update_metadata(
-                    MetadataUpdate(slot, item.sequence, cursor_ledger, ids.result().start + item.page, item.snapshot)
+                    MetadataUpdate(
+                        persister, item.sequence, cursor_ledger, ids.result().start + item.page, item.snapshot
+                    )
                 )
         cursor_ledger.naming -= 1
         self.cursor_ledgers.drop_if_free(cursor_ledger)
         self._go_idle(self._flush_s)
 
-    def _requeue(self, slot: CursorSlot) -> None:
-        """Queue a slot again, because its records may be lost."""
-        slot.is_whole = slot.is_dirty = True
-        slot.waiting, slot.served = [*slot.served, *slot.waiting], []
-        slot.is_busy = slot.is_parked = False
-        self._urgent = self._urgent or bool(slot.waiting)
-        self.queue(slot)
+    def _requeue(self, persister: CursorPersister) -> None:
+        """Queue a persister again, because its records may be lost."""
+        persister.is_whole = persister.is_dirty = True
+        persister.waiting, persister.served = [*persister.served, *persister.waiting], []
+        persister.is_busy = persister.is_parked = False
+        self._urgent = self._urgent or bool(persister.waiting)
+        self.queue(persister)
 
-    def _settle(self, slot: CursorSlot, sequence: int | None) -> None:
-        """Note that the records of a slot are durable. sequence: of the last record; None: there were no changes."""
+    def _settle(self, persister: CursorPersister, sequence: int | None) -> None:
+        """Note that the records of a persister are durable. sequence: of the last record; None: nothing had changed."""
         if sequence is not None:
-            self._call_source(slot, partial(slot.source.persisted, sequence))
-        served, slot.served = slot.served, []
-        slot.is_busy = False
-        if slot.is_parked:
-            slot.is_parked = False
-            self.queue(slot)
-            if slot.waiting:
+            self._call_source(persister, partial(persister.source.persisted, sequence))
+        served, persister.served = persister.served, []
+        persister.is_busy = False
+        if persister.is_parked:
+            persister.is_parked = False
+            self.queue(persister)
+            if persister.waiting:
                 self._hurry()
         settle_all([(future, None) for future in served])
 
-    def _call_source(self, slot: CursorSlot, call: Callable[[], None]) -> None:
+    def _call_source(self, persister: CursorPersister, call: Callable[[], None]) -> None:
         try:
             call()
         except Exception:
-            logger.exception("the cursor of subscription %s of topic %s raised", slot.key[1], slot.key[0])
+            logger.exception("the cursor of subscription %s of topic %s raised", persister.key[1], persister.key[0])
 
-    def _fail(self, slot: CursorSlot, error: Exception) -> None:
-        """End a slot whose subscription is lost."""
+    def _fail(self, persister: CursorPersister, error: Exception) -> None:
+        """End a persister whose subscription is lost."""
         reported = (
-            error if isinstance(error, ReplogError) else InvalidMetadataError(f"subscription {slot.key[1]}: {error}")
+            error
+            if isinstance(error, ReplogError)
+            else InvalidMetadataError(f"subscription {persister.key[1]}: {error}")
         )
-        self._end(slot, reported, named=not isinstance(error, NoSuchSubscriptionError))
-        slot.is_busy = False
-        self._call_source(slot, partial(slot.source.lost, reported))
+        self._end(persister, reported, named=not isinstance(error, NoSuchSubscriptionError))
+        persister.is_busy = False
+        self._call_source(persister, partial(persister.source.lost, reported))
 
     # ---- metadata -------------------------------------------------------------------------------------------
 
     def _fall_back(self) -> None:
         """Store snapshots that are small enough in the metadata, because no ledger can be opened."""
         for _ in range(len(self._dirty)):
-            slot = self._dirty.popleft()
-            if self._may_take(slot):
-                self._store(slot)
+            persister = self._dirty.popleft()
+            if self._may_take(persister):
+                self._store(persister)
 
-    def _store(self, slot: CursorSlot) -> bool:
+    def _store(self, persister: CursorPersister) -> bool:
         """Store a snapshot in the metadata.
 
-        Returns False if it is too large, and queues the slot again, or if the cursor raised an error.
+        Returns False if it is too large, and queues the persister again, or if the cursor raised an error.
         """
-        records = self._ask(slot, whole=True)
+        records = self._ask(persister, whole=True)
         if not records:
             return False
         sequence, record = records[0]
         if len(record) > SNAPSHOT_BYTES_MAX:
-            slot.is_whole = slot.is_dirty = True  # set before it is idle, see `_ask`
-            slot.waiting, slot.served, slot.is_busy = slot.served, [], False
-            self.queue(slot)
+            persister.is_whole = persister.is_dirty = True  # set before it is idle, see `_ask`
+            persister.waiting, persister.served, persister.is_busy = persister.served, [], False
+            self.queue(persister)
             return False
-        self._update_metadata(MetadataUpdate(slot, sequence, None, 0, record))
+        self._update_metadata(MetadataUpdate(persister, sequence, None, 0, record))
         return True
 
     def _update_metadata(self, update: MetadataUpdate) -> None:
@@ -353,17 +357,17 @@ class CursorFlusher:
         self._metadata_updates.add(update)
 
     def _metadata_updated(self, update: MetadataUpdate, error: Exception | None) -> None:
-        slot, cursor_ledger = update.slot, update.cursor_ledger
+        persister, cursor_ledger = update.persister, update.cursor_ledger
         if error is not None:
-            if slot.error is None:
-                self._fail(slot, error)
-        elif slot.error is None:
-            self.cursor_ledgers.leave(slot, named=False)
+            if persister.error is None:
+                self._fail(persister, error)
+        elif persister.error is None:
+            self.cursor_ledgers.leave(persister, named=False)
             if cursor_ledger is not None:
-                self.cursor_ledgers.join(slot, cursor_ledger)
-            self._settle(slot, update.sequence)
+                self.cursor_ledgers.join(persister, cursor_ledger)
+            self._settle(persister, update.sequence)
             if cursor_ledger is not None and cursor_ledger.is_retired:
-                slot.dirty()
+                persister.dirty()
         elif cursor_ledger is not None:
             cursor_ledger.is_abandoned = True
         if cursor_ledger is not None:

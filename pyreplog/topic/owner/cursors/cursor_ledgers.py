@@ -32,8 +32,8 @@ from pyreplog.ledger.ledger_metadata import ID_DIGITS, State
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.topic.model.names import TOPICS, unquote_name
 from pyreplog.topic.model.subscription_metadata import list_subscriptions, load_subscription
+from pyreplog.topic.owner.cursors.cursor_persister import CursorLedger, CursorPersister
 from pyreplog.topic.owner.cursors.metadata_updates import Post
-from pyreplog.topic.owner.cursors.slot import CursorLedger, CursorSlot
 
 COPIES = 3
 
@@ -371,8 +371,8 @@ class CursorLedgers:
             self.current = None
         cursor_ledger.is_retired = True
         self._work(partial(self._close, cursor_ledger))
-        for slot in cursor_ledger.slots:
-            slot.dirty()
+        for persister in cursor_ledger.persisters:
+            persister.dirty()
 
     def _close(self, cursor_ledger: CursorLedger) -> Callable[[], None]:
         if cursor_ledger.handle is not None:
@@ -400,25 +400,25 @@ class CursorLedgers:
         if cursor_ledger.is_free and not cursor_ledger.is_abandoned:
             self._delete(cursor_ledger.ledger)()
 
-    # ---- slots ------------------------------------------------------------------------------------
+    # ---- persisters ------------------------------------------------------------------------------------
 
-    def adopt(self, slot: CursorSlot, ledger: int) -> None:
+    def adopt(self, persister: CursorPersister, ledger: int) -> None:
         """Note the ledger of a cursor that was just opened."""
         cursor_ledger = self.known.setdefault(ledger, CursorLedger(ledger))
-        self.join(slot, cursor_ledger)
+        self.join(persister, cursor_ledger)
         if cursor_ledger.is_retired and cursor_ledger.handle is not None:
-            slot.dirty()
+            persister.dirty()
 
-    def join(self, slot: CursorSlot, cursor_ledger: CursorLedger) -> None:
+    def join(self, persister: CursorPersister, cursor_ledger: CursorLedger) -> None:
         """Note that the metadata of a cursor refer to a ledger."""
-        slot.cursor_ledger = cursor_ledger
-        cursor_ledger.slots.add(slot)
+        persister.cursor_ledger = cursor_ledger
+        cursor_ledger.persisters.add(persister)
 
-    def leave(self, slot: CursorSlot, *, named: bool) -> None:
+    def leave(self, persister: CursorPersister, *, named: bool) -> None:
         """Note that a cursor leaves its ledger. named: its metadata may still refer to it."""
-        cursor_ledger, slot.cursor_ledger = slot.cursor_ledger, None
+        cursor_ledger, persister.cursor_ledger = persister.cursor_ledger, None
         if cursor_ledger is not None:
-            cursor_ledger.slots.discard(slot)
+            cursor_ledger.persisters.discard(persister)
             cursor_ledger.is_abandoned = cursor_ledger.is_abandoned or named
             self.drop_if_free(cursor_ledger)
 

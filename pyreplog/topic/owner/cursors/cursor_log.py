@@ -42,7 +42,7 @@ from pyreplog.topic.model.cursor_pages import Chains, Key
 from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, take_over
 from pyreplog.topic.owner.cursors.cursor_flusher import CursorFlusher
 from pyreplog.topic.owner.cursors.cursor_ledgers import CursorLogConfig
-from pyreplog.topic.owner.cursors.slot import CursorSlot, CursorSource
+from pyreplog.topic.owner.cursors.cursor_persister import CursorPersister, CursorSource
 
 logger = logging.getLogger(__name__)
 
@@ -255,13 +255,13 @@ class CursorLog(Handle):
         if self._history.forget_old():
             self._forget_later()
 
-    def attach(self, recovered: RecoveredSubscription, source: CursorSource) -> CursorSlot:
+    def attach(self, recovered: RecoveredSubscription, source: CursorSource) -> CursorPersister:
         """Persist a cursor from now on. source: the recovered cursor, whose sequences go on. Raises ClosedError."""
         self._check_open()
-        slot = CursorSlot(self._flusher, recovered.topic, recovered.subscription, recovered.owner, source)
+        persister = CursorPersister(self._flusher, recovered.topic, recovered.subscription, recovered.owner, source)
         if recovered.metadata.cursor_ledger >= 0:
-            self._flusher.adopt(slot, recovered.metadata.cursor_ledger)
-        return slot
+            self._flusher.adopt(persister, recovered.metadata.cursor_ledger)
+        return persister
 
     def flush_async(self) -> AppendFuture[None]:
         """Persist all changes at once; done when nothing is left to do, including work on ledgers and metadata."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pyreplog.errors import MetadataUnavailableError, OutcomeUnknownError, ReplogError
 from pyreplog.ledger.driver import Runtime
 from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, change_subscription
-from pyreplog.topic.owner.cursors.slot import CursorLedger, CursorSlot
+from pyreplog.topic.owner.cursors.cursor_persister import CursorLedger, CursorPersister
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class MetadataUpdate(NamedTuple):
     snapshot: b"": the former one stays. sequence: of the last record that is persisted by this.
     """
 
-    slot: CursorSlot
+    persister: CursorPersister
     sequence: int
     cursor_ledger: CursorLedger | None
     entry: int
@@ -36,7 +36,7 @@ class MetadataUpdate(NamedTuple):
         ledger, since = (-1, 0) if self.cursor_ledger is None else (self.cursor_ledger.ledger, self.entry)
         return dataclasses.replace(
             metadata, snapshot=self.snapshot or metadata.snapshot, cursor_ledger=ledger, cursor_from=since,
-            moved_us=max(metadata.moved_us, self.slot.moved_us),
+            moved_us=max(metadata.moved_us, self.persister.moved_us),
         )  # fmt: skip
 
 
@@ -72,10 +72,10 @@ class MetadataUpdates:
 
     def _store(self, update: MetadataUpdate) -> None:
         """Store one update, in a shared thread."""
-        topic, name = update.slot.key
+        topic, name = update.persister.key
         error: Exception | None = None
         try:
-            change_subscription(self._runtime.metadata, topic, name, update.slot.owner, update.change)
+            change_subscription(self._runtime.metadata, topic, name, update.persister.owner, update.change)
         except Exception as caught:
             error = caught
         self._post(partial(self._stored, update, error))

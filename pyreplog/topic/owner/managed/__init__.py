@@ -5,6 +5,7 @@
 | `managedledger` | takes a topic's chain over, publishes to it, reads it, trims it |
 | `chainstore` | keeps the chain in the metadata store, and changes it by compare-and-set |
 | `chainwriter`, `append_pipeline` | append entries in order, from ledger to ledger, also after failures |
-| `chainreader` | reads messages from an offset on; reads entries of closed ledgers |
+| `chainreader` | reads messages from an offset on |
+| `closed_ledger_readers` | reads entries of closed ledgers |
 | `ledgers` | creates, closes and deletes ledgers, and finds orphans |
 """

@@ -85,7 +85,7 @@ class ChainStore:
                         raise NoSuchTopicError(self._name, "it does not exist, or was deleted")
                     changed = self._new(config or TopicConfig(), now_us)
                 else:
-                    changed = stored.chain.taken(self._owner, self._nonce)
+                    changed = stored.chain.taken_over(self._owner, self._nonce)
                 version = self._write(changed, None if stored is None else stored.version)
             except (KeyExistsError, VersionConflictError, NoSuchKeyError):
                 continue

@@ -32,9 +32,10 @@ from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.positions import EntryPosition, TopicPosition
 from pyreplog.topic.model.retention import ClosedLedger, trimmable
 from pyreplog.topic.model.stats import Stats
-from pyreplog.topic.owner.managed.chainreader import ChainReader, ClosedLedgerReaders, View
+from pyreplog.topic.owner.managed.chainreader import ChainReader, View
 from pyreplog.topic.owner.managed.chainstore import ChainStore, Change
 from pyreplog.topic.owner.managed.chainwriter import ChainWriter
+from pyreplog.topic.owner.managed.closed_ledger_readers import ClosedLedgerReaders
 from pyreplog.topic.owner.managed.ledgers import LedgerDeleter, LedgerMaker, counts_of
 
 
@@ -413,7 +414,7 @@ class ManagedLedger(Handle):
             for call in list(self.on_grow):
                 call()
             if (ledger := self._writer.ledger) is not None:
-                ledger.told()
+                ledger.release_tail()
         if chain.doomed:
             self._deleter.begin()
 

@@ -1,4 +1,4 @@
-"""CursorSlot: one cursor in the cursor log; CursorLedger: a ledger that holds states of cursors."""
+"""CursorPersister: one cursor in the cursor log; CursorLedger: a ledger that holds states of cursors."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class CursorLedger:
     """
 
     __slots__ = ("began", "handle", "is_abandoned", "is_closed", "is_done", "is_retired", "ledger", "naming", "nbytes",
-                 "slots")  # fmt: skip
+                 "persisters")  # fmt: skip
 
     def __init__(self, ledger: int, handle: Ledger | None = None, began: float = 0.0) -> None:
         self.ledger, self.handle, self.began = ledger, handle, began
-        self.slots: set[CursorSlot] = set()
+        self.persisters: set[CursorPersister] = set()
         self.naming = 0
         """Number of pending metadata updates that make a subscription refer to it."""
         self.nbytes = 0
@@ -60,24 +60,24 @@ class CursorLedger:
     @property
     def is_free(self) -> bool:
         """No cursor of this process has, or will have, its state here."""
-        return self.is_retired and self.is_closed and not self.slots and not self.naming
+        return self.is_retired and self.is_closed and not self.persisters and not self.naming
 
 
-class SlotLog(Protocol):
-    """The part of a cursor log that its slots use."""
+class PersisterLog(Protocol):
+    """The part of a cursor log that its persisters use."""
 
-    def queue(self, slot: CursorSlot) -> None: ...
-    def wait_for(self, slot: CursorSlot, into_metadata: bool) -> AppendFuture[None]: ...
-    def release(self, slot: CursorSlot, deleted: bool) -> None: ...
+    def queue(self, persister: CursorPersister) -> None: ...
+    def wait_for(self, persister: CursorPersister, into_metadata: bool) -> AppendFuture[None]: ...
+    def release(self, persister: CursorPersister, deleted: bool) -> None: ...
 
 
-class CursorSlot:
-    """The slot of one durable cursor in a CursorLog. Any thread may call its methods; none of them waits."""
+class CursorPersister:
+    """The persister of one durable cursor in a CursorLog. Any thread may call its methods; none of them waits."""
 
     __slots__ = ("cursor_ledger", "error", "into_metadata", "is_busy", "is_dirty", "is_parked", "is_whole", "key",
                  "log", "moved_us", "owner", "served", "source", "waiting")  # fmt: skip
 
-    def __init__(self, log: SlotLog, topic: str, subscription: str, owner: str, source: CursorSource) -> None:
+    def __init__(self, log: PersisterLog, topic: str, subscription: str, owner: str, source: CursorSource) -> None:
         self.log, self.source, self.owner = log, source, owner
         self.key = (topic, subscription)
         self.moved_us = 0  # when the cursor's mark last moved; 0: not since it was attached
