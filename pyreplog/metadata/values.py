@@ -134,6 +134,8 @@ class MetadataValue:
     """The highest version of the value that this build knows. Values that it writes need a reader of this version."""
     UNSTORED: ClassVar[frozenset[str]] = frozenset()
     """Fields of the class that are no fields of the object."""
+    STORED_NAMES: ClassVar[Mapping[str, str]] = {}
+    """The names in the object of fields whose names in the class are others."""
 
     kept: UnknownFields = dataclasses.field(default=UnknownFields(), kw_only=True, repr=False)
 
@@ -151,12 +153,16 @@ class MetadataValue:
         """
         try:
             fields, kept = split_object(cls.KIND, data, field_names(cls), cls.VERSION)
-            return cls(**{**cls._decode_fields(fields), "kept": kept})
+            decoded = cls._decode_fields(fields)
+            for name, stored in cls.STORED_NAMES.items():
+                decoded[name] = decoded.pop(stored)
+            return cls(**{**decoded, "kept": kept})
         except (ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
             raise InvalidMetadataError(f"{cls.KIND}: {bytes(data[:80])!r}: {error}") from error
 
     def _encode_fields(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in field_names(type(self))}
+        names = {stored: name for name, stored in self.STORED_NAMES.items()}
+        return {stored: getattr(self, names.get(stored, stored)) for stored in field_names(type(self))}
 
     @classmethod
     def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
@@ -165,7 +171,8 @@ class MetadataValue:
 
 def _field_names(value_type: type[MetadataValue]) -> tuple[str, ...]:
     unstored = {"kept", *value_type.UNSTORED}
-    return tuple(item.name for item in dataclasses.fields(value_type) if item.name not in unstored)
+    names = [item.name for item in dataclasses.fields(value_type) if item.name not in unstored]
+    return tuple(value_type.STORED_NAMES.get(name, name) for name in names)
 
 
 field_names: Callable[[type], tuple[str, ...]] = cache(_field_names)

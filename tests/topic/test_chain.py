@@ -44,7 +44,7 @@ LIVES = st.lists(
 @given(LIVES)
 def test_against_lists(life: list[tuple[str, int, int]]) -> None:
     """Twin: for every message that there ever was, the ledger that holds it, or None when it was trimmed."""
-    chain, holders, doomed, last = new(), [], [], 0
+    chain, holders, pending_deletion, last = new(), [], [], 0
     entries: dict[int, int] = {}
     for what, a, b in life:
         if what == "ledger":
@@ -52,17 +52,17 @@ def test_against_lists(life: list[tuple[str, int, int]]) -> None:
             chain = with_ledger(chain, last, a, a * b, a * 10)
             holders += [last] * (a * b)
             entries[last] = a
-            doomed += [last] if not a else []
+            pending_deletion += [last] if not a else []
         elif what == "trim":
             before = chain
             chain = chain.trimmed(a)
             gone = [item.ledger for item in before.ledgers if item.end.offset <= a]
-            doomed += gone
+            pending_deletion += gone
             holders = [None if holder in gone else holder for holder in holders]
         else:
             chain = chain.taken_over("other", "c")
     assert [item.ledger for item in chain.ledgers] == list(dict.fromkeys(h for h in holders if h is not None))
-    assert list(chain.doomed) == doomed
+    assert list(chain.pending_deletion) == pending_deletion
     assert chain.end == TopicPosition(len(holders), sum(entries.values()), sum(entries.values()) * 10)
     for offset in range(-1, len(holders) + 2):
         at = chain.index_of(offset)
@@ -91,15 +91,17 @@ def test_changes_made_twice_are_made_once() -> None:
     rolled = two.closed(counts).added(4, US)
     assert rolled.closed(counts).added(4, US) is rolled
     empty = two.closed(LedgerTotals(2, 0, 0, 0, US, 0))
-    assert empty.closed(LedgerTotals(2, 0, 0, 0, US, 0)) is empty and empty.doomed == (2,) and empty.ids == {1}
+    assert (
+        empty.closed(LedgerTotals(2, 0, 0, 0, US, 0)) is empty and empty.pending_deletion == (2,) and empty.ids == {1}
+    )
     trimmed = rolled.trimmed(5)
-    assert trimmed.trimmed(5) is trimmed and trimmed.doomed == (1,)
-    assert trimmed.without_deleted([1]).without_deleted([1]).doomed == ()
+    assert trimmed.trimmed(5) is trimmed and trimmed.pending_deletion == (1,)
+    assert trimmed.without_deleted([1]).without_deleted([1]).pending_deletion == ()
 
 
 def test_a_condemned_topic_takes_no_ledger() -> None:
     gone = with_ledger(new(), 1, 2, 5, 20).added(2, US).marked_deleted()
-    assert gone.deleted and gone.doomed == (1, 2) and not gone.ledgers and gone.marked_deleted() == gone
+    assert gone.deleted and gone.pending_deletion == (1, 2) and not gone.ledgers and gone.marked_deleted() == gone
     with pytest.raises(NoSuchTopicError):
         gone.added(3, US)
 
@@ -157,7 +159,10 @@ def test_ledgers_of_which_no_append_time_is_noted() -> None:
 
 def test_all_fields_survive() -> None:
     chain = dataclasses.replace(
-        with_ledger(new(), 5, 1, 2, 3), properties={"a": "ü"}, doomed=(3, 4), config=TopicConfig(roll_ms=5, ensemble=1)
+        with_ledger(new(), 5, 1, 2, 3),
+        properties={"a": "ü"},
+        pending_deletion=(3, 4),
+        config=TopicConfig(roll_ms=5, ensemble=1),
     )
     assert LedgerChain.decode(chain.encode()) == chain
     assert new().start == ORIGIN == new().end and new().last is None

@@ -424,14 +424,14 @@ def test_trimming(topic: ManagedLedger, shared: LedgerCluster) -> None:
         with pytest.raises(TrimmedError):
             result(call(9))
     assert read_all(topic).keys() == set(range(10, 28))
-    until(lambda: not {first, second} & set(shared.ledgers()) and not find_doomed(shared, topic.name))
+    until(lambda: not {first, second} & set(shared.ledgers()) and not find_pending_deletion(shared, topic.name))
     assert result(topic.trim(28, now_us)) == 1 and topic.start.offset == 21
 
 
-def find_doomed(cluster: LedgerCluster, name: str) -> tuple[int, ...]:
+def find_pending_deletion(cluster: LedgerCluster, name: str) -> tuple[int, ...]:
     found = find_chain(cluster.metadata, name)
     assert found is not None and found.chain is not None
-    return found.chain.doomed
+    return found.chain.pending_deletion
 
 
 def test_retention(shared: LedgerCluster) -> None:
@@ -454,7 +454,7 @@ def test_a_reader_of_what_is_deleted(topic: ManagedLedger, shared: LedgerCluster
     fill(topic, [1] * 5)
     views = [topic._view]
     result(topic.trim(4, US * 2))
-    until(lambda: len(shared.ledgers()) and not find_doomed(shared, topic.name))
+    until(lambda: len(shared.ledgers()) and not find_pending_deletion(shared, topic.name))
     topic._entries.close()
     topic._entries._is_closed = False
     topic._reader._view = lambda: views.pop() if views else topic._view
@@ -486,7 +486,7 @@ def test_an_owner_that_has_ended_deletes_nothing() -> None:
         raise MetadataUnavailableError("away")
 
     runtime = LaterRuntime()
-    store: Any = SimpleNamespace(chain=SimpleNamespace(doomed=(7,)))
+    store: Any = SimpleNamespace(chain=SimpleNamespace(pending_deletion=(7,)))
     maker: Any = SimpleNamespace(delete=delete)
     deleter = LedgerDeleter("t", store, maker, cast("Any", runtime))
     deleter.begin()

@@ -313,5 +313,5 @@ def test_more_ledgers_than_fit(cluster: LedgerCluster, name: str, monkeypatch: p
             result(publish(topic, [b"c"]))
         assert topic.pending_bytes == 0 and topic.end.offset == 8
         assert result(topic.trim(8, US * 2)) == 2
-        until(lambda: not topic.stats().doomed)
+        until(lambda: not topic.stats().pending_deletion)
         assert result(publish(topic, [b"d"])) == range(8, 9)

@@ -92,7 +92,7 @@ class LedgerChain(MetadataValue):
         properties: properties of the topic.
         start: start of the first ledger, behind the trimmed ones.
         ledgers: in order; only the last one may be open.
-        doomed: ledgers that were taken off the chain and are to be deleted.
+        pending_deletion: ledgers that were taken off the chain and are to be deleted.
         deleted: the topic was deleted; its ledgers are to be removed.
         unknown_settings: settings that a newer version stored; every change keeps them.
     """
@@ -100,6 +100,7 @@ class LedgerChain(MetadataValue):
     KIND: ClassVar[str] = "topic metadata"
     VERSION: ClassVar[int] = 2
     UNSTORED: ClassVar[frozenset[str]] = frozenset({"unknown_settings"})
+    STORED_NAMES: ClassVar[Mapping[str, str]] = {"pending_deletion": "doomed"}
 
     topic: str
     token: str
@@ -111,7 +112,7 @@ class LedgerChain(MetadataValue):
     properties: Mapping[str, str] = field(default_factory=dict)
     start: TopicPosition = ORIGIN
     ledgers: tuple[ChainLedger, ...] = ()
-    doomed: tuple[int, ...] = ()
+    pending_deletion: tuple[int, ...] = ()
     deleted: bool = False
     unknown_settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -169,7 +170,7 @@ class LedgerChain(MetadataValue):
 
     def _without_last(self) -> Self:
         *others, last = self.ledgers
-        return dataclasses.replace(self, ledgers=tuple(others), doomed=(*self.doomed, last.ledger))
+        return dataclasses.replace(self, ledgers=tuple(others), pending_deletion=(*self.pending_deletion, last.ledger))
 
     def added(self, ledger: int, created_us: int) -> Self:
         """Return the chain with another ledger behind.
@@ -207,17 +208,19 @@ class LedgerChain(MetadataValue):
         if not count:
             return self
         removed, kept = self.ledgers[:count], self.ledgers[count:]
-        doomed = (*self.doomed, *(item.ledger for item in removed))
-        return dataclasses.replace(self, start=removed[-1].end, ledgers=kept, doomed=doomed)
+        pending_deletion = (*self.pending_deletion, *(item.ledger for item in removed))
+        return dataclasses.replace(self, start=removed[-1].end, ledgers=kept, pending_deletion=pending_deletion)
 
     def without_deleted(self, ledgers: Collection[int]) -> Self:
-        """Return the chain without doomed ledgers that were deleted."""
-        return dataclasses.replace(self, doomed=tuple(ledger for ledger in self.doomed if ledger not in ledgers))
+        """Return the chain without those ledgers pending deletion that were deleted."""
+        return dataclasses.replace(
+            self, pending_deletion=tuple(ledger for ledger in self.pending_deletion if ledger not in ledgers)
+        )
 
     def marked_deleted(self) -> Self:
         """Return the chain of a deleted topic, all of whose ledgers are to be deleted."""
-        doomed = (*self.doomed, *(item.ledger for item in self.ledgers))
-        return dataclasses.replace(self, ledgers=(), doomed=doomed, start=self.end, deleted=True)
+        pending_deletion = (*self.pending_deletion, *(item.ledger for item in self.ledgers))
+        return dataclasses.replace(self, ledgers=(), pending_deletion=pending_deletion, start=self.end, deleted=True)
 
     # ---- bytes ----------------------------------------------------------------------------------------------
 

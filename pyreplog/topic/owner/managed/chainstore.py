@@ -154,7 +154,11 @@ class ChainStore:
     def has(self, ledger: int) -> bool:
         """Return whether the stored chain, of any owner, needs a ledger. Raises the errors of `find_chain`."""
         stored = find_chain(self._store, self._name)
-        return stored is not None and stored.chain is not None and ledger in {*stored.chain.ids, *stored.chain.doomed}
+        return (
+            stored is not None
+            and stored.chain is not None
+            and ledger in {*stored.chain.ids, *stored.chain.pending_deletion}
+        )
 
     def remove(self) -> None:
         """Remove the key of a topic that is marked as deleted, and all keys below it.

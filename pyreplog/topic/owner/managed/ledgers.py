@@ -301,9 +301,9 @@ class LedgerDeleter:
         self._backoff = Backoff(DELETE_RETRY_FIRST_S, 12 * BACKOFF_MOST_S, random.random)
 
     def begin(self) -> None:
-        """Delete the doomed ledgers of the chain, unless that is under way."""
+        """Delete the ledgers of the chain that are pending deletion, unless that is under way."""
         with self._lock:
-            if self._is_under_way or self._is_over or not self._store.chain.doomed:
+            if self._is_under_way or self._is_over or not self._store.chain.pending_deletion:
                 return
             self._is_under_way = True
         self._runtime.work(self._delete_pending)
@@ -314,7 +314,7 @@ class LedgerDeleter:
 
     def _delete_pending(self) -> None:
         try:
-            pending_deletion = self._store.chain.doomed[:AT_A_TIME]
+            pending_deletion = self._store.chain.pending_deletion[:AT_A_TIME]
             for ledger in pending_deletion:
                 self._maker.delete(ledger)
             self._store.update(lambda chain: chain.without_deleted(pending_deletion))
@@ -382,5 +382,5 @@ def _is_orphan(metadata: LedgerMetadata, chain: LedgerChain | None) -> bool:
     if chain is None or chain.token != custom.get(TOKEN):
         return True
     epoch = custom.get(EPOCH, "")
-    named = metadata.ledger in chain.ids or metadata.ledger in chain.doomed
+    named = metadata.ledger in chain.ids or metadata.ledger in chain.pending_deletion
     return epoch.isdecimal() and int(epoch) < chain.epoch and not named

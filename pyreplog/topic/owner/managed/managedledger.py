@@ -51,7 +51,7 @@ class ManagedLedgerStats(Stats):
         start: position of the first message that is kept.
         end: position behind the last confirmed message.
         ledgers: number of ledgers of the chain.
-        doomed: number of ledgers that are still to be deleted.
+        pending_deletion: number of ledgers that are still to be deleted.
         last_add_pushed: of the open ledger; -1: none.
         last_add_confirmed: of the open ledger; -1: none.
         pending_bytes: bytes without an outcome.
@@ -68,7 +68,7 @@ class ManagedLedgerStats(Stats):
     start: TopicPosition
     end: TopicPosition
     ledgers: int
-    doomed: int
+    pending_deletion: int
     last_add_pushed: int
     last_add_confirmed: int
     pending_bytes: int
@@ -132,7 +132,7 @@ def remove(store: ChainStore, maker: LedgerMaker) -> None:
 
     Raises TopicFencedError, and errors of the store.
     """
-    for ledger in store.chain.doomed:
+    for ledger in store.chain.pending_deletion:
         maker.delete(ledger)
     store.remove()
 
@@ -257,7 +257,7 @@ class ManagedLedger(Handle):
         ledger = self._writer.ledger
         return ManagedLedgerStats(
             name=self.name, epoch=chain.epoch, owner=chain.owner, state=self._writer.state, start=chain.start, end=end,
-            ledgers=len(chain.ledgers), doomed=len(chain.doomed),
+            ledgers=len(chain.ledgers), pending_deletion=len(chain.pending_deletion),
             last_add_pushed=-1 if ledger is None else ledger.last_add_pushed,
             last_add_confirmed=-1 if ledger is None else ledger.last_add_confirmed,
             pending_bytes=self.pending_bytes, pending_entries=self._writer.pending_entries,
@@ -415,7 +415,7 @@ class ManagedLedger(Handle):
                 call()
             if (ledger := self._writer.ledger) is not None:
                 ledger.release_tail()
-        if chain.doomed:
+        if chain.pending_deletion:
             self._deleter.begin()
 
     def _fenced(self, error: TopicFencedError) -> None:
