@@ -114,8 +114,8 @@ class _Collector:
         core = self._client.core
         names = list(metric.samples[0][0]) if metric.samples else []
         kinds = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
-        made: Family = kinds.get(metric.kind, core.HistogramMetricFamily)(metric.name, metric.help, labels=names)
+        family: Family = kinds.get(metric.kind, core.HistogramMetricFamily)(metric.name, metric.help, labels=names)
         for labels, value in metric.samples:
             told = (value.buckets(), value.total) if isinstance(value, Histogram) else (value,)
-            made.add_metric(list(labels.values()), *told)
-        return made
+            family.add_metric(list(labels.values()), *told)
+        return family

@@ -57,7 +57,7 @@ class HttpServer(ThreadingMixIn, WSGIServer):
 
     def get_request(self) -> tuple[socket.socket, Any]:
         try:
-            found = super().get_request()
+            request = super().get_request()
         except OSError as error:
             if not self._is_exhausted:  # said once; it is asked again as long as somebody waits
                 logger.warning("metrics: no connection can be accepted for now: %s", error)
@@ -65,7 +65,7 @@ class HttpServer(ThreadingMixIn, WSGIServer):
             time.sleep(_EXHAUSTED_S)
             raise
         self._is_exhausted = False
-        return found
+        return request
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:

@@ -28,11 +28,11 @@ class DeadEntries:
 
 def are_among(entries: npt.NDArray[np.int64], ranges: Iterable[range]) -> npt.NDArray[np.bool_]:
     """Tell which entries, ascending, are in one of some ranges."""
-    found = np.zeros(len(entries), np.bool_)
+    is_dead = np.zeros(len(entries), np.bool_)
     for wanted in ranges:
         start, stop = np.searchsorted(entries, (wanted.start, wanted.stop))
-        found[start:stop] |= (entries[start:stop] - wanted.start) % wanted.step == 0
-    return found
+        is_dead[start:stop] |= (entries[start:stop] - wanted.start) % wanted.step == 0
+    return is_dead
 
 
 def count_among(ranges: Iterable[range], first: int, last: int) -> int:

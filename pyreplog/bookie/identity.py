@@ -285,10 +285,10 @@ def _unknown_fields(key: str, known: Versioned | None, body: Mapping[str, object
     return {name: value[name] for name in value if name not in body}
 
 
-def _object(key: str, found: Versioned) -> dict[str, Any]:
+def _object(key: str, stored: Versioned) -> dict[str, Any]:
     """Decode the value of a key. Raises InvalidMetadataError."""
     try:
-        value = decode_object(found.value)
+        value = decode_object(stored.value)
         check_reader(key, value, METADATA_VERSION)
     except ValueError as error:
         raise InvalidMetadataError(f"{key}: {error}") from error
@@ -370,8 +370,8 @@ def _check_kept(path: Path, name: str, kept: BookieIdentity, known: Versioned | 
 
 def _check_state(path: Path, store: MetadataStore, kept: BookieIdentity) -> None:
     """Check that the bookie was not retired. One that counts as lost may come back: its copies are there again."""
-    found = store.get(bookie_state_key(kept.id))
-    if found is not None and BookieState.decode(found.value).phase is BookiePhase.RETIRED:
+    stored = store.get(bookie_state_key(kept.id))
+    if stored is not None and BookieState.decode(stored.value).phase is BookiePhase.RETIRED:
         raise RetiredBookieError(
             f"{path} is of bookie {kept.id}, which was retired: no ledger names it. Move the directory away, and start "
             "an empty one with --replace: it becomes a new incarnation of the name"
@@ -412,10 +412,10 @@ def _opens(key: str, known: Versioned) -> int:
         raise InvalidMetadataError(f"{key}: {error}") from error
 
 
-def _bytes(key: str, found: Versioned | None, name: str) -> bytes:
+def _bytes(key: str, stored: Versioned | None, name: str) -> bytes:
     """Decode a field of 16 bytes in the value of a key."""
     try:
-        value = bytes.fromhex(field(_object(key, found), name, str)) if found is not None else b""
+        value = bytes.fromhex(field(_object(key, stored), name, str)) if stored is not None else b""
     except ValueError as error:
         raise InvalidMetadataError(f"{key}: {error}") from error
     if len(value) != 16:

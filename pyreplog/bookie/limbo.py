@@ -44,8 +44,8 @@ class Limbo:
         """
         records = []
         for ledger in ledgers:
-            found = load_controls(self._log, ledger)
-            missing = Controls(fenced=not found.fenced, copied=found.key is None and not found.copied)
+            controls = load_controls(self._log, ledger)
+            missing = Controls(fenced=not controls.fenced, copied=controls.key is None and not controls.copied)
             records.append(missing.encode(ledger))
             if (state := self._ledgers.peek(ledger)) is not None:
                 state.fenced, state.copied = True, state.copied or missing.copied

@@ -136,16 +136,16 @@ class SurplusFinder:
         copied: set[int] = set()
         self._alone(lambda bookie: copied.update(bookie.live.take_copied()))
         candidates = [ledger for ledger in self._log.log.ledgers() if ledger < CONTROL and ledger not in deleted]
-        found = set()
+        ledgers_with_surplus = set()
         for start in range(0, len(candidates), _LOOKS):
             some = candidates[start : start + _LOOKS]
             for ledger, closed in zip(some, self._ledgers.closed(some), strict=True):
                 if closed is not None and self._has_surplus(ledger, self._sealed(ledger), closed):
-                    found.add(ledger)
+                    ledgers_with_surplus.add(ledger)
             yield
-        same = found & self._seen - copied
+        same = ledgers_with_surplus & self._seen - copied
         self._waiting.extend(sorted(same))
-        self._seen = found - same
+        self._seen = ledgers_with_surplus - same
 
     def _has_surplus(self, ledger: int, shares: Sequence[LedgerExtent], closed: ClosedLedgerHoldings) -> bool:
         """Whether sealed segments have entries that the bookie need not hold, and that are not dead yet.
@@ -207,15 +207,15 @@ class SurplusFinder:
 
     def _hide(self, ledger: int, closed: ClosedLedgerHoldings) -> DeadEntries:
         """Hide what is here now and need not be held; what is added from now on is not hidden."""
-        found: list[DeadEntries] = []
+        hidden: list[DeadEntries] = []
 
         def hide(bookie: Bookie) -> None:
             dead = DeadEntries(closed.holdings, self._log.log.end_position)
             bookie.live.begin(ledger, self._log.without(dead))
-            found.append(dead)
+            hidden.append(dead)
 
         self._alone(hide)
-        return found[0]
+        return hidden[0]
 
     def _settle(self, ledger: int) -> None:
         self._alone(lambda bookie: bookie.live.settle(ledger))

@@ -90,73 +90,81 @@ def _print(inputs: PlanInputs, plan: Plan) -> None:
 
 
 def _durability(plan: Plan) -> list[tuple[str, str]]:
-    found = plan.durability
+    durability = plan.durability
     return [
-        ("loss of one ledger", f"{found.ledger_losses:.2g}  ({found.ledger_nines:.1f} nines)"),
-        ("ledgers lost", f"{found.cluster_losses:.2g}, of which {found.latent_share:.0%} by unreadable last copies"),
-        ("loss of any ledger", f"{found.cluster_probability:.2g}  ({found.cluster_nines:.1f} nines)"),
+        ("loss of one ledger", f"{durability.ledger_losses:.2g}  ({durability.ledger_nines:.1f} nines)"),
+        (
+            "ledgers lost",
+            f"{durability.cluster_losses:.2g}, of which {durability.latent_share:.0%} by unreadable last copies",
+        ),
+        ("loss of any ledger", f"{durability.cluster_probability:.2g}  ({durability.cluster_nines:.1f} nines)"),
     ]
 
 
 def _rebuild(plan: Plan) -> list[tuple[str, str]]:
-    found = plan.rebuild
+    rebuild = plan.rebuild
     return [
-        ("copied", amount(found.bookie_bytes)),
-        ("until all copies are there", f"{duration(found.total_s)}: {duration(found.waiting_s)} before it begins"),
-        ("load of each other bookie", f"{found.network_share:.1%} of its network, {found.disk_share:.1%} of its disks"),
+        ("copied", amount(rebuild.bookie_bytes)),
+        ("until all copies are there", f"{duration(rebuild.total_s)}: {duration(rebuild.waiting_s)} before it begins"),
+        (
+            "load of each other bookie",
+            f"{rebuild.network_share:.1%} of its network, {rebuild.disk_share:.1%} of its disks",
+        ),
     ]
 
 
 def _rack_loss(inputs: PlanInputs, plan: Plan) -> list[tuple[str, str]]:
-    found = plan.rack_loss
+    rack_loss = plan.rack_loss
     left = (
-        "entries are lost at once" if found.ledgers_lost else f"{counted(found.copies_left, 'copy')} left of each entry"
+        "entries are lost at once"
+        if rack_loss.ledgers_lost
+        else f"{counted(rack_loss.copies_left, 'copy')} left of each entry"
     )
-    writes = "continue" if found.writes_continue else f"stop where Qa={inputs.ack_quorum} bookies are not left"
+    writes = "continue" if rack_loss.writes_continue else f"stop where Qa={inputs.ack_quorum} bookies are not left"
     return [
-        ("bookies", f"{found.bookies:,.1f}; {left}"),
+        ("bookies", f"{rack_loss.bookies:,.1f}; {left}"),
         ("writes", writes),
-        ("copied", f"{amount(found.bytes)}; the disks are then {found.fill_after:.0%} full"),
-        ("until all copies are there", duration(found.waiting_s + found.copying_s)),
+        ("copied", f"{amount(rack_loss.bytes)}; the disks are then {rack_loss.fill_after:.0%} full"),
+        ("until all copies are there", duration(rack_loss.waiting_s + rack_loss.copying_s)),
     ]
 
 
 def _traffic(plan: Plan) -> list[tuple[str, str]]:
-    found = plan.traffic
+    traffic = plan.traffic
     fields = [
-        ("lost bookies", amount(found.lost_bookies)),
-        ("lost racks", amount(found.lost_racks)),
-        ("outages longer than the delay", amount(found.outages)),
-        ("read by scrubs", amount(found.scrubbed)),
+        ("lost bookies", amount(traffic.lost_bookies)),
+        ("lost racks", amount(traffic.lost_racks)),
+        ("outages longer than the delay", amount(traffic.outages)),
+        ("read by scrubs", amount(traffic.scrubbed)),
     ]
-    if found.share_of_writes:
-        fields.append(("beside what clients write", f"{found.share_of_writes:.1%}"))
+    if traffic.share_of_writes:
+        fields.append(("beside what clients write", f"{traffic.share_of_writes:.1%}"))
     return fields
 
 
 def _cost(plan: Plan) -> list[tuple[str, str]]:
-    found = plan.cost
+    cost = plan.cost
     return [
-        ("bytes on disks for one of entries", f"{found.storage_factor:.2f}; the disks are {found.fill:.0%} full"),
-        ("bytes written for one appended", f"{found.write_amplification:.2f}"),
+        ("bytes on disks for one of entries", f"{cost.storage_factor:.2f}; the disks are {cost.fill:.0%} full"),
+        ("bytes written for one appended", f"{cost.write_amplification:.2f}"),
     ]
 
 
 def _availability(plan: Plan) -> list[tuple[str, str]]:
-    found = plan.availability
+    availability = plan.availability
     return [
-        ("nobody can replace one that is away", f"{found.without_spare:.2g}"),
-        ("writers replace it", f"{found.with_spare:.2g}"),
+        ("nobody can replace one that is away", f"{availability.without_spare:.2g}"),
+        ("writers replace it", f"{availability.with_spare:.2g}"),
     ]
 
 
 def _limits(plan: Plan) -> list[tuple[str, str]]:
-    found = plan.limits
+    limits = plan.limits
     return [
-        ("ledgers that metadata have room for", f"{found.ledgers_by_memory:,.0f}"),
-        ("ledgers that an auditor scans in time", f"{found.ledgers_by_scan:,.0f}"),
-        ("ledgers until metadata bound a rebuild", f"{found.ledgers_by_rebuild:,.0f}"),
-        ("bookies until more do not help", f"{found.bookies_by_rebuild:,.0f}"),
+        ("ledgers that metadata have room for", f"{limits.ledgers_by_memory:,.0f}"),
+        ("ledgers that an auditor scans in time", f"{limits.ledgers_by_scan:,.0f}"),
+        ("ledgers until metadata bound a rebuild", f"{limits.ledgers_by_rebuild:,.0f}"),
+        ("bookies until more do not help", f"{limits.bookies_by_rebuild:,.0f}"),
     ]
 
 
@@ -188,10 +196,10 @@ def _print_simulated(inputs: PlanInputs, plan: Plan, found: SimulatedDurability)
         say(f"  {name:<{width}}  {model:>12}  {simulated}")
 
 
-def _interval(found: Interval) -> str:
-    if not found.estimate:
-        return f"none; below {found.high:.2g} (rule of three, 95 %)"
-    return f"{found.estimate:.2g}  (95 %: {found.low:.2g} to {found.high:.2g})"
+def _interval(interval: Interval) -> str:
+    if not interval.estimate:
+        return f"none; below {interval.high:.2g} (rule of three, 95 %)"
+    return f"{interval.estimate:.2g}  (95 %: {interval.low:.2g} to {interval.high:.2g})"
 
 
 def _span(seconds: float) -> str:

@@ -77,28 +77,28 @@ def _failure(error: Exception) -> dict[str, Any]:
 
 def _parse(data: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(data)
+        command = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise InvalidMessageError(f"command: expected JSON: {error}") from None
-    if not isinstance(found, dict) or not isinstance(found.get("command"), str):
+    if not isinstance(command, dict) or not isinstance(command.get("command"), str):
         raise InvalidMessageError(f'command: expected an object with a "command", found {data[:80]!r}')
-    return found
+    return command
 
 
-def _obey(node: Commanded, found: dict[str, Any]) -> dict[str, Any]:
-    force = found.get("force", False) is True
+def _obey(node: Commanded, command: dict[str, Any]) -> dict[str, Any]:
+    force = command.get("force", False) is True
     commands: dict[str, Callable[[], dict[str, Any]]] = {
         "status": lambda: node.stats(),
         "promote": lambda: {"possible_loss": node.promote(force=force), **node.stats()},
-        "follow": lambda: _done(node, lambda: node.follow(_text(found, "master"))),
-        "add-member": lambda: _done(node, lambda: node.add_member(_text(found, "name"), force=force)),
-        "remove-member": lambda: _done(node, lambda: node.remove_member(_text(found, "name"), force=force)),
-        "sync-replicas": lambda: _done(node, lambda: node.set_sync_replicas(_count(found, "count"), force=force)),
-        "peers": lambda: _done(node, lambda: node.learn_peers(_addresses(found))),
+        "follow": lambda: _done(node, lambda: node.follow(_text(command, "master"))),
+        "add-member": lambda: _done(node, lambda: node.add_member(_text(command, "name"), force=force)),
+        "remove-member": lambda: _done(node, lambda: node.remove_member(_text(command, "name"), force=force)),
+        "sync-replicas": lambda: _done(node, lambda: node.set_sync_replicas(_count(command, "count"), force=force)),
+        "peers": lambda: _done(node, lambda: node.learn_peers(_addresses(command))),
     }
-    run = commands.get(found["command"])
+    run = commands.get(command["command"])
     if run is None:
-        raise InvalidMessageError(f"command: expected one of {', '.join(commands)}, found {found['command']!r}")
+        raise InvalidMessageError(f"command: expected one of {', '.join(commands)}, found {command['command']!r}")
     return run()
 
 
@@ -107,22 +107,22 @@ def _done(node: Commanded, call: Callable[[], object]) -> dict[str, Any]:
     return node.stats()
 
 
-def _text(found: dict[str, Any], name: str) -> str:
-    value = found.get(name)
+def _text(command: dict[str, Any], name: str) -> str:
+    value = command.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= 1024:
-        raise InvalidMessageError(f"{found['command']}: {name}: expected a text, found {_short(value)}")
+        raise InvalidMessageError(f"{command['command']}: {name}: expected a text, found {_short(value)}")
     return value
 
 
-def _count(found: dict[str, Any], name: str) -> int:
-    value = found.get(name)
+def _count(command: dict[str, Any], name: str) -> int:
+    value = command.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidMessageError(f"{found['command']}: {name}: expected a number from 0 on, found {_short(value)}")
+        raise InvalidMessageError(f"{command['command']}: {name}: expected a number from 0 on, found {_short(value)}")
     return value
 
 
-def _addresses(found: dict[str, Any]) -> dict[str, str]:
-    value = found.get("addresses")
+def _addresses(command: dict[str, Any]) -> dict[str, str]:
+    value = command.get("addresses")
     if not isinstance(value, dict) or not all(isinstance(there, str) for there in value.values()):
         raise InvalidMessageError(f"peers: addresses: expected texts by name, found {_short(value)}")
     return value

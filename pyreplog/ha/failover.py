@@ -213,10 +213,10 @@ class Failover(Handle):
         if self._registered is not None:
             return
         key = f"{self._root}/nodes/{self._node.name}"
-        there = self._store.get(key)
-        if there is not None:  # of an earlier life, which ended without a word
+        stored = self._store.get(key)
+        if stored is not None:  # of an earlier life, which ended without a word
             with suppress(VersionConflictError, NoSuchKeyError):
-                self._store.delete(key, there.version)
+                self._store.delete(key, stored.version)
         lease = self._store.lease(self._lease_s, self._unregistered)
         try:
             lease.create(key, self._node.address.encode())
@@ -234,11 +234,11 @@ class Failover(Handle):
 
     def _learn(self) -> None:
         for name in self._store.list(f"{self._root}/nodes"):
-            there = self._store.get(f"{self._root}/nodes/{name}")
-            if there is None or name == self._node.name:
+            registered = self._store.get(f"{self._root}/nodes/{name}")
+            if registered is None or name == self._node.name:
                 continue
             try:
-                self._node.learn_peers({name: there.value.decode("utf-8", "replace")})
+                self._node.learn_peers({name: registered.value.decode("utf-8", "replace")})
             except InvalidArgumentError as error:
                 logger.error("%s/nodes/%s: %s", self._root, name, error)
 

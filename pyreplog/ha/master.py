@@ -139,10 +139,10 @@ class Master:
         check_may_wait(self._context.reactor)
         if self._is_guarded:
             self._await_admission()
-        made, position = self._write(self.log.append_batch_pending, values, keys, event_times, None)
+        entries, position = self._write(self.log.append_batch_pending, values, keys, event_times, None)
         if position is not None:
             self._wait(position)
-        return made
+        return entries
 
     def submit(
         self,

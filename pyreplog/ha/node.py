@@ -762,9 +762,9 @@ class Node(Handle):
 
     def _look_for(self, master: str) -> None:
         """A replica follows nobody of a lower term from now on: it dials the candidate, if it knows its address."""
-        there = self.address_of(master)
-        if self._replica is not None and there is not None and not self.config.observer:
-            self._replica.follow(parse_address(there))
+        address = self.address_of(master)
+        if self._replica is not None and address is not None and not self.config.observer:
+            self._replica.follow(parse_address(address))
 
     def _canonical(self, mark: LogPosition) -> LogPosition:
         """As the candidate says where its own log ends."""

@@ -101,10 +101,10 @@ class Peers:
             known.close()
         return channel
 
-    def _connect(self, member: str, there: str) -> Channel:
+    def _connect(self, member: str, address: str) -> Channel:
         context = self._context
         return Channel(
-            context.reactor, parse_address(there), expected=NodeIdentity(node=member, service=SERVICE),
+            context.reactor, parse_address(address), expected=NodeIdentity(node=member, service=SERVICE),
             identity=context.identity, secret=context.secret, tls=context.tls[1], limits=context.limits,
         )  # fmt: skip
 

@@ -70,14 +70,14 @@ def _understood(address: str, body: bytes) -> dict[str, Any]:
     message = messages.decode(body)
     if isinstance(message, Refuse):
         raise UnsupportedRequestError(f"{address}: {message.text}")
-    found = _parsed(message.json) if isinstance(message, StatusReply) else None
-    if not isinstance(found, dict):
+    status = _parsed(message.json) if isinstance(message, StatusReply) else None
+    if not isinstance(status, dict):
         raise InvalidMessageError(f"{address}: expected a status, found {type(message).__name__} {body[:80]!r}")
-    if "error" in found:
-        kind = getattr(errors, str(found["error"]), None)
+    if "error" in status:
+        kind = getattr(errors, str(status["error"]), None)
         code = kind.exit_code if isinstance(kind, type) and issubclass(kind, ReplogError) else ReplogError.exit_code
-        raise CommandRefusedError(f"{address}: {found.get('message')}", str(found["error"]), code)
-    return found
+        raise CommandRefusedError(f"{address}: {status.get('message')}", str(status["error"]), code)
+    return status
 
 
 def _parsed(data: bytes) -> object:

@@ -165,13 +165,13 @@ class LedgerMetadata(MetadataValue):
 
     def holdings(self, bookie: str, below: int | None = None) -> list[range]:
         """Entries of a closed ledger (those below an entry) that a bookie is to hold, in stripes."""
-        found = []
+        ranges = []
         limit = self.last_entry + 1 if below is None else below
         for fragment in self.fragments:
             stop = min(self.fragment_end(fragment) or limit, limit)
             if bookie in fragment.ensemble:
-                found += self.stripes(fragment.ensemble.index(bookie), fragment.first, stop)
-        return [stripe for stripe in found if stripe]
+                ranges += self.stripes(fragment.ensemble.index(bookie), fragment.first, stop)
+        return [stripe for stripe in ranges if stripe]
 
     def stripes(self, place: int, first: int, stop: int) -> list[range]:
         """Return the entries of [first, stop) that the bookie at a place of the ensemble holds, a range for each write
@@ -203,8 +203,8 @@ class LedgerMetadata(MetadataValue):
             for index, (bookie, since) in change.items():
                 if first >= since:
                     ensemble[index] = bookie
-        made = tuple(Fragment(first, tuple(ensemble)) for first, ensemble in sorted(fragments.items()))
-        return dataclasses.replace(self, fragments=made)
+        replaced = tuple(Fragment(first, tuple(ensemble)) for first, ensemble in sorted(fragments.items()))
+        return dataclasses.replace(self, fragments=replaced)
 
     # ---- states ---------------------------------------------------------------------------------------------
 

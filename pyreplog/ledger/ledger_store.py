@@ -41,23 +41,23 @@ class VersionedMetadata(NamedTuple):
 
 def find_ledger(store: MetadataStore, ledger: int) -> VersionedMetadata | None:
     """What there is of a ledger; None: it does not exist. Errors: InvalidMetadataError; those of the store."""
-    there = store.get(metadata_key(ledger)) if ledger >= 0 else None
-    return None if there is None else _decoded(ledger, there)
+    stored = store.get(metadata_key(ledger)) if ledger >= 0 else None
+    return None if stored is None else _decoded(ledger, stored)
 
 
-def _decoded(ledger: int, found: Versioned) -> VersionedMetadata:
-    metadata = LedgerMetadata.decode(found.value)
+def _decoded(ledger: int, stored: Versioned) -> VersionedMetadata:
+    metadata = LedgerMetadata.decode(stored.value)
     if metadata.ledger != ledger:
         raise InvalidMetadataError(f"metadata of ledger {ledger}: they say that they are of ledger {metadata.ledger}")
-    return VersionedMetadata(metadata, found.version)
+    return VersionedMetadata(metadata, stored.version)
 
 
 def load_ledger(store: MetadataStore, ledger: int) -> VersionedMetadata:
     """As find_ledger; NoSuchLedgerError: it does not exist."""
-    found = find_ledger(store, ledger)
-    if found is None:
+    stored = find_ledger(store, ledger)
+    if stored is None:
         raise NoSuchLedgerError(ledger, "it does not exist, or was deleted")
-    return found
+    return stored
 
 
 def list_ledgers(store: MetadataStore) -> list[int]:
@@ -128,14 +128,14 @@ def load_many(
 
 def survey(store: MetadataStore) -> tuple[list[LedgerMetadata], list[Garbled]]:
     """All ledgers, by their ids; and the keys among theirs that make no sense. Errors: as `shards`."""
-    found: list[LedgerMetadata] = []
+    ledgers: list[LedgerMetadata] = []
     garbled: list[Garbled] = []
     for ledger, stored in stored_ledgers(store):
         if isinstance(stored, InvalidMetadataError):
             garbled.append(Garbled(metadata_key(ledger), str(stored)))
         else:
-            found.append(stored.metadata)
-    return found, garbled + [Garbled(f"{LEDGERS}/{name}", "expected the id of a ledger") for name in _strange(store)]
+            ledgers.append(stored.metadata)
+    return ledgers, garbled + [Garbled(f"{LEDGERS}/{name}", "expected the id of a ledger") for name in _strange(store)]
 
 
 def _strange(store: MetadataStore) -> Iterator[str]:
@@ -164,11 +164,11 @@ def delete_garbled(store: MetadataStore, name: str) -> None:
 
 def _delete(store: MetadataStore, key: str) -> None:
     while True:
-        there = store.get(key)
-        if there is None:
+        stored = store.get(key)
+        if stored is None:
             raise NoSuchKeyError(f"{key}: there is no such key")
         try:
-            return store.delete(key, there.version)
+            return store.delete(key, stored.version)
         except VersionConflictError:
             continue
 
@@ -177,21 +177,21 @@ def remove_empty_shard(store: MetadataStore, ledger: int) -> None:
     """Remove the shard of a ledger that was deleted, if it was the last one. Errors are left to the next who tries."""
     shard = metadata_key(ledger).rpartition("/")[0]
     with suppress(ReplogError):
-        found = store.get(shard)
-        if found is not None and not store.list(shard):
-            store.delete(shard, found.version)
+        stored = store.get(shard)
+        if stored is not None and not store.list(shard):
+            store.delete(shard, stored.version)
 
 
 def next_id(store: MetadataStore) -> int:
     """An id that no ledger has, or ever had. Errors: InvalidMetadataError; those of the store."""
     while True:
-        there = store.get(NEXT_LEDGER)
+        stored = store.get(NEXT_LEDGER)
         try:
-            if there is None:
+            if stored is None:
                 store.create(NEXT_LEDGER, b"1")
                 return 0
-            number = _number(there.value)
-            store.put(NEXT_LEDGER, b"%d" % (number + 1), there.version)
+            number = _number(stored.value)
+            store.put(NEXT_LEDGER, b"%d" % (number + 1), stored.version)
         except (KeyExistsError, VersionConflictError):
             continue
         return number
@@ -213,11 +213,11 @@ def change_version(store: MetadataStore, ledger: int, version: int) -> bool:
         ReplogError: errors of the store; OutcomeUnknownError: the version may have been changed.
     """
     key = metadata_key(ledger)
-    found = store.get(key)
-    if found is None or found.version != version:
+    stored = store.get(key)
+    if stored is None or stored.version != version:
         return False
     try:
-        store.put(key, found.value, version)
+        store.put(key, stored.value, version)
     except (NoSuchKeyError, VersionConflictError):
         return False
     return True
@@ -236,83 +236,83 @@ class StoredLedgers:
         return set(list_ledgers(self._store))
 
     def admits(self, ledger: int, key: bytes) -> bool | None:
-        found = find_ledger(self._store, ledger)
-        return None if found is None else found.metadata.admits(key)
+        stored = find_ledger(self._store, ledger)
+        return None if stored is None else stored.metadata.admits(key)
 
     def admits_copy(self, ledger: int, proof: bytes) -> bool | None:
-        found = find_ledger(self._store, ledger)
-        return None if found is None else found.metadata.admits_copy(proof)
+        stored = find_ledger(self._store, ledger)
+        return None if stored is None else stored.metadata.admits_copy(proof)
 
     def next_id(self) -> int:
-        found = self._store.get(NEXT_LEDGER)
-        return 0 if found is None else _number(found.value)
+        stored = self._store.get(NEXT_LEDGER)
+        return 0 if stored is None else _number(stored.value)
 
     def skip_to(self, number: int) -> None:
-        while (found := self._store.get(NEXT_LEDGER)) is None or _number(found.value) < number:
+        while (stored := self._store.get(NEXT_LEDGER)) is None or _number(stored.value) < number:
             with suppress(KeyExistsError, NoSuchKeyError, VersionConflictError):  # somebody else was quicker
-                if found is None:
+                if stored is None:
                     self._store.create(NEXT_LEDGER, b"%d" % number)
                 else:
-                    self._store.put(NEXT_LEDGER, b"%d" % number, found.version)
+                    self._store.put(NEXT_LEDGER, b"%d" % number, stored.version)
 
     def open_with(self, bookie: str, *, unsynced: bool) -> Iterator[int]:
         """Of which this bookie may hold entries whose fate is not decided."""
-        for ledger, found in stored_ledgers(self._store):
-            if isinstance(found, InvalidMetadataError):
-                logger.warning("ledger %d counts as open: %s", ledger, found)
+        for ledger, stored in stored_ledgers(self._store):
+            if isinstance(stored, InvalidMetadataError):
+                logger.warning("ledger %d counts as open: %s", ledger, stored)
                 yield ledger
                 continue
-            if found.metadata.state is State.CLOSED or (unsynced and found.metadata.is_synced):
+            if stored.metadata.state is State.CLOSED or (unsynced and stored.metadata.is_synced):
                 continue
-            if bookie in found.metadata.last_fragment.ensemble:
+            if bookie in stored.metadata.last_fragment.ensemble:
                 yield ledger
 
     def named(self, bookie: str) -> Iterator[tuple[int, list[range] | None]]:
-        for ledger, found in stored_ledgers(self._store):
-            if isinstance(found, InvalidMetadataError):
-                logger.warning("ledger %d counts as open: %s", ledger, found)
+        for ledger, stored in stored_ledgers(self._store):
+            if isinstance(stored, InvalidMetadataError):
+                logger.warning("ledger %d counts as open: %s", ledger, stored)
                 yield ledger, None
-            elif bookie in found.metadata.bookies():
-                closed = found.metadata.state is State.CLOSED
-                yield ledger, found.metadata.holdings(bookie) if closed else None
+            elif bookie in stored.metadata.bookies():
+                closed = stored.metadata.state is State.CLOSED
+                yield ledger, stored.metadata.holdings(bookie) if closed else None
 
     def note_bad_copies(self, bookie: str, ledger: int, entries: Sequence[int]) -> None:
         """Of a closed ledger the first entry is enough: its repair checks all copies that the bookie should have."""
         try:
-            found = find_ledger(self._store, ledger)
+            stored = find_ledger(self._store, ledger)
         except InvalidMetadataError as error:
             logger.error("ledger %d: bad copies on %s cannot be noted: %s", ledger, bookie, error)
             return
-        if found is None:
+        if stored is None:
             return
-        metadata = found.metadata
+        metadata = stored.metadata
         needed = (entry for entry in entries if metadata.asks_for(bookie, entry))
         for entry in islice(needed, 1 if metadata.state is State.CLOSED else _NOTES_MAX):
             note_repair(self._store, ledger, bookie, entry)
 
     def holdings(self, ledger: int, bookie: str) -> list[range] | None:
-        found = find_ledger(self._store, ledger)
-        if found is None or found.metadata.state is not State.CLOSED:
+        stored = find_ledger(self._store, ledger)
+        if stored is None or stored.metadata.state is not State.CLOSED:
             return None
-        return found.metadata.holdings(bookie)
+        return stored.metadata.holdings(bookie)
 
     def closed(self, ledgers: Sequence[int], bookie: str) -> list[ClosedLedgerHoldings | None]:
-        found = self._store.get_many([metadata_key(ledger) for ledger in ledgers])
+        values = self._store.get_many([metadata_key(ledger) for ledger in ledgers])
         return [
-            None if there is None else _closed(ledger, there, bookie)
-            for ledger, there in zip(ledgers, found, strict=True)
+            None if stored is None else _closed(ledger, stored, bookie)
+            for ledger, stored in zip(ledgers, values, strict=True)
         ]
 
     def change_version(self, ledger: int, version: int) -> bool:
         return change_version(self._store, ledger, version)
 
 
-def _closed(ledger: int, found: Versioned, bookie: str) -> ClosedLedgerHoldings | None:
+def _closed(ledger: int, stored: Versioned, bookie: str) -> ClosedLedgerHoldings | None:
     try:
-        metadata = _decoded(ledger, found).metadata
+        metadata = _decoded(ledger, stored).metadata
     except InvalidMetadataError as error:
         logger.warning("ledger %d: what bookies have to hold of it is unknown: %s", ledger, error)
         return None
     if metadata.state is not State.CLOSED:
         return None
-    return ClosedLedgerHoldings(tuple(metadata.holdings(bookie)), found.version, frozenset(metadata.bookies()))
+    return ClosedLedgerHoldings(tuple(metadata.holdings(bookie)), stored.version, frozenset(metadata.bookies()))

@@ -93,18 +93,18 @@ def migrate_embedded(folder: Path) -> int:
             return migrate(store)
 
 
-def _move(store: MetadataStore, key: str, found: Versioned) -> None:
+def _move(store: MetadataStore, key: str, stored: Versioned) -> None:
     ledger = int(key.rpartition("/")[2])
     try:
-        store.create(metadata_key(ledger), found.value)
+        store.create(metadata_key(ledger), stored.value)
     except KeyExistsError:
-        there = store.get(metadata_key(ledger))
-        if there is None or there.value != found.value:
+        moved = store.get(metadata_key(ledger))
+        if moved is None or moved.value != stored.value:
             raise InvalidMetadataError(
                 f"ledger {ledger}: {key} and {metadata_key(ledger)} differ: something ran during the migration"
             ) from None
     try:
-        store.delete(key, found.version)
+        store.delete(key, stored.version)
     except NoSuchKeyError:  # by a migration that runs beside this one
         return
     except VersionConflictError as error:

@@ -103,10 +103,10 @@ class CheckpointFile:
         """The log was cut to `position`, all before it synced; segments to come are of another epoch."""
         self._write(replace(self.last, position=position, entry=entry, epoch=epoch, clean=False))
 
-    def _write(self, made: Checkpoint) -> None:
-        made = replace(made, sequence=self.last.sequence + 1)
-        self._files.write_sync(self._fd, made.encode(), (made.sequence & 1) * SLOT_BYTES)
-        self.last = made
+    def _write(self, checkpoint: Checkpoint) -> None:
+        checkpoint = replace(checkpoint, sequence=self.last.sequence + 1)
+        self._files.write_sync(self._fd, checkpoint.encode(), (checkpoint.sequence & 1) * SLOT_BYTES)
+        self.last = checkpoint
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -141,34 +141,34 @@ class CommitLog(LogView, Appender):
             if segment.sealed:
                 self._note_sealed(segment)
 
-    def _begin(self, found: recovery.RecoveryResult) -> None:
+    def _begin(self, recovered: recovery.RecoveryResult) -> None:
         """Set the table, take or continue the active segment, and tell readers."""
-        self._check_kind(found)
-        self.cut_records = found.cut_records  # intact ones in the torn tail that opening cut
+        self._check_kind(recovered)
+        self.cut_records = recovered.cut_records  # intact ones in the torn tail that opening cut
         last = self._checkpoint.last
-        opened = {segment.base: segment for segment in found.opened}
-        self._set_segments([(file.base, file.first_entry, opened.get(file.base)) for file in found.files])
-        epoch = max([last.epoch, *(file.epoch for file in found.files)]) + found.cut
-        next_base = found.files[-1].base + self.segment_bytes if found.files else last.start
+        opened = {segment.base: segment for segment in recovered.opened}
+        self._set_segments([(file.base, file.first_entry, opened.get(file.base)) for file in recovered.files])
+        epoch = max([last.epoch, *(file.epoch for file in recovered.files)]) + recovered.cut
+        next_base = recovered.files[-1].base + self.segment_bytes if recovered.files else last.start
         self._pool.place(next_base, epoch)
-        self._continue(found)
+        self._continue(recovered)
         _, end, entry, _ = self._state
         self._checkpoint.restart(position=end, entry=entry, epoch=epoch)
         self._set_synced(end, entry)
         self._publish(is_open=True)
 
-    def _continue(self, found: recovery.RecoveryResult) -> None:
+    def _continue(self, recovered: recovery.RecoveryResult) -> None:
         """Take or continue the active segment."""
-        if found.sealed:
-            self._begin_segment(self._take(found.entry), found.entry, found.last_time)
+        if recovered.sealed:
+            self._begin_segment(self._take(recovered.entry), recovered.entry, recovered.last_time)
             self._files.sync(self._state[0].fileno())
         else:
-            active = found.opened[-1]
+            active = recovered.opened[-1]
             self._files.allocate(active.fileno(), Path(active.path), active.size)
-            self._activate(active, active.end, found.entry, found.last_time)
+            self._activate(active, active.end, recovered.entry, recovered.last_time)
 
-    def _check_kind(self, found: recovery.RecoveryResult) -> None:
-        if any(file.first_entry < 0 for file in found.files):
+    def _check_kind(self, recovered: recovery.RecoveryResult) -> None:
+        if any(file.first_entry < 0 for file in recovered.files):
             raise NotALogError(f"{self.path} holds the entries of many ledgers; open it as a LedgerLog")
 
     def _take(self, entry: int) -> Segment:

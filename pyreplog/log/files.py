@@ -247,10 +247,10 @@ def opening_told(path: object) -> Iterator[None]:
     except ReplogError:
         raise
     except OSError as error:
-        what = f"{path} cannot be opened"
+        failure = f"{path} cannot be opened"
         if error.errno == errno.ENAMETOOLONG:
-            raise InvalidArgumentError(f"{what}: {error.strerror}") from error
-        raise disk_error(error, what) from error
+            raise InvalidArgumentError(f"{failure}: {error.strerror}") from error
+        raise disk_error(error, failure) from error
 
 
 def lock_range(fd: int, *, exclusive: bool) -> bool:

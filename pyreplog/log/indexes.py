@@ -74,9 +74,9 @@ def find_end(directory: Path, segment: Segment) -> None:
 def remake(directory: Path, files: Files, segment: Segment) -> None:
     """Make the index files of a sealed segment anew from its records. CorruptionError when these are damaged."""
     build(segment)
-    made = LedgerIndex()
-    index_entries(segment, made, HEADER_BYTES, segment.end)
-    segment.ledgers = made
+    index = LedgerIndex()
+    index_entries(segment, index, HEADER_BYTES, segment.end)
+    segment.ledgers = index
     assert segment.index is not None
     write(directory, files, segment, segment.index)
 
@@ -144,15 +144,15 @@ def remake_ledgers(directory: Path, files: Files, segment: Segment, why: Excepti
     """The ledger index of a sealed segment made anew from its records, in its file if that can be written."""
     logger.info("%s: the ledger index of the segment at %d is made again: %s", directory, segment.base, why)
     build(segment)
-    made = LedgerIndex()
-    index_entries(segment, made, HEADER_BYTES, segment.end)
-    segment.ledgers = made
+    index = LedgerIndex()
+    index_entries(segment, index, HEADER_BYTES, segment.end)
+    segment.ledgers = index
     try:
-        _write_ledgers(directory, files, segment, made)
+        _write_ledgers(directory, files, segment, index)
         segment.ledgers = _open_ledgers(directory, segment)
     except OSError as error:
         logger.warning("%s: no ledger index file for the segment at %d: %s", directory, segment.base, error)
-        segment.ledgers = made
+        segment.ledgers = index
     return segment.ledgers
 
 

@@ -163,14 +163,14 @@ class LogReader(LogView):
         wanted = truncation.pending(self.path)
         if checkpoint is not None and wanted is not None:  # a truncation that the next writer finishes
             checkpoint = truncation.as_if_done(wanted, checkpoint)
-        found = recovery.recover(self.path, self._files, checkpoint, writable=False, stop=wanted)
-        self._uuid = found.checkpoint.uuid
-        first = max(found.files[0].first_entry, 0) if found.files else found.entry
-        self._settled_start = found.checkpoint.start, first
+        recovered = recovery.recover(self.path, self._files, checkpoint, writable=False, stop=wanted)
+        self._uuid = recovered.checkpoint.uuid
+        first = max(recovered.files[0].first_entry, 0) if recovered.files else recovered.entry
+        self._settled_start = recovered.checkpoint.start, first
         # Mapped anew when they are read, and then locked: a writer that comes may recycle what recovery looked at.
-        self._set_segments([(file.base, file.first_entry, None) for file in found.files])
-        self._set_visible_entry(found.entry)
-        self._settled_end = found.end
+        self._set_segments([(file.base, file.first_entry, None) for file in recovered.files])
+        self._set_visible_entry(recovered.entry)
+        self._settled_end = recovered.end
 
     # ---- what LogView and the native side ask for ------------------------------------------------------------
 
@@ -215,15 +215,15 @@ class LogReader(LogView):
         """The segments from position `start` to before `end`, which may be trimmed meanwhile. CorruptionError."""
         bases = [base for base in names.segment_bases(self.path) if base < end]
         start = max(start, checkpoint.start)
-        found = {base: self._first_entry(base) for base in bases if base >= start}
+        first_entries = {base: self._first_entry(base) for base in bases if base >= start}
         due = start
-        for base in [*found, end]:  # not every place up to the end, which a damaged page may set anywhere
+        for base in [*first_entries, end]:  # not every place up to the end, which a damaged page may set anywhere
             if due < min(base, end):
                 path = names.segment_path(self.path, due)
                 raise CorruptionError(path, due, f"a segment of a log that ends at {end}", "no file")
             due = base + checkpoint.segment_bytes
         rows: list[tuple[int, int, Segment | None]] = []
-        for base, first in found.items():
+        for base, first in first_entries.items():
             if isinstance(first, int):
                 rows.append((base, first, None))
             elif base >= max(self.tail.start, start):  # else it was trimmed while we looked

@@ -89,58 +89,58 @@ def survey(directory: Path, checkpoint: Checkpoint | None, stop: Truncation | No
     one that is not intact is damage. Errors: NotALogError; CorruptionError for a file that is missing, damaged, of
     another log, or in another's place.
     """
-    found = SegmentListing(checkpoint.uuid, checkpoint.segment_bytes) if checkpoint else SegmentListing(b"", 0)
+    listing = SegmentListing(checkpoint.uuid, checkpoint.segment_bytes) if checkpoint else SegmentListing(b"", 0)
     start, proven = (checkpoint.start, checkpoint.position) if checkpoint else (0, 0)
     for base in names.segment_bases(directory):
         path = names.segment_path(directory, base)
         if base < start or (stop is not None and base >= stop.position):
-            found.strays.append(path)  # its removal never reached the disk, or is under way
+            listing.strays.append(path)  # its removal never reached the disk, or is under way
             continue
         uuid, file_base, size, first, epoch = read_header(path)
-        if not found.uuid:
-            found.uuid, found.size = uuid, size
-        if uuid != found.uuid:
-            raise CorruptionError(path, base, f"a segment of log {found.uuid.hex()}", f"one of log {uuid.hex()}")
-        if size != found.size or path.stat().st_size != size:
-            raise CorruptionError(path, base, f"a file of {found.size} bytes", f"{path.stat().st_size} bytes")
+        if not listing.uuid:
+            listing.uuid, listing.size = uuid, size
+        if uuid != listing.uuid:
+            raise CorruptionError(path, base, f"a segment of log {listing.uuid.hex()}", f"one of log {uuid.hex()}")
+        if size != listing.size or path.stat().st_size != size:
+            raise CorruptionError(path, base, f"a file of {listing.size} bytes", f"{path.stat().st_size} bytes")
         if file_base != base or first == PREPARED:
             if base < proven:
                 raise CorruptionError(
                     path, base, f"the segment at {base}", f"that at {file_base} (first entry {first})"
                 )
-            found.strays.append(path)
+            listing.strays.append(path)
         else:
-            _place(found, SegmentFile(base, first, epoch, path), checkpoint)
-    if checkpoint is None and not found.files:
+            _place(listing, SegmentFile(base, first, epoch, path), checkpoint)
+    if checkpoint is None and not listing.files:
         raise NotALogError(f"{directory}: no segment of a pyreplog log")
-    end = found.files[-1].base + found.size if found.files else start
+    end = listing.files[-1].base + listing.size if listing.files else start
     if proven > end:
         missing = names.segment_path(directory, end)
         raise CorruptionError(missing, end, f"a log synced up to {proven}", "no segment file")
-    return found
+    return listing
 
 
-def _place(found: SegmentListing, file: SegmentFile, checkpoint: Checkpoint | None) -> None:
+def _place(listing: SegmentListing, file: SegmentFile, checkpoint: Checkpoint | None) -> None:
     """Add a file in use behind the others."""
-    if found.files:
-        expected = found.files[-1].base + found.size
+    if listing.files:
+        expected = listing.files[-1].base + listing.size
     else:
         expected = checkpoint.start if checkpoint else file.base
-    strays = {int(path.stem) for path in found.strays}
+    strays = {int(path.stem) for path in listing.strays}
     while expected < file.base and expected in strays:
-        expected += found.size  # prepared, but its header never reached the disk: a gap that a power cut may leave
-    if expected != file.base and not found.dropped:
+        expected += listing.size  # prepared, but its header never reached the disk: a gap that a power cut may leave
+    if expected != file.base and not listing.dropped:
         missing = file.path.with_name(f"{expected:020d}.log")
         raise CorruptionError(missing, expected, "a segment file", f"none; the next is at {file.base}")
-    if found.dropped or not _joins(found, file, checkpoint):
-        found.dropped.append(file.path)
+    if listing.dropped or not _joins(listing, file, checkpoint):
+        listing.dropped.append(file.path)
     else:
-        found.files.append(file)
+        listing.files.append(file)
 
 
-def _joins(found: SegmentListing, file: SegmentFile, checkpoint: Checkpoint | None) -> bool:
-    if found.files:
-        return found.files[-1].base + found.size == file.base
+def _joins(listing: SegmentListing, file: SegmentFile, checkpoint: Checkpoint | None) -> bool:
+    if listing.files:
+        return listing.files[-1].base + listing.size == file.base
     return checkpoint is None or checkpoint.start == file.base
 
 
@@ -153,44 +153,44 @@ def recover(
 
     The cost is that of scanning from the checkpoint's segment to the end, not that of the log.
     """
-    found = survey(directory, checkpoint, stop)
+    listing = survey(directory, checkpoint, stop)
     if checkpoint is None:
-        logger.warning("%s: no intact checkpoint; verifying all %d segments", directory, len(found.files))
-        checkpoint = _assumed(found)
-    result = RecoveryResult(found, checkpoint, checkpoint.position, checkpoint.entry)
+        logger.warning("%s: no intact checkpoint; verifying all %d segments", directory, len(listing.files))
+        checkpoint = _assumed(listing)
+    result = RecoveryResult(listing, checkpoint, checkpoint.position, checkpoint.entry)
     result.replica = (directory / names.REPLICA).exists()
     if stop is None and not result.replica:
         result.told = tail_page.appended(directory, checkpoint)
-    result.cut_records = sum(_remains_of_file(files, path)[2] for path in found.dropped)
-    for number in range(_first_unproven(found.files, checkpoint.position), len(found.files)):
-        file = found.files[number]
+    result.cut_records = sum(_remains_of_file(files, path)[2] for path in listing.dropped)
+    for number in range(_first_unproven(listing.files, checkpoint.position), len(listing.files)):
+        file = listing.files[number]
         segment = Segment(files.open(file.path, writable=writable), str(file.path), writable=writable)
         offset, status = _verify(result, segment, stop)
         if stop is not None and stop.position == result.end:
             break
         if status != BLANK:
-            _judge(result, segment, offset, status, found.files[number + 1 :], files)
-            found.dropped[:0] = [later.path for later in found.files[number + 1 :]]
-            del found.files[number + 1 :]
+            _judge(result, segment, offset, status, listing.files[number + 1 :], files)
+            listing.dropped[:0] = [later.path for later in listing.files[number + 1 :]]
+            del listing.files[number + 1 :]
             break
-        if number + 1 < len(found.files):
-            _check_follows(found.files[number + 1], result.entry)
+        if number + 1 < len(listing.files):
+            _check_follows(listing.files[number + 1], result.entry)
             segment.close_file()  # there may be thousands
-    result.cut = result.cut or bool(found.dropped)
+    result.cut = result.cut or bool(listing.dropped)
     result.last_time = _last_time(result.opened)
     return result
 
 
-def _assumed(found: SegmentListing) -> Checkpoint:
+def _assumed(listing: SegmentListing) -> Checkpoint:
     """In place of a lost checkpoint: nothing is proven."""
-    first = found.files[0]
+    first = listing.files[0]
     return Checkpoint(
-        uuid=found.uuid,
-        segment_bytes=found.size,
+        uuid=listing.uuid,
+        segment_bytes=listing.size,
         start=first.base,
         position=first.base,
         entry=max(first.first_entry, 0),
-        epoch=max(file.epoch for file in found.files) + 1,
+        epoch=max(file.epoch for file in listing.files) + 1,
         clean=False,
     )
 
@@ -241,8 +241,8 @@ def _judge(
     claimed, stop, records = torn_records(segment, offset)
     result.cut_records += records
     for file in later:
-        found, _, records = _remains_of_file(files, file.path)
-        claimed, result.cut_records = max(claimed, found), result.cut_records + records
+        intact, _, records = _remains_of_file(files, file.path)
+        claimed, result.cut_records = max(claimed, intact), result.cut_records + records
     claims = claimed >= result.entry and not result.replica
     was_there = position < result.told and (stop > offset or result.cut_records > 0)
     if segment.first_entry >= 0 and (claims or was_there):

@@ -121,9 +121,9 @@ class SegmentPool:
             if self._recycled:
                 self._turn_over([], self._spares, populate=True)
                 return
-            made = self._make(self._next_base())
-            self._prepared.append(made)
-        self._populate(made)
+            prepared = self._make(self._next_base())
+            self._prepared.append(prepared)
+        self._populate(prepared)
 
     def _next_base(self) -> int:
         """Where the segment after the prepared ones begins. For the holder of `_making`."""

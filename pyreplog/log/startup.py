@@ -66,12 +66,12 @@ def start(path: Path, files: Files, config: LogConfig, *, create: bool) -> Start
         if not create:
             raise NotALogError(f"{path} holds no log")
         return _first(path, files, config)
-    found = recovery.recover(path, files, checkpoint, writable=True)
-    size = found.checkpoint.segment_bytes
+    recovered = recovery.recover(path, files, checkpoint, writable=True)
+    size = recovered.checkpoint.segment_bytes
     if config.segment_bytes not in (size, LogConfig.segment_bytes):
         raise ConfigError(f"segment_bytes: expected {size}, with which the log was made, found {config.segment_bytes}")
-    _settle(path, files, found)
-    return StartupResult(found.checkpoint, found)
+    _settle(path, files, recovered)
+    return StartupResult(recovered.checkpoint, recovered)
 
 
 def _first(path: Path, files: Files, config: LogConfig) -> StartupResult:
@@ -89,13 +89,13 @@ def _first(path: Path, files: Files, config: LogConfig) -> StartupResult:
     return StartupResult(checkpoint, recovery.recover(path, files, checkpoint, writable=True))
 
 
-def _settle(path: Path, files: Files, found: recovery.RecoveryResult) -> None:
+def _settle(path: Path, files: Files, recovered: recovery.RecoveryResult) -> None:
     """Make durable what was found, and remove for good what was not."""
-    if found.cut:
-        recovery.cut(path, files, found)
-    recovery.remove(path, files, found.survey.strays)
-    if not found.checkpoint.clean:
-        recovery.rewrite_unproven(files, found)
+    if recovered.cut:
+        recovery.cut(path, files, recovered)
+    recovery.remove(path, files, recovered.survey.strays)
+    if not recovered.checkpoint.clean:
+        recovery.rewrite_unproven(files, recovered)
 
 
 def _finish_truncation(path: Path, files: Files) -> None:

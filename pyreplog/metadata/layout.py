@@ -54,12 +54,12 @@ def cluster_id(store: MetadataStore) -> bytes:
         InvalidMetadataError: it says nothing that makes sense.
         ReplogError: the store's errors.
     """
-    found = store.get(CLUSTER)
-    if found is None:
+    stored = store.get(CLUSTER)
+    if stored is None:
         with suppress(KeyExistsError):  # somebody else was quicker
             store.create(CLUSTER, encode_cluster(uuid.uuid4().bytes))
         return cluster_id(store)
-    cluster, is_older = decode_cluster(found.value)
+    cluster, is_older = decode_cluster(stored.value)
     if is_older:
         raise MetadataLayoutError(f"the metadata store has an older layout than {LAYOUT}")
     return cluster

@@ -81,8 +81,8 @@ class SQLiteStore(MetadataStore):
         marks = ", ".join("?" * len(keys))
         with self._database.reading() as connection:
             rows = connection.execute(f"SELECT path, value, version FROM keys WHERE path IN ({marks})", keys)
-            found = {path: Versioned(value, version) for path, value, version in rows}
-        return [found.get(key) for key in keys]
+            values = {path: Versioned(value, version) for path, value, version in rows}
+        return [values.get(key) for key in keys]
 
     def _create(self, key: str, value: bytes) -> int:
         return self._insert(key, value, None)

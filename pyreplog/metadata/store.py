@@ -117,10 +117,10 @@ class MetadataStore(Handle):
         self._check_open()
         for key in keys:
             check_key(key)
-        found: builtins.list[Versioned | None] = []
+        values: builtins.list[Versioned | None] = []
         for at in range(0, len(keys), _AT_ONCE):
-            found += self._get_many(keys[at : at + _AT_ONCE])
-        return found
+            values += self._get_many(keys[at : at + _AT_ONCE])
+        return values
 
     def create(self, key: str, value: bytes | bytearray | memoryview) -> int:
         """Create a key, and its missing parents.

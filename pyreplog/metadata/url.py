@@ -15,8 +15,8 @@ _ZOOKEEPER = re.compile(r"zk://(?P<hosts>[^/\s]+)(?P<root>/.*)?")
 
 def sqlite_file(url: str) -> Path | None:
     """The file that holds the metadata of a URL; None: it is none of SQLite's."""
-    found = _SQLITE.fullmatch(url)
-    return None if found is None else Path(found["path"])
+    match = _SQLITE.fullmatch(url)
+    return None if match is None else Path(match["path"])
 
 
 def is_shared(url: str) -> bool:
@@ -56,7 +56,7 @@ def open_store(url: str, *, timeout: float = 10.0) -> MetadataStore:
         from pyreplog.metadata.sqlite import SQLiteStore
 
         return SQLiteStore(file, timeout=timeout)
-    if (found := _ZOOKEEPER.fullmatch(url)) is None:
+    if (match := _ZOOKEEPER.fullmatch(url)) is None:
         raise InvalidArgumentError(f"url: expected memory:, sqlite:///path or zk://host:port/root, found {url!r}")
     try:
         from pyreplog.metadata.zookeeper import ZooKeeperStore
@@ -64,4 +64,4 @@ def open_store(url: str, *, timeout: float = 10.0) -> MetadataStore:
         if error.name is None or error.name.partition(".")[0] != "kazoo":
             raise
         raise MissingExtraError("ZooKeeper needs kazoo: pip install 'pyreplog[zookeeper]'") from error
-    return ZooKeeperStore(found["hosts"], found["root"] or "/", timeout=timeout)
+    return ZooKeeperStore(match["hosts"], match["root"] or "/", timeout=timeout)

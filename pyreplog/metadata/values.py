@@ -24,13 +24,13 @@ NUMBER_MAX = 1 << 62
 def decode_object(data: bytes | memoryview) -> dict[str, Any]:
     """ValueError: it is none, or holds what no text is made of (half of a surrogate pair)."""
     try:
-        found = json.loads(bytes(data))
-        json.dumps(found, ensure_ascii=False).encode()
+        value = json.loads(bytes(data))
+        json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    if type(found) is not dict:
-        raise ValueError(f"expected an object, found {type(found).__name__}")
-    return found
+    if type(value) is not dict:
+        raise ValueError(f"expected an object, found {type(value).__name__}")
+    return value
 
 
 def field(found: dict[str, Any], name: str, kind: type[T]) -> T:

@@ -199,7 +199,7 @@ class Storage:
     # ---- errors -------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _doing(self, what: str, answer: type[OSError] | tuple[()] = ()) -> Iterator[None]:
+    def _doing(self, action: str, answer: type[OSError] | tuple[()] = ()) -> Iterator[None]:
         """Turn the exceptions of any file system into StorageError.
 
         answer: the exception that says whether an object exists; it is raised as it is.
@@ -211,7 +211,7 @@ class Storage:
         except Exception as error:
             if isinstance(error, answer):
                 raise
-            raise StorageError(f"{self.url}: {what}: {self._error_text(error)}") from None
+            raise StorageError(f"{self.url}: {action}: {self._error_text(error)}") from None
 
     def _error_text(self, error: Exception) -> str:
         """Return the text of an error in one line, without the values of `options`."""

@@ -81,10 +81,10 @@ def _snapshot(
 
 def _system_cursor(topic: TopicSnapshot, name: str, records: list[bytes], history: CursorHistory) -> Cursor:
     """Return a system cursor, for which owners keep everything if its record cannot be understood."""
-    found = stored_mark(name, [records[-1], history.metadata.snapshot])
-    if found.problem:
-        logger.warning("topic %s: the stored cursor %s cannot be read: %s", topic.name, name, found.problem)
-    return Cursor(name, topic.start if found.mark is None else found.mark)
+    stored = stored_mark(name, [records[-1], history.metadata.snapshot])
+    if stored.problem:
+        logger.warning("topic %s: the stored cursor %s cannot be read: %s", topic.name, name, stored.problem)
+    return Cursor(name, topic.start if stored.mark is None else stored.mark)
 
 
 # ---- earlier positions -----------------------------------------------------------------------------------------

@@ -242,10 +242,10 @@ class RawLog(Handle):
             return end
 
     def _prove(self, position: int) -> None:
-        made = SyncedPosition(self.file_bytes, position)
-        if made != self._proven:
-            synced_position.store(self.directory, made, self._files)
-            self._proven = made
+        proven = SyncedPosition(self.file_bytes, position)
+        if proven != self._proven:
+            synced_position.store(self.directory, proven, self._files)
+            self._proven = proven
 
     def trim(self, position: int) -> int:
         """Remove the files that end at or before a position, never the last file. Views stay readable.

@@ -219,8 +219,8 @@ def recovery_row(overview: RecoveryOverview) -> RecoveryRow:
         hold=None if hold is None else hold.reason,
         hold_s=None if hold is None or not hold.since_us else (overview.at_us - hold.since_us) / 1e6,
         findings=tuple(
-            FindingRow(colour=str(found.colour), code=found.code, text=found.text, next_step=found.next_step)
-            for found in overview.health.findings
+            FindingRow(colour=str(finding.colour), code=finding.code, text=finding.text, next_step=finding.next_step)
+            for finding in overview.health.findings
         ),
         orders=tuple(map(_order_row, overview.orders)),
     )

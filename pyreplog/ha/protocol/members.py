@@ -52,8 +52,8 @@ class Quorum(NamedTuple):
     def of(cls, names: Iterable[str], k: int) -> Quorum:
         """InvalidArgumentError: there is no such group."""
         listed = list(names)
-        found = cls(tuple(sorted(set(listed))), k)
-        if not 1 <= len(listed) == len(found.names) <= MEMBERS_MAX:
+        quorum = cls(tuple(sorted(set(listed))), k)
+        if not 1 <= len(listed) == len(quorum.names) <= MEMBERS_MAX:
             raise InvalidArgumentError(f"expected 1 to {MEMBERS_MAX} members, all different, found {listed}")
         for name in listed:
             if not is_name(name):
@@ -62,7 +62,7 @@ class Quorum(NamedTuple):
             raise InvalidArgumentError(
                 f"sync_replicas: expected 0 to {len(listed) - 1} of {len(listed)} members, found {k}"
             )
-        return found
+        return quorum
 
 
 @dataclass(frozen=True)
@@ -136,11 +136,11 @@ class Members:
         """CorruptionError; FormatVersionError."""
         fields = unseal(path, MAGIC, data)
         try:
-            found = read_members(fields)
+            members = read_members(fields)
             fields.end()
         except InvalidMessageError as error:
             raise CorruptionError(path, 0, "intact members", str(error)) from error
-        return found
+        return members
 
 
 def write_members(fields: FieldWriter, members: Members) -> None:
@@ -164,12 +164,12 @@ def _read_quorum(fields: FieldReader) -> Quorum:
     k, count = fields.numbers("BB")
     names = [fields.name() for _ in range(count)]
     try:
-        found = Quorum.of(names, k)
+        quorum = Quorum.of(names, k)
     except InvalidArgumentError as error:
         raise fields.error("members", str(error)) from error
-    if list(found.names) != names:
+    if list(quorum.names) != names:
         raise fields.error("names in order", ", ".join(names))
-    return found
+    return quorum
 
 
 class MembersFile:

@@ -91,9 +91,9 @@ class PositionFile:
             DiskFullError: nothing was stored.
             OSError: nothing was stored.
         """
-        found = self.load()
-        if found != advance.before:
-            expected, at = advance.before.entry, "nothing" if found is None else f"entry {found.entry}"
+        applied = self.load()
+        if applied != advance.before:
+            expected, at = advance.before.entry, "nothing" if applied is None else f"entry {applied.entry}"
             raise PositionError(f"{self.path}: expected entry {expected}, found {at}: another applier writes to it")
         self._write(advance.after)
 

@@ -110,14 +110,14 @@ class SqlPosition:
             PositionError: the row holds no valid position.
         """
         query = f"SELECT {', '.join(_COLUMNS)} FROM {self.table} WHERE name = {self._marked(0)}"
-        found = self._alone(lambda cursor: _fetch(cursor, query, (self.name,)))
-        if found is None:
+        row = self._alone(lambda cursor: _fetch(cursor, query, (self.name,)))
+        if row is None:
             return None
         try:
-            log, position, entry, check = found
+            log, position, entry, check = row
             return Applied(bytes.fromhex(log), int(position), int(entry), int(check))
         except (TypeError, ValueError) as error:
-            raise PositionError(f"{self.table}: {self.name!r}: expected a position, found {found!r}") from error
+            raise PositionError(f"{self.table}: {self.name!r}: expected a position, found {row!r}") from error
 
     def begin(self, applied: Applied) -> None:
         """Store the first position, in a transaction of its own.

@@ -173,7 +173,7 @@ class _Copy:
     def finish(self, epoch: int) -> Manifest:
         """Write the manifest."""
         first, last = self._pieces[0], self._pieces[-1]
-        made = Manifest(
+        manifest = Manifest(
             uuid=self._uuid.hex(),
             segment_bytes=self._size,
             epoch=epoch,
@@ -186,5 +186,5 @@ class _Copy:
             pieces=tuple(self._pieces),
         )
         self._files.sync_directory(self._target)
-        made.write(self._target, self._files)
-        return made
+        manifest.write(self._target, self._files)
+        return manifest

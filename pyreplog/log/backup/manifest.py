@@ -90,11 +90,11 @@ def load(directory: Path | str) -> Manifest:
         raise NotALogError(f"{directory} holds no backup, or one that was not finished: {NAME} is missing")
     try:
         content = load_checksummed(_read(path), FORMAT, VERSION, path)
-        made = Manifest(**{**content, "pieces": tuple(Piece(**piece) for piece in content["pieces"])})
-        _check(path, made)
+        manifest = Manifest(**{**content, "pieces": tuple(Piece(**piece) for piece in content["pieces"])})
+        _check(path, manifest)
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptionError(path, 0, "an intact manifest of a backup", str(error)) from error
-    return made
+    return manifest
 
 
 def _read(path: Path) -> bytes:
@@ -105,18 +105,18 @@ def _read(path: Path) -> bytes:
     return data
 
 
-def _check(path: Path, made: Manifest) -> None:
+def _check(path: Path, manifest: Manifest) -> None:
     """Sizes and places within their bounds, one piece behind the other."""
-    size = made.segment_bytes
-    right = SIZE_MIN <= size <= SIZE_MAX and made.pieces and made.pieces[0].base == made.start_position
+    size = manifest.segment_bytes
+    right = SIZE_MIN <= size <= SIZE_MAX and manifest.pieces and manifest.pieces[0].base == manifest.start_position
     right = right and all(
-        piece.base == made.start_position + i * size
+        piece.base == manifest.start_position + i * size
         and piece.base % size == 0
         and HEADER_BYTES <= piece.stop <= piece.bytes <= size
-        and (piece.sealed or i == len(made.pieces) - 1)
-        for i, piece in enumerate(made.pieces)
+        and (piece.sealed or i == len(manifest.pieces) - 1)
+        for i, piece in enumerate(manifest.pieces)
     )
-    if not right or made.end_position != made.pieces[-1].base + made.pieces[-1].stop:
+    if not right or manifest.end_position != manifest.pieces[-1].base + manifest.pieces[-1].stop:
         raise CorruptionError(
             path, 0, "segments of one size, each behind the one before", "a gap, an overlap or another size"
         )

@@ -88,7 +88,7 @@ def _fill(backup: Path, building: Path, manifest: Manifest, files: Files, progre
         done, entries = done + piece.bytes, entries + piece.entries
         if progress is not None:
             progress(done, entries)
-    made = Checkpoint(
+    checkpoint = Checkpoint(
         uuid=uuid,
         segment_bytes=size,
         start=manifest.start_position,
@@ -97,7 +97,7 @@ def _fill(backup: Path, building: Path, manifest: Manifest, files: Files, progre
         epoch=manifest.epoch,
         clean=True,
     )
-    CheckpointFile(building, files, made).close()
+    CheckpointFile(building, files, checkpoint).close()
     files.sync_directory(building)
 
 

@@ -45,18 +45,18 @@ def ledgers_fault(path: Path, segment: Segment, built: SparseIndex | None) -> Co
         return None
     if built is None:
         return None
-    made = LedgerIndex()
-    index_entries(segment, made, HEADER_BYTES, built.end)
-    data = made.to_bytes(uuid=segment.uuid, base=segment.base, stamp=segment.stamp, end=built.end)
+    index = LedgerIndex()
+    index_entries(segment, index, HEADER_BYTES, built.end)
+    data = index.to_bytes(uuid=segment.uuid, base=segment.base, stamp=segment.stamp, end=built.end)
     return _difference(path, data, found)
 
 
-def _difference(path: Path, made: bytes, found: bytes) -> CorruptionError | None:
+def _difference(path: Path, built: bytes, stored: bytes) -> CorruptionError | None:
     """Where an index file is not what its segment makes of it."""
-    if made == found:
+    if built == stored:
         return None
-    at = next((i for i, (a, b) in enumerate(zip(made, found, strict=False)) if a != b), min(len(made), len(found)))
-    return CorruptionError(path, at, f"what the segment says, {made[at : at + 8].hex()}", found[at : at + 8].hex())
+    at = next((i for i, (a, b) in enumerate(zip(built, stored, strict=False)) if a != b), min(len(built), len(stored)))
+    return CorruptionError(path, at, f"what the segment says, {built[at : at + 8].hex()}", stored[at : at + 8].hex())
 
 
 def checkpoint_fault(

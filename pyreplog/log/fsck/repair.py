@@ -144,30 +144,30 @@ class _Work:
     def _make_checkpoint(self, start: int, entry: int) -> None:
         """One that claims nothing: the next opening then verifies all of the log."""
         seen = survey.take(self.directory, writer=None)
-        made = _claim(seen, start=start, position=start, entry=entry, epoch=1 + _highest_epoch(seen))
-        CheckpointFile(self.directory, self.files, made).close()
+        checkpoint = _claim(seen, start=start, position=start, entry=entry, epoch=1 + _highest_epoch(seen))
+        CheckpointFile(self.directory, self.files, checkpoint).close()
         self.actions.append("made a checkpoint by which nothing is proven: the next opening verifies the whole log")
 
     # ---- headers --------------------------------------------------------------------------------------------
 
     def _mend_header(self, path: Path, damage: Damage, *, due: int | None) -> None:
         seen, base = survey.take(self.directory, writer=None), int(path.stem)
-        made: bytes | None = None
+        header: bytes | None = None
         if not isinstance(seen.headers[base], Header):
-            made = rebuild_header(seen, base, due=due)
+            header = rebuild_header(seen, base, due=due)
         elif not damage.costs_entries:  # else a first entry is wrong: some other segment is missing or foreign
-            made = bytes(HEADER_BYTES - HEADER_USED)  # behind what is used
-        if made is not None:
-            self._write_header(path, made)
+            header = bytes(HEADER_BYTES - HEADER_USED)  # behind what is used
+        if header is not None:
+            self._write_header(path, header)
             self.actions.append(f"made the header of {path.name} again; the old one is in {self._shown}")
 
-    def _write_header(self, path: Path, made: bytes) -> None:
+    def _write_header(self, path: Path, header: bytes) -> None:
         """Put the end of a header in place; the old one is kept."""
         fd = self.files.open(path, writable=True)
         try:
             self.files.write_new_synced(self._aside(f"{path.name}.header"), os.pread(fd, HEADER_BYTES, 0))
             self._settle_aside()
-            self.files.write(fd, made, HEADER_BYTES - len(made))
+            self.files.write(fd, header, HEADER_BYTES - len(header))
             self.files.sync(fd)
         finally:
             os.close(fd)

@@ -140,8 +140,8 @@ def _settled_extent(directory: Path, checkpoint: Checkpoint | None, first_base: 
     """What the next writer would find. first_base: where the files begin."""
     start = checkpoint.start if checkpoint is not None else first_base
     try:
-        found = recovery.recover(directory, RealFiles(), checkpoint, writable=False)
+        recovered = recovery.recover(directory, RealFiles(), checkpoint, writable=False)
     except CorruptionError as error:
         return Extent(start, None, fault=error)
-    torn = max(found.cut_stop - found.opened[-1].end, 0) if found.cut and found.opened else 0
-    return Extent(start, found.end, torn, None, found.cut_records)
+    torn = max(recovered.cut_stop - recovered.opened[-1].end, 0) if recovered.cut and recovered.opened else 0
+    return Extent(start, recovered.end, torn, None, recovered.cut_records)

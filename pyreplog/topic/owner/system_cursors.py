@@ -145,18 +145,18 @@ class SystemCursors:
         try:
             recovered = context.cursors.recover(context.name, name)
             owner, ledger = recovered.owner, recovered.metadata.cursor_ledger
-            found = stored_mark(name, [*recovered.records[-1:], recovered.metadata.snapshot], managed.end)
+            stored = stored_mark(name, [*recovered.records[-1:], recovered.metadata.snapshot], managed.end)
         except NoSuchSubscriptionError:
             return None
         except InvalidMetadataError as error:
-            found = StoredMark(None, str(error))
+            stored = StoredMark(None, str(error))
         except (UnreadableError, NotEnoughBookiesError) as error:
             metadata = load_subscription(context.metadata, context.name, name)
             ledger = metadata.cursor_ledger
-            found = StoredMark(stored_mark(name, [metadata.snapshot], managed.end).mark, str(error))
-        mark = managed.start if found.mark is None else max(found.mark, managed.start)
-        self._warn(name, mark, found.problem)
-        return _StoredCursor(SystemCursorStatus(name, mark, "unknown" if found.problem else "stored", ledger), owner)
+            stored = StoredMark(stored_mark(name, [metadata.snapshot], managed.end).mark, str(error))
+        mark = managed.start if stored.mark is None else max(stored.mark, managed.start)
+        self._warn(name, mark, stored.problem)
+        return _StoredCursor(SystemCursorStatus(name, mark, "unknown" if stored.problem else "stored", ledger), owner)
 
     def _warn(self, name: str, mark: TopicPosition, problem: str) -> None:
         if problem:

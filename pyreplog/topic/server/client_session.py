@@ -407,7 +407,7 @@ class ClientSession:
             logger.error("a request failed", exc_info=error)
         self.reply(request, encode_fault(error, address))
 
-    def answer(self, request: int, future: AppendFuture[T], made: Callable[[T], Reply]) -> None:
+    def answer(self, request: int, future: AppendFuture[T], reply: Callable[[T], Reply]) -> None:
         """Answer a request with the result of a future, or its error."""
 
         def settled(_: AppendFuture[T]) -> None:
@@ -415,7 +415,7 @@ class ClientSession:
             if error is not None:
                 self.fail(request, error)
             else:
-                self.reply(request, encode_reply(made(future.result())))
+                self.reply(request, encode_reply(reply(future.result())))
 
         future.add_done_callback(settled)
 
