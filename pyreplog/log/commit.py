@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from pyreplog._native.log.appender import Appender
 from pyreplog._native.log.group_commit_base import GroupCommitBase
+from pyreplog._native.log.position_waiters import PositionWaiters
 from pyreplog.errors import PoisonedError, ReplogError
 from pyreplog.future import AppendFuture
 
@@ -22,10 +23,10 @@ class GroupCommit(GroupCommitBase):
     """Commits of one log."""
 
     def __init__(
-        self, log: Appender, synced: int, write_sync: Callable[[int, bytes | memoryview, int], object],
-        poison: Callable[[str, OSError], PoisonedError],
+        self, log: Appender, submitted: PositionWaiters, synced: int,
+        write_sync: Callable[[int, bytes | memoryview, int], object], poison: Callable[[str, OSError], PoisonedError],
     ) -> None:  # fmt: skip
-        super().__init__(log, synced, write_sync, poison)
+        super().__init__(log, submitted, synced, write_sync, poison)
         self._submitted.restart(synced)
         self._idle = threading.Lock()
         self._starting = threading.RLock()  # a signal handler may close the log

@@ -121,7 +121,9 @@ class CommitLog(LogView, Appender):
         self._use_tail(startup.open_tail(self.path, self._files, started), trusted=True)
         self._begin(started.found)
         self._set_open(True)
-        self._commits = GroupCommit(self, self._checkpoint.last.position, self._files.write_sync, self._poison)
+        self._commits = GroupCommit(
+            self, self._submitted, self._checkpoint.last.position, self._files.write_sync, self._poison
+        )
         self._watcher = Watcher(self.tail, self._purgatory, self._sleep)
         self._sealed: deque[tuple[float, Segment]] = deque()  # when it was sealed, and not synced yet; ascending
         self._last_sync = time.monotonic()

@@ -62,24 +62,29 @@ class Connection:
     """A socket after the hello. Its owner must keep it, because the reactor does not.
 
     peer: the other side, from its hello. Any thread may call `send`, `pause`, `resume` and `close`.
+
+    The native callbacks of the reactor (`Replies`, `FastPathReceiver`) receive for it and use, in the driver's thread:
+    send_queue: what is to be sent; its lock guards `reasons`, too. parser: takes in what arrives. reasons: the set bits
+    say why nothing is read (ASKED and so on); 0: it reads. waiting: requests without a reply, by correlation id
+    (`settle_plainly`).
     """
 
     def __init__(self, reactor: Reactor, stream: Stream, handler: Handler, limits: Limits, peer: Peer) -> None:
         self.peer = peer
         self.limits = limits
         self._reactor, self._stream, self._handler = reactor, stream, handler
-        self._parser = FrameParser(max_body=limits.max_body_bytes, buffer_size=BUFFER_BYTES)
-        self._take_in = receiver(stream, self._parser)
+        self.parser = FrameParser(max_body=limits.max_body_bytes, buffer_size=BUFFER_BYTES)
+        self._take_in = receiver(stream, self.parser)
         self._pending = getattr(
             stream, "pending", None
         )  # TLS: returns the number of decrypted bytes that were not read
-        self._send_queue = FrameSendQueue(stream, weak_callback(self._queue_grew))
-        self._lock = self._send_queue.lock  # guards the reasons and the events, too
-        self._reasons = 0
+        self.send_queue = FrameSendQueue(stream, weak_callback(self._queue_grew))
+        self._lock = self.send_queue.lock  # guards the reasons and the events, too
+        self.reasons = 0
         self._events = READ
         self._closed = self._parting = False
         self._timer: Timer | None = None
-        self._waiting: dict[int, Any] = {}
+        self.waiting: dict[int, Any] = {}
         heartbeat_s = min(limits.heartbeat_s, max(peer.silence_s / 3, _SHORTEST_HEARTBEAT_S))
         self._keep_alive = KeepAlive(
             reactor.clock.monotonic_us(), heartbeat_s=heartbeat_s, silence_s=limits.silence_s, stall_s=limits.stall_s
@@ -96,16 +101,16 @@ class Connection:
 
     def _on_events(self) -> Callable[[int], object]:
         """Return the reactor's callback, which does not keep this object alive."""
-        return weak_callback(self._ready)
+        return weak_callback(self.handle_events)
 
     @property
     def error(self) -> ReplogError | None:
         """Why the connection is closed, or is about to be; None: it is open."""
-        return self._send_queue.error
+        return self.send_queue.error
 
     @error.setter
     def error(self, error: ReplogError | None) -> None:
-        self._send_queue.error = error
+        self.send_queue.error = error
 
     @property
     def remote_address(self) -> str:
@@ -119,12 +124,12 @@ class Connection:
 
     @property
     def received_bytes(self) -> int:
-        return self._parser.received_bytes
+        return self.parser.received_bytes
 
     @property
     def queued_bytes(self) -> int:
         """Bytes that wait to be sent."""
-        return self._send_queue.queued_bytes
+        return self.send_queue.queued_bytes
 
     @property
     def unread_bytes(self) -> int:
@@ -133,15 +138,15 @@ class Connection:
 
     def carry(self, sender: PendingRequestsBase | FrameFeedBase) -> None:
         """Let requests or feeds send through this connection directly."""
-        sender.begin(self._send_queue, self.peer.max_body_bytes)
+        sender.begin(self.send_queue, self.peer.max_body_bytes)
 
     def settle_plainly(self, waiting: dict[int, Any]) -> None:
         """Have plain OK replies to requests in `waiting` settled before frames reach the handler (`Replies`).
 
         By the driver.
         """
-        if self._send_queue.plain:
-            self._waiting = waiting
+        if self.send_queue.plain:
+            self.waiting = waiting
             self._reactor.replace(self._stream.fileno(), Replies(weakref.ref(self), self._reactor.call_behind))
 
     # ---- sending --------------------------------------------------------------------------------------------
@@ -162,7 +167,7 @@ class Connection:
 
     def _put_frame(self, offset: int, body: tuple[ReadableBuffer, ...], size: int) -> bool:
         """Send or queue one frame. Called under the lock."""
-        send_queue = self._send_queue
+        send_queue = self.send_queue
         if send_queue.corked or send_queue.error is not None or send_queue.queued_bytes:
             return self._put((encode_header(offset, size), *body), size + HEADER_SIZE)
         try:
@@ -175,7 +180,7 @@ class Connection:
 
     def _put(self, buffers: tuple[ReadableBuffer, ...], size: int) -> bool:
         """Send or queue buffers. Called under the lock."""
-        send_queue = self._send_queue
+        send_queue = self.send_queue
         if send_queue.error is not None:
             return False
         if send_queue.corked:
@@ -197,28 +202,28 @@ class Connection:
         raise error
 
     def _queue_grew(self) -> None:
-        if self._send_queue.queued_bytes > self.limits.queued_bytes:
-            self._reasons |= QUEUE_FULL
+        if self.send_queue.queued_bytes > self.limits.queued_bytes:
+            self.reasons |= QUEUE_FULL
         self._watch()
 
     def _flush(self) -> None:
         """Pass queued buffers to the kernel, as many as it takes."""
         with self._lock:
-            self._send_queue.flush()
-            if self._send_queue.queued_bytes <= self.limits.queued_bytes:
-                self._reasons &= ~QUEUE_FULL
+            self.send_queue.flush()
+            if self.send_queue.queued_bytes <= self.limits.queued_bytes:
+                self.reasons &= ~QUEUE_FULL
             self._watch()
         self._flushed()
 
     def _flushed(self) -> None:
         """Call the handler if the queue is empty. Called after buffers were sent from the queue."""
-        if not self._send_queue.queued_bytes:
+        if not self.send_queue.queued_bytes:
             self._handler.drained(self)
 
     def _watch(self) -> None:
         """Have the reactor report the events that matter now."""
-        events = (0 if self._reasons else READ) | (WRITE if self._send_queue.queued_bytes else 0)
-        if self._reasons & JOBS_FULL:
+        events = (0 if self.reasons else READ) | (WRITE if self.send_queue.queued_bytes else 0)
+        if self.reasons & JOBS_FULL:
             events |= HALF_CLOSED  # jobs of a peer that has gone need not run
         if events != self._events and self.error is None:
             try:
@@ -242,36 +247,37 @@ class Connection:
     def hold(self, reason: int) -> None:
         """Add a reason not to read."""
         with self._lock:
-            self._reasons |= reason
+            self.reasons |= reason
             self._watch()
 
     def release(self, reason: int) -> None:
         """Remove a reason not to read."""
         with self._lock:
-            held = self._reasons & reason
-            self._reasons &= ~reason
+            held = self.reasons & reason
+            self.reasons &= ~reason
             self._watch()
         if held and self._pending is not None and self.error is None:
             self._reactor.call_soon(weak_callback(self._read_pending))
 
-    def _ready(self, events: int, taken: tuple[int, FrameBatch] | None = None) -> None:
+    def handle_events(self, events: int, taken: tuple[int, FrameBatch] | None = None) -> None:
         """Handle events of the socket. taken: what was received already."""
-        if self._send_queue.error is not None:
+        if self.send_queue.error is not None:
             return
         try:
             if events & WRITE:
                 self._flush()
             if taken is not None:
                 self._received(*taken)
-            elif events & READ and not self._reasons:
+            elif events & READ and not self.reasons:
                 self._received(*self._take_in())
             elif events & (BROKEN | HALF_CLOSED):
                 self._stream.recv(1)  # raises the error of the socket
                 self._lost(ConnectionResetError("the peer closed it"))
         except BaseException as error:
-            self._failed(error)
+            self.handle_error(error)
 
-    def _failed(self, error: BaseException) -> None:
+    def handle_error(self, error: BaseException) -> None:
+        """Close after an error of receiving. No bytes, BlockingIOError, is no error."""
         if isinstance(error, BlockingIOError):
             return
         if isinstance(error, OSError):
@@ -288,7 +294,7 @@ class Connection:
     def _received(self, count: int, batch: FrameBatch) -> None:
         """Handle the frames of one read; other connections get their turn before the next."""
         if not count:
-            cut = f", {self._parser.buffered} bytes into a frame" if self._parser.buffered else ""
+            cut = f", {self.parser.buffered} bytes into a frame" if self.parser.buffered else ""
             raise DisconnectedError(f"{self._who()} closed the connection{cut}")
         frames = len(batch)
         if frames == 1:
@@ -305,7 +311,7 @@ class Connection:
 
     def _dispatch_corked(self, batch: FrameBatch) -> None:
         """Call the handler, and send together what it sends."""
-        self._send_queue.corked = True
+        self.send_queue.corked = True
         try:
             self._dispatch(batch)
         finally:
@@ -313,10 +319,10 @@ class Connection:
 
     def _uncork(self) -> None:
         with self._lock:
-            self._send_queue.corked = False
-            if not self._send_queue.queued_bytes:
+            self.send_queue.corked = False
+            if not self.send_queue.queued_bytes:
                 return
-            self._send_queue.flush()  # also what was sent before an error
+            self.send_queue.flush()  # also what was sent before an error
             if self.error is not None:
                 return
             self._queue_grew()
@@ -324,7 +330,7 @@ class Connection:
 
     def _read_pending(self) -> None:
         """Read bytes that TLS has decrypted, which epoll does not see."""
-        self._ready(READ)
+        self.handle_events(READ)
 
     # ---- keep-alive -----------------------------------------------------------------------------------------
 
@@ -332,9 +338,9 @@ class Connection:
         if self.error is not None:
             return
         action = self._keep_alive.check(
-            self._reactor.clock.monotonic_us(), received=self.received_bytes, sent=self._send_queue.sent_bytes,
-            listening=not self._reasons, full=self._send_queue.queued_bytes > self.limits.queued_bytes,
-            unheard_s=unacknowledged_s(self._stream) if self._reasons else 0.0,
+            self._reactor.clock.monotonic_us(), received=self.received_bytes, sent=self.send_queue.sent_bytes,
+            listening=not self.reasons, full=self.send_queue.queued_bytes > self.limits.queued_bytes,
+            unheard_s=unacknowledged_s(self._stream) if self.reasons else 0.0,
         )  # fmt: skip
         if action is KeepAliveAction.SILENT:
             self.close(PeerTimeoutError(f"{self._who()} was silent for {self.limits.silence_s:g} s"))
@@ -410,7 +416,7 @@ class Connection:
             self._stream.close()
         if self._timer is not None:
             self._timer.cancel()
-        self._send_queue.clear()
+        self.send_queue.clear()
         self._handler.closed(self, self.error or ClosedError("the connection was closed"))
         self._closed = True
 

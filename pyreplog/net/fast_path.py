@@ -32,17 +32,20 @@ class FastPath(Protocol):
 
 
 class FastPathConnection(Connection):
-    """A connection that tries the fast path of its handler first, if it has one."""
+    """A connection that tries the fast path of its handler first, if it has one.
+
+    fast_path: that of the handler; None: it has none.
+    """
 
     def __init__(self, reactor: Reactor, stream: Stream, handler: Handler, limits: Limits, peer: Peer) -> None:
         super().__init__(reactor, stream, handler, limits, peer)
-        self._fast_path: Callable[[Any, FrameBatch], bytes | None] | None = getattr(handler, "fast_path", None)
+        self.fast_path: Callable[[Any, FrameBatch], bytes | None] | None = getattr(handler, "fast_path", None)
 
     def _on_events(self) -> Callable[[int], object]:
-        if self._fast_path is None or not self._send_queue.plain:
+        if self.fast_path is None or not self.send_queue.plain:
             return super()._on_events()
         return FastPathReceiver(weakref.ref(self))
 
     def send_frame(self, offset: int, body: tuple[ReadableBuffer, ...], size: int) -> bool:
         """Send a frame as `Connection` does, directly if nothing is queued."""
-        return self._send_queue.leaves(offset, body, size) or super().send_frame(offset, body, size)
+        return self.send_queue.leaves(offset, body, size) or super().send_frame(offset, body, size)

@@ -117,7 +117,7 @@ class ServerConnection(FastPathConnection):
         Return the bytes to give back now; those of a queued reply are given back when it has left.
         """
         charge = self.requests.pop(correlation_id, 0)
-        send_queue = self._send_queue
+        send_queue = self.send_queue
         if send_queue.queued_bytes:
             self._leaving.append((send_queue.sent_bytes + send_queue.queued_bytes, charge))
             return 0
@@ -129,14 +129,14 @@ class ServerConnection(FastPathConnection):
 
         For a plain socket FastPathReceiver has tried the fast path already.
         """
-        send_queue = self._send_queue
+        send_queue = self.send_queue
         if (
-            self._fast_path is not None
+            self.fast_path is not None
             and not send_queue.plain
             and not send_queue.corked
             and not send_queue.queued_bytes
         ):
-            answer = self._fast_path(self, batch)
+            answer = self.fast_path(self, batch)
             if answer is not None:
                 if answer:
                     with self._lock:
@@ -155,19 +155,19 @@ class ServerConnection(FastPathConnection):
         with self._lock:
             self.inflight_bytes += taken
             if self.inflight_bytes > self.limits.connection_inflight_bytes:
-                self._reasons |= INFLIGHT_FULL
+                self.reasons |= INFLIGHT_FULL
                 self._watch()
 
     def _give_back(self, charge: int) -> None:
         """Return bytes to the budget, and read on if the limit of this connection has stopped it."""
         if charge:
             self._budget.add(-charge)
-            if self._reasons & INFLIGHT_FULL and self.inflight_bytes <= self.limits.connection_inflight_bytes:
+            if self.reasons & INFLIGHT_FULL and self.inflight_bytes <= self.limits.connection_inflight_bytes:
                 self.release(INFLIGHT_FULL)
 
     def _flushed(self) -> None:
         """Return the bytes of requests whose replies have left."""
-        leaving, sent = self._leaving, self._send_queue.sent_bytes
+        leaving, sent = self._leaving, self.send_queue.sent_bytes
         charge = 0
         with self._lock:
             while leaving and leaving[0][0] <= sent:

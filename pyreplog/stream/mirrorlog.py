@@ -9,7 +9,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pyreplog._native.log.apply_replicated import apply_replicated, marks_of, progress_of, show_up_to, stand_at
+from pyreplog._native.log.apply_replicated import MirrorLogBase, marks_of, progress_of, show_up_to, stand_at
 from pyreplog._native.log.log_position import LogPosition
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog._native.log.segmentheader import decode_header, encode_header
@@ -36,7 +36,7 @@ BLANK_BYTES = 32
 _NOWHERE = LogPosition(-1, -1)
 
 
-class MirrorLog(CommitLog):
+class MirrorLog(CommitLog, MirrorLogBase):
     """A log that holds the bytes which another log's master streams, at the same positions.
 
     It appends nothing of its own: `append` and the other appending methods raise ReplicaError. Readers, also in other
@@ -44,7 +44,7 @@ class MirrorLog(CommitLog):
     and count once the record is complete. Bytes are written by `pwrite`, which takes no page faults on fresh or
     recycled files; nothing is written through the map.
 
-    Any thread may read; `apply_replicated`, `begin` and `cut` exclude each other. Close it, or use `with`.
+    Any thread may read; `append_replicated`, `begin` and `cut` exclude each other. Close it, or use `with`.
 
     Args:
         config: settings, see `pyreplog.open`. With durability "synced" files are zeroed ahead; a caller that reports
@@ -230,7 +230,7 @@ class MirrorLog(CommitLog):
             PoisonedError: the disk failed.
         """
         if position % self.segment_bytes:
-            apply_replicated(self, position, buffers)
+            self._apply_replicated(position, buffers)
         else:
             self.begin(*buffers)
 

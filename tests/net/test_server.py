@@ -49,12 +49,12 @@ def is_stuck(connection: Connection) -> bool:
     """It does not read before something of its queue has left, and the kernel takes nothing of that."""
     looking = select.poll()
     looking.register(connection._stream.fileno(), select.POLLOUT)
-    return bool(connection._reasons & QUEUE_FULL) and not looking.poll(0)
+    return bool(connection.reasons & QUEUE_FULL) and not looking.poll(0)
 
 
 def is_full(connection: Connection) -> bool:
     """It does not read before a request is answered."""
-    return bool(connection._reasons & INFLIGHT_FULL)
+    return bool(connection.reasons & INFLIGHT_FULL)
 
 
 def tick(reactor: Reactor, clock: ManualClock, seconds: float, step: float = 0.05) -> None:

@@ -250,15 +250,15 @@ class Connection:
     """What a Replies needs of one."""
 
     def __init__(self, wire: Wire) -> None:
-        self._send_queue, self._parser = wire.outbox, FrameParser()
-        self._waiting: dict[int, Any] = {}
+        self.send_queue, self.parser = wire.outbox, FrameParser()
+        self.waiting: dict[int, Any] = {}
         self.taken: list[Any] = []
         self.lost: list[OSError] = []
 
-    def _ready(self, events: int, taken: tuple[int, FrameBatch] | None = None) -> None:
+    def handle_events(self, events: int, taken: tuple[int, FrameBatch] | None = None) -> None:
         self.taken.append(taken and (taken[0], [(number, bytes(body)) for number, body in taken[1]]))
 
-    def _lost(self, error: OSError) -> None:
+    def handle_error(self, error: OSError) -> None:
         self.lost.append(error)
 
 
@@ -271,7 +271,7 @@ def scene(wire: Wire) -> SimpleNamespace:
     answer = Answer(told, "send", LEDGER, Part(tracker, 0, 0, 9))
     waiting = {5: (AddGroup(lane, LEDGER, 0, 9, ((None, answer),)), 0)}
     connection = Connection(wire)
-    connection._waiting = waiting
+    connection.waiting = waiting
     replies = Replies(weakref.ref(connection), behind.extend)
     return SimpleNamespace(
         tracker=tracker, lane=lane, told=told, behind=behind, waiting=waiting, connection=connection, replies=replies
@@ -310,7 +310,7 @@ def test_ctrl_c_before_frames_are_told_ends_the_connection(scene: SimpleNamespac
         raise KeyboardInterrupt
 
     ends: list[Any] = []
-    scene.connection._ready, scene.connection.close = interrupted, ends.append
+    scene.connection.handle_events, scene.connection.close = interrupted, ends.append
     wire.theirs.send(FENCED)
     with pytest.raises(KeyboardInterrupt):
         scene.replies(READ)
@@ -319,8 +319,8 @@ def test_ctrl_c_before_frames_are_told_ends_the_connection(scene: SimpleNamespac
 
 def test_a_parser_that_takes_nothing_more_ends_the_connection(scene: SimpleNamespace, wire: Wire) -> None:
     ends: list[Any] = []
-    scene.connection._parser, scene.connection.close = FrameParser(max_body=1), ends.append
-    scene.connection._parser.feed(encode(1, b"too large"))
+    scene.connection.parser, scene.connection.close = FrameParser(max_body=1), ends.append
+    scene.connection.parser.feed(encode(1, b"too large"))
     wire.theirs.send(OK)
     with pytest.raises(FrameError):
         scene.replies(READ)

@@ -73,7 +73,7 @@ cdef class BookieServiceBase:
     cdef bint leaves(self, object connection, object number, object frame) except -1:
         """Send a reply at once, if its request holds no bytes of the limits; return whether it has left."""
         cdef dict requests = connection.requests
-        cdef FrameSendQueue outbox = connection._send_queue
+        cdef FrameSendQueue outbox = connection.send_queue
         if requests.get(number) != 0 or type(frame) is not bytes or not outbox.whole_leaves(frame):
             return False
         requests.pop(number, None)

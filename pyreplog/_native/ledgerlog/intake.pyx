@@ -142,7 +142,7 @@ def append_entries(Appender log not None, data):
             if log.first_entry >= 0:
                 raise InvalidArgumentError(f"{log.active.path}: expected a log of many ledgers, found numbered entries")
             if log.pos + buffer.len > log.limit:
-                log._reserve(check_all(log, <const uint8_t *>buffer.buf, buffer.len))
+                log.reserve(check_all(log, <const uint8_t *>buffer.buf, buffer.len))
             take_all(log, <const uint8_t *>buffer.buf, buffer.len)
             end = log.active_base + log.pos
             if not log.staged:
@@ -178,7 +178,7 @@ cdef int take_all(Appender log, const uint8_t *p, int64_t length) except -1:
         stride = rec.stride_of(length_at(p + done))
         if stride > room_of(log):  # not when it was checked
             refuse(p, done, length, rec.RECORD_LENGTH)
-        log._make_room(stride)
+        log.make_room(stride)
 
 
 cdef inline int64_t room_of(Appender log) noexcept:

@@ -45,6 +45,8 @@ cdef class Appender(LogViewBase):
     cdef void publish(self) noexcept nogil
     cdef void encode_one(self, const Part *part, int64_t length, int64_t stride, int64_t time) noexcept nogil
     cdef Py_ssize_t encode_run(self, const Part *parts, Py_ssize_t count, int64_t time) noexcept nogil
+    cdef int make_room(self, int64_t stride) except -1
+    cdef int reserve(self, int64_t segments) except -1
     cdef int put(self, const Part *parts, Py_ssize_t count, int64_t total) except -1
     cdef object append_any(self, value, key, event_time, properties)
     cdef int64_t put_one(self, value, key, event_time, properties, AppendFuture future, int64_t *entry) except -1

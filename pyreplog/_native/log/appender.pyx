@@ -215,6 +215,18 @@ cdef class Appender(LogViewBase):
         store(&self.tail.page.end_entry, self.next_entry)
         self.show(position, self.next_entry)
 
+    # ---- room --------------------------------------------------------------------------------------------------
+
+    cdef int make_room(self, int64_t stride) except -1:
+        """Roll, or flush the stage, so that a record of `stride` bytes fits. The caller is inside."""
+        self._make_room(stride)
+        return 0
+
+    cdef int reserve(self, int64_t segments) except -1:
+        """Have so many further segments ready for a whole batch. The caller is inside."""
+        self._reserve(segments)
+        return 0
+
     # ---- encoding ----------------------------------------------------------------------------------------------
 
     cdef inline void encode_one(self, const Part *part, int64_t length, int64_t stride, int64_t time) noexcept nogil:
@@ -247,7 +259,7 @@ cdef class Appender(LogViewBase):
         cdef Py_ssize_t done = 0, more
         cdef int64_t time = self.now()
         if self.pos + total > self.active.size - SHORT_HEADER:
-            self._reserve(rolls(parts, count, self.pos, self.active.size))
+            self.reserve(rolls(parts, count, self.pos, self.active.size))
         while True:
             if total >= RELEASE_GIL_FROM:
                 with nogil:
@@ -259,7 +271,7 @@ cdef class Appender(LogViewBase):
                 return 0
             if not self.staged:
                 self.publish()
-            self._make_room(rec.stride_of(rec.part_length(&parts[done], SHORT_HEADER)))
+            self.make_room(rec.stride_of(rec.part_length(&parts[done], SHORT_HEADER)))
 
     # ---- append ------------------------------------------------------------------------------------------------
 

@@ -79,48 +79,58 @@ cdef int64_t walk(Segment segment, SparseIndex index, int64_t received, int64_t 
 
 # ---- writing ---------------------------------------------------------------------------------------------------
 
-def apply_replicated(Appender log not None, int64_t position, buffers, /):
-    """Write records of a stream: `MirrorLog.append_replicated` for records.
+cdef class MirrorLogBase(Appender):
+    """Base of MirrorLog, beside CommitLog. The subclass has `_end_segment` and `_refuse_record`.
 
-    The log has `_received_end` (position where the stream continues), `_commit`, `_files`, `_end_segment` and
-    `_refuse_record`.
+    _received_end: position where the stream continues. _commit: mark at which readers stop.
     """
-    cdef Segment segment
-    cdef int64_t received, status
-    log.enter()
-    try:
-        segment, received = log.active, log._received_end
-        if position != received:
-            raise StreamError(position, f"bytes of position {received}", f"those of {position}")
-        if segment is None or segment.sealed:
-            raise StreamError(position, "the header of a segment", "records")
-        for buffer in buffers:
-            received += write(log, segment, buffer, received)
-            log._received_end = received
-        status = take_received(log, received - segment.base)
-        if status == rec.RECORD_BLANK:
-            log._end_segment(segment)
-        elif status:
-            log._refuse_record(segment, status)
-        show_up_to(log, *log._commit)
-    finally:
-        log.leave()
 
+    cdef public int64_t _received_end
+    cdef public object _commit
 
-cdef int64_t write(Appender log, Segment segment, object buffer, int64_t position) except -1:
-    """Write a buffer to the file. Return its size in bytes."""
-    cdef Py_buffer view
-    cdef int64_t size
-    get_buffer(buffer, &view, "records")
-    size = view.len
-    PyBuffer_Release(&view)
-    if position - segment.base + size > segment.size:
-        raise StreamError(position, f"bytes before {segment.base + segment.size}", f"{size} bytes")
-    try:
-        log._files.write(segment.fd, buffer, position - segment.base)
-    except OSError as error:
-        raise log._poison("append", error) from error
-    return size
+    def _apply_replicated(self, int64_t position, buffers, /):
+        """Write records of a stream: `append_replicated` for records."""
+        cdef Segment segment
+        cdef int64_t received, status
+        self.enter()
+        try:
+            segment, received = self.active, self._received_end
+            if position != received:
+                raise StreamError(position, f"bytes of position {received}", f"those of {position}")
+            if segment is None or segment.sealed:
+                raise StreamError(position, "the header of a segment", "records")
+            for buffer in buffers:
+                received += self.write(segment, buffer, received)
+                self._received_end = received
+            status = take_received(self, received - segment.base)
+            if status == rec.RECORD_BLANK:
+                self._end_segment(segment)
+            elif status:
+                self._refuse_record(segment, status)
+            show_up_to(self, *self._commit)
+        finally:
+            self.leave()
+
+    cdef int64_t write(self, Segment segment, object buffer, int64_t position) except -1:
+        """Write a buffer to the file. Return its size in bytes."""
+        cdef Py_buffer view
+        cdef int64_t size
+        get_buffer(buffer, &view, "records")
+        size = view.len
+        PyBuffer_Release(&view)
+        if position - segment.base + size > segment.size:
+            raise StreamError(position, f"bytes before {segment.base + segment.size}", f"{size} bytes")
+        try:
+            self._files.write(segment.fd, buffer, position - segment.base)
+        except OSError as error:
+            raise self._poison("append", error) from error
+        return size
+
+    def _end_segment(self, segment):
+        raise NotImplementedError
+
+    def _refuse_record(self, segment, status):
+        raise NotImplementedError
 
 
 cdef int64_t take_received(Appender log, int64_t received) except? -1:

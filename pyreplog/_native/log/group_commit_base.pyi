@@ -5,6 +5,7 @@ from typing_extensions import disjoint_base
 
 from pyreplog._native.log.appender import Appender
 from pyreplog._native.log.gate import CommitGate
+from pyreplog._native.log.position_waiters import PositionWaiters
 from pyreplog._native.log.segment import Segment
 from pyreplog.errors import PoisonedError, ReplogError
 
@@ -19,6 +20,7 @@ class GroupCommitBase:
     def __init__(
         self,
         log: Appender,
+        submitted: PositionWaiters,
         synced: int,
         write_sync: Callable[[int, bytes | memoryview, int], object],
         poison: Callable[[str, OSError], PoisonedError],

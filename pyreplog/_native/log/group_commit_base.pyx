@@ -15,11 +15,11 @@ from pyreplog.errors import ClosedError
 
 
 cdef class GroupCommitBase:
-    """`GroupCommitBase(log, synced, write_sync, poison)`: all before position `synced` is on disk.
+    """`GroupCommitBase(log, submitted, synced, write_sync, poison)`: all before position `synced` is on disk.
 
-    To be subclassed with an implementation of `request`. write_sync: writes bytes at an offset of a file and syncs it.
-    poison: takes a stage and an OSError, ends the log for writing, and returns the PoisonedError. error: why nothing is
-    committed any more.
+    To be subclassed with an implementation of `request`. submitted: the log's PositionWaiters. write_sync: writes bytes at
+    an offset of a file and syncs it. poison: takes a stage and an OSError, ends the log for writing, and returns the
+    PoisonedError. error: why nothing is committed any more.
 
     Lock order: leading, the log's append path, io; a holder of io never waits for another lock.
     """
@@ -29,8 +29,8 @@ cdef class GroupCommitBase:
     cdef public object _submitted, error
     cdef object write_sync, poison
 
-    def __init__(self, Appender log not None, int64_t synced, write_sync, poison, /):
-        self._log, self._gate, self._submitted = log, CommitGate(synced), log._submitted
+    def __init__(self, Appender log not None, submitted, int64_t synced, write_sync, poison, /):
+        self._log, self._gate, self._submitted = log, CommitGate(synced), submitted
         self.write_sync, self.poison = write_sync, poison
 
     def wait(self, int64_t position, /):

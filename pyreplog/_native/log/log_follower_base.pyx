@@ -159,7 +159,7 @@ cdef class LogFollowerBase:
             if not log.count:  # closed, or empty
                 log.check_open()
             if not log.live or not log.tail.writable:  # no writer would wake this thread
-                return log._wait_for(self, None if deadline < 0 else deadline / 1e6)
+                return log.poll_for(self, None if deadline < 0 else deadline / 1e6)
             seen = load(&log.tail.page.visible)  # read before the entry number, which a writer stores first
             if self.entry < load(log.visible_entry) or not self.is_told():
                 return True

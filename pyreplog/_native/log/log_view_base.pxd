@@ -19,6 +19,7 @@ cdef class LogViewBase:
     cdef Segment found            # segment of the last result of `locate`; valid until the GIL is released
     cdef Py_ssize_t segment_of(self, const int64_t *keys, int64_t key) noexcept
     cdef int check_table(self) except -1
+    cdef bint poll_for(self, object follower, object deadline) except -1
     cdef Segment mapped(self, Py_ssize_t i)
     cdef const uint8_t *locate(self, int64_t entry) except NULL
     cdef const uint8_t *walk(self, Segment segment, int64_t place, int64_t delta, int64_t stop) except NULL

@@ -129,8 +129,14 @@ cdef class LogViewBase:
         raise NotImplementedError
 
     def _wait_for(self, follower, deadline):
-        """Wait until a follower that no writer wakes may continue; return False when the time is over."""
         raise NotImplementedError
+
+    cdef bint poll_for(self, object follower, object deadline) except -1:
+        """Wait until a follower that no writer wakes may continue.
+
+        Returns False when `deadline` (seconds of the monotonic clock, None: none) has passed.
+        """
+        return self._wait_for(follower, deadline)
 
     def _load_index(self, segment, entry):
         """Make `segment.index` cover `entry`, or change the table so that another segment has it."""

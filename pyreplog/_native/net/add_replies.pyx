@@ -173,9 +173,10 @@ def settle(FrameBatch batch not None, dict waiting not None, /):
 cdef class Replies:
     """The reactor's callback of a connection that carries requests. It does not keep the connection alive.
 
-    `Replies(connection, behind)`. connection: a weak reference; its `_waiting` is that of `settle`. behind: takes a
-    list of calls to make soon. A reply that arrives alone, and is a plain OK to an AddGroup whose queue is empty, is
-    settled here. For everything else `connection._ready(events, taken)` is called, with what was received, or None.
+    `Replies(connection, behind)`. connection: a weak reference to a `net.Connection`; its `waiting` is that of `settle`.
+    behind: takes a list of calls to make soon. A reply that arrives alone, and is a plain OK to an AddGroup whose queue
+    is empty, is settled here. For everything else `connection.handle_events(events, taken)` is called, with what was
+    received, or None.
     """
 
     cdef object connection, behind
@@ -190,18 +191,18 @@ cdef class Replies:
         cdef Py_ssize_t count
         if connection is None:
             return
-        send_queue = connection._send_queue
+        send_queue = connection.send_queue
         if events != READ or send_queue.error is not None:
-            connection._ready(events)
+            connection.handle_events(events)
             return
         try:
-            batch = take_in(send_queue.stream, connection._parser, &count)
-            if not self.settle(batch, connection._waiting):
-                connection._ready(events, (count, batch))
+            batch = take_in(send_queue.stream, connection.parser, &count)
+            if not self.settle(batch, connection.waiting):
+                connection.handle_events(events, (count, batch))
         except BlockingIOError:
             return
         except OSError as error:
-            connection._lost(error)
+            connection.handle_error(error)
         except BaseException:   # no memory, Ctrl-C: the frames may not have been told
             connection.close(DisconnectedError("receiving was interrupted"))
             raise

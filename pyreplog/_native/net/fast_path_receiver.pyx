@@ -19,8 +19,8 @@ cdef class FastPathReceiver:
     """The reactor's callback of a ServerConnection over a plain socket, whose handler is a FastPath.
 
     `FastPathReceiver(connection)`: a weak reference, so that the connection is not kept alive. A request that arrives
-    alone goes to its `_fast_path`. For everything else `_ready(events, taken)` is called, with what was received, or
-    None; and for an error, `_failed(error)`.
+    alone goes to its `fast_path`. For everything else `handle_events(events, taken)` is called, with what was received,
+    or None; and for an error, `handle_error(error)`.
     """
 
     cdef object connection
@@ -35,19 +35,19 @@ cdef class FastPathReceiver:
         cdef Py_ssize_t count
         if connection is None:
             return
-        send_queue = connection._send_queue
-        if events != READ or send_queue.error is not None or connection._reasons:
-            connection._ready(events)
+        send_queue = connection.send_queue
+        if events != READ or send_queue.error is not None or connection.reasons:
+            connection.handle_events(events)
             return
         try:
-            batch = take_in(send_queue.stream, connection._parser, &count)
+            batch = take_in(send_queue.stream, connection.parser, &count)
             if batch.count == 1 and batch.error is None and not send_queue.queued_bytes:
-                answer = connection._fast_path(connection, batch)
+                answer = connection.fast_path(connection, batch)
                 if answer is not None:
                     if answer and not send_queue.whole_leaves(answer):
                         connection.send(answer)
                     return
         except BaseException as error:
-            connection._failed(error)
+            connection.handle_error(error)
             return
-        connection._ready(events, (count, batch))
+        connection.handle_events(events, (count, batch))

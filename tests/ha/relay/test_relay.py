@@ -82,7 +82,7 @@ def test_receiving_goes_on_when_the_applier_has_failed(lab: Lab, tmp_path: Path)
 
 def is_held(connection: Connection | None, *, former: Connection) -> bool:
     """Whether there is another one that was told to read nothing."""
-    return connection is not None and connection is not former and bool(connection._reasons & ASKED)
+    return connection is not None and connection is not former and bool(connection.reasons & ASKED)
 
 
 @pytest.mark.parametrize("loses_connection", [False, True])
