@@ -48,7 +48,12 @@ NOT_MAPPED = "not ctrl_c"
 """Tests that interrupt a process at every bytecode are not recorded: they would interrupt the recording, too."""
 COVERING_S = 30.0
 """Of the tests that cover a line, so many seconds of the quickest are run first."""
-OF_THE_TREE = ("tests/unit/test_tidy.py", "tests/unit/test_named.py", "tests/unit/test_distribution.py")
+OF_THE_TREE = (
+    "tests/unit/test_tidy.py",
+    "tests/unit/test_private_reads.py",
+    "tests/unit/test_named.py",
+    "tests/unit/test_distribution.py",
+)
 """Tests of files rather than of what they do; a copy of the tree lacks some of them."""
 NO_TESTS = 5  # pytest's exit code
 HANG_S = 120
