@@ -122,6 +122,27 @@ def test_states_and_orders_follow_the_work(tmp_path: Path, rounds: Any) -> None:
     assert list_bookie_states(here.store)[lost].phase is BookiePhase.RETIRED
 
 
+def test_a_bookie_that_is_no_member_any_more_is_asked_for_what_its_successor_lost(tmp_path: Path, rounds: Any) -> None:
+    """It still has the copies that were moved away: the member that took its place has lost its disk since."""
+    (ledger,) = filled(tmp_path, bookies=2, ledgers=1, ensemble=1, write_quorum=1)
+    here = rounds(bookies=2)
+    (source,) = here.cluster.ledger_metadata(ledger).bookies()
+    here.store.create(bookie_state_key(source), BookieState(BookiePhase.DRAINING, here.clock.now_us(), "test").encode())
+    here.step()
+    (member,) = here.cluster.ledger_metadata(ledger).bookies()
+    assert member != source
+    number = list(here.cluster.runtime.bookies).index(member)
+    here.close()
+    lose(tmp_path, f"bookie-{number}")
+    here = rounds(bookies=2, replace=True)
+    here.step()
+    assert list_bookie_states(here.store)[member].phase is BookiePhase.LOST
+    assert not list_lost(here.store)
+    assert here.cluster.ledger_metadata(ledger).bookies().isdisjoint({member, source})
+    with here.cluster.open_ledger(ledger, password=b"secret") as reader:
+        assert [record.value for batch in reader.read() for record in batch] == values(ledger)
+
+
 def test_nothing_is_copied_while_it_is_on_hold(tmp_path: Path, rounds: Any) -> None:
     ledgers = filled(tmp_path, bookies=4)
     lose(tmp_path, "bookie-1")

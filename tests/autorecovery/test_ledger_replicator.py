@@ -312,6 +312,24 @@ def test_another_target_is_chosen_when_one_holds_other_records(how: str) -> None
     assert all(copies(lab, entry) == 3 for entry in range(COUNT))
 
 
+@pytest.mark.parametrize(("ensemble", "is_disproved"), [("abcde", True), ("abgde", False)])
+def test_a_fragment_without_a_target_names_its_own_target_alone(ensemble: str, is_disproved: bool) -> None:
+    """Target f of the first fragment holds other records; the second one has no bookie that could take its place."""
+    lab = closed_lab()
+    second = Fragment(COUNT // 2, tuple(ensemble))
+    spares = "f" if is_disproved else "fg"
+    if not is_disproved:
+        lab.metadata = dataclasses.replace(lab.metadata, fragments=(*lab.metadata.fragments, second))
+    bench = replicator(lab, lost="a", spares=spares)
+    while not bench.to("f", RequestKind.HOLDINGS):
+        bench.step()
+    lab.logs["f"].held[LEDGER].popitem()
+    error = bench.run().error
+    assert type(error) is (UnreadableError if is_disproved else NotEnoughBookiesError)
+    assert ("f was given" in str(error)) == is_disproved
+    assert lab.fragments[0] == ("abcde" if is_disproved else "gbcde")
+
+
 @pytest.mark.parametrize("status", [ReplyStatus.READ_ONLY, ReplyStatus.UNSUPPORTED, ReplyStatus.UNAUTHORIZED])
 def test_another_target_is_chosen_when_one_refuses(status: ReplyStatus) -> None:
     lab = closed_lab()

@@ -123,7 +123,8 @@ class LedgerReplicator:
         self._settled: set[tuple[int, str]] = set()  # first entries of fragments in which a source keeps its place
         self._splits_left = FRAGMENTS_MAX // 2  # each makes two fragments more
         self._refused: set[str] = set()  # targets
-        self._disproved: UnreadableError | None = None  # why the last target whose copies are not the same was refused
+        self._disproved: UnreadableError | None = None  # of the fragment: why a target with other records was refused
+        self._place: tuple[int, str] | None = None  # the fragment's first entry, and the source that is replaced
         self._sends: dict[int, Send] = {}  # requests on their way, by identity; replies to others are too late
         self._copy: StripeCopy | None = None
         self._asks_others = False
@@ -160,6 +161,8 @@ class LedgerReplicator:
     def _replace(self, fragment: Fragment, end: int, index: int) -> list[ReplicationEffect]:
         """Choose a bookie for a place of a fragment, and begin to copy."""
         metadata, source = self._metadata, fragment.ensemble[index]
+        if self._place != (fragment.first, source):
+            self._place, self._disproved = (fragment.first, source), None
         # A source may take entries again, once its drain has ended: moved there, its copies would be moved for ever.
         target = self._choose(metadata, fragment, index, self._refused | self._sources)
         if target is None:
